@@ -1,2 +1,63 @@
-//! `allotment`: one set of pool abstractions from a 16 KiB microcontroller to a workstation GPU.
-#![no_std]
+//! One set of pool abstractions from a 16 KiB microcontroller to a workstation GPU.
+//!
+//! An allocator is four independent choices, and everything in this crate is a composition of them:
+//!
+//! | choice | question | module |
+//! | --- | --- | --- |
+//! | region | where is the memory? | [`region`] |
+//! | metadata | where do the links of free blocks live, and how wide are they? | [`meta`] |
+//! | placement | which free block serves a request? | [`placement`] |
+//! | lock | who may call at once? | [`lock`] |
+//!
+//! [`Heap`] puts them together; [`heap!`] makes one that is ready without a call:
+//!
+//! ```
+//! use allotment::{Heap, heap};
+//!
+//! #[global_allocator]
+//! static HEAP: Heap = heap!(1024 * 1024);
+//!
+//! let text = String::from("on the heap");
+//! assert!(HEAP.used() > 0 && HEAP.largest_free() <= HEAP.free());
+//! # drop(text);
+//! ```
+//!
+//! The way of a request is one direction: layout → lock → placement → metadata → block → statistics.
+//!
+//! # Features
+//!
+//! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
+//!   Rust toolchain.
+//! * `alloc`: side tables grow on the global allocator. `std`: the same, for programs with an
+//!   operating system.
+//! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
+//! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `defmt`: `defmt::Format` for all value types.
+
+#![cfg_attr(not(test), no_std)]
+#![cfg_attr(feature = "nightly", feature(allocator_api))]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+mod allocator;
+#[doc(hidden)]
+pub mod arena;
+mod heap;
+pub mod lock;
+pub mod meta;
+pub mod observe;
+pub mod placement;
+pub mod region;
+pub mod units;
+
+pub use heap::{Heap, OutOfMemory};
+pub use meta::FreeError;
+pub use observe::Stats;
+#[cfg(feature = "buddy-system")]
+pub use placement::BuddySystem;
+#[cfg(feature = "linked-list")]
+pub use placement::LinkedList;
+pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tlsf};
+pub use region::{Region, RegionError};

@@ -1,0 +1,148 @@
+//! Static memory for heaps, and the macro that needs no initialisation call.
+
+use crate::region::Region;
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+
+/// Static memory of `N` bytes for one heap; [`heap!`](crate::heap) makes it.
+///
+/// All zero, so it lies in `.bss` and takes no space in the program's image.
+#[doc(hidden)]
+#[repr(C, align(16))]
+pub struct Arena<const N: usize> {
+    memory: UnsafeCell<[u8; N]>,
+    taken: Taken,
+}
+
+// SAFETY: the memory is handed out once, which `Taken` sees to; after that it is the taker's.
+unsafe impl<const N: usize> Sync for Arena<N> {}
+
+#[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
+impl<const N: usize> Arena<N> {
+    /// Zeroed memory that nobody has taken.
+    pub const fn new() -> Self {
+        const { assert!(N > 0, "a heap needs memory") }
+        Self { memory: UnsafeCell::new([0; N]), taken: Taken::new() }
+    }
+
+    /// The memory, to be claimed by the heap that comes first.
+    pub(crate) const fn pending(&'static self) -> Pending {
+        Pending {
+            start: self.memory.get().cast(),
+            end: self.memory.get().cast::<u8>().wrapping_add(N),
+            taken: Some(&self.taken),
+        }
+    }
+}
+
+/// A flag that can be raised once.
+#[cfg(target_has_atomic = "8")]
+struct Taken(core::sync::atomic::AtomicBool);
+
+#[cfg(target_has_atomic = "8")]
+impl Taken {
+    const fn new() -> Self {
+        Self(core::sync::atomic::AtomicBool::new(false))
+    }
+
+    /// Raises the flag; whether it was this call that did.
+    fn raise(&self) -> bool {
+        // Nothing but the flag itself is handed over.
+        !self.0.swap(true, core::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// A flag that can be raised once, where the target cannot swap atomically.
+#[cfg(all(not(target_has_atomic = "8"), feature = "critical-section"))]
+struct Taken(core::cell::UnsafeCell<bool>);
+
+#[cfg(all(not(target_has_atomic = "8"), feature = "critical-section"))]
+impl Taken {
+    const fn new() -> Self {
+        Self(core::cell::UnsafeCell::new(false))
+    }
+
+    fn raise(&self) -> bool {
+        // SAFETY: the flag is only used in this critical section.
+        critical_section::with(|_| !unsafe { self.0.get().replace(true) })
+    }
+}
+
+/// Without atomic swaps and without critical sections there is no telling who came first, so an arena
+/// can be taken by the first user only if the program has no interrupts that allocate; then a plain
+/// flag does.
+#[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
+struct Taken(core::sync::atomic::AtomicBool);
+
+#[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
+impl Taken {
+    const fn new() -> Self {
+        Self(core::sync::atomic::AtomicBool::new(false))
+    }
+
+    fn raise(&self) -> bool {
+        use core::sync::atomic::Ordering::Relaxed;
+        let first = !self.0.load(Relaxed);
+        self.0.store(true, Relaxed);
+        first
+    }
+}
+
+/// Memory that a heap claims when it is first used.
+#[doc(hidden)]
+pub struct Pending {
+    start: *mut u8,
+    end: *mut u8,
+    /// The flag of an arena, whose memory is zero; none for linker symbols.
+    taken: Option<&'static Taken>,
+}
+
+// SAFETY: the pointers are to memory that is handed over with the value; the flag is atomic, or only
+// used in a critical section.
+unsafe impl Send for Pending {}
+
+impl Pending {
+    pub(crate) const NONE: Self = Self { start: ptr::null_mut(), end: ptr::null_mut(), taken: None };
+
+    pub(crate) const fn symbols(start: *mut u8, end: *mut u8) -> Self {
+        Self { start, end, taken: None }
+    }
+
+    /// The memory, if there is some and nobody else took it. Only once.
+    pub(crate) fn take(&mut self) -> Option<Region> {
+        let Self { start, end, taken } = core::mem::replace(self, Self::NONE);
+        let size = end.addr().checked_sub(start.addr())?;
+        let region = Region { start: NonNull::new(start)?, size, zeroed: taken.is_some() };
+        taken.is_none_or(Taken::raise).then_some(region)
+    }
+}
+
+/// A heap with a static arena of its own: `static HEAP: Heap = heap!(32 * 1024);`
+///
+/// The expression is a [`Heap`](crate::Heap) of whatever placement, lock and statistics the static's
+/// type asks for. Its memory, of that many bytes, lies in `.bss`; there is no initialisation to
+/// call and nothing unsafe to write. A region larger than the placement can index does not compile.
+///
+/// ```
+/// use allotment::{FirstFit, Heap, heap, lock::Spin};
+///
+/// static FRAMES: Heap<FirstFit, Spin> = heap!(64 * 1024);
+/// let frame = FRAMES.try_allocate(core::alloc::Layout::new::<[u8; 1500]>())?;
+/// assert_eq!(FRAMES.used(), 1504);
+/// # Ok::<(), allotment::OutOfMemory>(())
+/// ```
+///
+/// One arena serves one heap: if the expression is evaluated several times (in a function, or through
+/// a `const`), the heap that is used first has the memory, and the others are empty.
+///
+/// ```compile_fail
+/// use allotment::{CompactTlsf, Heap, heap, lock::Spin};
+/// static TOO_LARGE: Heap<CompactTlsf, Spin> = heap!(1024 * 1024);
+/// ```
+#[macro_export]
+macro_rules! heap {
+    ($size:expr) => {{
+        static ARENA: $crate::arena::Arena<{ $size }> = $crate::arena::Arena::new();
+        $crate::Heap::with_arena(&ARENA)
+    }};
+}

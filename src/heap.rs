@@ -1,0 +1,491 @@
+//! The heap: regions, one placement, one lock.
+
+use crate::arena::{Arena, Pending};
+use crate::lock::{self, Lock};
+use crate::meta::{FreeError, Meta};
+use crate::observe::{Counters, Statistics, Stats};
+use crate::placement::{Bump, Grant, Placement, Tlsf};
+use crate::region::{Region, RegionError};
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::{self, NonNull};
+
+/// A request could not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub requested: usize,
+    /// Alignment asked for, in bytes.
+    pub align: usize,
+    /// Bytes not in live blocks; without statistics, [`OutOfMemory::largest_free`] instead.
+    pub free: usize,
+    /// Bytes of the largest request that would have succeeded: if this is at least `requested`,
+    /// the alignment was the obstacle; if `free` is, fragmentation was.
+    pub largest_free: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requested, align, free, largest_free } = self;
+        write!(
+            f,
+            "out of memory: {requested} bytes aligned to {align} requested, {free} free, \
+             largest free block {largest_free}"
+        )
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
+
+/// A heap: one or more regions of memory, a placement, a lock and statistics.
+///
+/// It is a global allocator ([`GlobalAlloc`]), an allocator for single collections (`Allocator` of
+/// the crate `allocator-api2` or of nightly Rust), and a plain value with fallible
+/// methods. It needs no other allocator.
+///
+/// ```
+/// use allotment::{Heap, heap};
+///
+/// #[global_allocator]
+/// static HEAP: Heap = heap!(1024 * 1024);
+///
+/// let numbers: Vec<u32> = (0..100).collect();
+/// assert!(HEAP.used() >= 400);
+/// # drop(numbers);
+/// ```
+///
+/// The complexity of each operation is that of the placement `P`; the front end adds O(1).
+/// Copying, in [`GlobalAlloc::realloc`] when the block has to move, happens outside the lock.
+pub struct Heap<P = Tlsf, L = lock::Default, S = Counters> {
+    lock: L,
+    state: UnsafeCell<State<P, S>>,
+}
+
+// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others; the
+// placement and the statistics may be used by any thread in turn.
+unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
+
+struct State<P, S> {
+    placement: P,
+    statistics: S,
+    /// Memory that is claimed at the first use.
+    pending: Pending,
+}
+
+impl<P: Placement, S: Statistics> State<P, S> {
+    #[inline(always)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        match self.placement.allocate(layout) {
+            Some(grant) => {
+                self.statistics.allocated(grant.size);
+                Some(grant)
+            }
+            None => self.allocate_late(layout),
+        }
+    }
+
+    /// What is left when nothing fits: memory that has not been claimed yet.
+    #[cold]
+    #[inline(never)]
+    fn allocate_late(&mut self, layout: Layout) -> Option<Grant> {
+        let claimed = self.settle();
+        let grant = if claimed { self.placement.allocate(layout) } else { None };
+        match grant {
+            Some(grant) => self.statistics.allocated(grant.size),
+            None => self.statistics.failed(layout.size()),
+        }
+        grant
+    }
+
+    /// Claims memory that is pending. Returns whether there was any.
+    #[inline]
+    fn settle(&mut self) -> bool {
+        let Some(region) = self.pending.take() else { return false };
+        // SAFETY: `Pending` gives its memory away once.
+        unsafe { self.claim(region) }.is_ok()
+    }
+
+    unsafe fn claim(&mut self, region: Region) -> Result<(), RegionError> {
+        // SAFETY: passed on.
+        let size = unsafe { self.placement.claim(region)? };
+        self.statistics.grown(size);
+        Ok(())
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let largest_free = self.placement.largest_free();
+        OutOfMemory {
+            requested: layout.size(),
+            align: layout.align(),
+            free: self.statistics.free().unwrap_or(largest_free),
+            largest_free,
+        }
+    }
+}
+
+impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
+    /// A heap without memory: give it some with [`Heap::init`] or [`Heap::claim`].
+    pub const fn empty() -> Self {
+        Self::with_pending(Pending::NONE)
+    }
+
+    /// A heap that claims `arena` when it is first used; [`heap!`](crate::heap) calls this.
+    #[doc(hidden)]
+    pub const fn with_arena<const N: usize>(arena: &'static Arena<N>) -> Self {
+        const { assert!(N <= P::MAX_REGION, "the arena is too large for the heap's index type or table") }
+        Self::with_pending(arena.pending())
+    }
+
+    const fn with_pending(pending: Pending) -> Self {
+        let state = State { placement: P::EMPTY, statistics: S::EMPTY, pending };
+        Self { lock: L::INIT, state: UnsafeCell::new(state) }
+    }
+
+    /// A heap over the memory between two linker symbols, claimed when the heap is first used.
+    ///
+    /// ```ignore
+    /// unsafe extern "C" {
+    ///     static mut __heap_start: u8;
+    ///     static mut __heap_end: u8;
+    /// }
+    /// // SAFETY: the linker script reserves the range between the symbols for the heap.
+    /// static HEAP: Heap = unsafe { Heap::from_symbols(&raw mut __heap_start, &raw mut __heap_end) };
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// The bytes from `start` up to `end` are valid for reads and writes and used by nobody else,
+    /// for ever. They need not be initialised. If `end` is not above `start` the heap stays empty.
+    pub const unsafe fn from_symbols(start: *mut u8, end: *mut u8) -> Self {
+        Self::with_pending(Pending::symbols(start, end))
+    }
+
+    #[inline(always)]
+    fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
+        // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not
+        // `Sync`, and no closure of this module calls back into the heap).
+        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+    }
+
+    /// As [`Heap::with`], after pending memory has been claimed.
+    fn with_settled<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
+        self.with(|state| {
+            state.settle();
+            f(state)
+        })
+    }
+
+    /// Gives the heap its memory: `size` bytes from `start` on, of any alignment.
+    ///
+    /// As users of other embedded allocators know it: no result. A range that is too small for a
+    /// block leaves the heap as it is; every request will fail then. [`Heap::claim`] returns the
+    /// reason, and can be called several times.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are valid for reads and writes and used by nobody else as long as the heap or a
+    /// block of it is used. They need not be initialised.
+    ///
+    /// # Panics
+    ///
+    /// If the range overlaps memory that the heap has, or exceeds what its types can index.
+    pub unsafe fn init(&self, start: *mut u8, size: usize) {
+        let Some(start) = NonNull::new(start) else { return };
+        // SAFETY: the caller makes the same promises.
+        match unsafe { self.claim(Region::new(start, size)) } {
+            Ok(()) | Err(RegionError::TooSmall) => {}
+            Err(error) => panic!("{}", error),
+        }
+    }
+
+    /// Adds a region, which may lie anywhere. Blocks never reach from one region into another.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] says why the region was not accepted; the heap is unchanged then.
+    ///
+    /// # Safety
+    ///
+    /// The region's bytes are valid for reads and writes (unless the placement's metadata is out of
+    /// band) and used by nobody else until [`Heap::release`] returns them, or as long as the heap
+    /// or a block of it is used. They need not be initialised, but must be zero if it says so.
+    pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
+        // SAFETY: passed on.
+        self.with_settled(|state| unsafe { state.claim(region) })
+    }
+
+    /// Lengthens the region that starts at `start` by the `bytes` bytes that follow it.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::TooSmall`] if the bytes do
+    /// not make a granule, and others as for [`Heap::claim`]; the heap is unchanged then.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Heap::claim`], for the `bytes` bytes behind the region.
+    pub unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
+        self.with_settled(|state| {
+            // SAFETY: the caller makes the same promises.
+            let size = unsafe { state.placement.extend(start, bytes)? };
+            state.statistics.grown(size);
+            Ok(())
+        })
+    }
+
+    /// Gives back the region that starts at `start`, if none of its blocks is live.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Unknown`] or [`RegionError::InUse`].
+    pub fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
+        self.with_settled(|state| {
+            let (region, size) = state.placement.release(start)?;
+            state.statistics.shrunk(size);
+            Ok(region)
+        })
+    }
+
+    /// Allocates a block for `layout`; a layout of size zero gets a block of one granule.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] with the figures that tell why.
+    pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.with(|state| match state.allocate(layout) {
+            Some(grant) => Ok(grant.start),
+            None => Err(state.out_of_memory(layout)),
+        })
+    }
+
+    /// As [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be zero
+    /// still (from [`heap!`](crate::heap), or a region that says so) is not cleared again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::try_allocate`].
+    pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        let zeroed = self.with(|state| {
+            let mut zeroed = state.placement.allocate_zeroed(layout);
+            if zeroed.is_none() && state.settle() {
+                zeroed = state.placement.allocate_zeroed(layout);
+            }
+            match zeroed {
+                Some((grant, ..)) => state.statistics.allocated(grant.size),
+                None => state.statistics.failed(layout.size()),
+            }
+            zeroed.ok_or_else(|| state.out_of_memory(layout))
+        });
+        let (grant, front, back) = zeroed?;
+        // Outside the lock: the block is ours by now.
+        let size = grant.size.max(layout.size());
+        let (front, back) = (front.min(size), back.min(size));
+        // SAFETY: both ranges lie in the block.
+        unsafe {
+            grant.start.as_ptr().write_bytes(0, front);
+            grant.start.as_ptr().add(size - back).write_bytes(0, back);
+        }
+        Ok(grant.start)
+    }
+
+    /// Frees a block, after a check in O(1) that it can be one (see [`FreeError`]).
+    ///
+    /// The check finds foreign and misaligned addresses always, double frees always with [`Slab`] and
+    /// with a mapped side table, and otherwise when the block's first or last granule is still at the
+    /// edge of a free block.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`]; the heap is unchanged then.
+    ///
+    /// # Safety
+    ///
+    /// If the check passes, the block must be live, allocated with `layout` from this heap, and not be
+    /// used any more.
+    ///
+    /// [`Slab`]: crate::Slab
+    pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.with(|state| {
+            state.placement.check(block, layout)?;
+            // SAFETY: the caller vouches for a block that passes the check.
+            let size = unsafe { state.placement.deallocate(block, layout)? };
+            state.statistics.freed(size);
+            Ok(())
+        })
+    }
+
+    /// Grows or shrinks a block without moving it. Returns whether that was possible at once.
+    ///
+    /// # Safety
+    ///
+    /// The block is live and was allocated with `layout` from this heap (or resized to it); what is
+    /// cut off is not used any more.
+    pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        self.with(|state| {
+            // SAFETY: passed on.
+            match unsafe { state.placement.resize(block, layout, size) } {
+                Some((old, new)) => {
+                    state.statistics.resized(old, new);
+                    true
+                }
+                None => false,
+            }
+        })
+    }
+
+    /// The largest request, in bytes and with natural alignment, that is sure to succeed now. O(1),
+    /// always current. (An upper bound with the adapters, whose allocators do not tell.)
+    pub fn largest_free(&self) -> usize {
+        self.with_settled(|state| state.placement.largest_free())
+    }
+
+    /// Runs `f` on the placement inside the lock, to equip its metadata, for example.
+    ///
+    /// # Safety
+    ///
+    /// `f` leaves regions and live blocks as they are, and does not use this heap otherwise.
+    pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
+        self.with(|state| f(&mut state.placement))
+    }
+
+    /// Frees a block that the caller vouches for; what is wrong all the same is reported.
+    #[inline(always)]
+    unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
+        let freed = self.with(|state| {
+            // SAFETY: passed on.
+            let freed = unsafe { state.placement.deallocate(block, layout) };
+            freed.map(|size| state.statistics.freed(size))
+        });
+        if let Err(error) = freed {
+            misuse(error);
+        }
+    }
+}
+
+impl<P: Placement, L: Lock> Heap<P, L> {
+    /// Bytes in live blocks, each rounded up to what it takes. O(1).
+    pub fn used(&self) -> usize {
+        self.with(|state| state.statistics.used)
+    }
+
+    /// Bytes not in live blocks. O(1).
+    pub fn free(&self) -> usize {
+        self.stats().free
+    }
+
+    /// The high-water mark: the most that [`Heap::used`] ever was. O(1).
+    pub fn peak(&self) -> usize {
+        self.with(|state| state.statistics.peak)
+    }
+
+    /// All statistics at one moment. O(1): nothing is walked.
+    pub fn stats(&self) -> Stats {
+        self.with_settled(|state| {
+            let counters = state.statistics;
+            Stats {
+                capacity: counters.capacity,
+                used: counters.used,
+                peak: counters.peak,
+                free: counters.free().unwrap_or(0),
+                largest_free: state.placement.largest_free(),
+                live_blocks: counters.live,
+                failed: counters.failed,
+                largest_failed: counters.largest_failed,
+            }
+        })
+    }
+
+    /// Starts a new high-water mark at what is in use now.
+    pub fn reset_peak(&self) {
+        self.with(|state| state.statistics.peak = state.statistics.used);
+    }
+}
+
+impl<M: Meta, L: Lock, S: Statistics> Heap<Bump<M>, L, S> {
+    /// Frees everything at once. O(1).
+    ///
+    /// # Safety
+    ///
+    /// No block of this heap is used any more.
+    pub unsafe fn reset(&self) {
+        self.with(|state| {
+            // SAFETY: passed on.
+            unsafe { state.placement.reset() };
+            state.statistics.reset();
+        });
+    }
+}
+
+/// A wrong free that was noticed. In debug builds the program ends here, with the reason: unwinding
+/// out of an allocator is not allowed, and an `extern "C"` function turns a panic into an abort. In
+/// release builds the free is ignored: the heap is unchanged, and the block, if any, stays.
+#[cold]
+#[inline(never)]
+extern "C" fn misuse_found(error: u8) {
+    if cfg!(debug_assertions) {
+        let error = match error {
+            0 => FreeError::Foreign,
+            1 => FreeError::Misaligned,
+            2 => FreeError::AlreadyFree,
+            _ => FreeError::NotABlock,
+        };
+        panic!("wrong free: {error}");
+    }
+}
+
+#[cold]
+fn misuse(error: FreeError) {
+    misuse_found(match error {
+        FreeError::Foreign => 0,
+        FreeError::Misaligned => 1,
+        FreeError::AlreadyFree => 2,
+        FreeError::NotABlock => 3,
+    });
+}
+
+// SAFETY: a `Placement` hands out disjoint blocks of the size and alignment asked for; the lock
+// excludes concurrent callers; nothing unwinds.
+unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.with(|state| match state.allocate(layout) {
+            Some(grant) => grant.start.as_ptr(),
+            None => ptr::null_mut(),
+        })
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller passes a live block, which is not null.
+        unsafe { self.free_block(NonNull::new_unchecked(block), layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.try_allocate_zeroed(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a
+        // valid layout; the two blocks of the copy are both live and so do not overlap.
+        unsafe {
+            let old = NonNull::new_unchecked(block);
+            if self.try_resize(old, layout, new_size) {
+                return block;
+            }
+            let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, layout.size().min(new_size));
+                self.free_block(old, layout);
+            }
+            new
+        }
+    }
+}
+
+impl<P: Placement, L: Lock> fmt::Debug for Heap<P, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Heap").field(&self.stats()).finish()
+    }
+}

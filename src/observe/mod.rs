@@ -1,0 +1,5 @@
+//! Observers: what a heap can tell about itself. None costs anything when it is not chosen.
+
+mod stats;
+
+pub use stats::{Counters, NoStatistics, Statistics, Stats};

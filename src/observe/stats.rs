@@ -1,0 +1,173 @@
+//! Counters that are always current and never walk the heap.
+
+/// What a heap reports to its statistics, inside its lock. All sizes are in bytes, of whole
+/// blocks: requests rounded up to what they really take.
+pub trait Statistics {
+    /// Nothing happened yet.
+    const EMPTY: Self;
+
+    /// A block was handed out.
+    fn allocated(&mut self, size: usize);
+    /// A block came back and made `size` bytes available.
+    fn freed(&mut self, size: usize);
+    /// A block changed its size in place.
+    fn resized(&mut self, old: usize, new: usize);
+    /// A request for `size` bytes failed.
+    fn failed(&mut self, size: usize);
+    /// Memory was added.
+    fn grown(&mut self, size: usize);
+    /// Memory was taken away.
+    fn shrunk(&mut self, size: usize);
+    /// All blocks were dropped at once.
+    fn reset(&mut self);
+
+    /// Bytes that are not in live blocks, if they are counted.
+    fn free(&self) -> Option<usize>;
+}
+
+/// The counters behind [`Heap::stats`](crate::Heap::stats): seven words, O(1) per event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub(crate) capacity: usize,
+    pub(crate) used: usize,
+    pub(crate) peak: usize,
+    pub(crate) live: usize,
+    pub(crate) failed: usize,
+    pub(crate) largest_failed: usize,
+}
+
+impl Statistics for Counters {
+    const EMPTY: Self = Self { capacity: 0, used: 0, peak: 0, live: 0, failed: 0, largest_failed: 0 };
+
+    #[inline(always)]
+    fn allocated(&mut self, size: usize) {
+        self.live += 1;
+        self.used += size;
+        self.peak = self.peak.max(self.used);
+    }
+
+    #[inline(always)]
+    fn freed(&mut self, size: usize) {
+        self.live -= 1;
+        self.used -= size;
+    }
+
+    #[inline(always)]
+    fn resized(&mut self, old: usize, new: usize) {
+        self.used = self.used - old + new;
+        self.peak = self.peak.max(self.used);
+    }
+
+    fn failed(&mut self, size: usize) {
+        self.failed = self.failed.saturating_add(1);
+        self.largest_failed = self.largest_failed.max(size);
+    }
+
+    fn grown(&mut self, size: usize) {
+        self.capacity += size;
+    }
+
+    fn shrunk(&mut self, size: usize) {
+        self.capacity -= size;
+    }
+
+    fn reset(&mut self) {
+        (self.used, self.live) = (0, 0);
+    }
+
+    fn free(&self) -> Option<usize> {
+        // A block that takes a whole region takes the place of its bookkeeping as well.
+        Some(self.capacity.saturating_sub(self.used))
+    }
+}
+
+/// No statistics: no state and no code. `Heap::stats` and the like do not exist then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoStatistics;
+
+impl Statistics for NoStatistics {
+    const EMPTY: Self = Self;
+
+    #[inline(always)]
+    fn allocated(&mut self, _: usize) {}
+    #[inline(always)]
+    fn freed(&mut self, _: usize) {}
+    #[inline(always)]
+    fn resized(&mut self, _: usize, _: usize) {}
+    #[inline(always)]
+    fn failed(&mut self, _: usize) {}
+    #[inline(always)]
+    fn grown(&mut self, _: usize) {}
+    #[inline(always)]
+    fn shrunk(&mut self, _: usize) {}
+    #[inline(always)]
+    fn reset(&mut self) {}
+    #[inline(always)]
+    fn free(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// The state of a heap at one moment; sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Stats {
+    /// What all regions together can hold, bookkeeping not included.
+    pub capacity: usize,
+    /// In live blocks, each rounded up to what it takes.
+    pub used: usize,
+    /// The high-water mark: the most that `used` ever was.
+    pub peak: usize,
+    /// Not in live blocks.
+    pub free: usize,
+    /// The largest request that is sure to succeed now.
+    pub largest_free: usize,
+    /// Live blocks.
+    pub live_blocks: usize,
+    /// Requests that failed.
+    pub failed: usize,
+    /// The largest of them.
+    pub largest_failed: usize,
+}
+
+impl Stats {
+    /// External fragmentation in permille: the share of the free bytes that lies outside the
+    /// largest free block, `1 - largest_free / free`. 0 when nothing is free.
+    pub fn fragmentation(&self) -> u32 {
+        let outside = self.free.saturating_sub(self.largest_free);
+        match self.free {
+            0 => 0,
+            // In 64 bits, since 1000 times a size may not fit in 32.
+            free => (outside as u64 * 1000 / free as u64) as u32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragmentation_is_the_share_outside_the_largest_block() {
+        let mut stats = Stats {
+            capacity: 4000,
+            used: 0,
+            peak: 0,
+            free: 4000,
+            largest_free: 4000,
+            live_blocks: 0,
+            failed: 0,
+            largest_failed: 0,
+        };
+        assert_eq!(stats.fragmentation(), 0);
+        stats.largest_free = 1000;
+        assert_eq!(stats.fragmentation(), 750);
+        stats.largest_free = 0;
+        assert_eq!(stats.fragmentation(), 1000);
+        stats.free = 0;
+        assert_eq!(stats.fragmentation(), 0);
+        (stats.free, stats.largest_free) = (usize::MAX / 2, usize::MAX / 4);
+        assert_eq!(stats.fragmentation(), 500);
+    }
+}

@@ -1,0 +1,49 @@
+//! Best fit.
+
+use super::coalescing::Coalescing;
+use super::tree::{FreeTree, Order, scatter};
+use crate::meta::{Id, InBand, Meta, NIL};
+
+/// Best fit: the smallest block that is long enough, the lowest of equals.
+///
+/// (Knuth, *The Art of Computer Programming*, vol. 1, 2.5.) The free blocks form a treap ordered by
+/// length and address, so allocation and free take O(log n) expected for n free blocks, O(n) at
+/// worst (it would take offsets whose scattered values are sorted). The placement's own state is two
+/// indices.
+pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as Meta>::Index, BySize>>;
+
+/// The order of [`BestFit`]: by length and address from left to right, scattered from top to bottom.
+pub struct BySize;
+
+impl<M: Meta> Order<M> for BySize {
+    const ROOT_IS_LONGEST: bool = false;
+
+    #[inline]
+    unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {
+        // SAFETY: passed on.
+        unsafe { (meta.len(a), meta.offset(a)) < (meta.len(b), meta.offset(b)) }
+    }
+
+    #[inline]
+    unsafe fn above(meta: &M, a: Id, b: Id) -> bool {
+        // SAFETY: passed on.
+        unsafe { scatter(meta.offset(a)) > scatter(meta.offset(b)) }
+    }
+
+    #[inline]
+    unsafe fn find(meta: &M, root: Id, len: usize) -> Id {
+        let (mut at, mut best) = (root, NIL);
+        // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
+        unsafe {
+            while at != NIL {
+                if meta.len(at) >= len {
+                    best = at;
+                    at = meta.next(at);
+                } else {
+                    at = meta.prev(at);
+                }
+            }
+        }
+        best
+    }
+}

@@ -1,0 +1,398 @@
+//! Binary buddies.
+
+use super::{Space, Token};
+use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
+use crate::region::{Region, RegionError};
+use crate::units::Index;
+
+/// Binary buddies: blocks of a power of two of granules, aligned to their own size.
+///
+/// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer
+/// Programming*, vol. 1, 2.5. A block that is freed merges with its buddy, the other half of the
+/// block that both were cut from, as often as that one is free; a look at the edge bits (or at the
+/// neighbouring node of a side table) tells. Allocation and free are O(log n) for n granules.
+///
+/// Alignment comes for free up to the block's size, at the price of rounding every request up to a
+/// power of two. Regions of any size and start are used whole: they are cut into the largest aligned
+/// powers of two. When a request is larger than any of these but a region that is all free could hold it,
+/// the whole region is lent out, the place of its edge bits included: a 64 KiB region
+/// serves one request of 64 KiB.
+///
+/// `ORDERS` is the number of block sizes, from one granule up; larger regions are cut into several
+/// blocks of the largest size.
+pub struct Buddy<M: Meta = InBand<u32>, const ORDERS: usize = 32> {
+    meta: M,
+    /// Bit `k`: a block of `1 << k` granules is free.
+    orders: u32,
+    /// First free block of each order.
+    heads: [M::Index; ORDERS],
+    /// Bit `r`: region number `r` is lent out whole.
+    lent: u32,
+}
+
+impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
+    const CHECKED: () = assert!(ORDERS > 0 && ORDERS <= 32, "ORDERS must be 1 to 32");
+
+    /// Order of a request: the exponent of the power of two that it is rounded up to.
+    #[inline(always)]
+    fn order(len: usize, align: usize) -> usize {
+        let len = if len > align { len } else { align };
+        (usize::BITS - (len - 1).leading_zeros()) as usize
+    }
+
+    #[inline(always)]
+    unsafe fn insert(&mut self, id: Id, order: usize) {
+        let old = self.heads[order].get();
+        // SAFETY: `id` is free, and so is the head of a list.
+        unsafe {
+            self.meta.set_next(id, old);
+            self.meta.set_prev(id, NIL);
+            if old != NIL {
+                self.meta.set_prev(old, id);
+            }
+        }
+        self.heads[order] = Index::new(id);
+        self.orders |= 1 << order;
+    }
+
+    #[inline(always)]
+    unsafe fn remove(&mut self, id: Id, order: usize) {
+        // SAFETY: `id` is in the list of its order.
+        unsafe {
+            let (next, prev) = (self.meta.next(id), self.meta.prev(id));
+            if next != NIL {
+                self.meta.set_prev(next, prev);
+            }
+            if prev != NIL {
+                self.meta.set_next(prev, next);
+                return;
+            }
+            self.heads[order] = Index::new(next);
+            if next == NIL {
+                self.orders &= !(1 << order);
+            }
+        }
+    }
+
+    /// The buddy of `block`, if it is free as a whole, and whether it comes after the block.
+    #[inline(always)]
+    unsafe fn buddy(&self, block: Block<M::Token>) -> Option<(Id, bool)> {
+        let later = self.meta.place(block.offset) & block.len == 0;
+        // SAFETY: the block is allocated.
+        let (id, len) = unsafe { if later { self.meta.after(block) } else { self.meta.before(block) } };
+        // A free neighbour of the same length on that side can only be the buddy.
+        (id != NIL && len == block.len).then_some((id, later))
+    }
+
+    /// Frees a block of a power of two of granules, aligned to its size.
+    unsafe fn put(&mut self, mut block: Block<M::Token>) {
+        let mut order = block.len.ilog2() as usize;
+        // SAFETY: buddies that are free are in the list of their order; taking one whole makes it
+        // an allocated block, which can be fused with its neighbour.
+        unsafe {
+            while order + 1 < ORDERS {
+                let Some((id, later)) = self.buddy(block) else { break };
+                self.remove(id, order);
+                let (other, _) = self.meta.take(id, block.len, block.len);
+                block = if later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
+                order += 1;
+            }
+            let id = self.meta.join((NIL, 0), block, (NIL, 0));
+            self.insert(id, order);
+        }
+    }
+
+    /// Frees a range of any length in the largest aligned powers of two.
+    unsafe fn put_range(&mut self, mut range: Block<M::Token>) {
+        loop {
+            let place = self.meta.place(range.offset);
+            let aligned = place.trailing_zeros().min(ORDERS as u32 - 1);
+            let order = aligned.min(range.len.ilog2());
+            // SAFETY: the range is an allocated block in nobody's use; so are its two parts. If a
+            // side table has no node to cut it, the range shrinks to its front, and the rest is lost
+            // until the front is released: never handed out, so never wrong.
+            unsafe {
+                match if range.len > 1 << order { self.meta.cut(range, 1 << order) } else { None } {
+                    Some((front, back)) => {
+                        self.put(front);
+                        range = back;
+                    }
+                    None => {
+                        if range.len == 1 << order {
+                            self.put(range);
+                        }
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nothing of region number `region` is allocated. O(log n): its free blocks follow each
+    /// other from its start to its end.
+    fn is_free(&self, region: usize) -> bool {
+        if self.lent >> region & 1 != 0 {
+            return false;
+        }
+        let whole = self.meta.regions()[region].len;
+        // SAFETY: the region was claimed with edges and is not lent; the ids met are free blocks.
+        unsafe {
+            let mut id = self.meta.first_free(region);
+            let mut covered = 0;
+            while id != NIL {
+                let len = self.meta.len(id);
+                covered += len;
+                id = self.meta.after_free(id, len).0;
+            }
+            covered == whole
+        }
+    }
+
+    /// All of region number `region`, which must be free, as one allocated block.
+    unsafe fn gather(&mut self, region: usize) -> Block<M::Token> {
+        // SAFETY: the region's free blocks are in the lists of their orders, and follow each other.
+        unsafe {
+            let mut whole: Option<Block<M::Token>> = None;
+            let mut id = self.meta.first_free(region);
+            loop {
+                let len = self.meta.len(id);
+                self.remove(id, len.ilog2() as usize);
+                let (block, _) = self.meta.take(id, len, len);
+                let all = whole.map_or(block, |left| self.meta.fuse(left, block));
+                whole = Some(all);
+                id = self.meta.after(all).0;
+                if id == NIL {
+                    return all;
+                }
+            }
+        }
+    }
+
+    /// The last resort: a whole region. O(regions · log n).
+    #[cold]
+    #[inline(never)]
+    fn lend(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        for region in 0..self.meta.regions().len() {
+            let record = self.meta.regions()[region];
+            let aligned = self.meta.place(record.first) & (align - 1) == 0;
+            if !aligned || self.whole(region) < len || !self.is_free(region) {
+                continue;
+            }
+            // SAFETY: nothing of the region is allocated.
+            unsafe {
+                let block = self.gather(region);
+                self.meta.lend(region, block);
+                self.lent |= 1 << region;
+                return Some(Block { len: self.whole(region), ..block });
+            }
+        }
+        None
+    }
+
+    /// Granules of region number `region` when it is lent out.
+    fn whole(&self, region: usize) -> usize {
+        let record = &self.meta.regions()[region];
+        let start = self.meta.address(record.first).addr();
+        (record.raw.start.addr().get() + record.raw.size - start) / M::GRANULE
+    }
+
+    /// The lent region that starts at granule `offset`.
+    #[inline(always)]
+    fn lent_at(&self, offset: usize) -> Option<usize> {
+        if self.lent == 0 {
+            return None;
+        }
+        let starts =
+            |region: &usize| self.lent >> region & 1 != 0 && self.meta.regions()[*region].first == offset;
+        (0..self.meta.regions().len()).find(starts)
+    }
+}
+
+// SAFETY: blocks are cut in halves from free blocks and come back through `put`; they are aligned
+// to their length as the blocks that they are cut from.
+unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
+    type Meta = M;
+    const EMPTY: Self = {
+        let () = Self::CHECKED;
+        Self { meta: M::EMPTY, orders: 0, heads: [M::Index::NIL; ORDERS], lent: 0 }
+    };
+    const MAX_LEN: usize = M::MAX_LEN;
+
+    fn meta(&self) -> &M {
+        &self.meta
+    }
+
+    unsafe fn meta_mut(&mut self) -> &mut M {
+        &mut self.meta
+    }
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: the memory is handed over by the caller; its granules are an unused block.
+        unsafe {
+            let block = self.meta.claim(memory, true)?;
+            self.put_range(block);
+            Ok(block.len * M::GRANULE)
+        }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        let mut regions = self.meta.regions().iter();
+        let region = regions.position(|record| record.raw.start.as_ptr() == start);
+        if region.is_some_and(|region| self.lent >> region & 1 != 0) {
+            return Err(RegionError::InUse);
+        }
+        // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
+        unsafe {
+            let block = self.meta.extend(start, bytes)?;
+            self.put_range(block);
+            Ok(block.len * M::GRANULE)
+        }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        let mut regions = self.meta.regions().iter();
+        let region = regions.position(|r| r.raw.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let bytes = self.meta.regions()[region].len * M::GRANULE;
+        if !self.is_free(region) {
+            return Err(RegionError::InUse);
+        }
+        // SAFETY: nothing of the region is allocated, and after `gather` nothing of it is listed.
+        unsafe {
+            self.gather(region);
+            // The last region takes the number of this one, and so its place among the lent.
+            let last = self.meta.regions().len() - 1;
+            let moved = self.lent >> last & 1;
+            self.lent = self.lent & !(1 << last) & !(1 << region);
+            if last != region {
+                self.lent |= moved << region;
+            }
+            Ok((self.meta.forget(region), bytes))
+        }
+    }
+
+    #[inline(always)]
+    fn granted(len: usize, align: usize) -> usize {
+        // A request that is too large for any order was served by a whole region; its length is
+        // then looked up, and what is returned here does not matter.
+        1usize.checked_shl(Self::order(len, align) as u32).unwrap_or(usize::MAX)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+        let order = Self::order(len, align);
+        let fitting = if order < ORDERS { self.orders >> order } else { 0 };
+        if fitting == 0 {
+            return self.lend(len, align);
+        }
+        let mut from = order + fitting.trailing_zeros() as usize;
+        // SAFETY: the head of a list is a free block of the list's order; halves are inserted.
+        unsafe {
+            let id = self.heads[from].get();
+            self.remove(id, from);
+            while from > order {
+                let half = self.meta.split(id, 1 << from, 1 << (from - 1));
+                if half == NIL {
+                    self.insert(id, from);
+                    return None;
+                }
+                from -= 1;
+                self.insert(half, from);
+            }
+            Some(self.meta.take(id, 1 << order, 1 << order).0)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate(
+        &mut self,
+        block: Block<Token<Self>>,
+        _len: usize,
+        _align: usize,
+    ) -> Result<usize, FreeError> {
+        // SAFETY: the block is live and not used any more, as the caller vouches.
+        unsafe {
+            if let Some(region) = self.lent_at(block.offset) {
+                let freed = self.whole(region);
+                self.lent &= !(1 << region);
+                let whole = self.meta.restore(region);
+                self.put_range(whole);
+                return Ok(freed);
+            }
+            self.put(block);
+        }
+        Ok(block.len)
+    }
+
+    unsafe fn resize(
+        &mut self,
+        mut block: Block<Token<Self>>,
+        _len: usize,
+        to: usize,
+        align: usize,
+    ) -> Option<Block<Token<Self>>> {
+        if self.lent_at(block.offset).is_some() {
+            // Later look-ups are by the new length, which must not be mistaken for a small block's.
+            return (to <= block.len).then_some(block);
+        }
+        let order = Self::order(to, align);
+        let (old, want) = (block.len, if order < ORDERS { 1 << order } else { return None });
+        // SAFETY: the block is live; upper halves that are cut off are not used any more; a buddy
+        // that is free is in the list of its order.
+        unsafe {
+            while block.len < want {
+                let Some((id, true)) = self.buddy(block) else { break };
+                self.remove(id, block.len.ilog2() as usize);
+                let (other, _) = self.meta.take(id, block.len, block.len);
+                block = self.meta.fuse(block, other);
+            }
+            let target = if block.len < want { old } else { want };
+            while block.len > target {
+                let Some((front, back)) = self.meta.cut(block, block.len / 2) else { break };
+                self.put(back);
+                block = front;
+            }
+            (block.len >= want).then_some(block)
+        }
+    }
+
+    fn largest(&self) -> usize {
+        let listed = if self.orders == 0 { 0 } else { 1 << self.orders.ilog2() };
+        let regions = 0..self.meta.regions().len();
+        let lendable = regions.filter(|&region| self.is_free(region));
+        lendable.map(|region| self.meta.regions()[region].len).fold(listed, usize::max)
+    }
+
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
+        // SAFETY: the block exists, as the caller vouches.
+        let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
+        match self.lent_at(block.offset) {
+            Some(region) => Block { len: self.whole(region), ..block },
+            None => block,
+        }
+    }
+
+    fn checked_block_at(
+        &self,
+        address: usize,
+        len: usize,
+        align: usize,
+    ) -> Result<Block<Token<Self>>, FreeError> {
+        let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
+        for (region, record) in self.meta.regions().iter().enumerate() {
+            // Nothing is known of the inside of a lent region; it is one block.
+            if self.lent >> region & 1 != 0 && record.contains(offset) {
+                if self.meta.address(record.first).addr() != address || len > self.whole(region) {
+                    return Err(FreeError::NotABlock);
+                }
+                // SAFETY: the lent block starts at this address.
+                return Ok(unsafe { self.block_at(address, len, align) });
+            }
+        }
+        let granted = Self::granted(len, align);
+        if self.meta.place(offset) & (granted - 1) != 0 {
+            return Err(FreeError::NotABlock);
+        }
+        self.meta.checked_block_at(address, granted)
+    }
+}

@@ -1,0 +1,190 @@
+//! Adapters: other crates' allocators as placements, under our front end, locks and statistics.
+//!
+//! They are for moving over in one line, and for measuring against. What those allocators do not tell
+//! or cannot do stays so: a wrong free is as bad as it is there, blocks never change their size in
+//! place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all that is free.
+
+use super::{Grant, Placement};
+use crate::meta::FreeError;
+use crate::region::{Region, RegionError};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// Words that the allocators align to, and the least that they can use.
+const WORD: usize = size_of::<usize>();
+
+/// `linked_list_allocator::Heap`: first fit in address order, O(n) both ways. One region, which can be
+/// extended.
+///
+/// ```
+/// use allotment::{Heap, LinkedList, heap, lock::Spin};
+/// static HEAP: Heap<LinkedList, Spin> = heap!(4096);
+/// assert!(HEAP.try_allocate(core::alloc::Layout::new::<u64>()).is_ok());
+/// ```
+#[cfg(feature = "linked-list")]
+pub struct LinkedList(linked_list_allocator::Heap);
+
+#[cfg(feature = "linked-list")]
+impl LinkedList {
+    /// Bytes that the allocator takes for a layout.
+    fn taken(layout: Layout) -> usize {
+        layout.size().max(2 * WORD).next_multiple_of(WORD)
+    }
+}
+
+// SAFETY: the adapted allocator keeps the same promises.
+#[cfg(feature = "linked-list")]
+unsafe impl Placement for LinkedList {
+    const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
+    const MAX_REGION: usize = isize::MAX as usize;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        if !self.0.bottom().is_null() {
+            return Err(RegionError::TooMany { max: 1 });
+        }
+        if memory.start.addr().get().checked_add(memory.size).is_none() {
+            return Err(RegionError::Overlap);
+        }
+        // Both ends may lose up to a word to alignment.
+        if memory.size < 4 * WORD {
+            return Err(RegionError::TooSmall);
+        }
+        // SAFETY: the caller hands the memory over; it is large enough.
+        unsafe { self.0.init(memory.start.as_ptr(), memory.size) };
+        Ok(self.0.size())
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        if self.0.bottom().is_null() || start.addr().next_multiple_of(WORD) != self.0.bottom().addr() {
+            return Err(RegionError::Unknown);
+        }
+        let before = self.0.size();
+        // SAFETY: the caller hands the memory over, and it follows the region.
+        unsafe { self.0.extend(bytes) };
+        Ok(self.0.size() - before)
+    }
+
+    fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
+        Err(RegionError::Unsupported)
+    }
+
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let start = self.0.allocate_first_fit(layout).ok()?;
+        Some(Grant { start, size: Self::taken(layout) })
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let grant = self.allocate(layout)?;
+        Some((grant, grant.size, 0))
+    }
+
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.0.deallocate(start, layout) };
+        Ok(Self::taken(layout))
+    }
+
+    unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let old = Self::taken(layout);
+        let new = size.max(2 * WORD).checked_next_multiple_of(WORD)?;
+        // The allocator cannot, but need not where the rounded size is the same.
+        (old == new).then_some((old, new))
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let (from, end) = (self.0.bottom().addr(), self.0.top().addr());
+        let inside =
+            start.addr().get() >= from && Self::taken(layout) <= end.saturating_sub(start.addr().get());
+        match inside {
+            false => Err(FreeError::Foreign),
+            true if start.addr().get() % WORD != 0 => Err(FreeError::Misaligned),
+            true => Ok(()),
+        }
+    }
+
+    fn largest_free(&self) -> usize {
+        if self.0.bottom().is_null() { 0 } else { self.0.free() }
+    }
+}
+
+/// `buddy_system_allocator::Heap`: binary buddies up to `1 << (ORDER - 1)` bytes. Allocation is
+/// O(`ORDER`); a free scans the list of its order, O(n). Many regions.
+///
+/// ```
+/// use allotment::{BuddySystem, Heap, heap, lock::Spin};
+/// static HEAP: Heap<BuddySystem, Spin> = heap!(4096);
+/// assert!(HEAP.try_allocate(core::alloc::Layout::new::<u64>()).is_ok());
+/// ```
+#[cfg(feature = "buddy-system")]
+pub struct BuddySystem<const ORDER: usize = 32>(buddy_system_allocator::Heap<ORDER>);
+
+#[cfg(feature = "buddy-system")]
+impl<const ORDER: usize> BuddySystem<ORDER> {
+    /// Bytes that the allocator takes for a size and an alignment.
+    fn taken(size: usize, align: usize) -> usize {
+        size.next_power_of_two().max(align).max(WORD)
+    }
+
+    unsafe fn add(&mut self, start: usize, size: usize) -> Result<usize, RegionError> {
+        let end = start.checked_add(size).ok_or(RegionError::Overlap)?;
+        if size < 2 * WORD {
+            return Err(RegionError::TooSmall);
+        }
+        let before = self.0.stats_total_bytes();
+        // SAFETY: passed on; the range has room for a word at an aligned address.
+        unsafe { self.0.add_to_heap(start, end) };
+        Ok(self.0.stats_total_bytes() - before)
+    }
+}
+
+// SAFETY: the adapted allocator keeps the same promises.
+#[cfg(feature = "buddy-system")]
+unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
+    const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
+    const MAX_REGION: usize = isize::MAX as usize;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: passed on.
+        unsafe { self.add(memory.start.addr().get(), memory.size) }
+    }
+
+    /// The allocator does not know where regions start: claim the new bytes as a region.
+    unsafe fn extend(&mut self, _start: *mut u8, _bytes: usize) -> Result<usize, RegionError> {
+        Err(RegionError::Unsupported)
+    }
+
+    fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
+        Err(RegionError::Unsupported)
+    }
+
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let start = self.0.alloc(layout).ok()?;
+        Some(Grant { start, size: Self::taken(layout.size(), layout.align()) })
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let grant = self.allocate(layout)?;
+        Some((grant, grant.size, 0))
+    }
+
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.0.dealloc(start, layout) };
+        Ok(Self::taken(layout.size(), layout.align()))
+    }
+
+    unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let old = Self::taken(layout.size(), layout.align());
+        // The allocator cannot, but need not where the rounded size is the same.
+        (Self::taken(size, layout.align()) == old).then_some((old, old))
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let aligned = start.addr().get() % Self::taken(layout.size(), layout.align()) == 0;
+        if aligned { Ok(()) } else { Err(FreeError::Misaligned) }
+    }
+
+    fn largest_free(&self) -> usize {
+        self.0.stats_total_bytes() - self.0.stats_alloc_actual()
+    }
+}

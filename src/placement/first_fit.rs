@@ -1,0 +1,63 @@
+//! First fit in address order.
+
+use super::coalescing::Coalescing;
+use super::tree::{FreeTree, Order, scatter};
+use crate::meta::{Id, InBand, Meta, NIL};
+use core::cmp::Reverse;
+
+/// First fit in address order: the lowest block that is long enough. Dense, with a small table.
+///
+/// Keeping live blocks at low addresses fragments little in practice (Wilson, Johnstone,
+/// Neely and Boles, "Dynamic storage allocation: a survey and critical review", IWMM 1995). Instead
+/// of a list, the free blocks form the tree of Stephenson, "Fast fits: new methods for dynamic storage
+/// allocation" (SOSP 1983): ordered by address from left to right, by length from top to bottom.
+/// The root is the longest block, and the leftmost fit is found by walking left as long as the
+/// block there fits.
+///
+/// Allocation and free take O(depth) of that tree: O(log n) for n free blocks where lengths
+/// are not sorted by address, which coalescing sees to; O(n) at worst. The placement's own state is
+/// one index. `LIMIT` bounds the walk of a search: with 32, say, the block that it has come to by then is
+/// taken. It may not be the lowest, but it fits.
+pub type FirstFit<M = InBand<u32>, const LIMIT: usize = { usize::MAX }> =
+    Coalescing<M, FreeTree<<M as Meta>::Index, ByAddress<LIMIT>>>;
+
+/// The order of [`FirstFit`]: by address from left to right, by length from top to bottom.
+pub struct ByAddress<const LIMIT: usize>;
+
+impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
+    const ROOT_IS_LONGEST: bool = true;
+
+    #[inline]
+    unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {
+        // SAFETY: passed on.
+        unsafe { meta.offset(a) < meta.offset(b) }
+    }
+
+    #[inline]
+    unsafe fn above(meta: &M, a: Id, b: Id) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            let key = |id| (meta.len(id), Reverse(scatter(meta.offset(id))));
+            key(a) > key(b)
+        }
+    }
+
+    #[inline]
+    unsafe fn find(meta: &M, root: Id, len: usize) -> Id {
+        // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
+        unsafe {
+            if root == NIL || meta.len(root) < len {
+                return NIL;
+            }
+            let mut at = root;
+            for _ in 0..LIMIT {
+                let left = meta.next(at);
+                if left == NIL || meta.len(left) < len {
+                    break;
+                }
+                at = left;
+            }
+            at
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Placements: which free block serves a request.
+//!
+//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait
+//! [`Space`], which pools of memory that the CPU cannot touch use directly. [`Placement`] is the same
+//! for callers with addresses and [`Layout`]s; every `Space` is one, and so are the adapters
+//! for other crates' allocators. [`Heap`](crate::Heap) takes any `Placement`.
+//!
+//! | placement | allocate | free | finds |
+//! | --- | --- | --- | --- |
+//! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
+//! | [`FirstFit`] | O(depth) | O(depth) | the fitting block with the lowest address |
+//! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
+//! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
+//! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
+//! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
+//!
+//! *depth* is that of a randomised tree of the free blocks: O(log n) expected.
+
+mod best_fit;
+mod buddy;
+mod bump;
+mod coalescing;
+#[cfg(any(feature = "linked-list", feature = "buddy-system"))]
+mod external;
+mod first_fit;
+mod slab;
+mod tlsf;
+mod tree;
+
+pub use best_fit::{BestFit, BySize};
+pub use buddy::Buddy;
+pub use bump::Bump;
+pub use coalescing::{Coalescing, Fit};
+#[cfg(feature = "buddy-system")]
+pub use external::BuddySystem;
+#[cfg(feature = "linked-list")]
+pub use external::LinkedList;
+pub use first_fit::{ByAddress, FirstFit};
+pub use slab::{Classes, DefaultClasses, Slab};
+pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
+pub use tree::{FreeTree, Order};
+
+use crate::meta::{Block, FreeError, Meta};
+use crate::region::{Region, RegionError};
+use crate::units::granules;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// The token that a placement's metadata puts in its blocks.
+pub type Token<S> = <<S as Space>::Meta as Meta>::Token;
+
+/// A placement in units of granules, over metadata of any kind.
+///
+/// # Safety
+///
+/// Blocks that are allocated at the same time do not overlap, lie in claimed regions, start at a
+/// multiple of the alignment asked for (see [`Meta::place`]) and are at least as long as asked for.
+pub unsafe trait Space: Sized {
+    /// The bookkeeping beneath.
+    type Meta: Meta;
+
+    /// No region.
+    const EMPTY: Self;
+
+    /// Granules that the longest block may have; longer regions are refused.
+    const MAX_LEN: usize;
+
+    /// Whether every free by address is checked as [`Space::checked_block_at`] does, also in release
+    /// builds.
+    const CHECKS: bool = false;
+
+    /// The bookkeeping beneath.
+    fn meta(&self) -> &Self::Meta;
+
+    /// The bookkeeping beneath, to equip it before regions are claimed. Replacing it afterwards
+    /// loses what it knows.
+    ///
+    /// # Safety
+    ///
+    /// Regions and blocks are left as they are.
+    unsafe fn meta_mut(&mut self) -> &mut Self::Meta;
+
+    /// Makes `memory` available; the bytes that it adds to what can be allocated. Complexity as
+    /// [`Meta::claim`].
+    ///
+    /// # Safety
+    ///
+    /// `memory` is valid for reads and writes (unless the metadata is out of band), is used by
+    /// nobody else, and stays so until [`Space::release`] or for ever.
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
+
+    /// Lengthens the region that starts at `start` by `bytes`; the bytes that become available.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Space::claim`], for the `bytes` bytes behind the region.
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+
+    /// Gives the region that starts at `start` back if none of its blocks is live, and the bytes that
+    /// are no longer available.
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
+
+    /// Granules that a request for `len` granules aligned to `align` granules takes, whoever
+    /// serves it: what [`Space::block_at`] must be given.
+    #[inline(always)]
+    fn granted(len: usize, align: usize) -> usize {
+        let _ = align;
+        len
+    }
+
+    /// A block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
+
+    /// Frees `block`, the result of a request with these `len` and `align` (or of
+    /// [`Space::resize`]). Returns the granules that become available, or that the placement has
+    /// noticed that the block is not live, in which case nothing is changed.
+    ///
+    /// # Safety
+    ///
+    /// `block` is live and not used any more.
+    unsafe fn deallocate(
+        &mut self,
+        block: Block<Token<Self>>,
+        len: usize,
+        align: usize,
+    ) -> Result<usize, FreeError>;
+
+    /// Changes the length of `block` from `len` to `to` granules without moving it, if that can
+    /// be done at once. The block as it is then.
+    ///
+    /// # Safety
+    ///
+    /// `block` is live and was requested with `len` and `align`; what is cut off is not used any more.
+    unsafe fn resize(
+        &mut self,
+        block: Block<Token<Self>>,
+        len: usize,
+        to: usize,
+        align: usize,
+    ) -> Option<Block<Token<Self>>>;
+
+    /// The most granules that a request with natural alignment is sure to get now: one more would
+    /// fail. O(1), always current.
+    fn largest(&self) -> usize;
+
+    /// The live block at `address` that was requested with `len` and `align`.
+    ///
+    /// # Safety
+    ///
+    /// There is such a block.
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
+        // SAFETY: the block exists, as the caller vouches, and has the granted length.
+        unsafe { self.meta().block_at(address, Self::granted(len, align)) }
+    }
+
+    /// As [`Space::block_at`] for an address that may be wrong: what is found in O(1) is reported.
+    fn checked_block_at(
+        &self,
+        address: usize,
+        len: usize,
+        align: usize,
+    ) -> Result<Block<Token<Self>>, FreeError> {
+        self.meta().checked_block_at(address, Self::granted(len, align))
+    }
+}
+
+/// Memory that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its first byte, aligned as asked for.
+    pub start: NonNull<u8>,
+    /// Its size in bytes, at least what was asked for.
+    pub size: usize,
+}
+
+/// What [`Heap`](crate::Heap) needs of an allocator: requests are [`Layout`]s, blocks are addresses.
+///
+/// # Safety
+///
+/// Live blocks do not overlap, lie in claimed regions, and have the size and the alignment asked for.
+pub unsafe trait Placement: Sized {
+    /// No region.
+    const EMPTY: Self;
+
+    /// Bytes that the largest region may have.
+    const MAX_REGION: usize;
+
+    /// See [`Space::claim`].
+    ///
+    /// # Safety
+    ///
+    /// See there.
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
+
+    /// See [`Space::extend`].
+    ///
+    /// # Safety
+    ///
+    /// See there.
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+
+    /// See [`Space::release`].
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
+
+    /// A block for `layout`; of one granule if its size is zero.
+    fn allocate(&mut self, layout: Layout) -> Option<Grant>;
+
+    /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
+    /// that must be cleared to make it all zero.
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
+
+    /// Frees a block; the bytes that become available, or that the placement has noticed that there
+    /// is no such block, in which case nothing is changed.
+    ///
+    /// # Safety
+    ///
+    /// `start` is the address of a live block for `layout`, not used any more.
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
+
+    /// Changes a block's size without moving it: the bytes that it took before and takes now.
+    ///
+    /// # Safety
+    ///
+    /// `start` is the address of a live block for `layout`; what is cut off is not used any more.
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
+
+    /// Finds out what it can in O(1) about whether a live block for `layout` is at `start`.
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Bytes of the largest request that is sure to succeed now. O(1), always current.
+    fn largest_free(&self) -> usize;
+}
+
+/// A layout in granules: length and alignment.
+#[inline(always)]
+fn measure<S: Space>(layout: Layout) -> (usize, usize) {
+    let shift = const { <S::Meta as Meta>::GRANULE.ilog2() };
+    (granules(layout.size(), shift), layout.align().max(1 << shift) >> shift)
+}
+
+// SAFETY: a `Space` keeps the same promises in granules, and `Meta::address` maps them to addresses.
+unsafe impl<S: Space> Placement for S {
+    const EMPTY: Self = <S as Space>::EMPTY;
+    const MAX_REGION: usize = S::MAX_LEN.saturating_mul(<S::Meta as Meta>::GRANULE);
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { Space::claim(self, memory) }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { Space::extend(self, start, bytes) }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        Space::release(self, start)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let (len, align) = measure::<S>(layout);
+        let block = Space::allocate(self, len, align)?;
+        let start = self.meta().address(block.offset);
+        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Some(Grant { start, size: block.len * <S::Meta as Meta>::GRANULE })
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let mut marks = [0; 16];
+        for (mark, record) in marks.iter_mut().zip(self.meta().regions()) {
+            *mark = record.mark;
+        }
+        let grant = Placement::allocate(self, layout)?;
+        let fresh = self.meta().regions().iter().zip(marks).any(|(record, mark)| {
+            let from = record.base.wrapping_add(mark * <S::Meta as Meta>::GRANULE).addr();
+            let end = record.base.wrapping_add(record.end() * <S::Meta as Meta>::GRANULE).addr();
+            (from..end).contains(&grant.start.addr().get())
+        });
+        let (front, back) = if fresh { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
+        Some((grant, front, back))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        let (len, align) = measure::<S>(layout);
+        if S::CHECKS || cfg!(debug_assertions) {
+            self.checked_block_at(start.addr().get(), len, align)?;
+        }
+        // SAFETY: the block is live, as the caller vouches.
+        let freed = unsafe {
+            let block = self.block_at(start.addr().get(), len, align);
+            Space::deallocate(self, block, len, align)?
+        };
+        Ok(freed * <S::Meta as Meta>::GRANULE)
+    }
+
+    #[inline(always)]
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let (len, align) = measure::<S>(layout);
+        let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
+        // SAFETY: the block is live, as the caller vouches.
+        let (old, new) = unsafe {
+            let block = self.block_at(start.addr().get(), len, align);
+            (block.len, Space::resize(self, block, len, to, align)?.len)
+        };
+        Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let (len, align) = measure::<S>(layout);
+        self.checked_block_at(start.addr().get(), len, align).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn largest_free(&self) -> usize {
+        self.largest() * <S::Meta as Meta>::GRANULE
+    }
+}

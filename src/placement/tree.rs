@@ -1,0 +1,178 @@
+//! A randomised tree of the free blocks, in the two links that every free block has.
+
+use super::coalescing::Fit;
+use crate::meta::{Id, Meta, NIL};
+use crate::units::Index;
+use core::marker::PhantomData;
+
+/// How a [`FreeTree`] is ordered and balanced.
+pub trait Order<M: Meta> {
+    /// Whether the root is the longest block, so that its length need not be kept.
+    const ROOT_IS_LONGEST: bool;
+
+    /// Whether free block `a` stands left of free block `b`.
+    ///
+    /// # Safety
+    ///
+    /// Both are free blocks of `meta`.
+    unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool;
+
+    /// Whether free block `a` may stand above free block `b`.
+    ///
+    /// # Safety
+    ///
+    /// Both are free blocks of `meta`.
+    unsafe fn above(meta: &M, a: Id, b: Id) -> bool;
+
+    /// The block that serves a request for `len` granules in the tree under `root`, or [`NIL`].
+    ///
+    /// # Safety
+    ///
+    /// `root` is the root of a tree of free blocks of `meta`, or [`NIL`].
+    unsafe fn find(meta: &M, root: Id, len: usize) -> Id;
+}
+
+/// A number that looks random, from the place of a block: what balances the tree.
+pub(super) fn scatter(offset: usize) -> u32 {
+    // The multiplier is 2^32 / golden ratio; the upper bits are the well mixed ones.
+    (offset as u32).wrapping_mul(0x9e37_79b9)
+}
+
+/// A treap (Aragon and Seidel, "Randomized search trees", FOCS 1989) in which a block's
+/// two links are its children: no parent links, no balance field, so that the smallest free block
+/// still has room. Every operation takes O(depth), O(log n) expected for n free blocks.
+///
+/// ```text
+///            (c)          order from left to right: `Order::left_of`
+///           /   \         order from top to bottom: `Order::above`
+///        (a)     (e)
+///          \     /
+///          (b) (d)
+/// ```
+pub struct FreeTree<I, O> {
+    root: I,
+    /// Length of the longest block, unless that is the root.
+    longest: I,
+    order: PhantomData<O>,
+}
+
+/// Where a link to a node is kept: the root, or one of a node's two links.
+#[derive(Clone, Copy)]
+enum Slot {
+    Root,
+    Left(Id),
+    Right(Id),
+}
+
+impl<I: Index, O> FreeTree<I, O> {
+    #[inline]
+    unsafe fn set<M: Meta<Index = I>>(&mut self, meta: &mut M, slot: Slot, to: Id) {
+        // SAFETY: slots are made from blocks in the tree, which are free.
+        unsafe {
+            match slot {
+                Slot::Root => self.root = I::new(to),
+                Slot::Left(id) => meta.set_next(id, to),
+                Slot::Right(id) => meta.set_prev(id, to),
+            }
+        }
+    }
+}
+
+// SAFETY: the tree holds what was inserted and not removed; `Order::find` compares lengths.
+unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O> {
+    const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
+    const MAX_LEN: usize = M::MAX_LEN;
+
+    unsafe fn find(&self, meta: &M, len: usize) -> Option<(Id, usize)> {
+        // SAFETY: the root is NIL or a free block.
+        unsafe {
+            match O::find(meta, self.root.get(), len) {
+                NIL => None,
+                id => Some((id, meta.len(id))),
+            }
+        }
+    }
+
+    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize) {
+        // SAFETY: every id met is NIL or in the tree, hence free; `id` is free.
+        unsafe {
+            // Down to where the new block belongs from top to bottom.
+            let (mut slot, mut at) = (Slot::Root, self.root.get());
+            while at != NIL && O::above(meta, at, id) {
+                (slot, at) = if O::left_of(meta, id, at) {
+                    (Slot::Left(at), meta.next(at))
+                } else {
+                    (Slot::Right(at), meta.prev(at))
+                };
+            }
+            self.set(meta, slot, id);
+            // What was there falls apart into what stands left and right of the new block.
+            let (mut left, mut right) = (Slot::Left(id), Slot::Right(id));
+            while at != NIL {
+                if O::left_of(meta, at, id) {
+                    self.set(meta, left, at);
+                    left = Slot::Right(at);
+                    at = meta.prev(at);
+                } else {
+                    self.set(meta, right, at);
+                    right = Slot::Left(at);
+                    at = meta.next(at);
+                }
+            }
+            self.set(meta, left, NIL);
+            self.set(meta, right, NIL);
+        }
+        if !O::ROOT_IS_LONGEST && len > self.longest.get() {
+            self.longest = I::new(len);
+        }
+    }
+
+    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize) {
+        // SAFETY: as in `insert`; `id` is in the tree, so the way down ends at it.
+        unsafe {
+            let (mut slot, mut at) = (Slot::Root, self.root.get());
+            while at != id {
+                debug_assert!(at != NIL, "a linked block is in the tree");
+                (slot, at) = if O::left_of(meta, id, at) {
+                    (Slot::Left(at), meta.next(at))
+                } else {
+                    (Slot::Right(at), meta.prev(at))
+                };
+            }
+            // Its subtrees are merged in its place.
+            let (mut left, mut right) = (meta.next(id), meta.prev(id));
+            while left != NIL && right != NIL {
+                if O::above(meta, left, right) {
+                    self.set(meta, slot, left);
+                    slot = Slot::Right(left);
+                    left = meta.prev(left);
+                } else {
+                    self.set(meta, slot, right);
+                    slot = Slot::Left(right);
+                    right = meta.next(right);
+                }
+            }
+            self.set(meta, slot, if left != NIL { left } else { right });
+            if !O::ROOT_IS_LONGEST && len == self.longest.get() {
+                // In this order the longest block is the rightmost one.
+                let mut at = self.root.get();
+                while at != NIL && meta.prev(at) != NIL {
+                    at = meta.prev(at);
+                }
+                self.longest = I::new(if at == NIL { 0 } else { meta.len(at) });
+            }
+        }
+    }
+
+    unsafe fn largest(&self, meta: &M) -> usize {
+        let root = self.root.get();
+        if !O::ROOT_IS_LONGEST {
+            self.longest.get()
+        } else if root == NIL {
+            0
+        } else {
+            // SAFETY: the root is a free block.
+            unsafe { meta.len(root) }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Regions: the ranges of memory that an allocator divides, and the table that finds them.
+
+use core::fmt;
+use core::ptr::{self, NonNull};
+
+/// A contiguous range of memory: start address and size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First byte. Needs no alignment: what does not fill a granule is left unused.
+    pub start: NonNull<u8>,
+    /// Size in bytes.
+    pub size: usize,
+    /// Whether every byte is known to be zero, so that zeroed allocations from memory that was
+    /// never handed out before need no clearing.
+    pub zeroed: bool,
+}
+
+impl Region {
+    /// `size` bytes from `start` on, contents unknown.
+    pub const fn new(start: NonNull<u8>, size: usize) -> Self {
+        Self { start, size, zeroed: false }
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Region {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(
+            fmt,
+            "Region {{ start: {=usize:#x}, size: {=usize}, zeroed: {=bool} }}",
+            self.start.as_ptr() as usize,
+            self.size,
+            self.zeroed
+        );
+    }
+}
+
+/// Why a region was not accepted, extended or released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum RegionError {
+    /// After alignment and bookkeeping nothing is left to allocate: give more memory.
+    TooSmall,
+    /// The region has more granules than the placement's table or the index width can serve:
+    /// choose wider indices, larger granules or a larger table.
+    TooLarge {
+        /// Bytes that one region may have.
+        max: usize,
+    },
+    /// The index space is used up by the regions that are there: choose wider indices.
+    IndexSpace,
+    /// The region table is full: raise the metadata's `REGIONS` parameter.
+    TooMany {
+        /// Regions that the table can hold.
+        max: usize,
+    },
+    /// The region overlaps one that is already there, or wraps around the address space.
+    Overlap,
+    /// No region with this start address is there.
+    Unknown,
+    /// The region still holds live blocks.
+    InUse,
+    /// The side table has no node left: give it more (see [`SideTable`](crate::meta::SideTable)).
+    NoNodes,
+    /// The allocator behind an adapter cannot do this.
+    Unsupported,
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooSmall => f.write_str("the region is too small to hold a block"),
+            Self::TooLarge { max } => write!(f, "the region exceeds the {max} bytes this heap can index"),
+            Self::IndexSpace => f.write_str("the index space has no room for the region"),
+            Self::TooMany { max } => write!(f, "the heap already has its {max} regions"),
+            Self::Overlap => f.write_str("the region overlaps one that the heap has"),
+            Self::Unknown => f.write_str("the heap has no region that starts there"),
+            Self::InUse => f.write_str("the region holds live blocks"),
+            Self::NoNodes => f.write_str("the side table has no free node"),
+            Self::Unsupported => f.write_str("the adapted allocator cannot do this"),
+        }
+    }
+}
+
+impl core::error::Error for RegionError {}
+
+/// One region as the metadata sees it: a range of granule indices with the address they stand for.
+///
+/// ```text
+///              start                                       start + span
+///  address      |  granule  granule  ...  granule  | bookkeeping |
+///  index      first  +1                 first+len-1  (in band only)
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Address that index 0 would have; offsets from it wrap and keep the region's provenance.
+    pub(crate) base: *mut u8,
+    /// Index of the first granule.
+    pub(crate) first: usize,
+    /// Number of granules.
+    pub(crate) len: usize,
+    /// Granules from this index on were never handed out and are still zero. `Bump`'s top.
+    pub(crate) mark: usize,
+    /// The memory as it was claimed.
+    pub(crate) raw: Region,
+}
+
+impl Record {
+    pub(crate) const NONE: Self = Self {
+        base: ptr::null_mut(),
+        first: 0,
+        len: 0,
+        mark: 0,
+        raw: Region { start: NonNull::dangling(), size: 0, zeroed: false },
+    };
+
+    /// One past the last granule.
+    pub(crate) const fn end(&self) -> usize {
+        self.first + self.len
+    }
+
+    /// Whether granule `index` lies in this region.
+    #[inline(always)]
+    pub(crate) const fn contains(&self, index: usize) -> bool {
+        index.wrapping_sub(self.first) < self.len
+    }
+}
+
+/// The table of regions that share one index space.
+///
+/// Each region has its own place in the space, so the gap between two regions far apart costs
+/// nothing. Look-ups try the first region and then the others: O(`R`), a constant.
+pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
+    count: usize,
+    table: [Record; R],
+}
+
+impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
+    pub(crate) const SHIFT: u32 = {
+        assert!(GRANULE.is_power_of_two(), "the granule must be a power of two of bytes");
+        assert!(R > 0, "a heap needs room for at least one region");
+        GRANULE.ilog2()
+    };
+
+    pub(crate) const EMPTY: Self = Self { count: 0, table: [Record::NONE; R] };
+
+    #[inline(always)]
+    pub(crate) fn records(&self) -> &[Record] {
+        // The table never holds more than R records.
+        self.table.get(..self.count).unwrap_or(&[])
+    }
+
+    pub(crate) fn record_mut(&mut self, region: usize) -> &mut Record {
+        &mut self.table[..self.count][region]
+    }
+
+    /// The slot of the region that holds granule `index`, which must be in one.
+    #[inline(always)]
+    pub(crate) fn slot_of(&self, index: usize) -> usize {
+        if R == 1 || self.table[0].contains(index) { 0 } else { self.slot_of_other(index) }
+    }
+
+    fn slot_of_other(&self, index: usize) -> usize {
+        self.records().iter().position(|record| record.contains(index)).unwrap_or(0)
+    }
+
+    /// The region that holds granule `index`, which must be in one.
+    #[inline(always)]
+    pub(crate) fn of(&self, index: usize) -> &Record {
+        let slot = self.slot_of(index);
+        debug_assert!(slot < R);
+        // SAFETY: `slot_of` returns 0 or a position in the table.
+        unsafe { self.table.get_unchecked(slot) }
+    }
+
+    /// Notes that granules up to `end` (exclusive) have been handed out from the region of `index`.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, index: usize, end: usize) {
+        let slot = self.slot_of(index);
+        // SAFETY: `slot_of` returns 0 or a position in the table.
+        let record = unsafe { self.table.get_unchecked_mut(slot) };
+        if end > record.mark {
+            record.mark = end;
+        }
+    }
+
+    /// Address of granule `index`, which must be in a region.
+    #[inline(always)]
+    pub(crate) fn address(&self, index: usize) -> *mut u8 {
+        self.of(index).base.wrapping_add(index << Self::SHIFT)
+    }
+
+    /// Index of the granule at `address`, if a region holds it. The address need not be aligned.
+    #[inline(always)]
+    pub(crate) fn locate(&self, address: usize) -> Option<usize> {
+        self.records().iter().find_map(|record| {
+            let index = address.wrapping_sub(record.base.addr()) >> Self::SHIFT;
+            record.contains(index).then_some(index)
+        })
+    }
+
+    /// As [`Self::locate`] for an address that is known to be in a region.
+    #[inline(always)]
+    pub(crate) fn locate_known(&self, address: usize) -> usize {
+        let index = address.wrapping_sub(self.table[0].base.addr()) >> Self::SHIFT;
+        if R == 1 || self.table[0].contains(index) { index } else { self.locate(address).unwrap_or(0) }
+    }
+
+    /// Address of granule `index` in granules: what alignment is computed from.
+    #[inline(always)]
+    pub(crate) fn place(&self, index: usize) -> usize {
+        (self.of(index).base.addr() >> Self::SHIFT).wrapping_add(index)
+    }
+
+    /// Enters a region of `len` granules at `start` (aligned to a granule) and returns its slot.
+    ///
+    /// The first index is one above a multiple of `spacing`, so that a table of bits per granule has
+    /// a bit in front of the first; one index after the last stays free as well.
+    pub(crate) fn insert(
+        &mut self,
+        raw: Region,
+        start: *mut u8,
+        len: usize,
+        spacing: usize,
+        limit: usize,
+    ) -> Result<usize, RegionError> {
+        self.admissible(raw)?;
+        let place = self.free_place(len + 2, spacing, limit).ok_or(RegionError::IndexSpace)?;
+        let first = place + 1;
+        let slot = self.count;
+        self.table[slot] = Record {
+            base: start.wrapping_sub(first << Self::SHIFT),
+            first,
+            len,
+            mark: if raw.zeroed { first } else { first + len },
+            raw,
+        };
+        self.count += 1;
+        Ok(slot)
+    }
+
+    /// Whether `raw` could be entered: a free slot, and no overlap with what is there.
+    pub(crate) fn admissible(&self, raw: Region) -> Result<(), RegionError> {
+        if self.count == R {
+            return Err(RegionError::TooMany { max: R });
+        }
+        let start = raw.start.addr().get();
+        let end = start.checked_add(raw.size).ok_or(RegionError::Overlap)?;
+        let overlaps = self.records().iter().any(|record| {
+            let other = record.raw.start.addr().get();
+            start < other + record.raw.size && other < end
+        });
+        if overlaps { Err(RegionError::Overlap) } else { Ok(()) }
+    }
+
+    /// A multiple of `spacing` with `room` free indices behind it, none of them above `limit`.
+    ///
+    /// The middle of the largest gap is taken where it fits, so that both neighbours can be
+    /// extended later; else the start of a gap.
+    fn free_place(&self, room: usize, spacing: usize, limit: usize) -> Option<usize> {
+        let mut best: Option<(usize, usize)> = None;
+        let starts = core::iter::once(0)
+            .chain(self.records().iter().map(|record| (record.end() + 1).next_multiple_of(spacing)));
+        for start in starts {
+            let end = self
+                .records()
+                .iter()
+                .map(|record| record.first - 1)
+                .filter(|&other| other >= start)
+                .min()
+                .unwrap_or(limit + 1);
+            let gap = end.saturating_sub(start);
+            let inside = self.records().iter().any(|record| record.contains(start.max(1)));
+            if !inside && gap >= room && best.is_none_or(|(_, size)| gap > size) {
+                best = Some((start, gap));
+            }
+        }
+        let (start, gap) = best?;
+        let middle = (start + gap / 2).next_multiple_of(spacing);
+        let fits = self.count > 0 && middle + room <= start + gap;
+        Some(if fits { middle } else { start })
+    }
+
+    /// Granules that the region in `slot` may have at most before it meets its neighbour in the
+    /// index space or `limit`.
+    pub(crate) fn room(&self, slot: usize, limit: usize) -> usize {
+        let record = &self.records()[slot];
+        let end = self
+            .records()
+            .iter()
+            .map(|other| other.first - 1)
+            .filter(|&other| other > record.first)
+            .min()
+            .unwrap_or(limit + 1);
+        end - record.first - 1
+    }
+
+    /// Slot of the region whose claimed memory starts at `start`.
+    pub(crate) fn slot_at(&self, start: *mut u8) -> Option<usize> {
+        self.records().iter().position(|record| record.raw.start.as_ptr() == start)
+    }
+
+    /// Takes the region in `slot` out of the table; the last one moves into its slot.
+    pub(crate) fn remove(&mut self, slot: usize) -> Region {
+        let raw = self.records()[slot].raw;
+        self.count -= 1;
+        self.table[slot] = self.table[self.count];
+        self.table[self.count] = Record::NONE;
+        raw
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(start: usize, size: usize) -> Region {
+        Region::new(NonNull::new(ptr::without_provenance_mut(start)).unwrap(), size)
+    }
+
+    fn enter<const R: usize>(
+        regions: &mut Regions<R, 8>,
+        start: usize,
+        len: usize,
+        limit: usize,
+    ) -> Result<usize, RegionError> {
+        let raw = region(start, len * 8);
+        regions.insert(raw, raw.start.as_ptr(), len, 64, limit)
+    }
+
+    #[test]
+    fn far_regions_share_one_narrow_index_space() {
+        let mut regions = Regions::<4, 8>::EMPTY;
+        for start in [0x1000, 0x7000_0000_0000, 0x10_0000, 0x5000_0000] {
+            enter(&mut regions, start, 1000, u16::MAX as usize).unwrap();
+        }
+        for (slot, start) in [0x1000, 0x7000_0000_0000, 0x10_0000, 0x5000_0000].into_iter().enumerate() {
+            let index = regions.locate(start + 8 * 999 + 7).unwrap();
+            assert_eq!(regions.slot_of(index), slot);
+            assert_eq!(regions.address(index).addr(), start + 8 * 999);
+            assert_eq!(regions.locate_known(start), regions.records()[slot].first);
+            assert_eq!(regions.place(index), (start + 8 * 999) / 8);
+            assert_eq!(regions.records()[slot].first % 64, 1);
+            assert_eq!(regions.locate(start - 1), None);
+            assert_eq!(regions.locate(start + 8000), None);
+        }
+        for a in regions.records() {
+            for b in regions.records() {
+                assert!(a.first == b.first || a.end() < b.first || b.end() < a.first);
+            }
+        }
+        assert_eq!(enter(&mut regions, 0x9000_0000, 1, 65535), Err(RegionError::TooMany { max: 4 }));
+    }
+
+    #[test]
+    fn the_index_space_is_refused_when_full() {
+        let mut regions = Regions::<4, 8>::EMPTY;
+        enter(&mut regions, 0x10_0000, 40_000, 65535).unwrap();
+        assert_eq!(enter(&mut regions, 0x1000_0000, 40_000, 65535), Err(RegionError::IndexSpace));
+        enter(&mut regions, 0x1000_0000, 25_000, 65535).unwrap();
+        let slot = regions.slot_at(ptr::without_provenance_mut(0x10_0000)).unwrap();
+        regions.remove(slot);
+        assert_eq!(regions.records().len(), 1);
+        enter(&mut regions, 0x2000_0000, 40_000, 65535).unwrap();
+    }
+
+    #[test]
+    fn overlaps_are_refused() {
+        let mut regions = Regions::<4, 8>::EMPTY;
+        enter(&mut regions, 0x1000, 16, 65535).unwrap();
+        assert_eq!(enter(&mut regions, 0x1078, 16, 65535), Err(RegionError::Overlap));
+        assert_eq!(enter(&mut regions, 0xf88, 16, 65535), Err(RegionError::Overlap));
+        enter(&mut regions, 0x1080, 16, 65535).unwrap();
+        let wrap = region(usize::MAX - 7, 64);
+        assert_eq!(regions.admissible(wrap), Err(RegionError::Overlap));
+    }
+
+    #[test]
+    fn room_stops_at_the_next_region() {
+        let mut regions = Regions::<2, 8>::EMPTY;
+        enter(&mut regions, 0x1000, 100, 65535).unwrap();
+        assert_eq!(regions.room(0, 65535), 65534);
+        enter(&mut regions, 0x10_0000, 100, 65535).unwrap();
+        let next = regions.records()[1].first;
+        assert_eq!(regions.room(0, 65535), next - 1 - 2);
+        assert_eq!(regions.room(1, 65535), 65535 - next);
+    }
+}

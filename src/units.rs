@@ -1,0 +1,154 @@
+//! Granules, stored indices and size classes: the arithmetic everything else rests on.
+//!
+//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the metadata
+//! (see [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Offsets and lengths inside the crate are
+//! counted in granules; bytes appear only at the front ends.
+
+/// An integer in which metadata stores granule indices and node numbers.
+///
+/// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices
+/// give 8-byte blocks and 32-bit indices give 16-byte blocks.
+pub trait Index: Copy + Eq + 'static {
+    /// Zero, which is never a valid index and stands for "none".
+    const NIL: Self;
+    /// The largest value that can be stored.
+    const MAX: usize;
+    /// Widens the stored value. O(1).
+    fn get(self) -> usize;
+    /// Narrows `value`, which must not exceed [`Index::MAX`] (checked in debug builds). O(1).
+    fn new(value: usize) -> Self;
+}
+
+macro_rules! index {
+    ($($int:ty),*) => {$(
+        impl Index for $int {
+            const NIL: Self = 0;
+            const MAX: usize = <$int>::MAX as usize;
+            #[inline(always)]
+            fn get(self) -> usize {
+                self as usize
+            }
+            #[inline(always)]
+            fn new(value: usize) -> Self {
+                debug_assert!(value <= <Self as Index>::MAX);
+                value as $int
+            }
+        }
+    )*};
+}
+index!(u16, u32);
+
+/// Granules of `1 << shift` bytes that hold `bytes` bytes; at least one, because a block of no
+/// bytes still needs an address of its own. O(1), no overflow for any input.
+#[inline(always)]
+pub const fn granules(bytes: usize, shift: u32) -> usize {
+    // Subtracting first cannot overflow, and makes one granule of zero bytes.
+    (bytes.saturating_sub(1) >> shift) + 1
+}
+
+/// Rounds `value` up to a multiple of `align`, a power of two. `None` on overflow.
+#[inline]
+pub const fn align_up(value: usize, align: usize) -> Option<usize> {
+    match value.checked_add(align - 1) {
+        Some(sum) => Some(sum & !(align - 1)),
+        None => None,
+    }
+}
+
+/// The size class of a block of `len` granules with `SL` classes per power of two.
+///
+/// Lengths below `2 * SL` have a class each; from there on, every power of two is divided into `SL`
+/// equal ranges. `SL` must be a power of two. The class is `row * SL + column` as in Masmano et al.,
+/// "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), written so that
+/// the small, exact classes need no branch. O(1).
+///
+/// `len` counts granules and must not be zero.
+#[inline(always)]
+pub const fn class_of<const SL: usize>(len: usize) -> usize {
+    const { assert!(SL.is_power_of_two(), "SL must be a power of two") }
+    let shift = (len | SL).ilog2() - SL.ilog2();
+    ((shift as usize) << SL.ilog2()) + (len >> shift)
+}
+
+/// The shortest block, in granules, that belongs to `class`; the inverse of [`class_of`]. O(1).
+#[inline]
+pub const fn class_start<const SL: usize>(class: usize) -> usize {
+    if class < 2 * SL {
+        class
+    } else {
+        let shift = class / SL - 1;
+        (SL + class % SL) << shift
+    }
+}
+
+/// Rows of `SL` classes that a table needs to serve blocks of up to `len` granules. O(1).
+#[inline]
+pub const fn class_rows<const SL: usize>(len: usize) -> usize {
+    class_of::<SL>(len) / SL + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn borders<const SL: usize>() {
+        // Every length up to 2^20, then both sides of every class border up to the widest index.
+        let mut class = 0;
+        for len in 1..=1 << 20 {
+            let next = class_of::<SL>(len);
+            assert!(next == class || next == class + 1, "classes are dense and rise with the length");
+            if next != class {
+                assert_eq!(class_start::<SL>(next), len, "a class starts where it is entered");
+            }
+            class = next;
+        }
+        let last = class_of::<SL>(1 << 31);
+        for class in class..=last {
+            let start = class_start::<SL>(class);
+            assert_eq!(class_of::<SL>(start), class);
+            assert_eq!(class_of::<SL>(start - 1), class - 1);
+            let width = class_start::<SL>(class + 1) - start;
+            assert!(width * SL <= start, "a class is at most 1/SL wide");
+            assert!(class < class_rows::<SL>(start) * SL);
+        }
+    }
+
+    #[test]
+    fn classes_are_exhaustively_right() {
+        borders::<1>();
+        borders::<2>();
+        borders::<4>();
+        borders::<8>();
+        borders::<16>();
+        borders::<32>();
+    }
+
+    #[test]
+    fn small_classes_are_exact() {
+        for len in 1..32 {
+            assert_eq!(class_of::<16>(len), len);
+        }
+        assert_eq!(class_of::<16>(32), class_of::<16>(33));
+        assert_ne!(class_of::<16>(33), class_of::<16>(34));
+    }
+
+    #[test]
+    fn granules_never_overflow_and_never_vanish() {
+        assert_eq!(granules(0, 3), 1);
+        assert_eq!(granules(1, 3), 1);
+        assert_eq!(granules(8, 3), 1);
+        assert_eq!(granules(9, 3), 2);
+        assert_eq!(granules(usize::MAX, 3), usize::MAX / 8 + 1);
+        for bytes in 1..=1usize << 20 {
+            assert_eq!(granules(bytes, 3), bytes.div_ceil(8));
+            assert_eq!(granules(bytes, 8), bytes.div_ceil(256));
+        }
+    }
+
+    #[test]
+    fn align_up_reports_overflow() {
+        assert_eq!(align_up(9, 8), Some(16));
+        assert_eq!(align_up(16, 8), Some(16));
+        assert_eq!(align_up(usize::MAX, 8), None);
+    }
+}
