@@ -136,6 +136,9 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     table: [Record; R],
 }
 
+/// Index spaces up to this size are packed.
+const NARROW: usize = u16::MAX as usize;
+
 impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     pub(crate) const SHIFT: u32 = {
         assert!(GRANULE.is_power_of_two(), "the granule must be a power of two of bytes");
@@ -256,8 +259,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// A multiple of `spacing` with `room` free indices behind it, none of them above `limit`.
     ///
-    /// The middle of the largest gap is taken where it fits, so that both neighbours can be
-    /// extended later; else the start of a gap.
+    /// In a wide space the middle of the largest gap is taken where it fits, so that both neighbours
+    /// can be extended later. A narrow one is packed, lest small regions keep a large one out.
     fn free_place(&self, room: usize, spacing: usize, limit: usize) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
         let starts = core::iter::once(0)
@@ -278,7 +281,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let (start, gap) = best?;
         let middle = (start + gap / 2).next_multiple_of(spacing);
-        let fits = self.count > 0 && middle + room <= start + gap;
+        let fits = limit > NARROW && self.count > 0 && middle + room <= start + gap;
         Some(if fits { middle } else { start })
     }
 
@@ -378,12 +381,15 @@ mod tests {
 
     #[test]
     fn room_stops_at_the_next_region() {
-        let mut regions = Regions::<2, 8>::EMPTY;
-        enter(&mut regions, 0x1000, 100, 65535).unwrap();
-        assert_eq!(regions.room(0, 65535), 65534);
-        enter(&mut regions, 0x10_0000, 100, 65535).unwrap();
-        let next = regions.records()[1].first;
-        assert_eq!(regions.room(0, 65535), next - 1 - 2);
-        assert_eq!(regions.room(1, 65535), 65535 - next);
+        for (limit, roomy) in [(65535, false), (1 << 31, true)] {
+            let mut regions = Regions::<2, 8>::EMPTY;
+            enter(&mut regions, 0x1000, 100, limit).unwrap();
+            assert_eq!(regions.room(0, limit), limit - 1);
+            enter(&mut regions, 0x10_0000, 100, limit).unwrap();
+            let next = regions.records()[1].first;
+            assert_eq!(regions.room(0, limit), next - 1 - 2);
+            assert_eq!(regions.room(1, limit), limit - next);
+            assert_eq!(regions.room(0, limit) > 1 << 30, roomy);
+        }
     }
 }

@@ -136,10 +136,11 @@ impl Stats {
     /// largest free block, `1 - largest_free / free`. 0 when nothing is free.
     pub fn fragmentation(&self) -> u32 {
         let outside = self.free.saturating_sub(self.largest_free);
-        match self.free {
-            0 => 0,
-            // In 64 bits, since 1000 times a size may not fit in 32.
-            free => (outside as u64 * 1000 / free as u64) as u32,
+        // The other way round where a thousand times the bytes do not fit.
+        match (outside as u64).checked_mul(1000) {
+            _ if self.free == 0 => 0,
+            Some(product) => (product / self.free as u64) as u32,
+            None => (outside as u64 / (self.free as u64 / 1000)) as u32,
         }
     }
 }
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(stats.fragmentation(), 1000);
         stats.free = 0;
         assert_eq!(stats.fragmentation(), 0);
-        (stats.free, stats.largest_free) = (usize::MAX / 2, usize::MAX / 4);
-        assert_eq!(stats.fragmentation(), 500);
+        (stats.free, stats.largest_free) = (usize::MAX, usize::MAX / 4 * 3);
+        assert_eq!(stats.fragmentation(), 250);
     }
 }

@@ -183,7 +183,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 let block = self.gather(region);
                 self.meta.lend(region, block);
                 self.lent |= 1 << region;
-                return Some(Block { len: self.whole(region), ..block });
+                return Some(block);
             }
         }
         None
@@ -312,11 +312,10 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         // SAFETY: the block is live and not used any more, as the caller vouches.
         unsafe {
             if let Some(region) = self.lent_at(block.offset) {
-                let freed = self.whole(region);
                 self.lent &= !(1 << region);
                 let whole = self.meta.restore(region);
                 self.put_range(whole);
-                return Ok(freed);
+                return Ok(whole.len);
             }
             self.put(block);
         }
@@ -330,9 +329,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         to: usize,
         align: usize,
     ) -> Option<Block<Token<Self>>> {
-        if self.lent_at(block.offset).is_some() {
-            // Later look-ups are by the new length, which must not be mistaken for a small block's.
-            return (to <= block.len).then_some(block);
+        if let Some(region) = self.lent_at(block.offset) {
+            return (to <= self.whole(region)).then_some(block);
         }
         let order = Self::order(to, align);
         let (old, want) = (block.len, if order < ORDERS { 1 << order } else { return None });
@@ -367,7 +365,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         // SAFETY: the block exists, as the caller vouches.
         let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
         match self.lent_at(block.offset) {
-            Some(region) => Block { len: self.whole(region), ..block },
+            Some(region) => Block { len: self.meta.regions()[region].len, ..block },
             None => block,
         }
     }

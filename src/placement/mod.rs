@@ -109,6 +109,8 @@ pub unsafe trait Space: Sized {
     }
 
     /// A block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
+    /// (One that takes a whole region, as [`Buddy`] can give, may count only the granules of the region,
+    /// though the place of its bookkeeping belongs to the block as well.)
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
 
     /// Frees `block`, the result of a request with these `len` and `align` (or of

@@ -1,0 +1,168 @@
+//! The placements and metadata that every test runs over.
+
+use super::Subject;
+use allotment::meta::{InBand, Meta, SideTable};
+use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, table_rows};
+use allotment::{Buddy, Bump, Slab, Tlsf};
+
+/// What the tests need to know of metadata.
+pub trait SubjectMeta: Meta {
+    const REGIONS: usize;
+    const MAPPED: bool = false;
+}
+
+impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for InBand<I, G, R> {
+    const REGIONS: usize = R;
+}
+
+impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for SideTable<I, G, R> {
+    const REGIONS: usize = R;
+    const MAPPED: bool = true;
+}
+
+fn rounded<M: Meta>(size: usize) -> usize {
+    size.max(1).div_ceil(M::GRANULE) * M::GRANULE
+}
+
+/// Coarse granules need more room.
+const fn slack<M: Meta>(slack: f64) -> f64 {
+    if M::GRANULE > 16 { slack * M::GRANULE as f64 / 8.0 } else { slack }
+}
+
+const fn limit<M: Meta>() -> usize {
+    // Tests stay below, as each region takes a few indices more.
+    (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
+}
+
+impl<M: SubjectMeta, F: Fit<M>> Subject for Coalescing<M, F> {
+    fn taken(size: usize, _align: usize) -> usize {
+        rounded::<M>(size)
+    }
+    const REGIONS: usize = M::REGIONS;
+    const LIMIT: usize = limit::<M>();
+    const SLACK: f64 = slack::<M>(1.5);
+    const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+}
+
+impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
+    fn taken(size: usize, align: usize) -> usize {
+        rounded::<M>(size).max(align).next_power_of_two()
+    }
+    // A region that is all free can be lent out as a whole, which `largest_free` counts in full only.
+    const EXACT_LARGEST: bool = false;
+    const LENDS: bool = true;
+    const GENERAL: bool = ORDERS >= 24;
+    const REGIONS: usize = M::REGIONS;
+    const LIMIT: usize = limit::<M>();
+    const SLACK: f64 = 2.5;
+    const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+}
+
+impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
+    fn taken(size: usize, align: usize) -> usize {
+        let fits = |class: &&usize| rounded::<M>(**class) >= rounded::<M>(size) && align <= M::GRANULE;
+        C::SIZES.iter().find(fits).map_or(rounded::<M>(size), |&class| rounded::<M>(class))
+    }
+    const EXACT_LARGEST: bool = false;
+    const MONOTONE: bool = false;
+    const REGIONS: usize = M::REGIONS;
+    const LIMIT: usize = limit::<M>();
+    const SLACK: f64 = 2.5;
+    const FINDS_DOUBLE_FREES: bool = true;
+}
+
+impl<M: SubjectMeta> Subject for Bump<M> {
+    fn taken(size: usize, _align: usize) -> usize {
+        rounded::<M>(size)
+    }
+    const REUSES: bool = false;
+    const REGIONS: usize = M::REGIONS;
+    const LIMIT: usize = limit::<M>();
+}
+
+#[cfg(feature = "linked-list")]
+impl Subject for allotment::LinkedList {
+    fn taken(size: usize, _align: usize) -> usize {
+        size.max(16).next_multiple_of(8)
+    }
+    const SURE_LARGEST: bool = false;
+    const RELEASES: bool = false;
+    const REGIONS: usize = 1;
+}
+
+#[cfg(feature = "buddy-system")]
+impl Subject for allotment::BuddySystem {
+    fn taken(size: usize, align: usize) -> usize {
+        size.next_power_of_two().max(align).max(8)
+    }
+    const SURE_LARGEST: bool = false;
+    const RELEASES: bool = false;
+    const SLACK: f64 = 2.5;
+}
+
+/// Classes that are no powers of two, and few.
+pub struct OddClasses;
+
+impl Classes for OddClasses {
+    const SIZES: &'static [usize] = &[24, 40, 104];
+    const OBJECTS: usize = 8;
+}
+
+pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
+pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
+pub type SlabDefault<M> = Slab<M, DefaultClasses>;
+
+/// Makes a module of tests, one per placement and metadata, each calling `$run::<Placement>()`.
+#[macro_export]
+macro_rules! for_each_placement {
+    ($run:path) => {
+        $crate::for_each_placement! { @ $run;
+            tlsf_u16: Tlsf<InBand<u16>>;
+            tlsf_u32: Tlsf<InBand<u32>>;
+            tlsf_u32_16: Tlsf<InBand<u32, 16>>;
+            tlsf_u16_4: Tlsf<InBand<u16, 4>>;
+            tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
+            tlsf_compact: CompactTlsf;
+            tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
+            tlsf_side: Tlsf<SideTable<u32, 16>>;
+            tlsf_side_256: Tlsf<SideTable<u32>>;
+            tlsf_side_u16: Tlsf<SideTable<u16, 64>>;
+            first_fit_u16: FirstFit<InBand<u16>>;
+            first_fit_u32: FirstFit<InBand<u32>>;
+            first_fit_u32_16: FirstFit<InBand<u32, 16>>;
+            first_fit_bounded: FirstFit<InBand<u32>, 4>;
+            first_fit_side: FirstFit<SideTable<u32, 16>>;
+            best_fit_u16: BestFit<InBand<u16>>;
+            best_fit_u32: BestFit<InBand<u32>>;
+            best_fit_u32_16: BestFit<InBand<u32, 16>>;
+            best_fit_side: BestFit<SideTable<u32, 16>>;
+            buddy_u16: Buddy<InBand<u16>>;
+            buddy_u32: Buddy<InBand<u32>>;
+            buddy_u32_16: Buddy<InBand<u32, 16>>;
+            buddy_few_orders: Buddy<InBand<u32>, 12>;
+            buddy_side: Buddy<SideTable<u32, 16>>;
+            slab_u16: Slab<InBand<u16>>;
+            slab_u32: Slab<InBand<u32>>;
+            slab_u32_16: Slab<InBand<u32, 16>>;
+            slab_odd: $crate::shadow::matrix::SlabOdd;
+            slab_side: Slab<SideTable<u32, 16>>;
+            bump_u16: Bump<InBand<u16>>;
+            bump_u32: Bump<InBand<u32>>;
+            bump_side: Bump<SideTable<u32, 16>>;
+        }
+        #[cfg(feature = "linked-list")]
+        $crate::for_each_placement! { @ $run; linked_list: allotment::LinkedList; }
+        #[cfg(feature = "buddy-system")]
+        $crate::for_each_placement! { @ $run; buddy_system: allotment::BuddySystem; }
+    };
+    (@ $run:path; $($name:ident: $placement:ty;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                #[allow(unused_imports, reason = "some calls need few of these")]
+                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tlsf, meta::{InBand, SideTable}};
+                $run(std::marker::PhantomData::<$placement>);
+            }
+        )*
+    };
+}

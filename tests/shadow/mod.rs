@@ -1,0 +1,417 @@
+//! The shadow allocator: what every test drives a heap through.
+//!
+//! It keeps its own record of every live block and checks after each operation that the heap
+//! agrees: blocks are aligned, inside a region, and disjoint; their contents stay until they are freed;
+//! the statistics are the truth; and when all is freed, each region is one free block again.
+
+#![allow(dead_code, reason = "each test crate uses its part")]
+
+pub mod matrix;
+pub mod trace;
+
+use allotment::lock::Unsync;
+use allotment::placement::Placement;
+use allotment::{Heap, Region, RegionError};
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+/// What a test knows about a placement beyond the trait.
+pub trait Subject: Placement {
+    /// Bytes that a block takes, worked out independently of the code under test.
+    fn taken(size: usize, align: usize) -> usize;
+    /// Whether one byte more than `largest_free` must fail.
+    const EXACT_LARGEST: bool = true;
+    /// Whether `largest_free` is more than an upper bound.
+    const SURE_LARGEST: bool = true;
+    /// Whether every request up to `largest_free` is sure to succeed, not only one of that size.
+    const MONOTONE: bool = true;
+    /// Whether a request may be served by a whole region.
+    const LENDS: bool = false;
+    /// Whether frees in any order give everything back.
+    const REUSES: bool = true;
+    /// Whether regions can be released.
+    const RELEASES: bool = true;
+    /// Regions that can be claimed.
+    const REGIONS: usize = 4;
+    /// Bytes that all regions together may have.
+    const LIMIT: usize = 1 << 30;
+    /// How much larger than the peak an arena must be to serve real programs.
+    const SLACK: f64 = 1.5;
+    /// Whether requests of every size that fits can be served.
+    const GENERAL: bool = true;
+    /// Whether every double free is found.
+    const FINDS_DOUBLE_FREES: bool = false;
+}
+
+/// Memory of any start and size, surrounded by bytes that nobody may write.
+pub struct Backing {
+    bytes: Vec<u8>,
+    start: usize,
+    size: usize,
+}
+
+const GUARD: u8 = 0xa5;
+/// No placement aligns memory to more than this in the tests.
+const PAGE: usize = 4096;
+
+impl Backing {
+    /// `size` bytes that start `skew` bytes after a page border.
+    pub fn new(size: usize, skew: usize) -> Self {
+        let bytes = vec![GUARD; size + skew + 3 * PAGE];
+        let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr() + PAGE / 2 * 2 + skew;
+        Self { bytes, start, size }
+    }
+
+    pub fn region(&mut self) -> Region {
+        let start = self.bytes[self.start..].as_mut_ptr();
+        Region::new(NonNull::new(start).unwrap(), self.size)
+    }
+
+    fn check(&self) {
+        let outside = self.bytes[..self.start].iter().chain(&self.bytes[self.start + self.size..]);
+        assert!(outside.copied().all(|byte| byte == GUARD), "bytes outside the region were written");
+    }
+
+    fn contains(&self, start: usize, size: usize) -> bool {
+        let from = self.bytes.as_ptr().addr() + self.start;
+        start >= from && start + size <= from + self.size
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    layout: Layout,
+    pattern: u64,
+    taken: usize,
+}
+
+/// A heap and the truth about it.
+pub struct Shadow<P: Subject> {
+    pub heap: Heap<P, Unsync>,
+    backing: Vec<Backing>,
+    live: BTreeMap<usize, Live>,
+    used: usize,
+    peak: usize,
+    failed: usize,
+    largest_failed: usize,
+    capacity: usize,
+    next_pattern: u64,
+}
+
+/// A byte that depends on the block and on the place in it.
+fn byte(pattern: u64, index: usize) -> u8 {
+    (pattern.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64 * 0x0101_7f4b) >> 24) as u8
+}
+
+fn fill(start: *mut u8, pattern: u64, from: usize, to: usize) {
+    for index in from..to {
+        // SAFETY: the caller owns the block of at least `to` bytes.
+        unsafe { start.add(index).write(byte(pattern, index)) }
+    }
+}
+
+fn verify(start: *const u8, pattern: u64, size: usize) {
+    for index in 0..size {
+        // SAFETY: the caller owns the block, which was filled up to `size`.
+        let found = unsafe { start.add(index).read() };
+        assert_eq!(found, byte(pattern, index), "byte {index} of {size} at {start:?} was changed");
+    }
+}
+
+impl<P: Subject> Shadow<P> {
+    /// A heap over regions with these sizes and skews.
+    pub fn new(regions: &[(usize, usize)]) -> Self {
+        let mut shadow = Self {
+            heap: Heap::empty(),
+            backing: Vec::new(),
+            live: BTreeMap::new(),
+            used: 0,
+            peak: 0,
+            failed: 0,
+            largest_failed: 0,
+            capacity: 0,
+            next_pattern: 1,
+        };
+        for &(size, skew) in regions {
+            shadow.claim(size, skew).unwrap();
+        }
+        shadow
+    }
+
+    pub fn claim(&mut self, size: usize, skew: usize) -> Result<(), RegionError> {
+        let mut backing = Backing::new(size, skew);
+        // SAFETY: the backing lives as long as the heap and is used by nobody else.
+        unsafe { self.heap.claim(backing.region())? };
+        self.backing.push(backing);
+        let capacity = self.heap.stats().capacity;
+        assert!(capacity > self.capacity && capacity <= self.capacity + size);
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    pub fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    pub fn live_bytes(&self) -> usize {
+        self.live.values().map(|block| block.layout.size()).sum()
+    }
+
+    /// Address of the `n`th live block in address order.
+    pub fn nth(&self, n: usize) -> usize {
+        *self.live.keys().nth(n).unwrap()
+    }
+
+    pub fn layout(&self, block: usize) -> Layout {
+        self.live[&block].layout
+    }
+
+    /// Enters a new block after checking that it is where one may be. The others take `others`.
+    fn enter(&mut self, start: usize, layout: Layout, others: usize) -> u64 {
+        let size = layout.size();
+        assert_eq!(start % layout.align(), 0, "{start:#x} is not aligned for {layout:?}");
+        assert!(
+            self.backing.iter().any(|backing| backing.contains(start, size)),
+            "{size} bytes at {start:#x} are in no region"
+        );
+        if let Some((&before, block)) = self.live.range(..=start).next_back() {
+            assert!(before + block.layout.size().max(1) <= start, "blocks overlap at {start:#x}");
+        }
+        if let Some((&after, _)) = self.live.range(start..).next() {
+            assert!(start + size.max(1) <= after, "blocks overlap at {start:#x}");
+        }
+        let pattern = self.next_pattern;
+        self.next_pattern += 1;
+        let taken = self.taken(start, layout, others);
+        self.live.insert(start, Live { layout, pattern, taken });
+        pattern
+    }
+
+    /// What a block takes: what the placement says, or a whole region in which nothing else is.
+    fn taken(&self, start: usize, layout: Layout, others: usize) -> usize {
+        let taken = P::taken(layout.size(), layout.align());
+        let really = self.heap.used() - others;
+        if P::LENDS && really != taken {
+            let home = self.backing.iter().find(|backing| backing.contains(start, layout.size())).unwrap();
+            assert!(!self.live.keys().any(|&other| other != start && home.contains(other, 1)), "not alone");
+            assert!(really <= home.size && really + 2 * PAGE > layout.size());
+            return really;
+        }
+        taken
+    }
+
+    fn account(&mut self) {
+        self.peak = self.peak.max(self.used);
+        let stats = self.heap.stats();
+        assert_eq!(stats.used, self.used, "used");
+        assert_eq!(stats.peak, self.peak, "peak");
+        assert_eq!(stats.live_blocks, self.live.len(), "live blocks");
+        assert_eq!((stats.failed, stats.largest_failed), (self.failed, self.largest_failed), "failures");
+        assert_eq!(stats.capacity, self.capacity, "capacity");
+        assert_eq!(stats.free, self.capacity.saturating_sub(self.used), "free");
+        assert!(stats.largest_free <= stats.free, "largest free {} > free {}", stats.largest_free, stats.free);
+    }
+
+    /// Allocates and fills a block; `None` if the heap says that there is no room.
+    pub fn allocate(&mut self, layout: Layout) -> Option<usize> {
+        self.allocate_by(layout, false)
+    }
+
+    pub fn allocate_zeroed(&mut self, layout: Layout) -> Option<usize> {
+        self.allocate_by(layout, true)
+    }
+
+    fn allocate_by(&mut self, layout: Layout, zeroed: bool) -> Option<usize> {
+        let sure = P::SURE_LARGEST
+            && layout.align() <= 4
+            && layout.size() > 0
+            && if P::MONOTONE {
+                layout.size() <= self.heap.largest_free()
+            } else {
+                layout.size() == self.heap.largest_free()
+            };
+        // SAFETY: sizes of zero are allowed by this crate; the block is used as its layout allows.
+        let start = unsafe { if zeroed { self.heap.alloc_zeroed(layout) } else { self.heap.alloc(layout) } };
+        if start.is_null() {
+            assert!(!sure, "{layout:?} failed with a largest free block of {}", self.heap.largest_free());
+            self.failed += 1;
+            self.largest_failed = self.largest_failed.max(layout.size());
+            self.account();
+            return None;
+        }
+        if zeroed {
+            for index in 0..layout.size() {
+                // SAFETY: the block has that many bytes.
+                assert_eq!(unsafe { start.add(index).read() }, 0, "byte {index} of {layout:?} is not zero");
+            }
+        }
+        let pattern = self.enter(start.addr(), layout, self.used);
+        fill(start, pattern, 0, layout.size());
+        self.used += self.live[&start.addr()].taken;
+        self.account();
+        Some(start.addr())
+    }
+
+    fn pointer(&mut self, block: usize) -> *mut u8 {
+        let backing = self.backing.iter_mut().find(|backing| backing.contains(block, 0)).unwrap();
+        let base = backing.bytes.as_mut_ptr();
+        base.wrapping_add(block - base.addr())
+    }
+
+    pub fn free(&mut self, block: usize) {
+        let Live { layout, pattern, taken } = self.live.remove(&block).unwrap();
+        let start = self.pointer(block);
+        verify(start, pattern, layout.size());
+        let before = self.heap.used();
+        // SAFETY: the block is live, with this layout, and forgotten from here on.
+        unsafe { self.heap.dealloc(start, layout) };
+        if P::REUSES {
+            self.used -= taken;
+        } else {
+            let gone = before - self.heap.used();
+            assert!(gone == 0 || gone == taken);
+            self.used -= gone;
+        }
+        self.account();
+    }
+
+    /// Reallocates; the block's new address, or `None` if there is no room and it stays as it is.
+    pub fn reallocate(&mut self, block: usize, size: usize) -> Option<usize> {
+        let Live { layout, pattern, taken } = self.live[&block];
+        let start = self.pointer(block);
+        verify(start, pattern, layout.size());
+        // SAFETY: the block is live, with this layout.
+        let moved = unsafe { self.heap.realloc(start, layout, size) };
+        if moved.is_null() {
+            self.failed += 1;
+            self.largest_failed = self.largest_failed.max(size);
+            verify(start, pattern, layout.size());
+            self.account();
+            return None;
+        }
+        self.live.remove(&block);
+        let new = Layout::from_size_align(size, layout.align()).unwrap();
+        verify(moved, pattern, size.min(layout.size()));
+        let pattern = self.enter(moved.addr(), new, self.used - taken);
+        fill(moved, pattern, 0, size);
+        if P::REUSES {
+            // A block that moves is live in both places for a moment.
+            let both = self.used + self.live[&moved.addr()].taken;
+            self.used = both - taken;
+            self.peak = if moved.addr() == block { self.peak } else { self.peak.max(both) };
+        } else {
+            self.used = self.heap.used();
+            self.peak = self.heap.peak();
+        }
+        self.account();
+        Some(moved.addr())
+    }
+
+    /// Asks for exactly the largest free block, and for one byte more.
+    pub fn probe_largest(&mut self) {
+        let largest = self.heap.largest_free();
+        if !P::SURE_LARGEST {
+            return;
+        }
+        if P::EXACT_LARGEST {
+            let more = Layout::from_size_align(largest + 1, 1).unwrap();
+            assert_eq!(self.allocate(more), None, "more than the largest free block was found");
+        }
+        if largest > 0 {
+            let before = self.peak;
+            let all = Layout::from_size_align(largest, 1).unwrap();
+            let block = self.allocate(all).expect("the largest free block can be allocated");
+            if P::EXACT_LARGEST || P::REUSES {
+                self.free(block);
+            }
+            assert!(self.peak >= before);
+        }
+    }
+
+    /// Checks all contents without freeing anything.
+    pub fn verify_all(&mut self) {
+        let blocks: Vec<_> = self.live.iter().map(|(&start, &live)| (start, live)).collect();
+        for (start, Live { layout, pattern, .. }) in blocks {
+            verify(self.pointer(start), pattern, layout.size());
+        }
+        self.backing.iter().for_each(Backing::check);
+    }
+
+    /// Frees everything; every region must be one free block again, which can be given back.
+    pub fn finish(mut self) {
+        self.verify_all();
+        while let Some((&block, _)) = self.live.first_key_value() {
+            self.free(block);
+        }
+        let stats = self.heap.stats();
+        assert_eq!(stats.live_blocks, 0);
+        if P::REUSES {
+            assert_eq!(stats.used, 0);
+            let mut regions = Vec::new();
+            if P::RELEASES {
+                for backing in &mut self.backing {
+                    let before = self.heap.stats().capacity;
+                    let region = backing.region();
+                    let released = self.heap.release(region.start.as_ptr());
+                    assert_eq!(released, Ok(region), "a region is not one free block again");
+                    regions.push(before - self.heap.stats().capacity);
+                }
+                assert_eq!(self.heap.stats().capacity, 0);
+                assert_eq!(stats.largest_free, regions.into_iter().max().unwrap_or(0));
+                assert_eq!(self.heap.largest_free(), 0);
+            }
+        }
+        self.backing.iter().for_each(Backing::check);
+    }
+}
+
+/// A random run: allocations, frees and reallocations of sizes up to `max_size` and alignments up to
+/// `max_align`, around a fill level that wanders between empty and full.
+pub fn random_run<P: Subject>(
+    seed: u64,
+    steps: usize,
+    regions: &[(usize, usize)],
+    max_size: usize,
+    max_align: usize,
+) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut shadow = Shadow::<P>::new(regions);
+    let mut target = 50;
+    for step in 0..steps {
+        if step % 512 == 0 {
+            target = random.u32(10..95);
+        }
+        let size = |random: &mut fastrand::Rng| match random.u32(0..8) {
+            0 => random.usize(0..=16),
+            1..=5 => random.usize(1..=max_size / 8 + 1),
+            _ => random.usize(1..=max_size),
+        };
+        let live = shadow.live();
+        let allocate = live == 0 || random.u32(0..100) < target;
+        match random.u32(0..10) {
+            0..=1 if live > 0 => {
+                let block = shadow.nth(random.usize(0..live));
+                let new = size(&mut random).max(1);
+                shadow.reallocate(block, new);
+            }
+            _ if allocate => {
+                let align = 1 << random.u32(0..=max_align.ilog2()).min(random.u32(0..=max_align.ilog2()));
+                let layout = Layout::from_size_align(size(&mut random), align).unwrap();
+                if random.u32(0..8) == 0 {
+                    shadow.allocate_zeroed(layout);
+                } else {
+                    shadow.allocate(layout);
+                }
+            }
+            _ => shadow.free(shadow.nth(random.usize(0..live))),
+        }
+        if step % 97 == 0 {
+            shadow.probe_largest();
+        }
+        if step % 1024 == 0 {
+            shadow.verify_all();
+        }
+    }
+    shadow.finish();
+}

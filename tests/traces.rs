@@ -1,0 +1,73 @@
+//! Real programs: recorded traces replayed on every placement, every byte checked.
+
+mod shadow;
+
+use shadow::trace::{self, Event, Trace};
+use shadow::{Shadow, Subject};
+use std::alloc::Layout;
+use std::marker::PhantomData;
+use std::sync::LazyLock;
+
+static TRACES: LazyLock<Vec<Trace>> =
+    LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
+
+/// Replays a trace; the number of requests that failed.
+fn replay<P: Subject>(trace: &Trace, arena: usize) -> usize {
+    let mut shadow = Shadow::<P>::new(&[(arena, 0)]);
+    let mut blocks = vec![None; trace.ids];
+    let mut failed = 0;
+    for event in &trace.events {
+        match *event {
+            Event::Allocate { id, size, align } => {
+                let layout = Layout::from_size_align(size, if align == 0 { 8 } else { align }).unwrap();
+                blocks[id] = shadow.allocate(layout);
+                failed += usize::from(blocks[id].is_none());
+            }
+            Event::Reallocate { id, size } => {
+                if let Some(block) = blocks[id] {
+                    match shadow.reallocate(block, size) {
+                        Some(moved) => blocks[id] = Some(moved),
+                        None => failed += 1,
+                    }
+                }
+            }
+            Event::Free { id } => {
+                if let Some(block) = blocks[id].take() {
+                    shadow.free(block);
+                }
+            }
+        }
+    }
+    shadow.finish();
+    failed
+}
+
+fn run<P: Subject>(_: PhantomData<P>) {
+    assert!(TRACES.len() >= 5, "the recorded traces are there");
+    for trace in TRACES.iter() {
+        let wanted = (trace.peak as f64 * P::SLACK) as usize + 64 * 1024;
+        let wanted = if P::REUSES { wanted } else { (trace.total + 16 * trace.events.len()).min(64 << 20) };
+        let arena = wanted.min(P::LIMIT);
+        let failed = replay::<P>(trace, arena);
+        if P::REUSES && P::GENERAL && arena == wanted {
+            assert_eq!(failed, 0, "{} in {arena} bytes", trace.name);
+        }
+    }
+}
+
+for_each_placement!(run);
+
+#[test]
+fn bad_traces_are_refused_with_their_line() {
+    for (text, line) in [
+        ("a 0 8 0\nf 1\n", "line 2"),
+        ("a 0 8 0\na 0 8 0\n", "line 2"),
+        ("# comment\na 0 8\n", "line 2"),
+        ("x 0\n", "line 1"),
+        ("a 0 -8 0\n", "line 1"),
+        ("r 0 5\n", "line 1"),
+    ] {
+        let error = trace::parse("bad".into(), text).err().expect(text);
+        assert!(error.starts_with(line), "{error}");
+    }
+}
