@@ -51,7 +51,7 @@ mod properties {
     }
 
     fn run<P: Subject>(_: PhantomData<P>) {
-        let region = (300..70_000usize, 0..5_000usize);
+        let region = (600..70_000usize, 0..5_000usize);
         let regions = prop::collection::vec(region, 1..=P::REGIONS.min(3));
         let config = ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() };
         proptest!(config, |(regions in regions, steps in steps())| {

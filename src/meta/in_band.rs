@@ -1,6 +1,6 @@
 //! Metadata inside the free blocks themselves.
 
-use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page};
+use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page, region_size};
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
 use core::marker::PhantomData;
@@ -153,7 +153,7 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     }
 
     fn too_large() -> RegionError {
-        RegionError::TooLarge { max: Self::LIMIT.saturating_sub(1).saturating_mul(G) }
+        RegionError::TooLarge { max: region_size::<Self>(Self::MAX_LEN) }
     }
 }
 
@@ -163,6 +163,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, edges: [ptr::null_mut(); R], index: PhantomData };
     const GRANULE: usize = G;
     const MAX_LEN: usize = Self::LIMIT - 1;
+    const EDGE_BITS: bool = true;
     type Index = I;
     type Token = ();
 

@@ -94,6 +94,8 @@ pub unsafe trait Meta: Sized {
     const GRANULE: usize;
     /// Granules that the index width can tell apart, hence the longest region.
     const MAX_LEN: usize;
+    /// Whether one bit per granule is kept in each region.
+    const EDGE_BITS: bool;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
@@ -356,6 +358,12 @@ pub unsafe trait Meta: Sized {
     ///
     /// The page is open.
     unsafe fn close_page(&mut self, page: Page<Self::Token>);
+}
+
+/// Bytes of a region with `len` granules, bookkeeping included.
+pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
+    let words = if M::EDGE_BITS { (len + 2).div_ceil(usize::BITS as usize) } else { 0 };
+    len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())
 }
 
 /// Words of 32 bits in the record of a slab page.

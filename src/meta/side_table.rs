@@ -358,6 +358,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     };
     const GRANULE: usize = G;
     const MAX_LEN: usize = Self::FREE - 2;
+    const EDGE_BITS: bool = false;
     type Index = I;
     type Token = u32;
 

@@ -1,7 +1,7 @@
 //! The common part of all placements that split blocks anywhere and merge free neighbours at once.
 
 use super::{Space, Token};
-use crate::meta::{Block, FreeError, Id, Meta, NIL};
+use crate::meta::{Block, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
 
 /// An index of the free blocks: where a placement's policy lives.
@@ -144,7 +144,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     }
 
     fn admit(&self, bytes: usize) -> Result<(), RegionError> {
-        let max = Self::MAX_LEN.saturating_mul(M::GRANULE);
+        let max = region_size::<M>(Self::MAX_LEN);
         if bytes > max { Err(RegionError::TooLarge { max }) } else { Ok(()) }
     }
 }

@@ -40,7 +40,7 @@ pub use slab::{Classes, DefaultClasses, Slab};
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
 
-use crate::meta::{Block, FreeError, Meta};
+use crate::meta::{Block, FreeError, Meta, region_size};
 use crate::region::{Region, RegionError};
 use crate::units::granules;
 use core::alloc::Layout;
@@ -244,7 +244,7 @@ fn measure<S: Space>(layout: Layout) -> (usize, usize) {
 // SAFETY: a `Space` keeps the same promises in granules, and `Meta::address` maps them to addresses.
 unsafe impl<S: Space> Placement for S {
     const EMPTY: Self = <S as Space>::EMPTY;
-    const MAX_REGION: usize = S::MAX_LEN.saturating_mul(<S::Meta as Meta>::GRANULE);
+    const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.

@@ -1,0 +1,450 @@
+//! Exact edge cases, for every placement.
+
+mod shadow;
+
+use allotment::lock::Unsync;
+use allotment::meta::{InBand, SideTable};
+use allotment::placement::{Placement, table_rows};
+use allotment::{
+    BestFit, Buddy, Bump, CompactTlsf, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf,
+};
+use shadow::{Backing, Shadow, Subject};
+use std::alloc::{GlobalAlloc, Layout};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+mod sizes_and_alignments {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let mut shadow = Shadow::<P>::new(&[(40_000, 3)]);
+
+        // Layouts of size zero get blocks of their own.
+        let a = shadow.allocate(layout(0, 1)).unwrap();
+        let b = shadow.allocate(layout(0, 64)).unwrap();
+        assert_ne!(a, b);
+        shadow.free(b);
+        shadow.free(a);
+
+        // Sizes near the end of the number range fail, whatever their alignment.
+        let max = isize::MAX as usize;
+        for size in [max, max - 1, max - 7, max - 4095, max / 2, 1 << (usize::BITS - 2), 50_000] {
+            for align in [1, 8, 16, 4096] {
+                if let Ok(layout) = Layout::from_size_align(size, align) {
+                    assert_eq!(shadow.allocate(layout), None);
+                }
+            }
+        }
+        // And so do alignments that no address in the region has.
+        for shift in 20..usize::BITS - 1 {
+            assert_eq!(shadow.allocate(layout(1, 1 << shift)), None);
+        }
+
+        // A failed reallocation leaves the block as it was.
+        let block = shadow.allocate(layout(100, 8)).unwrap();
+        assert_eq!(shadow.reallocate(block, max - 4096), None);
+        assert_eq!(shadow.reallocate(block, 100_000), None);
+        shadow.free(block);
+        shadow.finish();
+    }
+
+    for_each_placement!(run);
+}
+
+mod regions_of_every_size {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let (mut refused, mut accepted) = (0, 0);
+        for skew in 0..20 {
+            for size in (0..400).chain([511, 1023, 2047, 4095, 65_535]) {
+                let mut backing = Backing::new(size, skew);
+                let heap = Heap::<P, Unsync>::empty();
+                // SAFETY: the backing outlives the heap.
+                match unsafe { heap.claim(backing.region()) } {
+                    Ok(()) => {
+                        accepted += 1;
+                        let stats = heap.stats();
+                        assert!(stats.capacity > 0 && stats.capacity <= size);
+                        let Ok(one) = heap.try_allocate(layout(1, 1)) else {
+                            assert!(!P::SURE_LARGEST, "{stats:?}");
+                            continue;
+                        };
+                        assert!(one.addr().get() >= backing.region().start.addr().get());
+                        assert!(one.addr().get() < backing.region().start.addr().get() + size);
+                        // SAFETY: the block is live and this is its layout.
+                        unsafe { heap.dealloc(one.as_ptr(), layout(1, 1)) };
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        assert_eq!(error, RegionError::TooSmall, "{size} bytes");
+                        assert_eq!(heap.stats().capacity, 0);
+                        assert!(heap.try_allocate(layout(1, 1)).is_err());
+                    }
+                }
+            }
+        }
+        assert!(refused > 20 && accepted > 200, "{refused} refused, {accepted} accepted");
+    }
+
+    // A slab needs a page for a small block; it has a test of its own below.
+    mod others {
+        use super::*;
+        fn run_unless_slab<P: Subject>(subject: PhantomData<P>) {
+            if P::MONOTONE {
+                run(subject);
+            }
+        }
+        for_each_placement!(run_unless_slab);
+    }
+}
+
+mod init_as_others_have_it {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: an empty heap may be asked; it has nothing.
+        assert!(unsafe { heap.alloc(layout(8, 8)) }.is_null());
+        assert_eq!((heap.used(), heap.peak(), heap.free(), heap.largest_free()), (0, 0, 0, 0));
+        let mut small = Backing::new(3, 1);
+        let mut large = Backing::new(32_767, 5);
+        // SAFETY: the backings outlive the heap; null is documented to be ignored.
+        unsafe {
+            heap.init(std::ptr::null_mut(), 4096);
+            heap.init(small.region().start.as_ptr(), 3);
+            assert_eq!(heap.free(), 0);
+            heap.init(large.region().start.as_ptr(), 32_767);
+            assert!(heap.free() > 31_000);
+            let block = heap.alloc(layout(1000, 8));
+            assert!(!block.is_null());
+            assert!(heap.used() >= 1000 && heap.peak() == heap.used());
+            heap.dealloc(block, layout(1000, 8));
+        }
+        assert!(heap.peak() >= 1000);
+    }
+
+    for_each_placement!(run);
+}
+
+/// The reported largest block can be allocated, to the byte, straight after the start (rlsf#15).
+#[test]
+fn all_that_is_free_can_be_had_in_one_piece() {
+    fn check<P: Placement>() {
+        for size in [4096, 10_000, 65_536, 65_535] {
+            let mut backing = Backing::new(size, 0);
+            let heap = Heap::<P, Unsync>::empty();
+            // SAFETY: the backing outlives the heap.
+            unsafe { heap.claim(backing.region()).unwrap() };
+            let all = layout(heap.free(), 1);
+            assert_eq!(heap.largest_free(), heap.free());
+            let block = heap.try_allocate(all).unwrap();
+            assert_eq!((heap.free(), heap.largest_free()), (0, 0));
+            assert!(heap.try_allocate(layout(1, 1)).is_err());
+            // SAFETY: the block is live and this is its layout.
+            unsafe { heap.dealloc(block.as_ptr(), all) };
+            assert_eq!((heap.used(), heap.largest_free()), (0, heap.free()));
+        }
+    }
+    check::<Tlsf>();
+    check::<CompactTlsf>();
+    check::<FirstFit>();
+    check::<BestFit>();
+    check::<Buddy>();
+    check::<Slab>();
+    check::<Bump>();
+    check::<Buddy<SideTable<u32, 16>>>();
+}
+
+/// A region of a power of two serves one request of exactly that size (buddy_system_allocator#20),
+/// though its bookkeeping lies in it, and is a heap like any other afterwards.
+#[test]
+fn a_buddy_heap_lends_a_whole_region() {
+    fn check<P: Placement>(sizes: &[usize]) {
+        let heap = Heap::<P, Unsync>::empty();
+        let mut backings: Vec<_> = sizes.iter().map(|&size| Backing::new(size, 0)).collect();
+        for backing in &mut backings {
+            // SAFETY: the backings outlive the heap.
+            unsafe { heap.claim(backing.region()).unwrap() };
+        }
+        for _ in 0..3 {
+            for &size in sizes {
+                let whole = layout(size, 8);
+                let block = heap.try_allocate(whole).unwrap();
+                // SAFETY: the block has `size` bytes, is live, and this is its layout.
+                unsafe {
+                    block.as_ptr().write_bytes(0xff, size);
+                    if sizes.len() > 1 {
+                        heap.dealloc(block.as_ptr(), whole);
+                        continue;
+                    }
+                    let inside = block.add(size / 2);
+                    assert_eq!(heap.try_deallocate(inside, layout(8, 8)), Err(FreeError::NotABlock));
+                    assert_eq!(heap.release(block.as_ptr()), Err(RegionError::InUse));
+                    assert!(heap.try_resize(block, whole, size - 100));
+                    assert!(!heap.try_resize(block, whole, size + 1));
+                    heap.dealloc(block.as_ptr(), layout(size - 100, 8));
+                }
+            }
+            let mut blocks = Vec::new();
+            while let Ok(block) = heap.try_allocate(layout(64, 8)) {
+                blocks.push(block);
+            }
+            assert!(blocks.len() * 64 + 128 > heap.stats().capacity);
+            for block in blocks {
+                // SAFETY: the block is live and this is its layout.
+                unsafe { heap.dealloc(block.as_ptr(), layout(64, 8)) };
+            }
+            assert_eq!(heap.used(), 0);
+        }
+    }
+    check::<Buddy>(&[65_536]);
+    check::<Buddy>(&[4096, 20_000, 65_536]);
+    check::<Buddy<InBand<u16>>>(&[16_384, 1 << 17]);
+    check::<Buddy<SideTable<u32, 16>>>(&[4096, 65_536]);
+}
+
+/// Regions whose size is no power of two are used whole by buddies.
+#[test]
+fn buddies_use_odd_regions_whole() {
+    for size in [1000, 12_345, 65_535, 100_000] {
+        let mut shadow = Shadow::<Buddy>::new(&[(size, 8)]);
+        let capacity = shadow.heap.stats().capacity;
+        assert!(capacity + size / 32 + 32 > size);
+        let mut count = 0;
+        while shadow.allocate(layout(8, 8)).is_some() {
+            count += 1;
+        }
+        assert_eq!(count * 8, capacity);
+        shadow.finish();
+    }
+}
+
+/// A slab refuses foreign and double frees, in release builds too, and stays intact.
+#[test]
+fn slabs_detect_foreign_and_double_frees() {
+    fn check<P: Placement>() {
+        let heap = Heap::<P, Unsync>::empty();
+        let mut backing = Backing::new(32_768, 0);
+        // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let small = layout(48, 8);
+            let a = heap.try_allocate(small).unwrap();
+            let b = heap.try_allocate(small).unwrap();
+            let used = heap.used();
+            assert_eq!(heap.try_deallocate(NonNull::from(&mut 0u64).cast(), small), Err(FreeError::Foreign));
+            assert_eq!(heap.try_deallocate(a.add(1), small), Err(FreeError::Misaligned));
+            assert_eq!(heap.try_deallocate(a.add(16), small), Err(FreeError::NotABlock));
+            assert_eq!(heap.try_deallocate(a, layout(200, 8)), Err(FreeError::NotABlock));
+            assert_eq!(heap.used(), used);
+            heap.try_deallocate(a, small).unwrap();
+            assert_eq!(heap.try_deallocate(a, small), Err(FreeError::AlreadyFree));
+            heap.try_deallocate(b, small).unwrap();
+            assert_eq!(heap.try_deallocate(b, small), Err(FreeError::NotABlock), "the page is gone");
+            assert_eq!(heap.used(), 0);
+            assert_eq!(heap.stats().live_blocks, 0);
+            assert_eq!(heap.largest_free(), heap.free());
+        }
+    }
+    check::<Slab>();
+    check::<Slab<SideTable<u32, 16>>>();
+}
+
+mod wrong_frees {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let heap = Heap::<P, Unsync>::empty();
+        let mut backing = Backing::new(60_000, 0);
+        let big = layout(600, 8);
+        // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let block = heap.try_allocate(big).unwrap();
+            let used = heap.used();
+            let foreign = NonNull::from(&mut 0u64).cast::<u8>();
+            let end = backing.region().start.add(60_000);
+            if P::SURE_LARGEST {
+                assert_eq!(heap.try_deallocate(foreign, big), Err(FreeError::Foreign));
+                assert_eq!(heap.try_deallocate(end, big), Err(FreeError::Foreign));
+                assert!(heap.try_deallocate(block, layout(100_000, 8)).is_err());
+            }
+            assert!(heap.try_deallocate(block.add(1), big).is_err());
+            assert_eq!((heap.used(), heap.stats().live_blocks), (used, 1));
+            heap.try_deallocate(block, big).unwrap();
+            if P::SURE_LARGEST {
+                // The block starts its region, so it is at the edge of the free block now.
+                assert!(heap.try_deallocate(block, big).is_err(), "double free");
+                assert_eq!(heap.stats().live_blocks, 0);
+            }
+            if P::FINDS_DOUBLE_FREES {
+                let small = layout(48, 8);
+                let [a, b, c] = [(); 3].map(|()| heap.try_allocate(small).unwrap());
+                heap.try_deallocate(a, small).unwrap();
+                heap.try_deallocate(b, small).unwrap();
+                assert!(heap.try_deallocate(b, small).is_err(), "inside a free block");
+                heap.try_deallocate(c, small).unwrap();
+            }
+        }
+    }
+
+    for_each_placement!(run);
+}
+
+#[test]
+fn regions_that_do_not_fit_the_index_are_refused() {
+    // Never touched, so it may be as large as the address space allows.
+    fn claim<P: Placement>(size: usize) -> Result<(), RegionError> {
+        let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000)).unwrap();
+        // SAFETY: the region is refused before any byte of it is used.
+        unsafe { Heap::<P, Unsync>::empty().claim(Region::new(start, size)) }
+    }
+    assert!(matches!(claim::<CompactTlsf>(600_000), Err(RegionError::TooLarge { max: 532_464 })));
+    assert!(matches!(claim::<FirstFit<InBand<u16, 16>>>(1_100_000), Err(RegionError::TooLarge { .. })));
+    assert!(matches!(claim::<Tlsf>(1 << 40), Err(RegionError::TooLarge { .. })));
+    assert!(matches!(claim::<Buddy>(1 << 40), Err(RegionError::TooLarge { .. })));
+    assert!(matches!(claim::<Bump>(1 << 40), Err(RegionError::TooLarge { .. })));
+    type Small = Tlsf<InBand<u32>, { table_rows::<8>(64 * 1024, 8) }, 8>;
+    assert!(matches!(claim::<Small>(256 * 1024), Err(RegionError::TooLarge { .. })));
+    assert_eq!(claim::<Tlsf>(usize::MAX - 0x1000), Err(RegionError::TooLarge { max: Tlsf::<InBand<u32>>::MAX_REGION }));
+    // A side table never touches the memory: half a TiB in granules of 512 bytes.
+    #[cfg(feature = "alloc")]
+    {
+        let heap = Heap::<Tlsf<SideTable<u32, 512>>, Unsync>::empty();
+        let start = NonNull::new(std::ptr::without_provenance_mut(1 << 20)).unwrap();
+        // SAFETY: nothing is ever read from or written to blocks.
+        unsafe { heap.claim(Region::new(start, (1 << 39) - 512)).unwrap() };
+        assert_eq!(heap.free(), (1 << 39) - 512);
+        let block = heap.try_allocate(layout(1 << 38, 1 << 20)).unwrap();
+        assert_eq!(block.addr().get() % (1 << 20), 0);
+        // SAFETY: the block is live and this is its layout.
+        unsafe { heap.dealloc(block.as_ptr(), layout(1 << 38, 1 << 20)) };
+        assert_eq!(heap.largest_free(), heap.free());
+    }
+}
+
+/// The same-size trap: a block that was just freed is found again, whatever its size (espressif/tlsf#2).
+#[test]
+fn every_size_is_reused() {
+    for size in (1..3000).chain([4097, 5000, 10_007]) {
+        let mut shadow = Shadow::<Tlsf>::new(&[(16 * 1024, 0)]);
+        let block = shadow.allocate(layout(size, 1)).unwrap();
+        let rest = shadow.heap.largest_free();
+        if rest > 0 {
+            shadow.allocate(layout(rest, 1)).unwrap();
+        }
+        shadow.free(block);
+        assert_eq!(shadow.allocate(layout(size, 1)), Some(block), "{size} bytes");
+        shadow.finish();
+    }
+}
+
+/// The alignment trap: what an alignment skips can be used (rlsf fits 55 blocks where this fits all).
+#[test]
+fn alignment_gaps_are_given_back() {
+    fn check<P: Subject>() {
+        let mut shadow = Shadow::<P>::new(&[(1 << 20, 0)]);
+        while shadow.allocate(layout(512, 4096)).is_some() {}
+        let used = shadow.heap.used();
+        while shadow.allocate(layout(8, 8)).is_some() {}
+        assert!(shadow.heap.used() > used + (1 << 20) * 8 / 10, "{}", shadow.heap.used() - used);
+        assert_eq!(shadow.heap.free(), 0);
+        shadow.finish();
+    }
+    check::<Tlsf>();
+    check::<Tlsf<InBand<u16, 16>>>();
+    check::<FirstFit>();
+    check::<BestFit>();
+}
+
+/// Growing into the free block behind and shrinking happen in place.
+#[test]
+fn blocks_grow_and_shrink_in_place() {
+    fn check<P: Subject>() {
+        let mut shadow = Shadow::<P>::new(&[(65_536, 0)]);
+        let a = shadow.allocate(layout(1024, 8)).unwrap();
+        assert_eq!(shadow.reallocate(a, 2048), Some(a), "into free memory");
+        let b = shadow.allocate(layout(1024, 8)).unwrap();
+        assert_eq!(shadow.reallocate(a, 1024), Some(a), "shrinking");
+        assert_eq!(shadow.reallocate(a, 2048), Some(a), "into what was cut off");
+        let moved = shadow.reallocate(a, 4096).unwrap();
+        assert_ne!(moved, a, "no room: it moves");
+        shadow.free(b);
+        shadow.finish();
+    }
+    check::<Tlsf>();
+    check::<CompactTlsf>();
+    check::<FirstFit>();
+    check::<BestFit>();
+    check::<Tlsf<SideTable<u32, 16>>>();
+    check::<Buddy<SideTable<u32, 16>>>();
+
+    let mut shadow = Shadow::<Buddy>::new(&[(65_536, 0)]);
+    let a = shadow.allocate(layout(20_000, 8)).unwrap();
+    assert_eq!(shadow.reallocate(a, 1_000), Some(a), "the upper halves are freed");
+    assert_eq!(shadow.heap.used(), 1_024);
+    assert_eq!(shadow.reallocate(a, 32_768), Some(a), "and merged again");
+    let b = shadow.allocate(layout(16_384, 8)).unwrap();
+    assert_eq!(shadow.reallocate(a, 40_000), None, "no buddy is free");
+    assert_eq!(shadow.heap.used(), 32_768 + 16_384);
+    shadow.free(b);
+    shadow.finish();
+
+    let mut shadow = Shadow::<Bump>::new(&[(65_536, 0)]);
+    let a = shadow.allocate(layout(1000, 8)).unwrap();
+    assert_eq!(shadow.reallocate(a, 2000), Some(a));
+    assert_eq!(shadow.reallocate(a, 500), Some(a));
+    shadow.free(a);
+    assert_eq!(shadow.heap.used(), 0, "the last block is really freed");
+}
+
+#[test]
+fn a_bump_heap_is_reset_as_a_whole() {
+    let heap = Heap::<Bump, Unsync>::empty();
+    let mut backings = [Backing::new(1000, 0), Backing::new(5000, 1)];
+    for backing in &mut backings {
+        // SAFETY: the backings outlive the heap.
+        unsafe { heap.claim(backing.region()).unwrap() };
+    }
+    for _ in 0..3 {
+        let first = heap.try_allocate(layout(800, 8)).unwrap();
+        let second = heap.try_allocate(layout(800, 8)).unwrap();
+        assert_eq!(first, backings[0].region().start);
+        assert!(second > first && heap.used() == 1600);
+        assert_eq!(heap.release(backings[0].region().start.as_ptr()), Err(RegionError::InUse));
+        // SAFETY: none of the blocks is used any more.
+        unsafe { heap.reset() };
+        assert_eq!((heap.used(), heap.stats().live_blocks), (0, 0));
+    }
+    heap.release(backings[0].region().start.as_ptr()).unwrap();
+    heap.release(backings[1].region().start.as_ptr()).unwrap();
+    assert_eq!(heap.free(), 0);
+}
+
+/// With 16-bit indices a block of 8 bytes takes 8 bytes, and with 32 bits as well.
+#[test]
+fn small_blocks_take_what_they_ask_for() {
+    fn check<P: Subject>(size: usize, at_least: usize) {
+        let mut shadow = Shadow::<P>::new(&[(4096, 0)]);
+        let mut count = 0;
+        while shadow.allocate(layout(size, 8)).is_some() {
+            count += 1;
+        }
+        assert!(count >= at_least, "{count} blocks of {size} bytes in 4 KiB");
+        shadow.finish();
+    }
+    check::<CompactTlsf>(8, 503);
+    check::<CompactTlsf>(24, 167);
+    check::<Tlsf>(8, 503);
+    check::<Tlsf>(24, 167);
+    check::<FirstFit>(8, 503);
+    check::<BestFit>(8, 503);
+    check::<Buddy>(8, 503);
+    check::<Bump>(8, 512);
+    check::<Tlsf<InBand<u16, 4>>>(8, 495);
+}

@@ -1,0 +1,286 @@
+//! The front end: static heaps, zeroed memory, errors, statistics on and off, the Allocator traits.
+
+mod shadow;
+
+use allotment::lock::Unsync;
+use allotment::meta::InBand;
+use allotment::observe::NoStatistics;
+use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tlsf, heap};
+use shadow::{Backing, Shadow, Subject};
+use std::alloc::{GlobalAlloc, Layout};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+#[test]
+fn a_static_heap_needs_no_call() {
+    static HEAP: Heap = heap!(32 * 1024);
+    assert!(HEAP.free() > 32_000 && HEAP.largest_free() == HEAP.free());
+    static FRESH: Heap = heap!(4096);
+    // SAFETY: the block is freed with its layout.
+    unsafe {
+        let block = FRESH.alloc(layout(100));
+        assert!(!block.is_null());
+        FRESH.dealloc(block, layout(100));
+    }
+    assert_eq!(FRESH.stats().failed, 0, "the late claim is no failure");
+}
+
+/// One arena serves one heap, however often the expression is evaluated.
+#[test]
+fn an_arena_is_given_away_once() {
+    fn make() -> Heap<Tlsf, Unsync> {
+        heap!(4096)
+    }
+    let (first, second) = (make(), make());
+    let block = second.try_allocate(layout(100)).unwrap();
+    assert_eq!(first.free(), 0);
+    assert!(first.try_allocate(layout(1)).is_err());
+    // SAFETY: the block is live and this is its layout.
+    unsafe { second.dealloc(block.as_ptr(), layout(100)) };
+    assert!(second.free() > 3900);
+}
+
+#[test]
+fn linker_symbols_make_a_heap() {
+    static mut MEMORY: [u8; 10_000] = [0xff; 10_000];
+    // SAFETY: the array is used by this heap only.
+    static HEAP: Heap = unsafe {
+        let start = &raw mut MEMORY;
+        Heap::from_symbols(start.cast(), start.cast::<u8>().wrapping_add(10_000))
+    };
+    assert!(HEAP.free() > 9_700);
+    // SAFETY: the range is empty, and so the heap.
+    let empty = unsafe { Heap::<Tlsf, Unsync>::from_symbols(std::ptr::dangling_mut(), std::ptr::null_mut()) };
+    assert_eq!(empty.free(), 0);
+    assert!(empty.try_allocate(layout(1)).is_err());
+}
+
+#[test]
+fn errors_say_why() {
+    let mut shadow = Shadow::<Tlsf>::new(&[(4096, 0)]);
+    let heap = &shadow.heap;
+    let free = heap.free();
+    let error = heap.try_allocate(Layout::from_size_align(5000, 32).unwrap()).unwrap_err();
+    assert_eq!(error, OutOfMemory { requested: 5000, align: 32, free, largest_free: free });
+    let text = error.to_string();
+    assert!(text.contains("5000") && text.contains(&free.to_string()), "{text}");
+    assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 5000));
+    let error = heap.try_allocate_zeroed(layout(6000)).unwrap_err();
+    assert_eq!((error.requested, heap.stats().failed, heap.stats().largest_failed), (6000, 2, 6000));
+    shadow = Shadow::new(&[(4096, 0)]);
+    shadow.allocate(layout(8)).unwrap();
+}
+
+/// Zeroed memory is zero, whatever was there, and is cleared no more than needed.
+mod zeroed {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let size = 60_000;
+        let mut memory = vec![0u64; size / 8];
+        let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: the memory outlives the heap and is zero; blocks are used and freed as allocated.
+        unsafe {
+            heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
+            let mut random = fastrand::Rng::with_seed(7);
+            let mut live: Vec<(*mut u8, Layout)> = Vec::new();
+            for _ in 0..4_000 {
+                if random.bool() || live.is_empty() {
+                    let align = 1 << random.u32(0..9);
+                    let layout = Layout::from_size_align(random.usize(1..1_000), align).unwrap();
+                    let block = if random.u32(0..3) == 0 { heap.alloc(layout) } else { heap.alloc_zeroed(layout) };
+                    if block.is_null() {
+                        let all = live.drain(..);
+                        all.for_each(|(block, layout)| heap.dealloc(block, layout));
+                        continue;
+                    }
+                    let fresh = heap.alloc_zeroed(layout);
+                    for (block, wanted) in [(block, None), (fresh, Some(0))] {
+                        if block.is_null() {
+                            continue;
+                        }
+                        for index in 0..layout.size() {
+                            let found = block.add(index).read();
+                            assert!(wanted.is_none_or(|wanted| wanted == found), "{found} at {index}");
+                            block.add(index).write(0xee);
+                        }
+                        live.push((block, layout));
+                    }
+                } else {
+                    let (block, layout) = live.swap_remove(random.usize(0..live.len()));
+                    heap.dealloc(block, layout);
+                }
+            }
+        }
+    }
+
+    for_each_placement!(run);
+
+    /// Fresh memory of a zeroed region is not written to: its pages stay untouched.
+    #[test]
+    fn fresh_memory_is_not_cleared() {
+        let size = 1 << 20;
+        let mut memory = vec![0u64; size / 8];
+        // A lie that makes visible which bytes are cleared.
+        memory.fill(u64::MAX);
+        let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+        let heap = Heap::<Tlsf, Unsync>::empty();
+        // SAFETY: the memory outlives the heap; that it is not zero is harmless here.
+        unsafe {
+            heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
+            let layout = layout(100_000);
+            let first = heap.alloc_zeroed(layout);
+            let untouched = (0..100_000).filter(|&index| first.add(index).read() == 0xff).count();
+            assert!(untouched > 99_900, "{untouched}");
+            heap.dealloc(first, layout);
+            let again = heap.alloc_zeroed(layout);
+            assert_eq!(again, first);
+            assert!((0..100_000).all(|index| again.add(index).read() == 0), "used memory is cleared");
+            heap.dealloc(again, layout);
+        }
+    }
+}
+
+#[test]
+fn statistics_can_be_left_out() {
+    type Bare<P> = Heap<P, Unsync, NoStatistics>;
+    assert_eq!(
+        size_of::<Heap<Tlsf, Unsync>>() - size_of::<Bare<Tlsf>>(),
+        6 * size_of::<usize>(),
+        "the counters take no space when they are off"
+    );
+    let heap = Bare::<FirstFit>::empty();
+    let mut backing = Backing::new(4096, 0);
+    // SAFETY: the backing outlives the heap; the block is freed with its layout.
+    unsafe {
+        heap.claim(backing.region()).unwrap();
+        let before = heap.largest_free();
+        let block = heap.alloc(layout(100));
+        assert!(heap.largest_free() < before);
+        heap.dealloc(block, layout(100));
+        assert_eq!(heap.largest_free(), before);
+        let error = heap.try_allocate(layout(10_000)).unwrap_err();
+        assert_eq!((error.free, error.largest_free), (before, before));
+    }
+}
+
+#[test]
+fn the_peak_can_be_restarted() {
+    let mut shadow = Shadow::<Tlsf>::new(&[(4096, 0)]);
+    let block = shadow.allocate(layout(1000)).unwrap();
+    shadow.free(block);
+    assert_eq!(shadow.heap.peak(), 1000);
+    shadow.heap.reset_peak();
+    assert_eq!(shadow.heap.peak(), 0);
+}
+
+#[test]
+fn tables_follow_the_largest_heap() {
+    use allotment::placement::table_rows;
+    type Sixteen = Tlsf<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
+    type Large = Tlsf<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
+    assert!(size_of::<Sixteen>() < size_of::<allotment::CompactTlsf>());
+    assert!(size_of::<allotment::CompactTlsf>() < size_of::<Large>());
+    let mut shadow = Shadow::<Sixteen>::new(&[(16 * 1024, 0)]);
+    let block = shadow.allocate(layout(16_000)).unwrap();
+    shadow.free(block);
+    shadow.finish();
+}
+
+#[cfg(feature = "allocator-api2")]
+mod collections {
+    use super::*;
+    use allocator_api2::alloc::Allocator;
+    use allocator_api2::vec::Vec;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let heap = Heap::<P, Unsync>::empty();
+        let mut backing = Backing::new(100_000, 0);
+        // SAFETY: the backing outlives the heap.
+        unsafe { heap.claim(backing.region()).unwrap() };
+        let mut numbers = Vec::new_in(&heap);
+        for number in 0..1_000u64 {
+            numbers.push(number);
+        }
+        numbers.truncate(100);
+        numbers.shrink_to_fit();
+        assert!(numbers.iter().copied().eq(0..100));
+        assert!(heap.used() >= 800);
+        let mut nothing: Vec<(), _> = Vec::new_in(&heap);
+        nothing.push(());
+        // SAFETY: the blocks are grown, shrunk and freed with their layouts.
+        unsafe {
+            let zero = heap.allocate_zeroed(layout(100)).unwrap().cast::<u8>();
+            let grown = heap.grow_zeroed(zero, layout(100), layout(400)).unwrap().cast::<u8>();
+            assert!((0..400).all(|index| grown.add(index).read() == 0));
+            let other = Layout::from_size_align(50, 64).unwrap();
+            let moved = heap.shrink(grown, layout(400), other).unwrap().cast::<u8>();
+            assert_eq!(moved.addr().get() % 64, 0);
+            let none = heap.shrink(moved, other, layout(0)).unwrap().cast::<u8>();
+            let some = heap.grow(none, layout(0), layout(10)).unwrap().cast::<u8>();
+            heap.deallocate(some, layout(10));
+        }
+        drop(numbers);
+        if P::REUSES {
+            assert_eq!(heap.used(), 0);
+        }
+        assert_eq!(heap.stats().live_blocks, 0);
+        assert!(heap.allocate(layout(200_000)).is_err());
+    }
+
+    for_each_placement!(run);
+}
+
+/// A wrong free that is noticed ends a debug build with a message; a release build ignores it.
+#[test]
+fn wrong_frees_abort_debug_builds() {
+    if std::env::var_os("ALLOTMENT_WRONG_FREE").is_some() {
+        static HEAP: Heap<Slab> = heap!(16 * 1024);
+        // SAFETY: none: that is the point. A slab notices and refuses.
+        unsafe {
+            let block = HEAP.alloc(layout(16));
+            let other = HEAP.alloc(layout(16));
+            HEAP.dealloc(block, layout(16));
+            HEAP.dealloc(block, layout(16));
+            assert_eq!(HEAP.used(), 16);
+            HEAP.dealloc(other, layout(16));
+            assert_eq!(HEAP.used(), 0);
+        }
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "wrong_frees_abort_debug_builds", "--nocapture"])
+        .env("ALLOTMENT_WRONG_FREE", "1")
+        .output()
+        .unwrap();
+    let log = String::from_utf8_lossy(&child.stderr);
+    if cfg!(debug_assertions) {
+        assert!(!child.status.success() && log.contains("wrong free: the block is free already"), "{log}");
+    } else {
+        assert!(child.status.success(), "{log}");
+    }
+}
+
+#[test]
+fn buddies_merge_with_buddies_only() {
+    fn check<P: Subject>() {
+        let mut shadow = Shadow::<P>::new(&[(16_384, 0)]);
+        while shadow.allocate(layout(256)).is_some() {}
+        while shadow.allocate(layout(1)).is_some() {}
+        // The second and third quarter of a kilobyte are neighbours, but no buddies.
+        let kilobyte = (0..shadow.live()).map(|n| shadow.nth(n)).find(|block| block % 1024 == 0).unwrap();
+        let quarters = [1, 2, 3, 0].map(|quarter| kilobyte + 256 * quarter);
+        for (quarter, largest) in quarters.into_iter().zip([256, 256, 512, 1024]) {
+            shadow.free(quarter);
+            assert_eq!(shadow.heap.largest_free(), largest);
+        }
+        shadow.finish();
+    }
+    check::<Buddy>();
+    check::<Buddy<allotment::meta::SideTable<u32, 16>>>();
+}

@@ -1,0 +1,123 @@
+//! Threads hammer a heap under every lock; each checks the contents of its own blocks.
+
+use allotment::lock::Lock;
+use allotment::{Buddy, FirstFit, Heap, Slab, Tlsf, heap};
+use std::alloc::{GlobalAlloc, Layout};
+
+/// Two threads allocate, reallocate, hand over and free.
+fn hammer<P, L>(heap: &'static Heap<P, L>)
+where
+    P: allotment::placement::Placement + Send,
+    L: Lock + Sync,
+{
+    const ROUNDS: usize = 40_000;
+    struct Block(*mut u8, Layout, u8);
+    // SAFETY: a block belongs to whoever holds the value.
+    unsafe impl Send for Block {}
+
+    let check = |Block(start, layout, tag): &Block| {
+        for index in 0..layout.size() {
+            // SAFETY: the block is live and has that many bytes.
+            assert_eq!(unsafe { start.add(index).read() }, *tag);
+        }
+    };
+    let (to_other, from_one) = std::sync::mpsc::sync_channel::<Block>(64);
+    let worker = move |seed: u64, give: Option<std::sync::mpsc::SyncSender<Block>>| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut live: Vec<Block> = Vec::new();
+        for _ in 0..ROUNDS {
+            // SAFETY: blocks are live until they are freed here, with their layouts.
+            unsafe {
+                if live.len() < 40 && random.bool() {
+                    let layout = Layout::from_size_align(random.usize(1..300), 1 << random.u32(0..6)).unwrap();
+                    let start = heap.alloc(layout);
+                    if !start.is_null() {
+                        let tag = random.u8(..);
+                        start.write_bytes(tag, layout.size());
+                        live.push(Block(start, layout, tag));
+                    }
+                } else if !live.is_empty() {
+                    let mut block = live.swap_remove(random.usize(0..live.len()));
+                    check(&block);
+                    match (random.u32(0..4), &give) {
+                        (0, _) => {
+                            let new = Layout::from_size_align(random.usize(1..600), block.1.align()).unwrap();
+                            let moved = heap.realloc(block.0, block.1, new.size());
+                            if !moved.is_null() {
+                                block = Block(moved, new, block.2);
+                                moved.write_bytes(block.2, new.size());
+                            }
+                            live.push(block);
+                        }
+                        (1, Some(give)) => {
+                            if let Err(error) = give.try_send(block) {
+                                let (std::sync::mpsc::TrySendError::Full(block)
+                                | std::sync::mpsc::TrySendError::Disconnected(block)) = error;
+                                live.push(block);
+                            }
+                        }
+                        _ => heap.dealloc(block.0, block.1),
+                    }
+                }
+            }
+        }
+        for block in live {
+            check(&block);
+            // SAFETY: as above.
+            unsafe { heap.dealloc(block.0, block.1) };
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| worker(1, Some(to_other)));
+        scope.spawn(|| worker(2, None));
+        for block in from_one {
+            check(&block);
+            // SAFETY: the block was handed over live.
+            unsafe { heap.dealloc(block.0, block.1) };
+        }
+    });
+    let stats = heap.stats();
+    assert_eq!((stats.used, stats.live_blocks), (0, 0));
+    assert_eq!(stats.largest_free, stats.free);
+    assert!(stats.peak > 1000);
+}
+
+#[cfg(feature = "spin")]
+#[test]
+fn spin() {
+    static HEAP: Heap<Tlsf, allotment::lock::Spin> = heap!(64 * 1024);
+    hammer(&HEAP);
+    static SLAB: Heap<Slab, allotment::lock::Spin> = heap!(64 * 1024);
+    hammer(&SLAB);
+}
+
+#[cfg(feature = "critical-section")]
+#[test]
+fn critical_section() {
+    static HEAP: Heap<FirstFit, allotment::lock::CriticalSection> = heap!(64 * 1024);
+    hammer(&HEAP);
+}
+
+#[cfg(feature = "lock_api")]
+#[test]
+fn any_raw_mutex() {
+    static HEAP: Heap<Buddy, allotment::lock::Raw<parking_lot::RawMutex>> = heap!(64 * 1024);
+    hammer(&HEAP);
+}
+
+/// Without a lock a heap serves one thread; it can be sent to another one.
+#[test]
+fn unsync_heaps_move_between_threads() {
+    let mut memory = vec![0u64; 1024];
+    let heap = Heap::<Buddy, allotment::lock::Unsync>::empty();
+    // SAFETY: the memory outlives the heap's use.
+    unsafe { heap.init(memory.as_mut_ptr().cast(), 8192) };
+    let _ = Heap::<FirstFit, allotment::lock::Unsync>::empty();
+    let heap = std::thread::spawn(move || {
+        let block = heap.try_allocate(Layout::new::<[u64; 10]>()).unwrap();
+        // SAFETY: the block is live and this is its layout.
+        unsafe { heap.dealloc(block.as_ptr(), Layout::new::<[u64; 10]>()) };
+        heap
+    });
+    assert_eq!(heap.join().unwrap().used(), 0);
+}

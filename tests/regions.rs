@@ -1,0 +1,198 @@
+//! Several regions: claiming, extending, releasing, on every placement that can.
+
+mod shadow;
+
+use allotment::lock::Unsync;
+use allotment::meta::{InBand, NodeSlot, SideTable};
+use allotment::{Buddy, FirstFit, Heap, Region, RegionError, Tlsf};
+use shadow::{Backing, Shadow, Subject};
+use std::alloc::{GlobalAlloc, Layout};
+use std::marker::PhantomData;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+/// The first `size` bytes of a region, and the rest.
+fn split(region: Region, size: usize) -> (Region, Region) {
+    // SAFETY: `size` is less than the region's.
+    let rest = unsafe { region.start.add(size) };
+    (Region::new(region.start, size), Region::new(rest, region.size - size))
+}
+
+mod extending {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        if !P::RELEASES {
+            return;
+        }
+        for skew in [0, 1, 7, 100] {
+            let mut backing = Backing::new(60_000, skew);
+            let (first, _) = split(backing.region(), 5_000);
+            let heap = Heap::<P, Unsync>::empty();
+            // SAFETY: the backing outlives the heap, and each extension follows the last.
+            unsafe {
+                heap.claim(first).unwrap();
+                let start = first.start.as_ptr();
+                let mut size = first.size;
+                let a = heap.try_allocate(layout(1_000)).unwrap();
+                a.as_ptr().write_bytes(1, 1_000);
+                for more in [1_000, 16, 3, 777, 20_000, 33_204] {
+                    let before = heap.free();
+                    match heap.extend(start, more) {
+                        Ok(()) => {
+                            size += more;
+                            assert!(heap.free() > before);
+                            let grown = heap.free() - before;
+                            assert!(grown <= more + 600, "{grown} more by {more}");
+                        }
+                        Err(error) => {
+                            assert_eq!(error, RegionError::TooSmall, "{more} bytes more");
+                            assert!(more < 1_000);
+                            assert_eq!(heap.free(), before);
+                        }
+                    }
+                }
+                assert!(size > 59_000 && heap.stats().capacity > size - size / 16 - 512);
+                if P::MONOTONE && P::GENERAL {
+                    // Old and new memory are one.
+                    let b = heap.try_allocate(layout(if P::EXACT_LARGEST { 55_000 } else { 16_384 })).unwrap();
+                    heap.dealloc(b.as_ptr(), layout(if P::EXACT_LARGEST { 55_000 } else { 16_384 }));
+                }
+                for index in 0..1_000 {
+                    assert_eq!(a.as_ptr().add(index).read(), 1);
+                }
+                assert_eq!(heap.release(start), Err(RegionError::InUse));
+                heap.dealloc(a.as_ptr(), layout(1_000));
+                if P::REUSES {
+                    assert_eq!(heap.largest_free(), heap.free());
+                }
+                let region = heap.release(start).unwrap();
+                assert_eq!((region.start, region.size), (first.start, size));
+                assert_eq!(heap.extend(start, 10), Err(RegionError::Unknown));
+            }
+        }
+    }
+
+    for_each_placement!(run);
+}
+
+mod many {
+    use super::*;
+
+    fn run<P: Subject>(_: PhantomData<P>) {
+        let mut shadow = Shadow::<P>::new(&[]);
+        for n in 0..P::REGIONS {
+            shadow.claim((P::LIMIT / P::REGIONS).min(20_000) - 100 * n, n).unwrap();
+        }
+        if P::RELEASES {
+            let error = shadow.claim(2_000, 0).unwrap_err();
+            assert_eq!(error, RegionError::TooMany { max: P::REGIONS });
+        }
+        let mut blocks = Vec::new();
+        while let Some(block) = shadow.allocate(layout(200)) {
+            blocks.push(block);
+        }
+        assert!(blocks.len() >= P::REGIONS * 30, "{} blocks", blocks.len());
+        for block in blocks.into_iter().step_by(2) {
+            shadow.free(block);
+        }
+        shadow.finish();
+    }
+
+    for_each_placement!(run);
+}
+
+/// What lies between two regions costs nothing, even with narrow indices.
+#[test]
+fn the_gap_between_regions_costs_nothing() {
+    type Narrow = Heap<Tlsf<InBand<u16>>, Unsync>;
+    let heap = Narrow::empty();
+    let mut on_heap = Backing::new(100_000, 0);
+    let mut on_stack = [0u64; 1_000];
+    let stack = Region::new(std::ptr::NonNull::from(&mut on_stack).cast(), 8_000);
+    // SAFETY: both outlive the heap.
+    unsafe {
+        heap.claim(on_heap.region()).unwrap();
+        heap.claim(stack).unwrap();
+    }
+    assert!(heap.free() > 106_000);
+    let a = heap.try_allocate(layout(90_000)).unwrap();
+    let b = heap.try_allocate(layout(7_800)).unwrap();
+    let on_stack = |block: std::ptr::NonNull<u8>| {
+        (stack.start.addr().get()..stack.start.addr().get() + 8_000).contains(&block.addr().get())
+    };
+    assert!(!on_stack(a) && on_stack(b));
+    // SAFETY: the blocks are live and these are their layouts.
+    unsafe {
+        heap.dealloc(a.as_ptr(), layout(90_000));
+        heap.dealloc(b.as_ptr(), layout(7_800));
+    }
+    assert_eq!(heap.release(stack.start.as_ptr()), Ok(stack));
+}
+
+/// Two regions that touch stay two: each can be released alone.
+#[test]
+fn blocks_never_cross_a_border() {
+    fn check<P: Subject>() {
+        let mut backing = Backing::new(8_192, 0);
+        let (low, high) = split(backing.region(), 4_096);
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: the backing outlives the heap.
+        unsafe {
+            heap.claim(low).unwrap();
+            heap.claim(high).unwrap();
+            assert_eq!(heap.claim(high), Err(RegionError::Overlap));
+            assert_eq!(heap.extend(low.start.as_ptr(), 64), Err(RegionError::Overlap));
+        }
+        assert!(heap.try_allocate(layout(5_000)).is_err());
+        let blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(layout(64)).ok()).collect();
+        for block in blocks {
+            // SAFETY: the block is live and this is its layout.
+            unsafe { heap.dealloc(block.as_ptr(), layout(64)) };
+        }
+        assert_eq!(heap.release(high.start.as_ptr()), Ok(high));
+        assert_eq!(heap.release(high.start.as_ptr()), Err(RegionError::Unknown));
+        assert_eq!(heap.release(low.start.as_ptr()), Ok(low));
+    }
+    check::<Tlsf>();
+    check::<FirstFit>();
+    check::<Buddy>();
+    check::<Tlsf<SideTable<u32, 16>>>();
+}
+
+/// Without the global allocator a side table lives in a static array, and says when it is full.
+#[test]
+fn a_side_table_works_from_a_static_array() {
+    static mut SLOTS: [NodeSlot<u32>; 8] = [NodeSlot::EMPTY; 8];
+    let heap = Heap::<Tlsf<SideTable<u32, 64>>, Unsync>::empty();
+    let mut backing = Backing::new(64 * 1024, 0);
+    // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
+    // their layouts say.
+    unsafe {
+        use allotment::placement::Space;
+        let slots = &mut *(&raw mut SLOTS);
+        heap.with_placement(|tlsf| tlsf.meta_mut().provide(slots).is_ok().then_some(()).unwrap());
+        heap.claim(backing.region()).unwrap();
+        let nodes = || heap.with_placement(|tlsf| tlsf.meta().nodes());
+        assert_eq!(nodes(), 1);
+        let blocks: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(100)).unwrap()).collect();
+        assert_eq!(nodes(), 8, "one per block and one for the rest");
+        // No node is left to split with: the rest goes out whole.
+        let last = heap.try_allocate(layout(100)).unwrap();
+        assert_eq!((heap.free(), nodes()), (0, 8));
+        for &block in &blocks {
+            heap.dealloc(block.as_ptr(), layout(100));
+        }
+        heap.dealloc(last.as_ptr(), layout(100));
+        assert_eq!((heap.used(), nodes()), (0, 1));
+        assert_eq!(heap.largest_free(), heap.free());
+        let mut more = Backing::new(1_024, 0);
+        let fill: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(64)).unwrap()).collect();
+        assert_eq!(heap.claim(more.region()), Err(RegionError::NoNodes));
+        for block in fill {
+            heap.dealloc(block.as_ptr(), layout(64));
+        }
+    }
+}
