@@ -145,7 +145,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 
     /// A heap over the memory between two linker symbols, claimed when the heap is first used.
     ///
-    /// ```ignore
+    /// ```no_run
+    /// # use allotment::Heap;
     /// unsafe extern "C" {
     ///     static mut __heap_start: u8;
     ///     static mut __heap_end: u8;

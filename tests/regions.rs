@@ -172,7 +172,8 @@ fn a_side_table_works_from_a_static_array() {
     // their layouts say.
     unsafe {
         use allotment::placement::Space;
-        let slots = &mut *(&raw mut SLOTS);
+        #[allow(static_mut_refs, reason = "nothing else refers to it")]
+        let slots = &mut SLOTS;
         heap.with_placement(|tlsf| tlsf.meta_mut().provide(slots).is_ok().then_some(()).unwrap());
         heap.claim(backing.region()).unwrap();
         let nodes = || heap.with_placement(|tlsf| tlsf.meta().nodes());
