@@ -1,0 +1,59 @@
+//! A board's program: how it is built and where it ends up.
+
+use std::path::{Path, PathBuf};
+
+use allotment_cli::boards::{Board, Runner};
+use anyhow::{Context, Result};
+
+use crate::toolchain::Toolchain;
+
+/// Log messages of this level and above are compiled in.
+const LOG_LEVEL: &str = "info";
+
+/// The project's root folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this package is one folder below it")
+}
+
+/// The folder of a board.
+pub fn folder(board: &Board) -> PathBuf {
+    root().join("boards").join(&board.name)
+}
+
+/// Builds the program of `board` and returns its path.
+pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
+    let boards = root().join("boards");
+    let target = boards.join("target");
+    let mut cargo = toolchain.cargo();
+    // From this folder, so that its `.cargo/config.toml` holds.
+    cargo.current_dir(&boards).env("DEFMT_LOG", LOG_LEVEL);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--release",
+        "--locked",
+        "--package",
+        &board.name,
+    ]);
+    cargo
+        .args(["--target", &board.target])
+        .arg("--target-dir")
+        .arg(&target);
+    if !board.features.is_empty() {
+        cargo.arg("--features").arg(board.features.join(","));
+    }
+    let status = cargo.status().context("cargo does not start")?;
+    anyhow::ensure!(
+        status.success(),
+        "board `{}` does not build ({status})",
+        board.name
+    );
+
+    let file = match board.runner {
+        Runner::Node { .. } => format!("{}.wasm", board.name.replace('-', "_")),
+        _ => board.name.clone(),
+    };
+    Ok(target.join(&board.target).join("release").join(file))
+}
