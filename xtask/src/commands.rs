@@ -50,7 +50,7 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
     let mut failed = Vec::new();
     let mut rows = Vec::new();
     for board in boards {
-        println!("\n{} ({})", board.name, board.title);
+        println!("\n{}: {}", board.name, board.title);
         // One board that does not build must not hide the results of the others.
         let (outcome, size) = match build_and_run(board, &toolchain, setup, limit) {
             Ok((outcome, size)) => (outcome, Some(size)),

@@ -170,19 +170,22 @@ fn judge(status: ExitStatus) -> (u8, Option<String>) {
     }
 }
 
-fn print(
-    Line {
+fn print(line: &Line) {
+    let Line {
         level,
         message,
         place,
-    }: &Line,
-) {
+    } = line;
+    let level = if level.is_empty() {
+        String::new()
+    } else {
+        format!("{level:<5} ")
+    };
     let place = place
         .as_ref()
         .map(|place| format!("  ({place})"))
         .unwrap_or_default();
-    let separator = if level.is_empty() { "" } else { " " };
-    println!("{level:<5}{separator}{message}{place}");
+    println!("{level}{message}{place}");
 }
 
 #[cfg(all(test, unix))]

@@ -28,8 +28,9 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
         let SectionFlags::Elf { sh_flags } = section.flags() else {
             continue;
         };
-        // Log strings and debug information are not loaded, and not counted.
-        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 {
+        // Log strings and debug information are not loaded; some linker scripts make sections of the memory that is left.
+        let reserved = matches!(section.name(), Ok(".stack" | ".heap"));
+        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || reserved {
             continue;
         }
         if sh_flags & u64::from(elf::SHF_WRITE) == 0 {
@@ -95,6 +96,13 @@ mod tests {
         file.append_section_bss(bss, 4096, 8);
         let debug = file.add_section(Vec::new(), b".debug_str".to_vec(), SectionKind::Debug);
         file.append_section_data(debug, &[0; 999], 1);
+
+        let stack = file.add_section(
+            Vec::new(),
+            b".stack".to_vec(),
+            SectionKind::UninitializedData,
+        );
+        file.append_section_bss(stack, 1 << 16, 8);
 
         let size = of(&file.write().unwrap()).unwrap();
         assert_eq!(

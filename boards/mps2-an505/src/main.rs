@@ -2,7 +2,7 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Tlsf, Heap, heap, lock::CriticalSection};
+use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
 
 #[global_allocator]
 static HEAP: Heap<Tlsf, CriticalSection> = heap!(48 * 1024);
