@@ -116,8 +116,10 @@ fn build_and_run(
     setup: &Setup,
     limit: Duration,
 ) -> Result<(Outcome, Size)> {
+    // First, since it is what may be missing, and building takes longer.
+    let program = runner::need(board, setup)?;
     let (file, size) = build(board, toolchain)?;
-    Ok((runner::run(board, &file, setup, limit)?, size))
+    Ok((runner::run(board, &program, &file, limit)?, size))
 }
 
 fn build(board: &Board, toolchain: &Toolchain) -> Result<(std::path::PathBuf, Size)> {

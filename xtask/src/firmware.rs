@@ -24,11 +24,10 @@ pub fn folder(board: &Board) -> PathBuf {
 
 /// Builds the program of `board` and returns its path.
 pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
-    let boards = root().join("boards");
-    let target = boards.join("target");
+    let target = root().join("boards/target");
     let mut cargo = toolchain.cargo();
-    // From this folder, so that its `.cargo/config.toml` holds.
-    cargo.current_dir(&boards).env("DEFMT_LOG", LOG_LEVEL);
+    // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with others.
+    cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
     cargo.args([
         "build",
         "--quiet",
@@ -44,6 +43,7 @@ pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     if !board.features.is_empty() {
         cargo.arg("--features").arg(board.features.join(","));
     }
+    eprintln!("xtask: building {} for {}", board.name, board.target);
     let status = cargo.status().context("cargo does not start")?;
     anyhow::ensure!(
         status.success(),

@@ -1,7 +1,7 @@
 //! Runs a board's program and shows its log as it comes.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -37,16 +37,20 @@ pub fn program(board: &Board) -> Option<String> {
     }
 }
 
-/// Runs `file`, the firmware of `board`, for at most `limit`.
-pub fn run(board: &Board, file: &Path, setup: &Setup, limit: Duration) -> Result<Outcome> {
-    let Some(program) = program(board) else {
-        bail!(
-            "only the real board runs `{}`; `cargo xtask link {}` builds it",
-            board.name,
+/// The path of the program that runs `board`'s firmware, which is installed first if need be.
+pub fn need(board: &Board, setup: &Setup) -> Result<PathBuf> {
+    match program(board) {
+        Some(program) => tools::need(&program, setup),
+        None => bail!(
+            "only the real board runs `{0}`; `cargo xtask link {0}` builds its firmware",
             board.name
-        );
-    };
-    let mut command = child::command(tools::need(&program, setup)?);
+        ),
+    }
+}
+
+/// Runs `file`, the firmware of `board`, in `program` for at most `limit`.
+pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Result<Outcome> {
+    let mut command = child::command(program);
     let dictionary = match &board.runner {
         Runner::Qemu { machine, args, .. } => {
             command.args([
@@ -69,7 +73,7 @@ pub fn run(board: &Board, file: &Path, setup: &Setup, limit: Duration) -> Result
             command.arg(firmware::folder(board).join(script)).arg(file);
             Dictionary::Plain
         }
-        Runner::LinkOnly {} => unreachable!("it has no program"),
+        Runner::LinkOnly {} => unreachable!("nothing runs it, as `need` says"),
     };
     watch(&mut command, &dictionary, limit)
 }

@@ -42,7 +42,7 @@ impl Toolchain {
 
     /// The toolchain that runs this tool.
     fn host() -> Result<Self> {
-        let cargo = match std::env::var_os("CARGO") {
+        let cargo = match std::env::var_os("CARGO").filter(|cargo| !cargo.is_empty()) {
             Some(cargo) => PathBuf::from(cargo),
             None => tools::find("cargo").context("there is no `cargo`")?,
         };
@@ -81,6 +81,11 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
         let missing = missing(targets, &root);
         if missing.is_empty() {
             return Ok(host);
+        }
+        // What an earlier run built is quicker, and a network that rustup cannot pass is not tried again each time.
+        let built = |target: &&str| sysroot::is_built(target, setup);
+        if setup.toolchain == Choice::Auto && targets.iter().all(built) {
+            return sysroot::find(targets, setup);
         }
         match rustup_add(&missing, &root, setup) {
             Ok(()) => return Ok(host),
@@ -155,7 +160,15 @@ fn rustup_add(targets: &[&str], sysroot: &Path, setup: &Setup) -> Result<()> {
         .args(targets);
     command.env("RUSTUP_MAX_RETRIES", "1");
     match child::run_limited(&mut command, RUSTUP_LIMIT)? {
-        (Some(status), _) if status.success() => Ok(()),
+        (Some(status), _) if status.success() => {
+            let missing = missing(targets, sysroot);
+            anyhow::ensure!(
+                missing.is_empty(),
+                "rustup did not add {}",
+                missing.join(", ")
+            );
+            Ok(())
+        }
         (Some(_), text) => {
             let reason = text.lines().find(|line| line.starts_with("error:"));
             bail!(
