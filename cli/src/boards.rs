@@ -180,16 +180,10 @@ impl Boards {
     /// # Errors
     /// [`UnknownBoard`], which names all that there are.
     pub fn get(&self, name: &str) -> Result<&Board, UnknownBoard> {
-        self.iter()
-            .find(|board| board.name == name)
-            .ok_or_else(|| UnknownBoard {
-                name: name.into(),
-                known: self
-                    .iter()
-                    .map(|board| board.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+        self.iter().find(|board| board.name == name).ok_or_else(|| UnknownBoard {
+            name: name.into(),
+            known: self.iter().map(|board| board.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
     }
 }
 
@@ -216,26 +210,17 @@ mod tests {
     fn a_board_is_read() {
         let boards = Boards::parse(ONE).unwrap();
         let board = boards.get("a").unwrap();
-        assert_eq!(
-            (board.flash, board.ram),
-            (Bytes(256 << 10), Bytes(16 << 10))
-        );
+        assert_eq!((board.flash, board.ram), (Bytes(256 << 10), Bytes(16 << 10)));
         assert!(matches!(&board.runner, Runner::Qemu { machine, .. } if machine == "microbit"));
     }
 
     #[test]
     fn mistakes_are_refused() {
         let error = |from, to| Boards::parse(&ONE.replacen(from, to, 1)).unwrap_err();
-        assert!(matches!(
-            error("\"256K\"", "\"256 KB\""),
-            BoardsError::Syntax(_)
-        ));
+        assert!(matches!(error("\"256K\"", "\"256 KB\""), BoardsError::Syntax(_)));
         assert!(matches!(error("title", "tittle"), BoardsError::Syntax(_)));
         assert!(matches!(error("16384", "0"), BoardsError::NoMemory(_)));
-        assert!(matches!(
-            error("default = \"a\"", "default = \"b\""),
-            BoardsError::NoDefault(_)
-        ));
+        assert!(matches!(error("default = \"a\"", "default = \"b\""), BoardsError::NoDefault(_)));
         let second = &ONE[ONE.find("[[board]]").unwrap()..];
         let twice = Boards::parse(&format!("{ONE}{second}")).unwrap_err();
         assert!(matches!(twice, BoardsError::Duplicate(name) if name == "a"));
@@ -249,12 +234,7 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_written() {
-        let sizes = [
-            ("512", "512 B"),
-            ("1536", "1536 B"),
-            ("16K", "16 KiB"),
-            ("4M", "4 MiB"),
-        ];
+        let sizes = [("512", "512 B"), ("1536", "1536 B"), ("16K", "16 KiB"), ("4M", "4 MiB")];
         for (text, shown) in sizes {
             assert_eq!(parse_bytes(text).unwrap().to_string(), shown);
         }
@@ -276,10 +256,7 @@ mod tests {
             .map(|entry| entry.file_name().into_string().unwrap())
             .filter(|name| !shared.contains(&name.as_str()))
             .collect();
-        let listed = Boards::embedded()
-            .iter()
-            .map(|board| board.name.clone())
-            .collect();
+        let listed = Boards::embedded().iter().map(|board| board.name.clone()).collect();
         assert_eq!(folders, listed);
     }
 
@@ -322,18 +299,9 @@ mod tests {
             "wasm32-unknown-unknown",
         ];
         for board in Boards::embedded().iter() {
-            assert!(
-                known.contains(&board.target.as_str()),
-                "{}: {}",
-                board.name,
-                board.target
-            );
+            assert!(known.contains(&board.target.as_str()), "{}: {}", board.name, board.target);
             assert!(board.ram >= Bytes(16 << 10), "{}", board.name);
-            let system = if board.target.starts_with("thumb") {
-                "arm"
-            } else {
-                "riscv32"
-            };
+            let system = if board.target.starts_with("thumb") { "arm" } else { "riscv32" };
             match &board.runner {
                 Runner::Qemu { system: given, .. } => assert_eq!(given, system, "{}", board.name),
                 Runner::Node { .. } => assert_eq!(board.target, "wasm32-unknown-unknown"),

@@ -11,10 +11,7 @@ use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
 #[derive(Parser)]
-#[command(
-    version,
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage"
-)]
+#[command(version, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

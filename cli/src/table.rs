@@ -11,9 +11,7 @@ pub fn render<const N: usize>(
     numbers: &[usize],
 ) -> String {
     let mut table = Table::new();
-    table
-        .load_preset(presets::ASCII_MARKDOWN)
-        .set_header(header);
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
     table.add_rows(rows);
     for &number in numbers {
         if let Some(column) = table.column_mut(number) {

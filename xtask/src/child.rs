@@ -10,14 +10,8 @@ use anyhow::{Context, Result};
 use wait_timeout::ChildExt;
 
 /// Settings of the user's Cargo that a nested Cargo should follow too.
-const KEPT: [&str; 6] = [
-    "CARGO_HOME",
-    "CARGO_HTTP_",
-    "CARGO_NET_",
-    "CARGO_REGISTRIES_",
-    "CARGO_REGISTRY_",
-    "CARGO_TERM_",
-];
+const KEPT: [&str; 6] =
+    ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_TERM_"];
 
 /// What else would change the compiler or its output behind our back.
 const DROPPED: [&str; 10] = [
@@ -57,11 +51,7 @@ pub fn stdout_of(command: &mut Command) -> Result<String> {
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("{command:?} does not start"))?;
-    anyhow::ensure!(
-        output.status.success(),
-        "{command:?} ended with {}",
-        output.status
-    );
+    anyhow::ensure!(output.status.success(), "{command:?} ended with {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
@@ -101,12 +91,7 @@ mod tests {
 
     #[test]
     fn only_the_users_own_cargo_settings_stay() {
-        for name in [
-            "CARGO",
-            "CARGO_PKG_NAME",
-            "CARGO_ENCODED_RUSTFLAGS",
-            "CARGO_BUILD_TARGET",
-        ] {
+        for name in ["CARGO", "CARGO_PKG_NAME", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
             assert!(is_for_the_host(name), "{name}");
         }
         for name in ["CARGO_HOME", "CARGO_NET_OFFLINE", "PATH", "CARGOT"] {

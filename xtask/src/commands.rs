@@ -41,10 +41,7 @@ pub fn run(setup: &Setup, name: Option<&str>, limit: Duration) -> Result<ExitCod
 /// `run --all`: every board that can be run here, and one table.
 pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
     let boards = Boards::embedded();
-    let boards: Vec<&Board> = boards
-        .iter()
-        .filter(|board| runner::program(board).is_some())
-        .collect();
+    let boards: Vec<&Board> = boards.iter().filter(|board| runner::program(board).is_some()).collect();
     let toolchain = toolchain::find(&targets_of(&boards), setup)?;
 
     let mut failed = Vec::new();
@@ -56,14 +53,7 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
             Ok((outcome, size)) => (outcome, Some(size)),
             Err(error) => {
                 let failure = Some(format!("{error:#}"));
-                (
-                    Outcome {
-                        status: 1,
-                        failure,
-                        summary: None,
-                    },
-                    None,
-                )
+                (Outcome { status: 1, failure, summary: None }, None)
             }
         };
         if outcome.failure.is_some() {
@@ -92,9 +82,7 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
 fn row(board: &Board, outcome: &Outcome, size: Option<Size>) -> [String; 8] {
     let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     let summary = outcome.summary.as_ref();
-    let static_ram = size
-        .and_then(|size| size.static_ram)
-        .or(summary.and_then(|s| s.static_ram));
+    let static_ram = size.and_then(|size| size.static_ram).or(summary.and_then(|s| s.static_ram));
     [
         board.name.clone(),
         board.core.clone(),
@@ -134,10 +122,7 @@ pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let chosen: Vec<&Board> = match name {
         Some(name) => vec![boards.get(name)?],
-        None => boards
-            .iter()
-            .filter(|board| all || board.runner == Runner::LinkOnly {})
-            .collect(),
+        None => boards.iter().filter(|board| all || board.runner == Runner::LinkOnly {}).collect(),
     };
     if chosen.is_empty() {
         println!("every board can be run here: there is nothing that is only linked");
@@ -163,21 +148,9 @@ pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
             result,
         ]);
     }
-    let header = [
-        "board",
-        "core",
-        "text B",
-        "of flash B",
-        "static RAM B",
-        "of RAM B",
-        "result",
-    ];
+    let header = ["board", "core", "text B", "of flash B", "static RAM B", "of RAM B", "result"];
     println!("{}", table::render(header, rows, &[2, 3, 4, 5]));
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// `boards`: the list, and what running each would have to install.
@@ -190,11 +163,7 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
             missing.push("compiler for the target".to_owned());
         }
         missing.extend(runner::program(board).filter(|program| tools::find(program).is_none()));
-        let missing = if missing.is_empty() {
-            "nothing".into()
-        } else {
-            missing.join(", ")
-        };
+        let missing = if missing.is_empty() { "nothing".into() } else { missing.join(", ") };
         rows.push([
             board.name.clone(),
             board.core.clone(),
@@ -205,14 +174,9 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
             missing,
         ]);
     }
-    let header = [
-        "board", "core", "target", "flash", "RAM", "runs in", "missing",
-    ];
+    let header = ["board", "core", "target", "flash", "RAM", "runs in", "missing"];
     println!("{}", table::render(header, rows, &[3, 4]));
-    println!(
-        "`cargo xtask run BOARD` installs what is missing; the default is {}.",
-        boards.default
-    );
+    println!("`cargo xtask run BOARD` installs what is missing; the default is {}.", boards.default);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -224,31 +188,18 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     for target in LIBRARY_TARGETS {
         for features in LIBRARY_FEATURES {
             let mut cargo = toolchain.cargo();
-            cargo
-                .current_dir(firmware::root())
-                .args(["build", "--quiet", "--locked"]);
+            cargo.current_dir(firmware::root()).args(["build", "--quiet", "--locked"]);
             cargo.args(["--package", "allotment", "--no-default-features"]);
             cargo.args(["--target", target, "--features", features]);
             let built = cargo.status().context("cargo does not start")?.success();
             failed |= !built;
-            let features = if features.is_empty() {
-                "none"
-            } else {
-                features
-            };
+            let features = if features.is_empty() { "none" } else { features };
             let result = if built { "built" } else { "failed" };
             rows.push([target.into(), features.into(), result.into()]);
         }
     }
-    println!(
-        "{}",
-        table::render(["target", "features", "result"], rows, &[])
-    );
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    println!("{}", table::render(["target", "features", "result"], rows, &[]));
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The targets of `boards`, each once.

@@ -30,9 +30,7 @@ impl Dictionary {
         let Some(table) = Table::parse(bytes)? else {
             bail!("the program has no defmt log: it must be linked with `-Tdefmt.x`");
         };
-        let locations = table
-            .get_locations(bytes)
-            .context("its debug information is broken")?;
+        let locations = table.get_locations(bytes).context("its debug information is broken")?;
         Ok(Self::Defmt(Box::new(table), locations))
     }
 
@@ -76,11 +74,7 @@ impl Decoder<'_> {
                 while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
                     let text: Vec<u8> = rest.drain(..=end).collect();
                     let message = String::from_utf8_lossy(&text).trim_end().into();
-                    lines.push(Line {
-                        level: "",
-                        message,
-                        place: None,
-                    });
+                    lines.push(Line { level: "", message, place: None });
                 }
             }
         }
@@ -89,12 +83,10 @@ impl Decoder<'_> {
 }
 
 fn line(frame: &Frame<'_>, locations: &Locations) -> Line {
-    let place = locations
-        .get(&frame.index())
-        .map(|Location { file, line, .. }| {
-            let file = shorten(file);
-            format!("{}:{line}", file.display())
-        });
+    let place = locations.get(&frame.index()).map(|Location { file, line, .. }| {
+        let file = shorten(file);
+        format!("{}:{line}", file.display())
+    });
     let level = frame.level().map_or("", |level| match level.as_str() {
         "trace" => "TRACE",
         "debug" => "DEBUG",
@@ -102,11 +94,7 @@ fn line(frame: &Frame<'_>, locations: &Locations) -> Line {
         "warn" => "WARN",
         _ => "ERROR",
     });
-    Line {
-        level,
-        message: frame.display_message().to_string(),
-        place,
-    }
+    Line { level, message: frame.display_message().to_string(), place }
 }
 
 /// The path below the project's root, where it lies there.
@@ -121,16 +109,9 @@ mod tests {
     #[test]
     fn plain_lines_are_put_together() {
         let mut decoder = Dictionary::Plain.decoder();
-        let line = |text: &str| Line {
-            level: "",
-            message: text.into(),
-            place: None,
-        };
+        let line = |text: &str| Line { level: "", message: text.into(), place: None };
         assert_eq!(decoder.push(b"one\ntw").unwrap(), [line("one")]);
-        assert_eq!(
-            decoder.push(b"o\r\n\nthree").unwrap(),
-            [line("two"), line("")]
-        );
+        assert_eq!(decoder.push(b"o\r\n\nthree").unwrap(), [line("two"), line("")]);
     }
 
     #[test]

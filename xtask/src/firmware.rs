@@ -12,9 +12,7 @@ const LOG_LEVEL: &str = "info";
 
 /// The project's root folder.
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("this package is one folder below it")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is one folder below it")
 }
 
 /// The folder of a board.
@@ -28,28 +26,14 @@ pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo();
     // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with others.
     cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
-    cargo.args([
-        "build",
-        "--quiet",
-        "--release",
-        "--locked",
-        "--package",
-        &board.name,
-    ]);
-    cargo
-        .args(["--target", &board.target])
-        .arg("--target-dir")
-        .arg(&target);
+    cargo.args(["build", "--quiet", "--release", "--locked", "--package", &board.name]);
+    cargo.args(["--target", &board.target]).arg("--target-dir").arg(&target);
     if !board.features.is_empty() {
         cargo.arg("--features").arg(board.features.join(","));
     }
     eprintln!("xtask: building {} for {}", board.name, board.target);
     let status = cargo.status().context("cargo does not start")?;
-    anyhow::ensure!(
-        status.success(),
-        "board `{}` does not build ({status})",
-        board.name
-    );
+    anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
 
     let file = match board.runner {
         Runner::Node { .. } => format!("{}.wasm", board.name.replace('-', "_")),

@@ -39,13 +39,7 @@ struct Cli {
 #[derive(clap::Args)]
 struct Setup {
     /// Where the compiler for the boards comes from
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        env = "ALLOTMENT_TOOLCHAIN"
-    )]
+    #[arg(long, global = true, value_enum, default_value_t, env = "ALLOTMENT_TOOLCHAIN")]
     toolchain: toolchain::Choice,
     /// Name what is missing instead of installing it
     #[arg(long, global = true)]
@@ -85,9 +79,7 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { command, setup } = Cli::parse();
     let outcome = match command {
-        Command::Run {
-            all: true, timeout, ..
-        } => commands::run_all(&setup, Duration::from_secs(timeout)),
+        Command::Run { all: true, timeout, .. } => commands::run_all(&setup, Duration::from_secs(timeout)),
         Command::Run { board, timeout, .. } => {
             commands::run(&setup, board.as_deref(), Duration::from_secs(timeout))
         }

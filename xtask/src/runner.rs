@@ -41,10 +41,9 @@ pub fn program(board: &Board) -> Option<String> {
 pub fn need(board: &Board, setup: &Setup) -> Result<PathBuf> {
     match program(board) {
         Some(program) => tools::need(&program, setup),
-        None => bail!(
-            "only the real board runs `{0}`; `cargo xtask link {0}` builds its firmware",
-            board.name
-        ),
+        None => {
+            bail!("only the real board runs `{0}`; `cargo xtask link {0}` builds its firmware", board.name)
+        }
     }
 }
 
@@ -53,18 +52,8 @@ pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Resul
     let mut command = child::command(program);
     let dictionary = match &board.runner {
         Runner::Qemu { machine, args, .. } => {
-            command.args([
-                "-machine",
-                machine,
-                "-nographic",
-                "-monitor",
-                "none",
-                "-serial",
-                "null",
-            ]);
-            command
-                .args(["-semihosting-config", "enable=on,target=native"])
-                .args(args);
+            command.args(["-machine", machine, "-nographic", "-monitor", "none", "-serial", "null"]);
+            command.args(["-semihosting-config", "enable=on,target=native"]).args(args);
             command.arg("-kernel").arg(file);
             let elf = std::fs::read(file).with_context(|| format!("{}", file.display()))?;
             Dictionary::of_elf(&elf)?
@@ -82,13 +71,8 @@ pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Resul
 fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Result<Outcome> {
     let deadline = Instant::now() + limit;
     // What an emulator says on standard error is of interest only if the run fails.
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("{command:?} does not start"))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("{command:?} does not start"))?;
     let mut stdout = child.stdout.take().expect("it is piped");
     let mut stderr = child.stderr.take().expect("it is piped");
     let complaints = thread::spawn(move || {
@@ -136,10 +120,7 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
             Err(RecvTimeoutError::Timeout) => {
                 child.kill()?;
                 child.wait()?;
-                break (
-                    STOPPED,
-                    Some(format!("stopped after {} s", limit.as_secs())),
-                );
+                break (STOPPED, Some(format!("stopped after {} s", limit.as_secs())));
             }
         }
     };
@@ -151,44 +132,22 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
     if failure.is_none() && summary.is_none() {
         failure = Some("ended without a summary".into());
     }
-    let status = if failure.is_some() {
-        status.max(1)
-    } else {
-        status
-    };
-    Ok(Outcome {
-        status,
-        failure,
-        summary,
-    })
+    let status = if failure.is_some() { status.max(1) } else { status };
+    Ok(Outcome { status, failure, summary })
 }
 
 fn judge(status: ExitStatus) -> (u8, Option<String>) {
     match status.code() {
         Some(0) => (0, None),
-        Some(code) => (
-            u8::try_from(code).unwrap_or(1),
-            Some(format!("exit status {code}")),
-        ),
+        Some(code) => (u8::try_from(code).unwrap_or(1), Some(format!("exit status {code}"))),
         None => (1, Some(status.to_string())),
     }
 }
 
 fn print(line: &Line) {
-    let Line {
-        level,
-        message,
-        place,
-    } = line;
-    let level = if level.is_empty() {
-        String::new()
-    } else {
-        format!("{level:<5} ")
-    };
-    let place = place
-        .as_ref()
-        .map(|place| format!("  ({place})"))
-        .unwrap_or_default();
+    let Line { level, message, place } = line;
+    let level = if level.is_empty() { String::new() } else { format!("{level:<5} ") };
+    let place = place.as_ref().map(|place| format!("  ({place})")).unwrap_or_default();
     println!("{level}{message}{place}");
 }
 
@@ -199,12 +158,7 @@ mod tests {
     const GOOD: &str = "echo summary peak=3 largest_free=2 worst_fragmentation=1";
 
     fn shell(script: &str, limit: Duration) -> Outcome {
-        watch(
-            Command::new("sh").args(["-c", script]),
-            &Dictionary::Plain,
-            limit,
-        )
-        .unwrap()
+        watch(Command::new("sh").args(["-c", script]), &Dictionary::Plain, limit).unwrap()
     }
 
     #[test]
@@ -214,11 +168,7 @@ mod tests {
         assert_eq!((good.status, good.failure), (0, None));
         assert_eq!(good.summary.unwrap().peak, 3);
         assert_eq!(shell(&format!("{GOOD}; exit 101"), limit).status, 101);
-        assert_eq!(
-            shell("exit 0", limit).status,
-            1,
-            "a run without a summary is no success"
-        );
+        assert_eq!(shell("exit 0", limit).status, 1, "a run without a summary is no success");
     }
 
     #[test]

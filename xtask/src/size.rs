@@ -17,10 +17,7 @@ pub struct Size {
 pub fn of(bytes: &[u8]) -> Result<Size> {
     if bytes.starts_with(WASM_MAGIC) {
         let text = wasm_code(bytes).context("the WebAssembly module is cut off")?;
-        return Ok(Size {
-            text,
-            static_ram: None,
-        });
+        return Ok(Size { text, static_ram: None });
     }
     let file = object::File::parse(bytes)?;
     let (mut text, mut static_ram) = (0, 0);
@@ -39,10 +36,7 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
             static_ram += section.size();
         }
     }
-    Ok(Size {
-        text,
-        static_ram: Some(static_ram),
-    })
+    Ok(Size { text, static_ram: Some(static_ram) })
 }
 
 const WASM_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
@@ -97,21 +91,11 @@ mod tests {
         let debug = file.add_section(Vec::new(), b".debug_str".to_vec(), SectionKind::Debug);
         file.append_section_data(debug, &[0; 999], 1);
 
-        let stack = file.add_section(
-            Vec::new(),
-            b".stack".to_vec(),
-            SectionKind::UninitializedData,
-        );
+        let stack = file.add_section(Vec::new(), b".stack".to_vec(), SectionKind::UninitializedData);
         file.append_section_bss(stack, 1 << 16, 8);
 
         let size = of(&file.write().unwrap()).unwrap();
-        assert_eq!(
-            size,
-            Size {
-                text: 120,
-                static_ram: Some(4104)
-            }
-        );
+        assert_eq!(size, Size { text: 120, static_ram: Some(4104) });
     }
 
     #[test]
@@ -121,13 +105,7 @@ mod tests {
         module.extend([WASM_CODE, 0x80 | 2, 1]); // 130 bytes, in two digits
         module.extend([0; 130]);
         module.extend([WASM_DATA, 5, 0, 0, 0, 0, 0]);
-        assert_eq!(
-            of(&module).unwrap(),
-            Size {
-                text: 135,
-                static_ram: None
-            }
-        );
+        assert_eq!(of(&module).unwrap(), Size { text: 135, static_ram: None });
         module.pop();
         assert!(of(&module).is_err());
     }

@@ -37,27 +37,11 @@ mod tests {
     #[test]
     fn the_line_is_read() {
         let line = "summary rounds=100 peak=31 largest_free=48 free=49 worst_fragmentation=7";
-        let read = Summary {
-            peak: 31,
-            largest_free: 48,
-            worst_fragmentation: 7,
-            static_ram: None,
-        };
+        let read = Summary { peak: 31, largest_free: 48, worst_fragmentation: 7, static_ram: None };
         assert_eq!(Summary::parse(line), Some(read.clone()));
-        let with_ram = Summary {
-            static_ram: Some(5),
-            ..read
-        };
-        assert_eq!(
-            Summary::parse(&format!("{line} static_ram=5")),
-            Some(with_ram)
-        );
-        for other in [
-            "",
-            "rounds peak=31",
-            "summary rounds=100",
-            "summary peak=x largest_free=1",
-        ] {
+        let with_ram = Summary { static_ram: Some(5), ..read };
+        assert_eq!(Summary::parse(&format!("{line} static_ram=5")), Some(with_ram));
+        for other in ["", "rounds peak=31", "summary rounds=100", "summary peak=x largest_free=1"] {
             assert_eq!(Summary::parse(other), None, "{other:?}");
         }
     }

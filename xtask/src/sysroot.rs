@@ -37,40 +37,22 @@ pub fn is_built(target: &str, setup: &Setup) -> bool {
 
 fn is_installed() -> bool {
     let source = Path::new(RUSTLIB).join("src/rust/library/vendor");
-    [
-        Path::new(RUSTC),
-        Path::new(CARGO),
-        Path::new(LINKER),
-        &source,
-    ]
-    .iter()
-    .all(|path| path.exists())
+    [Path::new(RUSTC), Path::new(CARGO), Path::new(LINKER), &source].iter().all(|path| path.exists())
 }
 
 fn install(setup: &Setup) -> Result<()> {
     if is_installed() {
         return Ok(());
     }
-    let whole = || {
-        format!(
-            "Debian's {} (and the lld that they ask for) are missing",
-            PACKAGES.join(", ")
-        )
-    };
+    let whole = || format!("Debian's {} (and the lld that they ask for) are missing", PACKAGES.join(", "));
     tools::install(&PACKAGES, setup).with_context(whole)?;
     // The linker is a link to the lld of the compiler's LLVM, whose package nothing pulls in; its name is the package's.
     if let (false, Ok(lld)) = (Path::new(LINKER).exists(), fs::read_link(LINKER)) {
-        let package = lld
-            .file_name()
-            .context("rust-lld links to nothing")?
-            .to_string_lossy();
+        let package = lld.file_name().context("rust-lld links to nothing")?.to_string_lossy();
         tools::install(&[&package], setup).with_context(whole)?;
     }
     if !is_installed() {
-        bail!(
-            "{} were installed without what we need of them",
-            PACKAGES.join(", ")
-        );
+        bail!("{} were installed without what we need of them", PACKAGES.join(", "));
     }
     Ok(())
 }
@@ -78,12 +60,7 @@ fn install(setup: &Setup) -> Result<()> {
 /// The sysroot's place in the cache. The compiler's version is part of it, since no other one can read the libraries.
 fn root(setup: &Setup) -> Result<PathBuf> {
     let version = child::stdout_of(child::command(RUSTC).arg("-vV"))?;
-    let field = |name| {
-        version
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap_or("unknown")
-    };
+    let field = |name| version.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
     let commit: String = field("commit-hash: ").chars().take(9).collect();
     Ok(cache(setup)?.join(format!("sysroot-{}-{commit}", field("release: "))))
 }
@@ -92,15 +69,9 @@ fn cache(setup: &Setup) -> Result<PathBuf> {
     if let Some(folder) = &setup.cache {
         return Ok(folder.clone());
     }
-    let variable = |name| {
-        std::env::var_os(name)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let parent = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    Ok(parent
-        .context("set ALLOTMENT_CACHE to a folder that may keep some 50 MB a target")?
-        .join("allotment"))
+    Ok(parent.context("set ALLOTMENT_CACHE to a folder that may keep some 50 MB a target")?.join("allotment"))
 }
 
 /// Lays out the sysroot around the host's libraries. Returns the rustc that uses it.
@@ -116,10 +87,7 @@ fn prepare(root: &Path) -> Result<PathBuf> {
             symlink(&entry.path(), &link)?;
         }
     }
-    let script = format!(
-        "#!/bin/sh\nexec {RUSTC} --sysroot '{}' \"$@\"\n",
-        root.display()
-    );
+    let script = format!("#!/bin/sh\nexec {RUSTC} --sysroot '{}' \"$@\"\n", root.display());
     if fs::read_to_string(&wrapper).ok().as_deref() != Some(&script) {
         fs::write(&wrapper, script)?;
         make_executable(&wrapper)?;
@@ -144,29 +112,15 @@ fn build(targets: &[&str], root: &Path) -> Result<()> {
     fs::write(seed.path().join("Cargo.toml"), manifest)?;
 
     let mut cargo = child::command(CARGO);
-    cargo
-        .current_dir(seed.path())
-        .args(["build", "--quiet", "--release", "--offline"]);
-    cargo
-        .arg("-Zbuild-std=core,alloc")
-        .arg("--target-dir")
-        .arg(seed.path().join("target"));
+    cargo.current_dir(seed.path()).args(["build", "--quiet", "--release", "--offline"]);
+    cargo.arg("-Zbuild-std=core,alloc").arg("--target-dir").arg(seed.path().join("target"));
     for target in targets {
         cargo.args(["--target", target]);
     }
     // The sources' own dependencies come from beside them; for this build only, the whole registry is replaced.
-    cargo.args([
-        "--config",
-        "source.crates-io.replace-with='vendored'",
-        "--config",
-    ]);
-    cargo.arg(format!(
-        "source.vendored.directory='{RUSTLIB}/src/rust/library/vendor'"
-    ));
-    cargo
-        .env("RUSTC", RUSTC)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("CARGO_HOME", &home);
+    cargo.args(["--config", "source.crates-io.replace-with='vendored'", "--config"]);
+    cargo.arg(format!("source.vendored.directory='{RUSTLIB}/src/rust/library/vendor'"));
+    cargo.env("RUSTC", RUSTC).env("RUSTC_BOOTSTRAP", "1").env("CARGO_HOME", &home);
     // Link-time optimisation reads it, and Cargo leaves it out by default.
     cargo.env("RUSTFLAGS", "-Cembed-bitcode=yes");
     let status = cargo.status().context("Debian's cargo does not start")?;
@@ -231,12 +185,7 @@ mod tests {
         let (from, root) = (folder.path().join("deps"), folder.path().join("root"));
         fs::create_dir_all(&from).unwrap();
         fs::create_dir_all(root.join("lib/rustlib")).unwrap();
-        for name in [
-            "libcore-1.rlib",
-            "liballoc-1.rlib",
-            "libcore-1.rmeta",
-            "libseed-1.rlib",
-        ] {
+        for name in ["libcore-1.rlib", "liballoc-1.rlib", "libcore-1.rmeta", "libseed-1.rlib"] {
             fs::write(from.join(name), name).unwrap();
         }
         for _ in 0..2 {
@@ -255,11 +204,7 @@ mod tests {
     #[test]
     fn the_cache_folder_can_be_chosen() {
         let chosen = Some(PathBuf::from("/somewhere"));
-        let setup = Setup {
-            toolchain: toolchain::Choice::Auto,
-            no_install: true,
-            cache: chosen,
-        };
+        let setup = Setup { toolchain: toolchain::Choice::Auto, no_install: true, cache: chosen };
         assert_eq!(cache(&setup).unwrap(), Path::new("/somewhere"));
     }
 }

@@ -34,10 +34,7 @@ pub struct Toolchain {
 impl Toolchain {
     /// Debian's Cargo with `rustc`, a wrapper that knows the sysroot.
     pub fn debian(rustc: PathBuf) -> Self {
-        Self {
-            cargo: sysroot::CARGO.into(),
-            rustc,
-        }
+        Self { cargo: sysroot::CARGO.into(), rustc }
     }
 
     /// The toolchain that runs this tool.
@@ -48,15 +45,8 @@ impl Toolchain {
         };
         // Cargo names its real path, beside which is its rustc; rustup's stand-ins are passed over so.
         let beside = cargo.with_file_name("rustc");
-        let rustc = if beside.is_file() {
-            Some(beside)
-        } else {
-            tools::find("rustc")
-        };
-        Ok(Self {
-            cargo,
-            rustc: rustc.context("there is no `rustc`")?,
-        })
+        let rustc = if beside.is_file() { Some(beside) } else { tools::find("rustc") };
+        Ok(Self { cargo, rustc: rustc.context("there is no `rustc`")? })
     }
 
     /// `cargo` with this toolchain's rustc, and nothing inherited from the host's build.
@@ -96,23 +86,14 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
         }
     }
     sysroot::find(targets, setup).with_context(|| {
-        let why_not = if why_not.is_empty() {
-            String::new()
-        } else {
-            format!(" ({why_not})")
-        };
-        format!(
-            "no compiler for {}{why_not}; try `rustup target add`",
-            targets.join(", ")
-        )
+        let why_not = if why_not.is_empty() { String::new() } else { format!(" ({why_not})") };
+        format!("no compiler for {}{why_not}; try `rustup target add`", targets.join(", "))
     })
 }
 
 /// What [`find`] would have to fetch or build for `target`, without doing it.
 pub fn lacks(target: &str, setup: &Setup) -> Result<bool> {
-    if setup.toolchain != Choice::Debian
-        && missing(&[target], &Toolchain::host()?.sysroot()?).is_empty()
-    {
+    if setup.toolchain != Choice::Debian && missing(&[target], &Toolchain::host()?.sysroot()?).is_empty() {
         return Ok(false);
     }
     Ok(setup.toolchain == Choice::Rustup || !sysroot::is_built(target, setup))
@@ -121,31 +102,19 @@ pub fn lacks(target: &str, setup: &Setup) -> Result<bool> {
 /// Those of `targets` that a sysroot has no libraries for.
 pub fn missing<'t>(targets: &[&'t str], sysroot: &Path) -> Vec<&'t str> {
     let has_core = |target: &str| {
-        let libraries = sysroot
-            .join("lib/rustlib")
-            .join(target)
-            .join("lib")
-            .read_dir();
+        let libraries = sysroot.join("lib/rustlib").join(target).join("lib").read_dir();
         libraries.is_ok_and(|mut libraries| {
-            libraries.any(|file| {
-                file.is_ok_and(|file| file.file_name().to_string_lossy().starts_with("libcore-"))
-            })
+            libraries
+                .any(|file| file.is_ok_and(|file| file.file_name().to_string_lossy().starts_with("libcore-")))
         })
     };
-    targets
-        .iter()
-        .copied()
-        .filter(|target| !has_core(target))
-        .collect()
+    targets.iter().copied().filter(|target| !has_core(target)).collect()
 }
 
 /// Adds targets to the toolchain at `sysroot`, if it is one of rustup's.
 fn rustup_add(targets: &[&str], sysroot: &Path, setup: &Setup) -> Result<()> {
     let rustup = tools::find("rustup").context("there is no rustup")?;
-    let name = match (
-        sysroot.parent().and_then(Path::file_name),
-        sysroot.file_name(),
-    ) {
+    let name = match (sysroot.parent().and_then(Path::file_name), sysroot.file_name()) {
         (Some(parent), Some(name)) if parent == "toolchains" => name,
         _ => bail!("{} is not one of rustup's toolchains", sysroot.display()),
     };
@@ -154,27 +123,17 @@ fn rustup_add(targets: &[&str], sysroot: &Path, setup: &Setup) -> Result<()> {
     }
     eprintln!("xtask: adding {} with rustup", targets.join(", "));
     let mut command = child::command(rustup);
-    command
-        .args(["target", "add", "--toolchain"])
-        .arg(name)
-        .args(targets);
+    command.args(["target", "add", "--toolchain"]).arg(name).args(targets);
     command.env("RUSTUP_MAX_RETRIES", "1");
     match child::run_limited(&mut command, RUSTUP_LIMIT)? {
         (Some(status), _) if status.success() => {
             let missing = missing(targets, sysroot);
-            anyhow::ensure!(
-                missing.is_empty(),
-                "rustup did not add {}",
-                missing.join(", ")
-            );
+            anyhow::ensure!(missing.is_empty(), "rustup did not add {}", missing.join(", "));
             Ok(())
         }
         (Some(_), text) => {
             let reason = text.lines().find(|line| line.starts_with("error:"));
-            bail!(
-                "rustup cannot add them: {}",
-                reason.unwrap_or("it does not say why")
-            )
+            bail!("rustup cannot add them: {}", reason.unwrap_or("it does not say why"))
         }
         (None, _) => bail!("rustup took longer than {} s", RUSTUP_LIMIT.as_secs()),
     }
@@ -189,28 +148,15 @@ mod tests {
         let host = Toolchain::host().unwrap();
         let root = host.sysroot().unwrap();
         let version = child::stdout_of(child::command(&host.rustc).arg("-vV")).unwrap();
-        let triple = version
-            .lines()
-            .find_map(|line| line.strip_prefix("host: "))
-            .unwrap();
-        assert_eq!(
-            missing(&[triple, "pdp11-dec-none"], &root),
-            ["pdp11-dec-none"]
-        );
+        let triple = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+        assert_eq!(missing(&[triple, "pdp11-dec-none"], &root), ["pdp11-dec-none"]);
     }
 
     #[test]
     fn a_sysroot_that_is_not_rustups_is_left_alone() {
-        let setup = Setup {
-            toolchain: Choice::Rustup,
-            no_install: true,
-            cache: None,
-        };
+        let setup = Setup { toolchain: Choice::Rustup, no_install: true, cache: None };
         let error = rustup_add(&["thumbv6m-none-eabi"], Path::new("/usr"), &setup).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.contains("not one of rustup's") || text.contains("no rustup"),
-            "{text}"
-        );
+        assert!(text.contains("not one of rustup's") || text.contains("no rustup"), "{text}");
     }
 }

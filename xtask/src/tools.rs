@@ -8,11 +8,8 @@ use anyhow::{Context, Result, bail};
 use crate::{Setup, child};
 
 /// Debian's and Ubuntu's packages for the programs that this tool starts.
-const PACKAGES: [(&str, &str); 3] = [
-    ("qemu-system-arm", "qemu-system-arm"),
-    ("qemu-system-riscv32", "qemu-system-misc"),
-    ("node", "nodejs"),
-];
+const PACKAGES: [(&str, &str); 3] =
+    [("qemu-system-arm", "qemu-system-arm"), ("qemu-system-riscv32", "qemu-system-misc"), ("node", "nodejs")];
 
 /// The path of a program if it is installed.
 pub fn find(program: &str) -> Option<PathBuf> {
@@ -24,10 +21,7 @@ pub fn need(program: &str, setup: &Setup) -> Result<PathBuf> {
     if let Some(path) = find(program) {
         return Ok(path);
     }
-    let package = PACKAGES
-        .iter()
-        .find(|(name, _)| *name == program)
-        .map_or(program, |p| p.1);
+    let package = PACKAGES.iter().find(|(name, _)| *name == program).map_or(program, |p| p.1);
     install(&[package], setup)
         .with_context(|| format!("`{program}` is missing; install it (Debian: {package})"))?;
     find(program).with_context(|| format!("package {package} was installed without `{program}`"))
@@ -45,28 +39,12 @@ pub fn install(packages: &[&str], setup: &Setup) -> Result<()> {
     eprintln!("xtask: installing {} with apt-get", packages.join(", "));
 
     let apt_get = |arguments: &[&str]| {
-        let mut words = prefix
-            .iter()
-            .copied()
-            .map(PathBuf::from)
-            .chain([apt.clone()]);
+        let mut words = prefix.iter().copied().map(PathBuf::from).chain([apt.clone()]);
         let mut command = child::command(words.next().expect("apt-get at least"));
-        command
-            .args(words)
-            .args(arguments)
-            .env("DEBIAN_FRONTEND", "noninteractive");
-        command
-            .stdin(Stdio::null())
-            .output()
-            .context("apt-get does not start")
+        command.args(words).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command.stdin(Stdio::null()).output().context("apt-get does not start")
     };
-    let options = [
-        "install",
-        "--yes",
-        "--quiet",
-        "--no-install-recommends",
-        "--no-remove",
-    ];
+    let options = ["install", "--yes", "--quiet", "--no-install-recommends", "--no-remove"];
     let arguments = [&options[..], packages].concat();
     if apt_get(&arguments)?.status.success() {
         return Ok(());
@@ -85,10 +63,7 @@ pub fn install(packages: &[&str], setup: &Setup) -> Result<()> {
 fn as_root() -> Option<&'static [&'static str]> {
     let quiet = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().ok()?;
-        output
-            .status
-            .success()
-            .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     if quiet(Command::new("id").arg("-u")).as_deref() == Some("0") {
         return Some(&[]);

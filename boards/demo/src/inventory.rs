@@ -72,8 +72,6 @@ impl Device {
 }
 
 pub(crate) fn parse(document: &str) -> Result<Inventory, Failure> {
-    serde_json::from_str(document).map_err(|error| Failure::Parse {
-        line: error.line(),
-        column: error.column(),
-    })
+    serde_json::from_str(document)
+        .map_err(|error| Failure::Parse { line: error.line(), column: error.column() })
 }

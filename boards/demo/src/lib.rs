@@ -24,7 +24,7 @@ pub struct Job {
     pub report: &'static str,
 }
 
-/// 15 KiB of JSON, for boards with 64 KiB of RAM or more.
+/// 13 KiB of JSON, for boards with 64 KiB of RAM or more.
 pub static INVENTORY: Job = Job {
     document: include_str!("../data/inventory.json"),
     report: include_str!("../data/inventory.report.txt"),
@@ -55,18 +55,8 @@ pub struct Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rounds,
-            records,
-            peak,
-            largest_free,
-            free,
-            worst_fragmentation,
-        } = self;
-        write!(
-            f,
-            "summary rounds={rounds} records={records} peak={peak} largest_free={largest_free} "
-        )?;
+        let Self { rounds, records, peak, largest_free, free, worst_fragmentation } = self;
+        write!(f, "summary rounds={rounds} records={records} peak={peak} largest_free={largest_free} ")?;
         write!(f, "free={free} worst_fragmentation={worst_fragmentation}")
     }
 }
@@ -105,27 +95,17 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Parse { line, column } => write!(
-                f,
-                "line {line}, column {column} of the document is not understood"
-            ),
+            Self::Parse { line, column } => {
+                write!(f, "line {line}, column {column} of the document is not understood")
+            }
             Self::Duplicate => f.write_str("two records have the same key"),
             Self::Report { line } => {
                 write!(f, "line {line} of the report differs from the expected one")
             }
-            Self::Leak {
-                round,
-                before,
-                after,
-            } => {
-                write!(
-                    f,
-                    "{after} bytes are in use after round {round}, but {before} before the first"
-                )
+            Self::Leak { round, before, after } => {
+                write!(f, "{after} bytes are in use after round {round}, but {before} before the first")
             }
-            Self::HeapNotUsed => {
-                f.write_str("the heap that is measured is not the global allocator")
-            }
+            Self::HeapNotUsed => f.write_str("the heap that is measured is not the global allocator"),
         }
     }
 }
@@ -142,12 +122,7 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
     let mut records = 0;
     let mut worst_fragmentation = 0;
     #[cfg(feature = "defmt")]
-    defmt::info!(
-        "{=u32} rounds of {=usize} bytes of JSON, {}",
-        rounds,
-        job.document.len(),
-        stats()
-    );
+    defmt::info!("{=u32} rounds of {=usize} bytes of JSON, {}", rounds, job.document.len(), stats());
 
     for round in 1..=rounds {
         records = one_round(job, || {
@@ -155,11 +130,7 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
         })?;
         let after = stats().used;
         if after != before {
-            return Err(Failure::Leak {
-                round,
-                before,
-                after,
-            });
+            return Err(Failure::Leak { round, before, after });
         }
         #[cfg(feature = "defmt")]
         if round == 1 || round % 25 == 0 {
@@ -199,11 +170,7 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
 
 /// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns the count of records.
 fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
-    let Inventory {
-        schema,
-        site,
-        devices,
-    } = inventory::parse(job.document)?;
+    let Inventory { schema, site, devices } = inventory::parse(job.document)?;
     let records = devices.len();
 
     let mut index: BTreeMap<String, Device> = BTreeMap::new();
@@ -216,10 +183,7 @@ fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
     let mut sorted: Vec<&Device> = index.values().collect();
     sorted.sort_by(|a, b| {
         let by_value = || b.calibrated_mean().total_cmp(&a.calibrated_mean());
-        a.kind
-            .cmp(&b.kind)
-            .then_with(by_value)
-            .then_with(|| a.id.cmp(&b.id))
+        a.kind.cmp(&b.kind).then_with(by_value).then_with(|| a.id.cmp(&b.id))
     });
     let report = report::write(schema, &site, &sorted);
     if let Some(line) = report::first_difference(&report, job.report) {
@@ -241,7 +205,7 @@ mod tests {
 
     #[test]
     fn both_documents_give_the_expected_report() {
-        assert_eq!(one_round(&INVENTORY, || ()), Ok(30));
+        assert_eq!(one_round(&INVENTORY, || ()), Ok(26));
         assert_eq!(one_round(&SMALL_INVENTORY, || ()), Ok(4));
     }
 
@@ -252,19 +216,13 @@ mod tests {
 
     #[test]
     fn a_wrong_report_is_noticed() {
-        let crossed = Job {
-            document: INVENTORY.document,
-            report: SMALL_INVENTORY.report,
-        };
+        let crossed = Job { document: INVENTORY.document, report: SMALL_INVENTORY.report };
         assert_eq!(one_round(&crossed, || ()), Err(Failure::Report { line: 1 }));
     }
 
     #[test]
     fn a_broken_document_is_noticed() {
-        let cut = Job {
-            document: INVENTORY.document.split_at(700).0,
-            report: "",
-        };
+        let cut = Job { document: INVENTORY.document.split_at(700).0, report: "" };
         assert!(matches!(one_round(&cut, || ()), Err(Failure::Parse { .. })));
     }
 }

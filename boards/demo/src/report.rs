@@ -32,11 +32,7 @@ fn try_write(out: &mut String, schema: u32, site: &Site, devices: &[&Device]) ->
         *total += device.calibrated_mean();
     }
     for (kind, (count, total)) in kinds {
-        writeln!(
-            out,
-            "{kind}: {count} of them, {:.3}",
-            total / f64::from(count)
-        )?;
+        writeln!(out, "{kind}: {count} of them, {:.3}", total / f64::from(count))?;
     }
     Ok(())
 }
@@ -44,28 +40,11 @@ fn try_write(out: &mut String, schema: u32, site: &Site, devices: &[&Device]) ->
 fn write_device(out: &mut String, device: &Device) -> fmt::Result {
     let place = &device.location;
     let shelf = place.shelf.as_deref().unwrap_or("-");
-    write!(
-        out,
-        "{} {} bay {} {}/{shelf}",
-        device.id, device.firmware, place.bay, place.room
-    )?;
+    write!(out, "{} {} bay {} {}/{shelf}", device.id, device.firmware, place.bay, place.room)?;
 
-    let lowest = device
-        .readings
-        .iter()
-        .copied()
-        .fold(f64::INFINITY, f64::min);
-    let highest = device
-        .readings
-        .iter()
-        .copied()
-        .fold(f64::NEG_INFINITY, f64::max);
-    write!(
-        out,
-        ": {:.3} {} in {lowest:.2}..{highest:.2}",
-        device.calibrated_mean(),
-        device.unit
-    )?;
+    let lowest = device.readings.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = device.readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    write!(out, ": {:.3} {} in {lowest:.2}..{highest:.2}", device.calibrated_mean(), device.unit)?;
     if let Some(battery) = &device.battery {
         write!(out, ", {} mV {:.1} %", battery.millivolts, battery.percent)?;
     }
@@ -98,10 +77,6 @@ pub(crate) fn first_difference(actual: &str, expected: &str) -> Option<usize> {
     if actual == expected {
         return None;
     }
-    let same = actual
-        .lines()
-        .zip(expected.lines())
-        .take_while(|(a, e)| a == e)
-        .count();
+    let same = actual.lines().zip(expected.lines()).take_while(|(a, e)| a == e).count();
     Some(same + 1)
 }

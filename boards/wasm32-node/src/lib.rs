@@ -60,10 +60,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
             Ok(())
         }
     }
-    let mut message = Fixed {
-        text: [0; 256],
-        length: 0,
-    };
+    let mut message = Fixed { text: [0; 256], length: 0 };
     // A message that is cut off is better than none.
     let _ = write!(message, "{info}");
     // SAFETY: the first `length` bytes of the buffer are set; the host replaces a character that is cut in two.
