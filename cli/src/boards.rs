@@ -260,7 +260,8 @@ mod tests {
         assert_eq!(folders, listed);
     }
 
-    /// A package in a workspace's folder must be its member, or Cargo refuses it; or be a workspace of its own.
+    /// A package in a workspace's folder must be its member, or Cargo refuses it; or be a workspace of its
+    /// own.
     #[test]
     fn every_board_is_in_a_workspace() {
         #[derive(Deserialize)]

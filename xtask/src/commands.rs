@@ -72,6 +72,11 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
         "result",
     ];
     println!("\n{}", table::render(header, rows, &[2, 3, 4, 5, 6]));
+    conclude(&failed)
+}
+
+/// Names the boards that failed.
+fn conclude(failed: &[&str]) -> Result<ExitCode> {
     if failed.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -130,13 +135,15 @@ pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
     }
     let toolchain = toolchain::find(&targets_of(&chosen), setup)?;
     let mut rows = Vec::new();
-    let mut failed = false;
+    let mut failed = Vec::new();
     for board in chosen {
         let (size, result) = match build(board, &toolchain) {
             Ok((_, size)) => (Some(size), "linked".into()),
             Err(error) => (None, format!("{error:#}")),
         };
-        failed |= size.is_none();
+        if size.is_none() {
+            failed.push(board.name.as_str());
+        }
         let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
         rows.push([
             board.name.clone(),
@@ -150,7 +157,7 @@ pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
     }
     let header = ["board", "core", "text B", "of flash B", "static RAM B", "of RAM B", "result"];
     println!("{}", table::render(header, rows, &[2, 3, 4, 5]));
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    conclude(&failed)
 }
 
 /// `boards`: the list, and what running each would have to install.
@@ -180,6 +187,26 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `lint`: clippy over all firmware.
+pub fn lint(setup: &Setup) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let boards: Vec<&Board> = boards.iter().collect();
+    let toolchain = toolchain::find(&targets_of(&boards), setup)?;
+    toolchain.need_clippy(setup)?;
+    let mut failed = Vec::new();
+    for board in boards {
+        let status = firmware::cargo(board, &toolchain, "clippy")
+            .args(["--", "--deny", "warnings"])
+            .status()
+            .context("cargo does not start")?;
+        println!("{}: {}", board.name, if status.success() { "clean" } else { "has warnings" });
+        if !status.success() {
+            failed.push(board.name.as_str());
+        }
+    }
+    conclude(&failed)
+}
+
 /// `check-targets`: the library alone, for every kind of target.
 pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     let toolchain = toolchain::find(&LIBRARY_TARGETS, setup)?;
@@ -187,8 +214,8 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     let mut failed = false;
     for target in LIBRARY_TARGETS {
         for features in LIBRARY_FEATURES {
-            let mut cargo = toolchain.cargo();
-            cargo.current_dir(firmware::root()).args(["build", "--quiet", "--locked"]);
+            let mut cargo = toolchain.cargo("build");
+            cargo.current_dir(firmware::root()).args(["--quiet", "--locked"]);
             cargo.args(["--package", "allotment", "--no-default-features"]);
             cargo.args(["--target", target, "--features", features]);
             let built = cargo.status().context("cargo does not start")?.success();

@@ -1,6 +1,7 @@
 //! A board's program: how it is built and where it ends up.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use allotment_cli::boards::{Board, Runner};
 use anyhow::{Context, Result};
@@ -20,24 +21,33 @@ pub fn folder(board: &Board) -> PathBuf {
     root().join("boards").join(&board.name)
 }
 
-/// Builds the program of `board` and returns its path.
-pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
-    let target = root().join("boards/target");
-    let mut cargo = toolchain.cargo();
-    // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with others.
+/// `cargo COMMAND` for the program of `board`.
+pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
+    let mut cargo = toolchain.cargo(command);
+    // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with
+    // others.
     cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
-    cargo.args(["build", "--quiet", "--release", "--locked", "--package", &board.name]);
-    cargo.args(["--target", &board.target]).arg("--target-dir").arg(&target);
+    cargo.args(["--quiet", "--release", "--locked", "--package", &board.name]);
+    cargo.args(["--target", &board.target]).arg("--target-dir").arg(target_folder());
     if !board.features.is_empty() {
         cargo.arg("--features").arg(board.features.join(","));
     }
+    cargo
+}
+
+/// Builds the program of `board` and returns its path.
+pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     eprintln!("xtask: building {} for {}", board.name, board.target);
-    let status = cargo.status().context("cargo does not start")?;
+    let status = cargo(board, toolchain, "build").status().context("cargo does not start")?;
     anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
 
     let file = match board.runner {
         Runner::Node { .. } => format!("{}.wasm", board.name.replace('-', "_")),
         _ => board.name.clone(),
     };
-    Ok(target.join(&board.target).join("release").join(file))
+    Ok(target_folder().join(&board.target).join("release").join(file))
+}
+
+fn target_folder() -> PathBuf {
+    root().join("boards/target")
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask`: builds, boots and checks the firmware, with all set-up that it needs.
 //!
-//! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a board's program,
-//! `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind it) and `tools` find or install
-//! what they need.
+//! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
+//! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
+//! it) and `tools` find or install what they need.
 
 mod child;
 mod commands;
@@ -72,6 +72,8 @@ enum Command {
     },
     /// List the boards and what is missing to run each
     Boards,
+    /// Check every board's firmware with clippy, warnings denied
+    Lint,
     /// Build the library for every kind of target that it supports
     CheckTargets,
 }
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         }
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
+        Command::Lint => commands::lint(&setup),
         Command::CheckTargets => commands::check_targets(&setup),
     };
     outcome.unwrap_or_else(|error| {

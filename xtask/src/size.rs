@@ -8,8 +8,8 @@ use object::{Object, ObjectSection, SectionFlags, elf};
 pub struct Size {
     /// Code and constants.
     pub text: u64,
-    /// Variables, zeroed or not. The arena of a static heap is among them; the stack is not. `None` where the file does not
-    /// tell.
+    /// Variables, zeroed or not. The arena of a static heap is among them; the stack is not. `None` where the
+    /// file does not tell.
     pub static_ram: Option<u64>,
 }
 
@@ -25,7 +25,8 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
         let SectionFlags::Elf { sh_flags } = section.flags() else {
             continue;
         };
-        // Log strings and debug information are not loaded; some linker scripts make sections of the memory that is left.
+        // Log strings and debug information are not loaded; some linker scripts make sections of the memory
+        // that is left.
         let reserved = matches!(section.name(), Ok(".stack" | ".heap"));
         if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || reserved {
             continue;

@@ -14,7 +14,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Reads `summary name=number name=number ...`; other lines, and lines without all that we need, are `None`.
+    /// Reads `summary name=number name=number ...`; other lines, and lines without all that we need, are
+    /// `None`.
     pub fn parse(line: &str) -> Option<Self> {
         let fields = line.strip_prefix("summary ")?;
         let field = |name: &str| {

@@ -1,4 +1,5 @@
-//! Debian's compiler, with `core` and `alloc` compiled once per target and version and kept in the cache folder.
+//! Debian's compiler, with `core` and `alloc` compiled once per target and version and kept in the cache
+//! folder.
 //!
 //! Debian packages the library's sources instead of compiled libraries for these targets.
 
@@ -12,6 +13,8 @@ use crate::{Setup, child, tools};
 
 /// Debian's Cargo.
 pub const CARGO: &str = "/usr/bin/cargo";
+/// The package of its clippy.
+pub const CLIPPY: &str = "rust-web-clippy";
 const RUSTC: &str = "/usr/bin/rustc";
 const RUSTLIB: &str = "/usr/lib/rustlib";
 const LINKER: &str = "/usr/bin/rust-lld";
@@ -46,7 +49,8 @@ fn install(setup: &Setup) -> Result<()> {
     }
     let whole = || format!("Debian's {} (and the lld that they ask for) are missing", PACKAGES.join(", "));
     tools::install(&PACKAGES, setup).with_context(whole)?;
-    // The linker is a link to the lld of the compiler's LLVM, whose package nothing pulls in; its name is the package's.
+    // The linker is a link to the lld of the compiler's LLVM, whose package nothing pulls in; its name is the
+    // package's.
     if let (false, Ok(lld)) = (Path::new(LINKER).exists(), fs::read_link(LINKER)) {
         let package = lld.file_name().context("rust-lld links to nothing")?.to_string_lossy();
         tools::install(&[&package], setup).with_context(whole)?;
@@ -57,7 +61,8 @@ fn install(setup: &Setup) -> Result<()> {
     Ok(())
 }
 
-/// The sysroot's place in the cache. The compiler's version is part of it, since no other one can read the libraries.
+/// The sysroot's place in the cache. The compiler's version is part of it, since no other one can read the
+/// libraries.
 fn root(setup: &Setup) -> Result<PathBuf> {
     let version = child::stdout_of(child::command(RUSTC).arg("-vV"))?;
     let field = |name| version.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
@@ -117,7 +122,8 @@ fn build(targets: &[&str], root: &Path) -> Result<()> {
     for target in targets {
         cargo.args(["--target", target]);
     }
-    // The sources' own dependencies come from beside them; for this build only, the whole registry is replaced.
+    // The sources' own dependencies come from beside them; for this build only, the whole registry is
+    // replaced.
     cargo.args(["--config", "source.crates-io.replace-with='vendored'", "--config"]);
     cargo.arg(format!("source.vendored.directory='{RUSTLIB}/src/rust/library/vendor'"));
     cargo.env("RUSTC", RUSTC).env("RUSTC_BOOTSTRAP", "1").env("CARGO_HOME", &home);

@@ -1,5 +1,5 @@
-//! A compiler for the boards' targets: the one that runs this tool if it has them or rustup adds them, else Debian's with a
-//! sysroot of our own.
+//! A compiler for the boards' targets: the one that runs this tool if it has them or rustup adds them, else
+//! Debian's with a sysroot of our own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,11 +49,38 @@ impl Toolchain {
         Ok(Self { cargo, rustc: rustc.context("there is no `rustc`")? })
     }
 
-    /// `cargo` with this toolchain's rustc, and nothing inherited from the host's build.
-    pub fn cargo(&self) -> Command {
-        let mut command = child::command(&self.cargo);
-        command.env("RUSTC", &self.rustc);
+    /// `cargo COMMAND` with this toolchain's rustc, and nothing inherited from the host's build.
+    pub fn cargo(&self, name: &str) -> Command {
+        let mut command = match name {
+            // Called by its path, since Cargo would start the first that it finds, of whatever toolchain.
+            "clippy" => child::command(self.clippy()),
+            _ => child::command(&self.cargo),
+        };
+        command.arg(name).env("CARGO", &self.cargo).env("RUSTC", &self.rustc);
+        if self.is_debians() {
+            // clippy is a compiler of its own, which the wrapper around rustc does not reach.
+            command.env("SYSROOT", self.rustc.ancestors().nth(2).unwrap_or(Path::new("/usr")));
+        }
         command
+    }
+
+    /// Makes sure that there is a clippy.
+    pub fn need_clippy(&self, setup: &Setup) -> Result<()> {
+        if self.clippy().is_file() {
+            return Ok(());
+        }
+        if self.is_debians() {
+            return tools::install(&[sysroot::CLIPPY], setup);
+        }
+        bail!("this toolchain has no clippy: `rustup component add clippy` adds it")
+    }
+
+    fn clippy(&self) -> PathBuf {
+        self.cargo.with_file_name("cargo-clippy")
+    }
+
+    fn is_debians(&self) -> bool {
+        self.cargo == Path::new(sysroot::CARGO)
     }
 
     fn sysroot(&self) -> Result<PathBuf> {
@@ -72,7 +99,8 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
         if missing.is_empty() {
             return Ok(host);
         }
-        // What an earlier run built is quicker, and a network that rustup cannot pass is not tried again each time.
+        // What an earlier run built is quicker, and a network that rustup cannot pass is not tried again each
+        // time.
         let built = |target: &&str| sysroot::is_built(target, setup);
         if setup.toolchain == Choice::Auto && targets.iter().all(built) {
             return sysroot::find(targets, setup);

@@ -1,4 +1,5 @@
-//! Programs that are no part of Rust: found, installed with apt-get where that is allowed, or named as missing.
+//! Programs that are no part of Rust: found, installed with apt-get where that is allowed, or named as
+//! missing.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

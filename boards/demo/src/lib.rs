@@ -1,8 +1,8 @@
 //! The program that every board runs, on whatever heap the board registered.
 //!
-//! A site inventory in JSON is parsed, indexed, sorted and written out as a report; the report is compared with the one
-//! that an independent program (`data/expect.py`) wrote for the same document. Then everything is dropped, and the next
-//! round must find the heap as the first one did. Nothing in here knows the board.
+//! A site inventory in JSON is parsed, indexed, sorted and written out as a report; the report is compared
+//! with the one that an independent program (`data/expect.py`) wrote for the same document. Then everything
+//! is dropped, and the next round must find the heap as the first one did. Nothing in here knows the board.
 #![no_std]
 
 extern crate alloc;
@@ -49,7 +49,8 @@ pub struct Summary {
     pub largest_free: usize,
     /// Bytes free at the end.
     pub free: usize,
-    /// External fragmentation at its worst, in thousandths: sampled when half of the records of a round are dropped.
+    /// External fragmentation at its worst, in thousandths: sampled when half of the records of a round are
+    /// dropped.
     pub worst_fragmentation: u32,
 }
 
@@ -115,8 +116,8 @@ impl core::error::Error for Failure {}
 /// Runs the job `rounds` times on the global allocator, which `stats` must describe.
 ///
 /// # Errors
-/// The first thing that went wrong, see [`Failure`]. A heap too small for the job ends in the panic handler instead, as
-/// any failed allocation of `alloc`'s collections does.
+/// The first thing that went wrong, see [`Failure`]. A heap too small for the job ends in the panic handler
+/// instead, as any failed allocation of `alloc`'s collections does.
 pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary, Failure> {
     let before = stats().used;
     let mut records = 0;
@@ -157,7 +158,8 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
     };
     #[cfg(feature = "defmt")]
     defmt::info!(
-        "summary rounds={=u32} records={=usize} peak={=usize} largest_free={=usize} free={=usize} worst_fragmentation={=u32}",
+        "summary rounds={=u32} records={=usize} peak={=usize} largest_free={=usize} free={=usize} \
+        worst_fragmentation={=u32}",
         rounds,
         records,
         end.peak,
@@ -168,7 +170,8 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
     Ok(summary)
 }
 
-/// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns the count of records.
+/// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns
+/// the count of records.
 fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
     let Inventory { schema, site, devices } = inventory::parse(job.document)?;
     let records = devices.len();

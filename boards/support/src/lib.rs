@@ -1,6 +1,8 @@
-//! What all boards in QEMU share: the defmt log and the exit status go through semihosting, and a panic or a fault fails the run.
+//! What all boards in QEMU share: the defmt log and the exit status go through semihosting, and a panic or a
+//! fault fails the run.
 //!
-//! Boards with real hardware bring their own transport and panic handler instead (`defmt-rtt` and `panic-probe`, say).
+//! Boards with real hardware bring their own transport and panic handler instead (`defmt-rtt` and
+//! `panic-probe`, say).
 #![no_std]
 
 #[cfg(target_arch = "arm")]

@@ -13,8 +13,8 @@ pub(crate) fn headroom() -> usize {
     let end = (&raw const _stack_start).addr();
     let mut word = &raw const _stack_end;
     let first = word.addr();
-    // SAFETY: the linker script puts both at the borders of the stack, word by word in RAM that is always mapped; reads are
-    // volatile because nothing in Rust ever wrote the paint.
+    // SAFETY: the linker script puts both at the borders of the stack, word by word in RAM that is always
+    // mapped; reads are volatile because nothing in Rust ever wrote the paint.
     while word.addr() < end && unsafe { word.read_volatile() } == STACK_PAINT_VALUE {
         word = word.wrapping_add(1);
     }

@@ -63,7 +63,8 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let mut message = Fixed { text: [0; 256], length: 0 };
     // A message that is cut off is better than none.
     let _ = write!(message, "{info}");
-    // SAFETY: the first `length` bytes of the buffer are set; the host replaces a character that is cut in two.
+    // SAFETY: the first `length` bytes of the buffer are set; the host replaces a character that is cut in
+    // two.
     unsafe { print(message.text.as_ptr(), message.length) };
     core::arch::wasm32::unreachable()
 }
