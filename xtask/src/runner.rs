@@ -139,7 +139,15 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
 fn judge(status: ExitStatus) -> (u8, Option<String>) {
     match status.code() {
         Some(0) => (0, None),
-        Some(code) => (u8::try_from(code).unwrap_or(1), Some(format!("exit status {code}"))),
+        Some(code) => {
+            // The two that `boards/support` gives a meaning of their own.
+            let what = match code {
+                101 => "panic",
+                102 => "fault",
+                _ => "failure",
+            };
+            (u8::try_from(code).unwrap_or(1), Some(format!("{what} (exit status {code})")))
+        }
         None => (1, Some(status.to_string())),
     }
 }
