@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use allotment_cli::boards::{Board, Runner};
 use anyhow::{Context, Result, bail};
+use wait_timeout::ChildExt;
 
 use crate::decode::{Dictionary, Line};
 use crate::summary::Summary;
@@ -67,6 +68,13 @@ pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Resul
     watch(&mut command, &dictionary, limit)
 }
 
+/// Why nothing more comes from a program.
+enum End {
+    Exited(ExitStatus),
+    Stopped,
+    Broken(anyhow::Error),
+}
+
 /// Runs `command`, printing its messages, until it ends or `limit` is over.
 fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Result<Outcome> {
     let deadline = Instant::now() + limit;
@@ -93,8 +101,12 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
 
     let mut decoder = dictionary.decoder();
     let mut summary = None;
-    let (status, mut failure) = loop {
+    let end = loop {
         let left = deadline.saturating_duration_since(Instant::now());
+        // A program that never stops talking is stopped too.
+        if left.is_zero() {
+            break End::Stopped;
+        }
         match chunks.recv_timeout(left) {
             Ok(chunk) => match decoder.push(&chunk) {
                 Ok(lines) => {
@@ -103,26 +115,22 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
                         summary = Summary::parse(&line.message).or(summary);
                     }
                 }
-                Err(error) => {
-                    child.kill()?;
-                    child.wait()?;
-                    break (1, Some(format!("{error:#}")));
-                }
+                Err(error) => break End::Broken(error),
             },
             Err(RecvTimeoutError::Disconnected) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                match wait_timeout::ChildExt::wait_timeout(&mut child, left)? {
-                    Some(status) => break judge(status),
-                    // It has closed its output and hangs: the next turn stops it.
-                    None => continue,
-                }
+                break child.wait_timeout(left)?.map_or(End::Stopped, End::Exited);
             }
-            Err(RecvTimeoutError::Timeout) => {
-                child.kill()?;
-                child.wait()?;
-                break (STOPPED, Some(format!("stopped after {} s", limit.as_secs())));
-            }
+            Err(RecvTimeoutError::Timeout) => break End::Stopped,
         }
+    };
+    if !matches!(end, End::Exited(_)) {
+        child.kill()?;
+        child.wait()?;
+    }
+    let (status, mut failure) = match end {
+        End::Exited(status) => judge(status),
+        End::Stopped => (STOPPED, Some(format!("stopped after {} s", limit.as_secs()))),
+        End::Broken(error) => (1, Some(format!("{error:#}"))),
     };
     let complaints = complaints.join().unwrap_or_default();
     if failure.is_some() && !complaints.is_empty() {
@@ -184,5 +192,6 @@ mod tests {
         let limit = Duration::from_millis(200);
         assert_eq!(shell("exec sleep 60", limit).status, STOPPED);
         assert_eq!(shell("exec sleep 60 >&-", limit).status, STOPPED);
+        assert_eq!(shell("while echo more; do sleep 0.01; done", limit).status, STOPPED);
     }
 }
