@@ -35,7 +35,6 @@ fn main() -> ! {
         &mut resets,
         &mut watchdog,
     )
-    .ok()
     .expect("the crystal starts and the PLLs lock");
     let mut timer = Timer::new(chip.TIMER, &mut resets, &clocks);
     let sio = Sio::new(chip.SIO);
