@@ -1,2 +1,62 @@
-//! Placeholder.
-fn main() {}
+//! `allotment`, the host tool.
+//!
+//! Exit status: 0 when all went well, 1 when the work failed, 2 when the command line was not understood.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use allotment_cli::boards::Boards;
+use allotment_cli::table;
+use clap::{Parser, Subcommand};
+
+/// The host tool of the allocator framework `allotment`.
+#[derive(Parser)]
+#[command(version, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the boards that the demo firmware supports
+    Boards {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let Command::Boards { json } = Cli::parse().command;
+    match boards(json) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read our output has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("allotment: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn boards(json: bool) -> io::Result<()> {
+    let boards = Boards::embedded();
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, &boards)?;
+        return writeln!(out);
+    }
+    let rows = boards.iter().map(|board| {
+        [
+            board.name.clone(),
+            board.core.clone(),
+            board.target.clone(),
+            board.flash.to_string(),
+            board.ram.to_string(),
+            board.runner.to_string(),
+        ]
+    });
+    let header = ["board", "core", "target", "flash", "RAM", "runs in"];
+    writeln!(out, "{}", table::render(header, rows, &[3, 4]))
+}

@@ -1,2 +1,97 @@
-//! Placeholder.
-fn main() {}
+//! `cargo xtask`: builds, boots and checks the firmware, with all set-up that it needs.
+//!
+//! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
+//! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
+//! it) and `tools` find or install what they need.
+
+mod child;
+mod commands;
+mod decode;
+mod firmware;
+mod runner;
+mod size;
+mod summary;
+mod sysroot;
+mod toolchain;
+mod tools;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+/// Builds, boots and checks the firmware, with all set-up that it needs.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    after_help = "Exit status: that of the firmware for `run BOARD`, \
+    124 if it was stopped at the time limit; else 0 success, 1 failure, 2 wrong usage"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    setup: Setup,
+}
+
+/// How to find what a command needs.
+#[derive(clap::Args)]
+struct Setup {
+    /// Where the compiler for the boards comes from
+    #[arg(long, global = true, value_enum, default_value_t, env = "ALLOTMENT_TOOLCHAIN")]
+    toolchain: toolchain::Choice,
+    /// Name what is missing instead of installing it
+    #[arg(long, global = true)]
+    no_install: bool,
+    /// Folder for what takes long to build [default: allotment in the user's cache folder]
+    #[arg(long, global = true, env = "ALLOTMENT_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build a board's firmware, boot it and show its log
+    Run {
+        /// The board; `cargo xtask boards` lists them
+        board: Option<String>,
+        /// Run every board that can be run here and print one table
+        #[arg(long, conflicts_with = "board")]
+        all: bool,
+        /// Stop a run that takes longer than this many seconds
+        #[arg(long, default_value = "60", value_name = "SECONDS")]
+        timeout: u64,
+    },
+    /// Link a board's firmware without running it, and print its size
+    Link {
+        /// The board; all that cannot be run here if none is named
+        board: Option<String>,
+        /// Link every board
+        #[arg(long, conflicts_with = "board")]
+        all: bool,
+    },
+    /// List the boards and what is missing to run each
+    Boards,
+    /// Check every board's firmware with clippy, warnings denied
+    Lint,
+    /// Build the library for every kind of target that it supports
+    CheckTargets,
+}
+
+fn main() -> ExitCode {
+    let Cli { command, setup } = Cli::parse();
+    let outcome = match command {
+        Command::Run { all: true, timeout, .. } => commands::run_all(&setup, Duration::from_secs(timeout)),
+        Command::Run { board, timeout, .. } => {
+            commands::run(&setup, board.as_deref(), Duration::from_secs(timeout))
+        }
+        Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
+        Command::Boards => commands::boards(&setup),
+        Command::Lint => commands::lint(&setup),
+        Command::CheckTargets => commands::check_targets(&setup),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,231 @@
+//! The program that every board runs, on whatever heap the board registered.
+//!
+//! A site inventory in JSON is parsed, indexed, sorted and written out as a report; the report is compared
+//! with the one that an independent program (`data/expect.py`) wrote for the same document. Then everything
+//! is dropped, and the next round must find the heap as the first one did. Nothing in here knows the board.
+#![no_std]
+
+extern crate alloc;
+
+mod inventory;
+mod report;
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+use core::fmt;
+
+use allotment::Stats;
+use inventory::{Device, Inventory};
+
+/// A document and the report that it must lead to.
+pub struct Job {
+    /// The inventory, as JSON.
+    pub document: &'static str,
+    /// The report on it, known to be right.
+    pub report: &'static str,
+}
+
+/// 13 KiB of JSON, for boards with 64 KiB of RAM or more.
+pub static INVENTORY: Job = Job {
+    document: include_str!("../data/inventory.json"),
+    report: include_str!("../data/inventory.report.txt"),
+};
+
+/// 2 KiB of JSON, for boards with 16 KiB of RAM.
+pub static SMALL_INVENTORY: Job = Job {
+    document: include_str!("../data/inventory-small.json"),
+    report: include_str!("../data/inventory-small.report.txt"),
+};
+
+/// What a run measured. Sizes are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// Rounds that were run.
+    pub rounds: u32,
+    /// Devices in the document, found again in each round.
+    pub records: usize,
+    /// High-water mark of the heap.
+    pub peak: usize,
+    /// Largest free block at the end, when all is dropped.
+    pub largest_free: usize,
+    /// Bytes free at the end.
+    pub free: usize,
+    /// External fragmentation at its worst, in thousandths: sampled when half of the records of a round are
+    /// dropped.
+    pub worst_fragmentation: u32,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rounds, records, peak, largest_free, free, worst_fragmentation } = self;
+        write!(f, "summary rounds={rounds} records={records} peak={peak} largest_free={largest_free} ")?;
+        write!(f, "free={free} worst_fragmentation={worst_fragmentation}")
+    }
+}
+
+/// Why a run failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Failure {
+    /// The document could not be parsed.
+    Parse {
+        /// Line of the document, from 1.
+        line: usize,
+        /// Column of that line, from 1.
+        column: usize,
+    },
+    /// Two records have the same key.
+    Duplicate,
+    /// The report is not the expected one.
+    Report {
+        /// First line that differs, from 1.
+        line: usize,
+    },
+    /// Not all that a round allocated was given back.
+    Leak {
+        /// Round, from 1.
+        round: u32,
+        /// Bytes in use before the first round.
+        before: usize,
+        /// Bytes in use after this one.
+        after: usize,
+    },
+    /// The rounds went well but the heap never saw an allocation, so it is not the one that was used.
+    HeapNotUsed,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Parse { line, column } => {
+                write!(f, "line {line}, column {column} of the document is not understood")
+            }
+            Self::Duplicate => f.write_str("two records have the same key"),
+            Self::Report { line } => {
+                write!(f, "line {line} of the report differs from the expected one")
+            }
+            Self::Leak { round, before, after } => {
+                write!(f, "{after} bytes are in use after round {round}, but {before} before the first")
+            }
+            Self::HeapNotUsed => f.write_str("the heap that is measured is not the global allocator"),
+        }
+    }
+}
+
+impl core::error::Error for Failure {}
+
+/// Runs the job `rounds` times on the global allocator, which `stats` must describe.
+///
+/// # Errors
+/// The first thing that went wrong, see [`Failure`]. A heap too small for the job ends in the panic handler
+/// instead, as any failed allocation of `alloc`'s collections does.
+pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary, Failure> {
+    let before = stats().used;
+    let mut records = 0;
+    let mut worst_fragmentation = 0;
+    #[cfg(feature = "defmt")]
+    defmt::info!("{=u32} rounds of {=usize} bytes of JSON, {}", rounds, job.document.len(), stats());
+
+    for round in 1..=rounds {
+        records = one_round(job, || {
+            worst_fragmentation = worst_fragmentation.max(stats().fragmentation());
+        })?;
+        let after = stats().used;
+        if after != before {
+            return Err(Failure::Leak { round, before, after });
+        }
+        #[cfg(feature = "defmt")]
+        if round == 1 || round % 25 == 0 {
+            defmt::info!(
+                "round {=u32}: {=usize} records, high-water mark {=usize} B",
+                round,
+                records,
+                stats().peak
+            );
+        }
+    }
+
+    let end = stats();
+    if end.peak <= before {
+        return Err(Failure::HeapNotUsed);
+    }
+    let summary = Summary {
+        rounds,
+        records,
+        peak: end.peak,
+        largest_free: end.largest_free,
+        free: end.free,
+        worst_fragmentation,
+    };
+    #[cfg(feature = "defmt")]
+    defmt::info!(
+        "summary rounds={=u32} records={=usize} peak={=usize} largest_free={=usize} free={=usize} \
+        worst_fragmentation={=u32}",
+        rounds,
+        records,
+        end.peak,
+        end.largest_free,
+        end.free,
+        worst_fragmentation
+    );
+    Ok(summary)
+}
+
+/// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns
+/// the count of records.
+fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
+    let Inventory { schema, site, devices } = inventory::parse(job.document)?;
+    let records = devices.len();
+
+    let mut index: BTreeMap<String, Device> = BTreeMap::new();
+    for device in devices {
+        if index.insert(device.id.clone(), device).is_some() {
+            return Err(Failure::Duplicate);
+        }
+    }
+
+    let mut sorted: Vec<&Device> = index.values().collect();
+    sorted.sort_by(|a, b| {
+        let by_value = || b.calibrated_mean().total_cmp(&a.calibrated_mean());
+        a.kind.cmp(&b.kind).then_with(by_value).then_with(|| a.id.cmp(&b.id))
+    });
+    let report = report::write(schema, &site, &sorted);
+    if let Some(line) = report::first_difference(&report, job.report) {
+        return Err(Failure::Report { line });
+    }
+
+    let mut keep = false;
+    index.retain(|_, _| {
+        keep = !keep;
+        keep
+    });
+    half_dropped();
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_documents_give_the_expected_report() {
+        assert_eq!(one_round(&INVENTORY, || ()), Ok(26));
+        assert_eq!(one_round(&SMALL_INVENTORY, || ()), Ok(4));
+    }
+
+    #[test]
+    fn the_large_document_is_large_enough() {
+        assert!(INVENTORY.document.len() >= 8 * 1024);
+    }
+
+    #[test]
+    fn a_wrong_report_is_noticed() {
+        let crossed = Job { document: INVENTORY.document, report: SMALL_INVENTORY.report };
+        assert_eq!(one_round(&crossed, || ()), Err(Failure::Report { line: 1 }));
+    }
+
+    #[test]
+    fn a_broken_document_is_noticed() {
+        let cut = Job { document: INVENTORY.document.split_at(700).0, report: "" };
+        assert!(matches!(one_round(&cut, || ()), Err(Failure::Parse { .. })));
+    }
+}

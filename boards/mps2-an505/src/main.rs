@@ -1,0 +1,13 @@
+//! The demo on Arm's MPS2 board with image AN505 (Cortex-M33, 4 MiB of RAM).
+#![no_std]
+#![no_main]
+
+use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+
+#[global_allocator]
+static HEAP: Heap<Tlsf, CriticalSection> = heap!(48 * 1024);
+
+#[cortex_m_rt::entry]
+fn main() -> ! {
+    support::finish(demo::run(&demo::INVENTORY, 100, || HEAP.stats()))
+}

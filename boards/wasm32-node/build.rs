@@ -1,0 +1,14 @@
+//! Asks the linker for a small stack, in front of the variables, and for the borders of those.
+
+fn main() {
+    let arguments = [
+        "--stack-first",
+        "-zstack-size=65536",
+        "--export=__data_end",
+        "--export=__global_base",
+        "--export=__heap_base",
+    ];
+    for argument in arguments {
+        println!("cargo:rustc-link-arg-cdylib={argument}");
+    }
+}

@@ -1,0 +1,4 @@
+//! What the host tool `allotment` and the project's own automation share.
+
+pub mod boards;
+pub mod table;

@@ -1,0 +1,113 @@
+//! Other programs: a clean environment for them, and limits on how long they may take.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use wait_timeout::ChildExt;
+
+/// Settings of the user's Cargo that a nested Cargo should follow too.
+const KEPT: [&str; 6] =
+    ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_TERM_"];
+
+/// What else would change the compiler or its output behind our back.
+const DROPPED: [&str; 10] = [
+    "LD_LIBRARY_PATH",
+    "RUSTC",
+    "RUSTC_BOOTSTRAP",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "RUSTDOC",
+    "RUSTDOCFLAGS",
+    "RUSTFLAGS",
+    "RUSTUP_TOOLCHAIN",
+    "DEFMT_LOG",
+];
+
+/// A command without what the Cargo that runs us, or its user, set for the host's build.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_for_the_host) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+fn is_for_the_host(name: &str) -> bool {
+    DROPPED.contains(&name)
+        || name == "CARGO"
+        || (name.starts_with("CARGO_") && !KEPT.iter().any(|kept| name.starts_with(kept)))
+}
+
+/// Runs to the end and returns what was printed to standard output, without the line end.
+pub fn stdout_of(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("{command:?} does not start"))?;
+    anyhow::ensure!(output.status.success(), "{command:?} ended with {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
+}
+
+/// Runs for at most `limit`. Returns the status, or `None` after the limit, and everything that was printed.
+pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{command:?} does not start"))?;
+    let readers = [
+        collect(child.stdout.take().expect("it is piped")),
+        collect(child.stderr.take().expect("it is piped")),
+    ];
+    let status = child.wait_timeout(limit)?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    let texts = readers.map(|reader| reader.join().unwrap_or_default());
+    Ok((status, texts.concat()))
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth showing.
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_users_own_cargo_settings_stay() {
+        for name in ["CARGO", "CARGO_PKG_NAME", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
+            assert!(is_for_the_host(name), "{name}");
+        }
+        for name in ["CARGO_HOME", "CARGO_NET_OFFLINE", "PATH", "CARGOT"] {
+            assert!(!is_for_the_host(name), "{name}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_program_that_hangs_is_stopped() {
+        let limit = Duration::from_millis(100);
+        let started = std::time::Instant::now();
+        let (status, _) = run_limited(Command::new("sleep").arg("60"), limit).unwrap();
+        assert!(status.is_none() && started.elapsed() < Duration::from_secs(30));
+        let (status, text) = run_limited(Command::new("echo").arg("word"), limit * 100).unwrap();
+        assert!(status.unwrap().success());
+        assert_eq!(text, "word\n");
+    }
+}

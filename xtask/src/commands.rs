@@ -1,0 +1,238 @@
+//! One function per command.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use allotment_cli::boards::{Board, Boards, Runner};
+use allotment_cli::table;
+use anyhow::{Context, Result};
+
+use crate::runner::Outcome;
+use crate::size::{self, Size};
+use crate::toolchain::Toolchain;
+use crate::{Setup, firmware, runner, toolchain, tools};
+
+/// One of each kind of target that the library supports.
+const LIBRARY_TARGETS: [&str; 5] = [
+    "thumbv6m-none-eabi",
+    "thumbv7em-none-eabihf",
+    "riscv32imc-unknown-none-elf",
+    "riscv32imac-unknown-none-elf",
+    "wasm32-unknown-unknown",
+];
+
+/// Sets of the library's features that need no operating system.
+const LIBRARY_FEATURES: [&str; 3] = ["", "critical-section", "critical-section,defmt"];
+
+/// `run [BOARD]`: exits with the firmware's status.
+pub fn run(setup: &Setup, name: Option<&str>, limit: Duration) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let board = boards.get(name.unwrap_or(&boards.default))?;
+    let toolchain = toolchain::find(&[&board.target], setup)?;
+    let (outcome, _) = build_and_run(board, &toolchain, setup, limit)?;
+    match outcome.failure {
+        Some(failure) => eprintln!("xtask: {} failed: {failure}", board.name),
+        None => println!("{}: passed", board.name),
+    }
+    Ok(ExitCode::from(outcome.status))
+}
+
+/// `run --all`: every board that can be run here, and one table.
+pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let boards: Vec<&Board> = boards.iter().filter(|board| runner::program(board).is_some()).collect();
+    let toolchain = toolchain::find(&targets_of(&boards), setup)?;
+
+    let mut failed = Vec::new();
+    let mut rows = Vec::new();
+    for board in boards {
+        println!("\n{}: {}", board.name, board.title);
+        // One board that does not build must not hide the results of the others.
+        let (outcome, size) = match build_and_run(board, &toolchain, setup, limit) {
+            Ok((outcome, size)) => (outcome, Some(size)),
+            Err(error) => {
+                let failure = Some(format!("{error:#}"));
+                (Outcome { status: 1, failure, summary: None }, None)
+            }
+        };
+        if outcome.failure.is_some() {
+            failed.push(board.name.as_str());
+        }
+        rows.push(row(board, &outcome, size));
+    }
+    let header = [
+        "board",
+        "core",
+        "text B",
+        "static RAM B",
+        "high-water mark B",
+        "largest free B",
+        "worst fragmentation",
+        "result",
+    ];
+    println!("\n{}", table::render(header, rows, &[2, 3, 4, 5, 6]));
+    conclude(&failed)
+}
+
+/// Names the boards that failed.
+fn conclude(failed: &[&str]) -> Result<ExitCode> {
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("xtask: failed: {}", failed.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+fn row(board: &Board, outcome: &Outcome, size: Option<Size>) -> [String; 8] {
+    let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
+    let summary = outcome.summary.as_ref();
+    let static_ram = size.and_then(|size| size.static_ram).or(summary.and_then(|s| s.static_ram));
+    [
+        board.name.clone(),
+        board.core.clone(),
+        number(size.map(|size| size.text)),
+        number(static_ram),
+        number(summary.map(|summary| summary.peak)),
+        number(summary.map(|summary| summary.largest_free)),
+        summary.map_or("-".into(), |summary| {
+            let thousandths = summary.worst_fragmentation;
+            format!("{}.{} %", thousandths / 10, thousandths % 10)
+        }),
+        outcome.failure.clone().unwrap_or_else(|| "passed".into()),
+    ]
+}
+
+fn build_and_run(
+    board: &Board,
+    toolchain: &Toolchain,
+    setup: &Setup,
+    limit: Duration,
+) -> Result<(Outcome, Size)> {
+    // First, since it is what may be missing, and building takes longer.
+    let program = runner::need(board, setup)?;
+    let (file, size) = build(board, toolchain)?;
+    Ok((runner::run(board, &program, &file, limit)?, size))
+}
+
+fn build(board: &Board, toolchain: &Toolchain) -> Result<(std::path::PathBuf, Size)> {
+    let file = firmware::build(board, toolchain)?;
+    let bytes = fs::read(&file).with_context(|| format!("{}", file.display()))?;
+    let size = size::of(&bytes).with_context(|| format!("{}", file.display()))?;
+    Ok((file, size))
+}
+
+/// `link [BOARD]`: builds without running.
+pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let chosen: Vec<&Board> = match name {
+        Some(name) => vec![boards.get(name)?],
+        None => boards.iter().filter(|board| all || board.runner == Runner::LinkOnly {}).collect(),
+    };
+    if chosen.is_empty() {
+        println!("every board can be run here: there is nothing that is only linked");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let toolchain = toolchain::find(&targets_of(&chosen), setup)?;
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
+    for board in chosen {
+        let (size, result) = match build(board, &toolchain) {
+            Ok((_, size)) => (Some(size), "linked".into()),
+            Err(error) => (None, format!("{error:#}")),
+        };
+        if size.is_none() {
+            failed.push(board.name.as_str());
+        }
+        let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
+        rows.push([
+            board.name.clone(),
+            board.core.clone(),
+            number(size.map(|size| size.text)),
+            board.flash.0.to_string(),
+            number(size.and_then(|size| size.static_ram)),
+            board.ram.0.to_string(),
+            result,
+        ]);
+    }
+    let header = ["board", "core", "text B", "of flash B", "static RAM B", "of RAM B", "result"];
+    println!("{}", table::render(header, rows, &[2, 3, 4, 5]));
+    conclude(&failed)
+}
+
+/// `boards`: the list, and what running each would have to install.
+pub fn boards(setup: &Setup) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let mut rows = Vec::new();
+    for board in boards.iter() {
+        let mut missing = Vec::new();
+        if toolchain::lacks(&board.target, setup)? {
+            missing.push("compiler for the target".to_owned());
+        }
+        missing.extend(runner::program(board).filter(|program| tools::find(program).is_none()));
+        let missing = if missing.is_empty() { "nothing".into() } else { missing.join(", ") };
+        rows.push([
+            board.name.clone(),
+            board.core.clone(),
+            board.target.clone(),
+            board.flash.to_string(),
+            board.ram.to_string(),
+            board.runner.to_string(),
+            missing,
+        ]);
+    }
+    let header = ["board", "core", "target", "flash", "RAM", "runs in", "missing"];
+    println!("{}", table::render(header, rows, &[3, 4]));
+    println!("`cargo xtask run BOARD` installs what is missing; the default is {}.", boards.default);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `lint`: clippy over all firmware.
+pub fn lint(setup: &Setup) -> Result<ExitCode> {
+    let boards = Boards::embedded();
+    let boards: Vec<&Board> = boards.iter().collect();
+    let toolchain = toolchain::find(&targets_of(&boards), setup)?;
+    toolchain.need_clippy(setup)?;
+    let mut failed = Vec::new();
+    for board in boards {
+        let status = firmware::cargo(board, &toolchain, "clippy")
+            .args(["--", "--deny", "warnings"])
+            .status()
+            .context("cargo does not start")?;
+        println!("{}: {}", board.name, if status.success() { "clean" } else { "has warnings" });
+        if !status.success() {
+            failed.push(board.name.as_str());
+        }
+    }
+    conclude(&failed)
+}
+
+/// `check-targets`: the library alone, for every kind of target.
+pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
+    let toolchain = toolchain::find(&LIBRARY_TARGETS, setup)?;
+    let mut rows = Vec::new();
+    let mut failed = false;
+    for target in LIBRARY_TARGETS {
+        for features in LIBRARY_FEATURES {
+            let mut cargo = toolchain.cargo("build");
+            cargo.current_dir(firmware::root()).args(["--quiet", "--locked"]);
+            cargo.args(["--package", "allotment", "--no-default-features"]);
+            cargo.args(["--target", target, "--features", features]);
+            let built = cargo.status().context("cargo does not start")?.success();
+            failed |= !built;
+            let features = if features.is_empty() { "none" } else { features };
+            let result = if built { "built" } else { "failed" };
+            rows.push([target.into(), features.into(), result.into()]);
+        }
+    }
+    println!("{}", table::render(["target", "features", "result"], rows, &[]));
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The targets of `boards`, each once.
+fn targets_of<'b>(boards: &[&'b Board]) -> Vec<&'b str> {
+    let mut targets: Vec<&str> = boards.iter().map(|board| board.target.as_str()).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    targets
+}

@@ -1,0 +1,53 @@
+//! A board's program: how it is built and where it ends up.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use allotment_cli::boards::{Board, Runner};
+use anyhow::{Context, Result};
+
+use crate::toolchain::Toolchain;
+
+/// Log messages of this level and above are compiled in.
+const LOG_LEVEL: &str = "info";
+
+/// The project's root folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is one folder below it")
+}
+
+/// The folder of a board.
+pub fn folder(board: &Board) -> PathBuf {
+    root().join("boards").join(&board.name)
+}
+
+/// `cargo COMMAND` for the program of `board`.
+pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
+    let mut cargo = toolchain.cargo(command);
+    // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with
+    // others.
+    cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
+    cargo.args(["--quiet", "--release", "--locked", "--package", &board.name]);
+    cargo.args(["--target", &board.target]).arg("--target-dir").arg(target_folder());
+    if !board.features.is_empty() {
+        cargo.arg("--features").arg(board.features.join(","));
+    }
+    cargo
+}
+
+/// Builds the program of `board` and returns its path.
+pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
+    eprintln!("xtask: building {} for {}", board.name, board.target);
+    let status = cargo(board, toolchain, "build").status().context("cargo does not start")?;
+    anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
+
+    let file = match board.runner {
+        Runner::Node { .. } => format!("{}.wasm", board.name.replace('-', "_")),
+        _ => board.name.clone(),
+    };
+    Ok(target_folder().join(&board.target).join("release").join(file))
+}
+
+fn target_folder() -> PathBuf {
+    root().join("boards/target")
+}

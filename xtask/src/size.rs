@@ -1,0 +1,113 @@
+//! How much memory a program takes before it runs.
+
+use anyhow::{Context, Result};
+use object::{Object, ObjectSection, SectionFlags, elf};
+
+/// Bytes that a program takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Code and constants.
+    pub text: u64,
+    /// Variables, zeroed or not. The arena of a static heap is among them; the stack is not. `None` where the
+    /// file does not tell.
+    pub static_ram: Option<u64>,
+}
+
+/// The size of the ELF or WebAssembly file in `bytes`.
+pub fn of(bytes: &[u8]) -> Result<Size> {
+    if bytes.starts_with(WASM_MAGIC) {
+        let text = wasm_code(bytes).context("the WebAssembly module is cut off")?;
+        return Ok(Size { text, static_ram: None });
+    }
+    let file = object::File::parse(bytes)?;
+    let (mut text, mut static_ram) = (0, 0);
+    for section in file.sections() {
+        let SectionFlags::Elf { sh_flags } = section.flags() else {
+            continue;
+        };
+        // Log strings and debug information are not loaded; some linker scripts make sections of the memory
+        // that is left.
+        let reserved = matches!(section.name(), Ok(".stack" | ".heap"));
+        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || reserved {
+            continue;
+        }
+        if sh_flags & u64::from(elf::SHF_WRITE) == 0 {
+            text += section.size();
+        } else {
+            static_ram += section.size();
+        }
+    }
+    Ok(Size { text, static_ram: Some(static_ram) })
+}
+
+const WASM_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
+const WASM_CODE: u8 = 10;
+const WASM_DATA: u8 = 11;
+
+/// Bytes in the code and data sections.
+fn wasm_code(bytes: &[u8]) -> Option<u64> {
+    let mut rest = bytes.get(WASM_MAGIC.len()..)?;
+    let mut total = 0;
+    while let Some((&id, after)) = rest.split_first() {
+        let (length, body) = leb128(after)?;
+        if matches!(id, WASM_CODE | WASM_DATA) {
+            total += length;
+        }
+        rest = body.get(usize::try_from(length).ok()?..)?;
+    }
+    Some(total)
+}
+
+/// An unsigned 32-bit LEB128 number, and what follows it.
+fn leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let mut value = 0;
+    for (n, byte) in bytes.iter().enumerate().take(5) {
+        value |= u64::from(byte & 0x7f) << (7 * n);
+        if byte & 0x80 == 0 {
+            return Some((value, &bytes[n + 1..]));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use object::write::{Object, StandardSection};
+    use object::{Architecture, BinaryFormat, Endianness, SectionKind};
+
+    use super::*;
+
+    #[test]
+    fn sections_are_counted_by_where_they_live() {
+        let mut file = Object::new(BinaryFormat::Elf, Architecture::Arm, Endianness::Little);
+        let mut add = |section, bytes: &[u8]| {
+            let id = file.section_id(section);
+            file.append_section_data(id, bytes, 4);
+        };
+        add(StandardSection::Text, &[0; 100]);
+        add(StandardSection::ReadOnlyData, &[0; 20]);
+        add(StandardSection::Data, &[1; 8]);
+        let bss = file.section_id(StandardSection::UninitializedData);
+        file.append_section_bss(bss, 4096, 8);
+        let debug = file.add_section(Vec::new(), b".debug_str".to_vec(), SectionKind::Debug);
+        file.append_section_data(debug, &[0; 999], 1);
+
+        let stack = file.add_section(Vec::new(), b".stack".to_vec(), SectionKind::UninitializedData);
+        file.append_section_bss(stack, 1 << 16, 8);
+
+        let size = of(&file.write().unwrap()).unwrap();
+        assert_eq!(size, Size { text: 120, static_ram: Some(4104) });
+    }
+
+    #[test]
+    fn code_and_data_of_a_module_are_counted() {
+        let mut module = WASM_MAGIC.to_vec();
+        module.extend([0, 3, 1, b'x', 9]); // a custom section
+        module.extend([WASM_CODE, 0x80 | 2, 1]); // 130 bytes, in two digits
+        module.extend([0; 130]);
+        module.extend([WASM_DATA, 5, 0, 0, 0, 0, 0]);
+        assert_eq!(of(&module).unwrap(), Size { text: 135, static_ram: None });
+        module.pop();
+        assert!(of(&module).is_err());
+    }
+}
