@@ -311,7 +311,10 @@ fn regions_that_do_not_fit_the_index_are_refused() {
     assert!(matches!(claim::<Bump>(1 << 40), Err(RegionError::TooLarge { .. })));
     type Small = Tlsf<InBand<u32>, { table_rows::<8>(64 * 1024, 8) }, 8>;
     assert!(matches!(claim::<Small>(256 * 1024), Err(RegionError::TooLarge { .. })));
-    assert_eq!(claim::<Tlsf>(usize::MAX - 0x1000), Err(RegionError::TooLarge { max: Tlsf::<InBand<u32>>::MAX_REGION }));
+    assert_eq!(
+        claim::<Tlsf>(usize::MAX - 0x1000),
+        Err(RegionError::TooLarge { max: Tlsf::<InBand<u32>>::MAX_REGION })
+    );
     // A side table never touches the memory: half a TiB in granules of 512 bytes.
     #[cfg(feature = "alloc")]
     {

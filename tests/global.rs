@@ -11,7 +11,10 @@ fn a_program_lives_on_the_heap() {
     let before = HEAP.used();
     let mut index = BTreeMap::new();
     for number in 0..20_000u32 {
-        index.insert(format!("key {}", number.wrapping_mul(2_654_435_761)), vec![number; (number % 50) as usize]);
+        index.insert(
+            format!("key {}", number.wrapping_mul(2_654_435_761)),
+            vec![number; (number % 50) as usize],
+        );
     }
     assert!(HEAP.used() > before + 1_000_000);
     let total: usize = index.values().map(Vec::len).sum();

@@ -93,7 +93,8 @@ mod zeroed {
                 if random.bool() || live.is_empty() {
                     let align = 1 << random.u32(0..9);
                     let layout = Layout::from_size_align(random.usize(1..1_000), align).unwrap();
-                    let block = if random.u32(0..3) == 0 { heap.alloc(layout) } else { heap.alloc_zeroed(layout) };
+                    let block =
+                        if random.u32(0..3) == 0 { heap.alloc(layout) } else { heap.alloc_zeroed(layout) };
                     if block.is_null() {
                         let all = live.drain(..);
                         all.for_each(|(block, layout)| heap.dealloc(block, layout));

@@ -29,7 +29,8 @@ where
             // SAFETY: blocks are live until they are freed here, with their layouts.
             unsafe {
                 if live.len() < 40 && random.bool() {
-                    let layout = Layout::from_size_align(random.usize(1..300), 1 << random.u32(0..6)).unwrap();
+                    let layout =
+                        Layout::from_size_align(random.usize(1..300), 1 << random.u32(0..6)).unwrap();
                     let start = heap.alloc(layout);
                     if !start.is_null() {
                         let tag = random.u8(..);

@@ -57,7 +57,8 @@ mod extending {
                 assert!(size > 59_000 && heap.stats().capacity > size - size / 16 - 512);
                 if P::MONOTONE && P::GENERAL {
                     // Old and new memory are one.
-                    let b = heap.try_allocate(layout(if P::EXACT_LARGEST { 55_000 } else { 16_384 })).unwrap();
+                    let b =
+                        heap.try_allocate(layout(if P::EXACT_LARGEST { 55_000 } else { 16_384 })).unwrap();
                     heap.dealloc(b.as_ptr(), layout(if P::EXACT_LARGEST { 55_000 } else { 16_384 }));
                 }
                 for index in 0..1_000 {

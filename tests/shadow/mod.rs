@@ -59,7 +59,8 @@ impl Backing {
     /// `size` bytes that start `skew` bytes after a page border.
     pub fn new(size: usize, skew: usize) -> Self {
         let bytes = vec![GUARD; size + skew + 3 * PAGE];
-        let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr() + PAGE / 2 * 2 + skew;
+        let start =
+            bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr() + PAGE / 2 * 2 + skew;
         Self { bytes, start, size }
     }
 
@@ -210,7 +211,12 @@ impl<P: Subject> Shadow<P> {
         assert_eq!((stats.failed, stats.largest_failed), (self.failed, self.largest_failed), "failures");
         assert_eq!(stats.capacity, self.capacity, "capacity");
         assert_eq!(stats.free, self.capacity.saturating_sub(self.used), "free");
-        assert!(stats.largest_free <= stats.free, "largest free {} > free {}", stats.largest_free, stats.free);
+        assert!(
+            stats.largest_free <= stats.free,
+            "largest free {} > free {}",
+            stats.largest_free,
+            stats.free
+        );
     }
 
     /// Allocates and fills a block; `None` if the heap says that there is no room.

@@ -26,7 +26,8 @@ pub fn paths() -> Vec<PathBuf> {
     let more = std::env::var_os("ALLOTMENT_TRACES").map(PathBuf::from);
     let mut paths = Vec::new();
     for folder in [Some(own), more].into_iter().flatten() {
-        let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        let entries =
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
         paths.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.ends_with(".trace.zst") || name.ends_with(".trace")
@@ -57,7 +58,8 @@ pub fn parse(name: String, text: &str) -> Result<Trace, String> {
         let bad = |what: &str| format!("line {}: {what}: {event:?}", line + 1);
         let mut words = event.split_whitespace();
         let Some(kind) = words.next().filter(|word| !word.starts_with('#')) else { continue };
-        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or(bad("number expected"));
+        let mut number =
+            || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or(bad("number expected"));
         let id = number()?;
         if id >= sizes.len() {
             sizes.resize(id + 1, None);
