@@ -83,7 +83,7 @@ mod zeroed {
         let size = 60_000;
         let mut memory = vec![0u64; size / 8];
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = Heap::<P, Unsync>::empty();
+        let heap = shadow::empty::<P>(100_000);
         // SAFETY: the memory outlives the heap and is zero; blocks are used and freed as allocated.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
@@ -200,7 +200,7 @@ mod collections {
     use allocator_api2::vec::Vec;
 
     fn run<P: Subject>(_: PhantomData<P>) {
-        let heap = Heap::<P, Unsync>::empty();
+        let heap = shadow::empty::<P>(100_000);
         let mut backing = Backing::new(100_000, 0);
         // SAFETY: the backing outlives the heap.
         unsafe { heap.claim(backing.region()).unwrap() };

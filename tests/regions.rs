@@ -30,7 +30,7 @@ mod extending {
         for skew in [0, 1, 7, 100] {
             let mut backing = Backing::new(60_000, skew);
             let (first, _) = split(backing.region(), 5_000);
-            let heap = Heap::<P, Unsync>::empty();
+            let heap = shadow::empty::<P>(100_000);
             // SAFETY: the backing outlives the heap, and each extension follows the last.
             unsafe {
                 heap.claim(first).unwrap();
@@ -139,7 +139,7 @@ fn blocks_never_cross_a_border() {
     fn check<P: Subject>() {
         let mut backing = Backing::new(8_192, 0);
         let (low, high) = split(backing.region(), 4_096);
-        let heap = Heap::<P, Unsync>::empty();
+        let heap = shadow::empty::<P>(100_000);
         // SAFETY: the backing outlives the heap.
         unsafe {
             heap.claim(low).unwrap();

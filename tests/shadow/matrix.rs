@@ -1,14 +1,28 @@
 //! The placements and metadata that every test runs over.
 
 use super::Subject;
+use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, table_rows};
-use allotment::{Buddy, Bump, Slab, Tlsf};
+use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, Space, table_rows};
+use allotment::{Buddy, Bump, Heap, Slab, Tlsf};
 
 /// What the tests need to know of metadata.
 pub trait SubjectMeta: Meta {
     const REGIONS: usize;
     const MAPPED: bool = false;
+    /// See [`Subject::equip`].
+    fn equip(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+}
+
+/// What [`Subject::equip`] does for a placement over any metadata.
+fn equip<S: Space>(heap: &Heap<S, Unsync>, bytes: usize)
+where
+    S::Meta: SubjectMeta,
+{
+    // SAFETY: the heap has no regions yet.
+    unsafe { heap.with_placement(|placement| placement.meta_mut().equip(bytes)) }
 }
 
 impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for InBand<I, G, R> {
@@ -18,6 +32,13 @@ impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for
 impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for SideTable<I, G, R> {
     const REGIONS: usize = R;
     const MAPPED: bool = true;
+
+    #[cfg(not(feature = "alloc"))]
+    fn equip(&mut self, bytes: usize) {
+        let slots = (bytes / 16 + 64).min(60_000);
+        let slots = vec![allotment::meta::NodeSlot::EMPTY; slots].leak();
+        assert!(self.provide(slots).is_ok());
+    }
 }
 
 fn rounded<M: Meta>(size: usize) -> usize {
@@ -35,6 +56,10 @@ const fn limit<M: Meta>() -> usize {
 }
 
 impl<M: SubjectMeta, F: Fit<M>> Subject for Coalescing<M, F> {
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        equip(heap, bytes);
+    }
+
     fn taken(size: usize, _align: usize) -> usize {
         rounded::<M>(size)
     }
@@ -45,6 +70,10 @@ impl<M: SubjectMeta, F: Fit<M>> Subject for Coalescing<M, F> {
 }
 
 impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        equip(heap, bytes);
+    }
+
     fn taken(size: usize, align: usize) -> usize {
         rounded::<M>(size).max(align).next_power_of_two()
     }
@@ -59,6 +88,10 @@ impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
 }
 
 impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        equip(heap, bytes);
+    }
+
     fn taken(size: usize, align: usize) -> usize {
         let fits = |class: &&usize| rounded::<M>(**class) >= rounded::<M>(size) && align <= M::GRANULE;
         C::SIZES.iter().find(fits).map_or(rounded::<M>(size), |&class| rounded::<M>(class))
@@ -72,6 +105,10 @@ impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
 }
 
 impl<M: SubjectMeta> Subject for Bump<M> {
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        equip(heap, bytes);
+    }
+
     fn taken(size: usize, _align: usize) -> usize {
         rounded::<M>(size)
     }

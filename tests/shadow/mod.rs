@@ -40,8 +40,20 @@ pub trait Subject: Placement {
     const SLACK: f64 = 1.5;
     /// Whether requests of every size that fits can be served.
     const GENERAL: bool = true;
+    /// Gives a heap for `bytes` bytes what it needs before it gets them: nodes, for a side table that
+    /// cannot grow.
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        let _ = (heap, bytes);
+    }
     /// Whether every double free is found.
     const FINDS_DOUBLE_FREES: bool = false;
+}
+
+/// A heap that is ready for `bytes` bytes of memory.
+pub fn empty<P: Subject>(bytes: usize) -> Heap<P, Unsync> {
+    let heap = Heap::empty();
+    P::equip(&heap, bytes);
+    heap
 }
 
 /// Memory of any start and size, surrounded by bytes that nobody may write.
@@ -124,7 +136,7 @@ impl<P: Subject> Shadow<P> {
     /// A heap over regions with these sizes and skews.
     pub fn new(regions: &[(usize, usize)]) -> Self {
         let mut shadow = Self {
-            heap: Heap::empty(),
+            heap: empty(regions.iter().map(|region| region.0).sum::<usize>().max(200_000)),
             backing: Vec::new(),
             live: BTreeMap::new(),
             used: 0,

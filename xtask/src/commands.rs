@@ -23,7 +23,12 @@ const LIBRARY_TARGETS: [&str; 5] = [
 ];
 
 /// Sets of the library's features that need no operating system.
-const LIBRARY_FEATURES: [&str; 3] = ["", "critical-section", "critical-section,defmt"];
+const LIBRARY_FEATURES: [&str; 4] = [
+    "",
+    "critical-section",
+    "critical-section,defmt",
+    "critical-section,spin,lock_api,allocator-api2,alloc,linked-list,buddy-system",
+];
 
 /// `run [BOARD]`: exits with the firmware's status.
 pub fn run(setup: &Setup, name: Option<&str>, limit: Duration) -> Result<ExitCode> {
@@ -225,6 +230,15 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
             rows.push([target.into(), features.into(), result.into()]);
         }
     }
+    // A program without a global allocator must link: nothing of the library may ask for one.
+    let target = LIBRARY_TARGETS[1];
+    let mut cargo = toolchain.cargo("build");
+    cargo.current_dir(firmware::root().join("boards")).args(["--quiet", "--locked", "--release"]);
+    cargo.args(["--package", "plain-value", "--target", target]);
+    let linked = cargo.status().context("cargo does not start")?.success();
+    failed |= !linked;
+    let result = if linked { "linked" } else { "failed" };
+    rows.push([target.into(), "examples/plain_value".into(), result.into()]);
     println!("{}", table::render(["target", "features", "result"], rows, &[]));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
