@@ -77,30 +77,22 @@ struct State<P, S> {
 impl<P: Placement, S: Statistics> State<P, S> {
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        match self.placement.allocate(layout) {
-            Some(grant) => {
+        loop {
+            if let Some(grant) = self.placement.allocate(layout) {
                 self.statistics.allocated(grant.size);
-                Some(grant)
+                return Some(grant);
             }
-            None => self.allocate_late(layout),
+            // Nothing fits, but there may be memory that has not been claimed yet.
+            if !self.settle() {
+                self.statistics.failed(layout.size());
+                return None;
+            }
         }
-    }
-
-    /// What is left when nothing fits: memory that has not been claimed yet.
-    #[cold]
-    #[inline(never)]
-    fn allocate_late(&mut self, layout: Layout) -> Option<Grant> {
-        let claimed = self.settle();
-        let grant = if claimed { self.placement.allocate(layout) } else { None };
-        match grant {
-            Some(grant) => self.statistics.allocated(grant.size),
-            None => self.statistics.failed(layout.size()),
-        }
-        grant
     }
 
     /// Claims memory that is pending. Returns whether there was any.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     fn settle(&mut self) -> bool {
         let Some(region) = self.pending.take() else { return false };
         // SAFETY: `Pending` gives its memory away once.

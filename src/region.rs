@@ -102,8 +102,10 @@ pub struct Record {
     pub(crate) len: usize,
     /// Granules from this index on were never handed out and are still zero. `Bump`'s top.
     pub(crate) mark: usize,
-    /// The memory as it was claimed.
-    pub(crate) raw: Region,
+    /// Where the word of edge bits that holds bit 0 would be; null if none are kept.
+    pub(crate) edges: *mut usize,
+    /// The memory as it was claimed: address and size.
+    pub(crate) raw: (*mut u8, usize),
 }
 
 impl Record {
@@ -112,8 +114,21 @@ impl Record {
         first: 0,
         len: 0,
         mark: 0,
-        raw: Region { start: NonNull::dangling(), size: 0, zeroed: false },
+        edges: ptr::null_mut(),
+        raw: (ptr::null_mut(), 0),
     };
+
+    /// One past the claimed memory.
+    pub(crate) fn raw_end(&self) -> usize {
+        self.raw.0.addr() + self.raw.1
+    }
+
+    /// The claimed memory.
+    pub(crate) fn region(&self) -> Region {
+        // A region was made of an address that is not null.
+        let start = NonNull::new(self.raw.0).unwrap_or(NonNull::dangling());
+        Region::new(start, self.raw.1)
+    }
 
     /// One past the last granule.
     pub(crate) const fn end(&self) -> usize {
@@ -154,8 +169,20 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         self.table.get(..self.count).unwrap_or(&[])
     }
 
-    pub(crate) fn record_mut(&mut self, region: usize) -> &mut Record {
-        &mut self.table[..self.count][region]
+    /// The region in `slot`, which must be one.
+    #[inline(always)]
+    pub(crate) fn record(&self, slot: usize) -> &Record {
+        debug_assert!(slot < self.count);
+        // SAFETY: slots are positions in the table.
+        unsafe { self.table.get_unchecked(slot) }
+    }
+
+    /// The region in `slot`, which must be one.
+    #[inline(always)]
+    pub(crate) fn record_mut(&mut self, slot: usize) -> &mut Record {
+        debug_assert!(slot < self.count);
+        // SAFETY: slots are positions in the table.
+        unsafe { self.table.get_unchecked_mut(slot) }
     }
 
     /// The slot of the region that holds granule `index`, which must be in one.
@@ -164,6 +191,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         if R == 1 || self.table[0].contains(index) { 0 } else { self.slot_of_other(index) }
     }
 
+    #[cold]
+    #[inline(never)]
     fn slot_of_other(&self, index: usize) -> usize {
         self.records().iter().position(|record| record.contains(index)).unwrap_or(0)
     }
@@ -172,7 +201,6 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     #[inline(always)]
     pub(crate) fn of(&self, index: usize) -> &Record {
         let slot = self.slot_of(index);
-        debug_assert!(slot < R);
         // SAFETY: `slot_of` returns 0 or a position in the table.
         unsafe { self.table.get_unchecked(slot) }
     }
@@ -232,14 +260,15 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         let place = self.free_place(len + 2, spacing, limit).ok_or(RegionError::IndexSpace)?;
         let first = place + 1;
         let slot = self.count;
-        self.table[slot] = Record {
+        self.count += 1;
+        *self.record_mut(slot) = Record {
             base: start.wrapping_sub(first << Self::SHIFT),
             first,
             len,
             mark: if raw.zeroed { first } else { first + len },
-            raw,
+            edges: ptr::null_mut(),
+            raw: (raw.start.as_ptr(), raw.size),
         };
-        self.count += 1;
         Ok(slot)
     }
 
@@ -250,11 +279,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let start = raw.start.addr().get();
         let end = start.checked_add(raw.size).ok_or(RegionError::Overlap)?;
-        let overlaps = self.records().iter().any(|record| {
-            let other = record.raw.start.addr().get();
-            start < other + record.raw.size && other < end
-        });
-        if overlaps { Err(RegionError::Overlap) } else { Ok(()) }
+        let overlaps = |record: &Record| start < record.raw_end() && record.raw.0.addr() < end;
+        if self.records().iter().any(overlaps) { Err(RegionError::Overlap) } else { Ok(()) }
     }
 
     /// A multiple of `spacing` with `room` free indices behind it, none of them above `limit`.
@@ -262,6 +288,9 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     /// In a wide space the middle of the largest gap is taken where it fits, so that both neighbours
     /// can be extended later. A narrow one is packed, lest small regions keep a large one out.
     fn free_place(&self, room: usize, spacing: usize, limit: usize) -> Option<usize> {
+        if R == 1 {
+            return (room <= limit + 1).then_some(0);
+        }
         let mut best: Option<(usize, usize)> = None;
         let starts = core::iter::once(0)
             .chain(self.records().iter().map(|record| (record.end() + 1).next_multiple_of(spacing)));
@@ -288,7 +317,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     /// Granules that the region in `slot` may have at most before it meets its neighbour in the
     /// index space or `limit`.
     pub(crate) fn room(&self, slot: usize, limit: usize) -> usize {
-        let record = &self.records()[slot];
+        let record = self.record(slot);
         let end = self
             .records()
             .iter()
@@ -301,16 +330,28 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Slot of the region whose claimed memory starts at `start`.
     pub(crate) fn slot_at(&self, start: *mut u8) -> Option<usize> {
-        self.records().iter().position(|record| record.raw.start.as_ptr() == start)
+        self.records().iter().position(|record| record.raw.0 == start)
     }
 
     /// Takes the region in `slot` out of the table; the last one moves into its slot.
     pub(crate) fn remove(&mut self, slot: usize) -> Region {
-        let raw = self.records()[slot].raw;
+        let raw = self.record(slot).region();
+        let last = *self.record(self.count - 1);
+        *self.record_mut(slot) = last;
+        *self.record_mut(self.count - 1) = Record::NONE;
         self.count -= 1;
-        self.table[slot] = self.table[self.count];
-        self.table[self.count] = Record::NONE;
         raw
+    }
+
+    /// The region that starts at `start`, as it is when it has been lengthened by `more` bytes.
+    pub(crate) fn lengthened(&self, start: *mut u8, more: usize) -> Result<(usize, Region), RegionError> {
+        let slot = self.slot_at(start).ok_or(RegionError::Unknown)?;
+        let old = self.record(slot).region();
+        let raw = Region { size: old.size.checked_add(more).ok_or(RegionError::Overlap)?, ..old };
+        let from = raw.start.addr().get();
+        let end = from.checked_add(raw.size).ok_or(RegionError::Overlap)?;
+        let reaches = |other: &Record| (from + 1..end).contains(&other.raw.0.addr());
+        if self.records().iter().any(reaches) { Err(RegionError::Overlap) } else { Ok((slot, raw)) }
     }
 }
 

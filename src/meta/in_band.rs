@@ -32,8 +32,6 @@ use core::ptr;
 /// `REGIONS` is how many regions the heap can have; with one, look-ups of the region compile away.
 pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS> {
     regions: Regions<REGIONS, GRANULE>,
-    /// Per region: where the word of edge bits that holds bit 0 would be.
-    edges: [*mut usize; REGIONS],
     index: PhantomData<I>,
 }
 
@@ -42,6 +40,66 @@ pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_RE
 unsafe impl<I, const G: usize, const R: usize> Send for InBand<I, G, R> {}
 
 const WORD_BITS: usize = usize::BITS as usize;
+
+/// Where the granules of one region are, and their edge bits.
+#[derive(Clone, Copy)]
+struct View<I, const G: usize> {
+    base: *mut u8,
+    edges: *mut usize,
+    index: PhantomData<I>,
+}
+
+impl<I: Index, const G: usize> View<I, G> {
+    /// Word number `word` of granule `offset`.
+    #[inline(always)]
+    fn word(&self, offset: usize, word: usize) -> *mut I {
+        self.base.wrapping_add(offset * G).cast::<I>().wrapping_add(word)
+    }
+
+    /// The last word of granule `offset`.
+    #[inline(always)]
+    fn tail(&self, offset: usize) -> *mut I {
+        self.word(offset, G / size_of::<I>() - 1)
+    }
+
+    #[inline(always)]
+    unsafe fn is_edge(&self, offset: usize) -> bool {
+        // SAFETY: the bits of a region cover its granules and one guard on each side, and the
+        // caller passes an index among them.
+        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) & (1 << (offset % WORD_BITS)) != 0 }
+    }
+
+    #[inline(always)]
+    unsafe fn set_edge(&self, offset: usize) {
+        // SAFETY: as in `is_edge`; the bits belong to the metadata alone.
+        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) |= 1 << (offset % WORD_BITS) }
+    }
+
+    #[inline(always)]
+    unsafe fn clear_edge(&self, offset: usize) {
+        // SAFETY: as in `is_edge`; the bits belong to the metadata alone.
+        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) &= !(1 << (offset % WORD_BITS)) }
+    }
+
+    /// Writes the lengths of a free block of `len` granules at `offset`; the links come later.
+    #[inline(always)]
+    unsafe fn write_len(&self, offset: usize, len: usize, tag: usize) {
+        // SAFETY: the granules belong to a free block of the metadata, whose memory is ours to
+        // write; the claimed region is aligned to a granule, which is aligned for `I`.
+        unsafe {
+            if G < 4 * size_of::<I>() {
+                // A stale tag from an earlier life of this granule must not be seen.
+                *self.word(offset, 0) = I::new(tag);
+                if tag != 0 {
+                    *self.word(offset, 1) = I::new(tag);
+                    return;
+                }
+            }
+            *self.word(offset, 2) = I::new(len);
+            *self.tail(offset + len - 1) = I::new(len);
+        }
+    }
+}
 
 impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     /// Whether a granule is too small for four words, so that one-granule blocks are tagged.
@@ -55,67 +113,17 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     /// The highest index that fits a link beside the tag.
     const LIMIT: usize = if Self::SLIVERS { I::MAX >> 1 } else { I::MAX };
 
-    /// Word number `word` of granule `offset`.
+    /// The region of granule `offset`, looked up once for all that is done there.
     #[inline(always)]
-    fn word(&self, offset: usize, word: usize) -> *mut I {
-        self.regions.address(offset).cast::<I>().wrapping_add(word)
+    fn view(&self, offset: usize) -> View<I, G> {
+        let record = self.regions.of(offset);
+        View { base: record.base, edges: record.edges, index: PhantomData }
     }
 
-    /// The last word of granule `offset`.
+    /// The tag of the links of a block of `len` granules.
     #[inline(always)]
-    fn tail(&self, offset: usize) -> *mut I {
-        self.word(offset, G / size_of::<I>() - 1)
-    }
-
-    /// The word that holds the edge bit of granule `offset` of the region in `slot`, and its mask.
-    #[inline(always)]
-    fn edge(&self, slot: usize, offset: usize) -> (*mut usize, usize) {
-        debug_assert!(slot < R);
-        // SAFETY: `Regions::slot_of` returns slots below R.
-        let base = unsafe { *self.edges.get_unchecked(slot) };
-        (base.wrapping_add(offset / WORD_BITS), 1 << (offset % WORD_BITS))
-    }
-
-    #[inline(always)]
-    unsafe fn is_edge(&self, slot: usize, offset: usize) -> bool {
-        let (word, mask) = self.edge(slot, offset);
-        // SAFETY: the bits of a region cover its granules and one guard on each side, and the
-        // caller passes an index among them.
-        unsafe { *word & mask != 0 }
-    }
-
-    #[inline(always)]
-    unsafe fn set_edge(&mut self, slot: usize, offset: usize) {
-        let (word, mask) = self.edge(slot, offset);
-        // SAFETY: as in `is_edge`; the bits belong to this metadata alone.
-        unsafe { *word |= mask }
-    }
-
-    #[inline(always)]
-    unsafe fn clear_edge(&mut self, slot: usize, offset: usize) {
-        let (word, mask) = self.edge(slot, offset);
-        // SAFETY: as in `is_edge`; the bits belong to this metadata alone.
-        unsafe { *word &= !mask }
-    }
-
-    /// Writes the lengths of a free block of `len` granules at `offset`; the links come later.
-    #[inline(always)]
-    unsafe fn write_len(&mut self, offset: usize, len: usize) {
-        // SAFETY: the granules belong to a free block of this metadata, whose memory is ours to
-        // write; the claimed region is aligned to a granule, which is aligned for `I`.
-        unsafe {
-            if Self::SLIVERS && len == 1 {
-                *self.word(offset, 0) = I::new(Self::TAG);
-                *self.word(offset, 1) = I::new(Self::TAG);
-            } else {
-                if Self::SLIVERS {
-                    // A stale tag from an earlier life of this granule must not be seen.
-                    *self.word(offset, 0) = I::NIL;
-                }
-                *self.word(offset, 2) = I::new(len);
-                *self.tail(offset + len - 1) = I::new(len);
-            }
-        }
+    fn tag(len: usize) -> usize {
+        if Self::SLIVERS && len == 1 { Self::TAG } else { 0 }
     }
 
     /// Words of edge bits for `len` granules and a guard on each side.
@@ -160,7 +168,7 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
 // the edge bits name, so they stay disjoint and inside; the bits name free blocks only.
 unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
-    const EMPTY: Self = Self { regions: Regions::EMPTY, edges: [ptr::null_mut(); R], index: PhantomData };
+    const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
     const MAX_LEN: usize = Self::LIMIT - 1;
     const EDGE_BITS: bool = true;
@@ -182,31 +190,21 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
             return Err(Self::too_large());
         }
         let slot = self.regions.insert(memory, start, len, WORD_BITS, Self::LIMIT)?;
-        let offset = self.regions.records()[slot].first;
-        self.edges[slot] = ptr::null_mut();
+        let offset = self.regions.record(slot).first;
         if edges {
             let words = Self::edges_at(start, bytes, len);
             // SAFETY: the words lie behind the last granule inside the claimed memory, by `capacity`.
             unsafe { words.write_bytes(0, Self::edge_words(len)) };
-            self.edges[slot] = words.wrapping_sub(offset / WORD_BITS);
+            self.regions.record_mut(slot).edges = words.wrapping_sub(offset / WORD_BITS);
         }
         Ok(Block { offset, len, token: () })
     }
 
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block, RegionError> {
-        let slot = self.regions.slot_at(start).ok_or(RegionError::Unknown)?;
-        let old = self.regions.records()[slot];
-        let raw = Region { size: old.raw.size.checked_add(more).ok_or(RegionError::Overlap)?, ..old.raw };
-        let others = self.regions.records().iter().filter(|other| other.raw.start != raw.start);
-        for other in others {
-            let from = other.raw.start.addr().get();
-            let end = raw.start.addr().get().checked_add(raw.size).ok_or(RegionError::Overlap)?;
-            if from >= raw.start.addr().get() && from < end {
-                return Err(RegionError::Overlap);
-            }
-        }
+        let (slot, raw) = self.regions.lengthened(start, more)?;
+        let old = *self.regions.record(slot);
         let (first, bytes) = Self::trim(raw)?;
-        let with_edges = !self.edges[slot].is_null();
+        let with_edges = !old.edges.is_null();
         let len = Self::capacity(bytes, with_edges);
         if len <= old.len {
             return Err(RegionError::TooSmall);
@@ -217,42 +215,40 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         if len > self.regions.room(slot, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
+        let record = self.regions.record_mut(slot);
         if with_edges {
             let new = Self::edges_at(first, bytes, len);
             let words = Self::edge_words(old.len);
-            let from = self.edges[slot].wrapping_add(old.first / WORD_BITS);
+            let from = old.edges.wrapping_add(old.first / WORD_BITS);
             // SAFETY: both ranges of words lie in the region, the new one ends it; they may overlap,
             // which `copy` allows, and what the copy did not fill is cleared after it.
             unsafe {
                 ptr::copy(from, new, words);
                 new.wrapping_add(words).write_bytes(0, Self::edge_words(len) - words);
             }
-            self.edges[slot] = new.wrapping_sub(old.first / WORD_BITS);
+            record.edges = new.wrapping_sub(old.first / WORD_BITS);
         }
-        let record = self.regions.record_mut(slot);
         record.len = len;
-        record.raw = Region { zeroed: false, ..raw };
+        record.raw = (raw.start.as_ptr(), raw.size);
         // The old edge bits have become granules, so nothing behind the old end is zero for sure.
         record.mark = if with_edges { record.first + len } else { record.mark };
         Ok(Block { offset: old.first + old.len, len: len - old.len, token: () })
     }
 
     unsafe fn forget(&mut self, region: usize) -> Region {
-        let last = self.regions.records().len() - 1;
-        self.edges[region] = self.edges[last];
-        Region { zeroed: false, ..self.regions.remove(region) }
+        self.regions.remove(region)
     }
 
     unsafe fn lend(&mut self, region: usize, _whole: Block) -> usize {
         let record = self.regions.record_mut(region);
         record.mark = record.end();
         let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
-        record.raw.start.addr().get() + record.raw.size - start
+        record.raw_end() - start
     }
 
     unsafe fn restore(&mut self, region: usize) -> Block {
-        let record = self.regions.records()[region];
-        let words = self.edges[region].wrapping_add(record.first / WORD_BITS);
+        let record = *self.regions.record(region);
+        let words = record.edges.wrapping_add(record.first / WORD_BITS);
         // SAFETY: the words are those that `claim` or `extend` placed inside the region, which its
         // borrower no longer uses.
         unsafe { words.write_bytes(0, Self::edge_words(record.len)) };
@@ -289,23 +285,24 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         if address % G != 0 {
             return Err(FreeError::Misaligned);
         }
-        let slot = self.regions.slot_of(offset);
-        if len > self.regions.of(offset).end() - offset {
+        let (record, view) = (self.regions.of(offset), self.view(offset));
+        if len > record.end() - offset {
             return Err(FreeError::Foreign);
         }
         // SAFETY: both granules lie in the region, as was just checked.
-        let free = unsafe { self.is_edge(slot, offset) || self.is_edge(slot, offset + len - 1) };
+        let free = unsafe { view.is_edge(offset) || view.is_edge(offset + len - 1) };
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token: () }) }
     }
 
     #[inline(always)]
     unsafe fn len(&self, id: Id) -> usize {
+        let view = self.view(id);
         // SAFETY: a free block's first granules hold its links and its length (the common rules).
         unsafe {
-            if Self::SLIVERS && (*self.word(id, 0)).get() & Self::TAG != 0 {
+            if Self::SLIVERS && (*view.word(id, 0)).get() & Self::TAG != 0 {
                 return 1;
             }
-            (*self.word(id, 2)).get()
+            (*view.word(id, 2)).get()
         }
     }
 
@@ -317,40 +314,37 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     #[inline(always)]
     unsafe fn next(&self, id: Id) -> Id {
         // SAFETY: a free block starts with its links (the common rules).
-        unsafe { (*self.word(id, 0)).get() & !Self::TAG }
+        unsafe { (*self.view(id).word(id, 0)).get() & !Self::TAG }
     }
 
     #[inline(always)]
     unsafe fn prev(&self, id: Id) -> Id {
         // SAFETY: as for `next`.
-        unsafe { (*self.word(id, 1)).get() & !Self::TAG }
+        unsafe { (*self.view(id).word(id, 1)).get() & !Self::TAG }
     }
 
     #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
-        let word = self.word(id, 0);
+    unsafe fn set_next(&mut self, id: Id, len: usize, to: Id) {
         // SAFETY: as for `next`; the granule is free, hence ours to write.
-        unsafe { *word = I::new(if Self::SLIVERS { (*word).get() & Self::TAG } else { 0 } | to) }
+        unsafe { *self.view(id).word(id, 0) = I::new(Self::tag(len) | to) }
     }
 
     #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
-        let word = self.word(id, 1);
-        // SAFETY: as for `set_next`. A stale tag in a longer block is harmless: only the last word of
-        // a block is asked for it from this side.
-        unsafe { *word = I::new(if Self::SLIVERS { (*word).get() & Self::TAG } else { 0 } | to) }
+    unsafe fn set_prev(&mut self, id: Id, len: usize, to: Id) {
+        // SAFETY: as for `set_next`.
+        unsafe { *self.view(id).word(id, 1) = I::new(Self::tag(len) | to) }
     }
 
     #[inline(always)]
     unsafe fn before(&self, block: Block) -> (Id, usize) {
-        let slot = self.regions.slot_of(block.offset);
+        let view = self.view(block.offset);
         // SAFETY: the bit before a region's first granule is its guard; a set bit means that the
         // granule ends a free block, whose length is in its last word.
         unsafe {
-            if !self.is_edge(slot, block.offset - 1) {
+            if !view.is_edge(block.offset - 1) {
                 return (NIL, 0);
             }
-            let tail = (*self.tail(block.offset - 1)).get();
+            let tail = (*view.tail(block.offset - 1)).get();
             let len = if Self::SLIVERS && tail & Self::TAG != 0 { 1 } else { tail };
             (block.offset - len, len)
         }
@@ -358,11 +352,17 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     #[inline(always)]
     unsafe fn after(&self, block: Block) -> (Id, usize) {
-        let slot = self.regions.slot_of(block.offset);
+        let view = self.view(block.offset);
         let end = block.offset + block.len;
         // SAFETY: the bit after a region's last granule is its guard; a set bit means that the
         // granule starts a free block.
-        unsafe { if self.is_edge(slot, end) { (end, self.len(end)) } else { (NIL, 0) } }
+        unsafe {
+            if !view.is_edge(end) {
+                return (NIL, 0);
+            }
+            let sliver = Self::SLIVERS && (*view.word(end, 0)).get() & Self::TAG != 0;
+            (end, if sliver { 1 } else { (*view.word(end, 2)).get() })
+        }
     }
 
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
@@ -372,17 +372,17 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block, Id) {
-        let slot = self.regions.slot_of(id);
+        let view = self.view(id);
         let end = id + want;
         // SAFETY: all granules named are in the free block, so their bits and words are ours.
         let rest = unsafe {
-            self.clear_edge(slot, id);
+            view.clear_edge(id);
             if want < len {
-                self.set_edge(slot, end);
-                self.write_len(end, len - want);
+                view.set_edge(end);
+                view.write_len(end, len - want, Self::tag(len - want));
                 end
             } else {
-                self.clear_edge(slot, end - 1);
+                view.clear_edge(end - 1);
                 NIL
             }
         };
@@ -392,34 +392,34 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     #[inline(always)]
     unsafe fn join(&mut self, left: (Id, usize), block: Block, right: (Id, usize)) -> Id {
-        let slot = self.regions.slot_of(block.offset);
+        let view = self.view(block.offset);
         let (start, end) = (block.offset - left.1, block.offset + block.len + right.1);
         // SAFETY: the three blocks are adjacent and become free, so their bits and words are ours.
         // Inner edges are cleared before the outer ones are set: in a one-granule block they coincide.
         unsafe {
             if left.0 != NIL {
-                self.clear_edge(slot, block.offset - 1);
+                view.clear_edge(block.offset - 1);
             }
             if right.0 != NIL {
-                self.clear_edge(slot, block.offset + block.len);
+                view.clear_edge(block.offset + block.len);
             }
-            self.set_edge(slot, start);
-            self.set_edge(slot, end - 1);
-            self.write_len(start, end - start);
+            view.set_edge(start);
+            view.set_edge(end - 1);
+            view.write_len(start, end - start, Self::tag(end - start));
         }
         start
     }
 
-    #[inline(always)]
+    #[inline]
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
-        let slot = self.regions.slot_of(id);
+        let view = self.view(id);
         let back = id + front;
         // SAFETY: all granules named are in the free block, so their bits and words are ours.
         unsafe {
-            self.set_edge(slot, back - 1);
-            self.set_edge(slot, back);
-            self.write_len(id, front);
-            self.write_len(back, len - front);
+            view.set_edge(back - 1);
+            view.set_edge(back);
+            view.write_len(id, front, Self::tag(front));
+            view.write_len(back, len - front, Self::tag(len - front));
         }
         back
     }
@@ -443,9 +443,9 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     }
 
     unsafe fn first_free(&self, region: usize) -> Id {
-        let first = self.regions.records()[region].first;
+        let first = self.regions.record(region).first;
         // SAFETY: the first granule of a region has a bit.
-        if unsafe { self.is_edge(region, first) } { first } else { NIL }
+        if unsafe { self.view(first).is_edge(first) } { first } else { NIL }
     }
 
     #[inline(always)]

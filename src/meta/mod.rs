@@ -202,19 +202,20 @@ pub unsafe trait Meta: Sized {
     /// The common rules, and the link was set since the block became free.
     unsafe fn prev(&self, id: Id) -> Id;
 
-    /// Sets the first link of free block `id`.
+    /// Sets the first link of free block `id`. Of its length `len`, only whether it is 1 need be right.
     ///
     /// # Safety
     ///
     /// The common rules.
-    unsafe fn set_next(&mut self, id: Id, to: Id);
+    unsafe fn set_next(&mut self, id: Id, len: usize, to: Id);
 
-    /// Sets the second link of free block `id`.
+    /// Sets the second link of free block `id`. Of its length `len`, only whether it is 1 need be
+    /// right.
     ///
     /// # Safety
     ///
     /// The common rules.
-    unsafe fn set_prev(&mut self, id: Id, to: Id);
+    unsafe fn set_prev(&mut self, id: Id, len: usize, to: Id);
 
     /// The free block that ends where `block` starts, and its length; ([`NIL`], 0) if none.
     ///

@@ -393,7 +393,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
             }
         };
         self.firsts[slot] = I::new(node);
-        let offset = self.regions.records()[slot].first;
+        let offset = self.regions.record(slot).first;
         if !edges {
             return Ok(Block { offset, len, token: NIL as u32 });
         }
@@ -402,17 +402,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block<u32>, RegionError> {
-        let slot = self.regions.slot_at(start).ok_or(RegionError::Unknown)?;
-        let old = self.regions.records()[slot];
-        let raw = Region { size: old.raw.size.checked_add(more).ok_or(RegionError::Overlap)?, ..old.raw };
-        let end = raw.start.addr().get().checked_add(raw.size).ok_or(RegionError::Overlap)?;
-        let overlaps = self.regions.records().iter().any(|other| {
-            let from = other.raw.start.addr().get();
-            from > raw.start.addr().get() && from < end
-        });
-        if overlaps {
-            return Err(RegionError::Overlap);
-        }
+        let (slot, raw) = self.regions.lengthened(start, more)?;
+        let old = *self.regions.record(slot);
         let from = raw.start.addr().get();
         let len = (raw.size - (from.next_multiple_of(G) - from)) >> Self::SHIFT;
         if len == old.len {
@@ -436,7 +427,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
             }
         }
         let record = self.regions.record_mut(slot);
-        (record.len, record.raw) = (len, Region { zeroed: false, ..raw });
+        (record.len, record.raw) = (len, (raw.start.as_ptr(), raw.size));
         if node == NIL {
             return Ok(Block { offset, len: len - old.len, token: NIL as u32 });
         }
@@ -455,19 +446,19 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
             node = after;
         }
         self.firsts[region] = self.firsts[self.regions.records().len() - 1];
-        Region { zeroed: false, ..self.regions.remove(region) }
+        self.regions.remove(region)
     }
 
     unsafe fn lend(&mut self, region: usize, whole: Block<u32>) -> usize {
         self.touch(whole);
-        let record = &self.regions.records()[region];
+        let record = self.regions.record(region);
         let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
-        record.raw.start.addr().get() + record.raw.size - start
+        record.raw_end() - start
     }
 
     unsafe fn restore(&mut self, region: usize) -> Block<u32> {
         let token = self.firsts[region].get();
-        Block { offset: self.regions.records()[region].first, len: self.length(token), token: token as u32 }
+        Block { offset: self.regions.record(region).first, len: self.length(token), token: token as u32 }
     }
 
     #[inline(always)]
@@ -534,12 +525,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
+    unsafe fn set_next(&mut self, id: Id, _len: usize, to: Id) {
         self.node_mut(id).next = I::new(to);
     }
 
     #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
+    unsafe fn set_prev(&mut self, id: Id, _len: usize, to: Id) {
         self.node_mut(id).prev = I::new(to);
     }
 

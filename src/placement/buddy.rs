@@ -45,10 +45,10 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let old = self.heads[order].get();
         // SAFETY: `id` is free, and so is the head of a list.
         unsafe {
-            self.meta.set_next(id, old);
-            self.meta.set_prev(id, NIL);
+            self.meta.set_next(id, 1 << order, old);
+            self.meta.set_prev(id, 1 << order, NIL);
             if old != NIL {
-                self.meta.set_prev(old, id);
+                self.meta.set_prev(old, 1 << order, id);
             }
         }
         self.heads[order] = Index::new(id);
@@ -61,10 +61,10 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         unsafe {
             let (next, prev) = (self.meta.next(id), self.meta.prev(id));
             if next != NIL {
-                self.meta.set_prev(next, prev);
+                self.meta.set_prev(next, 1 << order, prev);
             }
             if prev != NIL {
-                self.meta.set_next(prev, next);
+                self.meta.set_next(prev, 1 << order, next);
                 return;
             }
             self.heads[order] = Index::new(next);
@@ -193,7 +193,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     fn whole(&self, region: usize) -> usize {
         let record = &self.meta.regions()[region];
         let start = self.meta.address(record.first).addr();
-        (record.raw.start.addr().get() + record.raw.size - start) / M::GRANULE
+        (record.raw_end() - start) / M::GRANULE
     }
 
     /// The lent region that starts at granule `offset`.
@@ -237,7 +237,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         let mut regions = self.meta.regions().iter();
-        let region = regions.position(|record| record.raw.start.as_ptr() == start);
+        let region = regions.position(|record| record.raw.0 == start);
         if region.is_some_and(|region| self.lent >> region & 1 != 0) {
             return Err(RegionError::InUse);
         }
@@ -251,7 +251,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         let mut regions = self.meta.regions().iter();
-        let region = regions.position(|r| r.raw.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
         let bytes = self.meta.regions()[region].len * M::GRANULE;
         if !self.is_free(region) {
             return Err(RegionError::InUse);

@@ -75,7 +75,7 @@ unsafe impl<M: Meta> Space for Bump<M> {
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         let mut regions = self.meta.regions().iter();
-        let region = regions.position(|r| r.raw.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
         let record = self.meta.regions()[region];
         if region < self.region || self.top_of(region) != record.first {
             return Err(RegionError::InUse);

@@ -79,7 +79,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `block` is an allocated block of this metadata that nobody uses.
-    #[inline(always)]
+    #[inline]
     unsafe fn put(&mut self, block: Block<M::Token>) {
         let Self { meta, fit } = self;
         // SAFETY: neighbours that the metadata reports are free, and every free block is in the
@@ -102,7 +102,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `id` is free, was removed from the index, and `len <= found`.
-    #[inline(always)]
+    #[inline]
     unsafe fn carve(&mut self, id: Id, found: usize, len: usize) -> Block<M::Token> {
         // SAFETY: passed on; the rest is free and unlinked.
         unsafe {
@@ -180,8 +180,8 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let old = self.meta.regions().iter().find(|record| record.raw.start.as_ptr() == start);
-        self.admit(old.map_or(0, |record| record.raw.size).saturating_add(bytes))?;
+        let old = self.meta.regions().iter().find(|record| record.raw.0 == start);
+        self.admit(old.map_or(0, |record| record.raw.1).saturating_add(bytes))?;
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
@@ -193,7 +193,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         let Self { meta, fit } = self;
         let mut regions = meta.regions().iter();
-        let region = regions.position(|r| r.raw.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
         let len = meta.regions()[region].len;
         // SAFETY: a free block as long as its region means that no block of it is live; once it is
         // out of the index, nothing refers to the region any more.

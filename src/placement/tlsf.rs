@@ -79,7 +79,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         debug_assert!(class / SL < ROWS);
         // SAFETY: classes come from the lengths of blocks, which are at most `MAX_LEN`, and from the
         // bitmaps, which have bits for existing classes only.
-        unsafe { self.heads.get_unchecked_mut(class / SL).get_unchecked_mut(class % SL) }
+        unsafe { self.heads.as_flattened_mut().get_unchecked_mut(class) }
     }
 
     #[inline(always)]
@@ -138,7 +138,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         }
         // SAFETY: heads are free blocks; the row was checked.
         unsafe {
-            let head = self.heads.get_unchecked(own / SL).get_unchecked(own % SL).get();
+            let head = self.heads.as_flattened().get_unchecked(own).get();
             if head != NIL {
                 let found = meta.len(head);
                 if found >= len {
@@ -146,7 +146,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
                 }
             }
             let class = self.class_from(own + 1)?;
-            let head = self.heads.get_unchecked(class / SL).get_unchecked(class % SL).get();
+            let head = self.heads.as_flattened().get_unchecked(class).get();
             Some((class, head, meta.len(head)))
         }
     }
@@ -214,17 +214,16 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         }
     }
 
-    #[inline(always)]
+    #[inline]
     unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize) {
         let class = class_of::<SL>(len);
-        let head = self.head(class);
-        let old = head.get();
-        *head = I::new(id);
-        // SAFETY: `id` is free, and so is a class's first block.
+        let old = self.head(class).get();
+        *self.head(class) = I::new(id);
+        // SAFETY: `id` is free, and so is a class's first block; blocks of one granule have a class.
         unsafe {
-            meta.set_next(id, old);
+            meta.set_next(id, len, old);
             if old != NIL {
-                meta.set_prev(old, id);
+                meta.set_prev(old, len, id);
                 return;
             }
         }
@@ -232,7 +231,7 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         self.rows |= 1 << (class / SL);
     }
 
-    #[inline(always)]
+    #[inline]
     unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize) {
         let class = class_of::<SL>(len);
         // SAFETY: `id` is in the list of its class; unless it is the first, its second link is
@@ -244,9 +243,9 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
                 return;
             }
             let prev = meta.prev(id);
-            meta.set_next(prev, next);
+            meta.set_next(prev, len, next);
             if next != NIL {
-                meta.set_prev(next, prev);
+                meta.set_prev(next, len, prev);
             }
         }
     }

@@ -71,8 +71,8 @@ impl<I: Index, O> FreeTree<I, O> {
         unsafe {
             match slot {
                 Slot::Root => self.root = I::new(to),
-                Slot::Left(id) => meta.set_next(id, to),
-                Slot::Right(id) => meta.set_prev(id, to),
+                Slot::Left(id) => meta.set_next(id, meta.len(id), to),
+                Slot::Right(id) => meta.set_prev(id, meta.len(id), to),
             }
         }
     }
