@@ -1,6 +1,7 @@
 //! What differs between the machines: how to end, how to fail, and how to count.
 
 use core::panic::PanicInfo;
+use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 /// An exact count of instructions, under QEMU's `-icount`.
 #[derive(Clone, Copy)]
@@ -50,8 +51,7 @@ mod counter {
     #[inline(always)]
     pub fn read() -> u32 {
         let count;
-        // SAFETY: machine mode may read the counter, and reading it changes nothing. Memory is
-        // named as changed, so that what is measured stays between two readings.
+        // SAFETY: machine mode may read the counter, and reading it changes nothing.
         unsafe { core::arch::asm!("csrr {}, minstret", out(reg) count) };
         count
     }
@@ -85,14 +85,18 @@ impl Instant {
     /// The counter as it is now.
     #[inline(always)]
     pub fn now() -> Self {
-        Self(counter::read())
+        // What is measured stays between two readings: all that an allocator does depends on memory.
+        compiler_fence(SeqCst);
+        let now = Self(counter::read());
+        compiler_fence(SeqCst);
+        now
     }
 
     /// Instructions from this moment to now, those of reading the counter included. Exact up to 2^24 ticks,
     /// which are 2.6 million instructions on Arm.
     #[inline(always)]
     pub fn elapsed(self) -> u32 {
-        counter::between(self.0, counter::read())
+        counter::between(self.0, Self::now().0)
     }
 }
 

@@ -6,11 +6,12 @@
 //! uniformly, or with a chance of 1 in 16 a *tail* of 513 to 4096 bytes; blocks are aligned to 4 bytes. Blocks
 //! carry their number in their first and last bytes, which is checked when they are freed.
 //!
-//! * `alloc_*`, `free_*`: instructions of one call in an arena of 64 KiB, that of the counter's readings taken
-//!   off, the call's own included. There are 256 places; 20,000 times a place is chosen at random, and its block
+//! * `alloc_*`, `free_*`: instructions of one call in an arena of 64 KiB, those of passing the arguments, of the
+//!   call and of the return included, those of reading the counter taken off. There are 256 places; 20,000 times a place is chosen at random, and its block
 //!   is freed, or if it has none it gets one of a mixed size. So half of the places have a block, and three
 //!   quarters of the arena are live. Requests that fail are counted as `failed`, and in `failed_worst`
 //!   instead of `alloc_*`.
+//! * `resize_*`: the same for the resizes in the next workload that leave the block where it is.
 //! * `live_permille`: bytes asked for that are live when the first request fails, of an arena of 32 KiB; the
 //!   mean over 64 seeds. At each step, with a chance of 50 % a block of a mixed size is allocated, with 10 % a
 //!   random block is freed, with 40 % one is resized to another mixed size.
@@ -26,6 +27,7 @@ mod program {
     use alloc::alloc::{alloc, dealloc, realloc};
     use core::alloc::Layout;
     use core::arch::asm;
+    use core::hint::black_box;
     use core::ptr;
 
     use measure::Instant;
@@ -83,17 +85,33 @@ mod program {
         unsafe { Layout::from_size_align_unchecked(size, 4) }
     }
 
-    // The allocator is compiled into these or called by them; the arguments are ready before the first reading.
-    #[inline(never)]
-    fn allocate(layout: Layout) -> *mut u8 {
+    /// Allocates, and counts.
+    #[inline(always)]
+    fn allocate(layout: Layout) -> (*mut u8, u32) {
+        let from = Instant::now();
         // SAFETY: no size here is zero.
-        unsafe { alloc(layout) }
+        let start = unsafe { alloc(layout) };
+        let count = from.elapsed();
+        // Else a block that is not used need not be allocated, says the compiler.
+        (black_box(start), count)
     }
 
-    #[inline(never)]
-    unsafe fn free(start: *mut u8, layout: Layout) {
+    /// Frees, and counts.
+    #[inline(always)]
+    unsafe fn free(start: *mut u8, layout: Layout) -> u32 {
+        let from = Instant::now();
         // SAFETY: the caller passes a live block.
-        unsafe { dealloc(start, layout) }
+        unsafe { dealloc(start, layout) };
+        from.elapsed()
+    }
+
+    /// Resizes, and counts.
+    #[inline(always)]
+    unsafe fn resize(start: *mut u8, layout: Layout, size: usize) -> (*mut u8, u32) {
+        let from = Instant::now();
+        // SAFETY: the caller passes a live block and a size that is not zero.
+        let start = unsafe { realloc(start, layout, size) };
+        (start, from.elapsed())
     }
 
     /// Writes a block's number at both ends.
@@ -185,7 +203,7 @@ mod program {
             (window::<31>(), 31),
             (window::<100>(), 100),
             (window::<317>(), 317),
-            (window::<1000>(), 1000),
+            (window::<400>(), 400),
         ];
         for _ in 0..2 {
             for (counted, length) in known {
@@ -198,13 +216,12 @@ mod program {
         empty
     }
 
-    fn instructions() {
+    fn instructions(empty: u32) {
         static mut ALLOC: Counts = Counts::NONE;
         static mut FREE: Counts = Counts::NONE;
         // SAFETY: these references are the only ones; the function is called once.
         let (allocs, frees) = unsafe { (&mut *(&raw mut ALLOC), &mut *(&raw mut FREE)) };
 
-        let empty = calibrate();
         let mut random = Random(0x2545_f491);
         let mut blocks = [NONE; PLACES];
         let (mut failed, mut failed_worst) = (0, 0);
@@ -214,10 +231,8 @@ mod program {
             let block = &mut blocks[place];
             if block.start.is_null() {
                 let size = random.mixed_size();
-                let layout = layout(size);
-                let from = Instant::now();
-                let start = allocate(layout);
-                let count = from.elapsed() - empty;
+                let (start, count) = allocate(layout(size));
+                let count = count - empty;
                 if start.is_null() {
                     failed += 1;
                     failed_worst = count.max(failed_worst);
@@ -228,11 +243,9 @@ mod program {
                 mark(*block, place);
             } else {
                 check(*block, place);
-                let layout = layout(block.size);
-                let from = Instant::now();
                 // SAFETY: the block is live.
-                unsafe { free(block.start, layout) };
-                frees.add(from.elapsed() - empty);
+                let count = unsafe { free(block.start, layout(block.size)) };
+                frees.add(count - empty);
                 *block = NONE;
             }
         }
@@ -242,8 +255,8 @@ mod program {
         println!("failed_worst {failed_worst}");
     }
 
-    /// Bytes that are live when the first request fails.
-    fn live_at_failure(seed: u32) -> usize {
+    /// Bytes that are live when the first request fails. Counts the resizes that do not move the block.
+    fn live_at_failure(seed: u32, empty: u32, resizes: &mut Counts) -> usize {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9) | 1);
         let mut blocks = [NONE; 1024];
         let (mut count, mut live) = (0, 0);
@@ -252,7 +265,7 @@ mod program {
             match random.below(10) {
                 0..5 => {
                     let size = random.mixed_size();
-                    let start = allocate(layout(size));
+                    let (start, _) = allocate(layout(size));
                     if start.is_null() || count == blocks.len() {
                         return live;
                     }
@@ -276,9 +289,12 @@ mod program {
                     let size = random.mixed_size();
                     check(*block, block.size);
                     // SAFETY: the block is live, and the size is not zero.
-                    let start = unsafe { realloc(block.start, layout(block.size), size) };
+                    let (start, count) = unsafe { resize(block.start, layout(block.size), size) };
                     if start.is_null() {
                         return live;
+                    }
+                    if start == block.start {
+                        resizes.add(count - empty);
                     }
                     live = live - block.size + size;
                     *block = Block { start, size };
@@ -289,15 +305,21 @@ mod program {
         }
     }
 
-    fn density() {
-        let live: usize = (1..=SEEDS).map(live_at_failure).sum();
+    fn density(empty: u32) {
+        static mut RESIZE: Counts = Counts::NONE;
+        // SAFETY: this reference is the only one; the function is called once.
+        let resizes = unsafe { &mut *(&raw mut RESIZE) };
+        let live: usize = (1..=SEEDS).map(|seed| live_at_failure(seed, empty, resizes)).sum();
+        if resizes.calls > 0 {
+            resizes.print("resize");
+        }
         println!("live_permille {}", live * 1000 / (HALF * SEEDS as usize));
     }
 
     fn blocks_of(size: usize) -> usize {
         start_over(SMALL);
         let mut count = 0;
-        while !allocate(layout(size)).is_null() {
+        while !allocate(layout(size)).0.is_null() {
             count += 1;
         }
         count
@@ -306,7 +328,7 @@ mod program {
     fn largest() -> usize {
         let fits = |size: &usize| {
             start_over(SMALL);
-            !allocate(layout(*size)).is_null()
+            !allocate(layout(*size)).0.is_null()
         };
         (1..=SMALL).rev().find(fits).unwrap_or(0)
     }
@@ -315,10 +337,11 @@ mod program {
     #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
     fn main() -> ! {
         Instant::start();
-        instructions();
-        // The rest would not end where nothing is ever freed, or says nothing.
+        let empty = calibrate();
+        instructions(empty);
+        // Where nothing is ever freed there is nothing to see.
         if cfg!(not(feature = "bump")) {
-            density();
+            density(empty);
         }
         println!("blocks_8 {}", blocks_of(8));
         println!("blocks_24 {}", blocks_of(24));
