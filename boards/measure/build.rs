@@ -1,0 +1,44 @@
+//! Tells the linker where the memory of the emulated machine is.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+/// Arm's MPS2 board with image AN385, in QEMU. It runs the code of smaller cores as well.
+const MPS2: &str = "MEMORY
+{
+  FLASH : ORIGIN = 0x00000000, LENGTH = 4M
+  RAM   : ORIGIN = 0x20000000, LENGTH = 4M
+}
+";
+
+/// QEMU's RISC-V machine `virt`.
+const VIRT: &str = "MEMORY
+{
+  FLASH : ORIGIN = 0x80000000, LENGTH = 4M
+  RAM   : ORIGIN = 0x80400000, LENGTH = 4M
+}
+
+REGION_ALIAS(\"REGION_TEXT\", FLASH);
+REGION_ALIAS(\"REGION_RODATA\", FLASH);
+REGION_ALIAS(\"REGION_DATA\", RAM);
+REGION_ALIAS(\"REGION_BSS\", RAM);
+REGION_ALIAS(\"REGION_HEAP\", RAM);
+REGION_ALIAS(\"REGION_STACK\", RAM);
+";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let (memory, arguments): (_, &[&str]) = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("arm") => (MPS2, &["--nmagic", "-Tlink.x"]),
+        // The memory comes first: lld wants regions before their use.
+        Ok("riscv32") => (VIRT, &["-Tmemory.x", "-Tlink.x"]),
+        _ => return,
+    };
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo sets it"));
+    fs::write(folder.join("memory.x"), memory).expect("the output folder can be written");
+    println!("cargo:rustc-link-search={}", folder.display());
+    for argument in arguments {
+        println!("cargo:rustc-link-arg-bins={argument}");
+    }
+}

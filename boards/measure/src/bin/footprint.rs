@@ -1,0 +1,64 @@
+//! A program that allocates, frees and resizes in a few places, for the size of the code behind that.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::alloc::{alloc, dealloc, realloc};
+use core::alloc::Layout;
+use core::hint::black_box;
+use core::ptr;
+
+const ARENA: usize = 64 * 1024;
+
+#[repr(align(16))]
+struct Arena(#[expect(dead_code, reason = "used through a pointer")] [u8; ARENA]);
+
+static mut MEMORY: Arena = Arena([0; ARENA]);
+
+/// A layout that the compiler does not know.
+fn layout(size: usize, align: usize) -> Layout {
+    let layout = Layout::from_size_align(black_box(size), black_box(align));
+    // SAFETY: the values that it is called with are right.
+    unsafe { layout.unwrap_unchecked() }
+}
+
+/// Each call is there several times, as in a program, so that it does not pay to compile a copy for the place.
+fn work() -> bool {
+    // SAFETY: this is the only use of the memory; blocks are used as they were allocated.
+    unsafe {
+        measure::give((&raw mut MEMORY).cast(), ARENA);
+        let text = alloc(layout(5, 1));
+        let number = alloc(layout(8, 8));
+        let record = alloc(layout(40, 4));
+        let mut list = alloc(layout(16, 4));
+        if [text, number, record, list].contains(&ptr::null_mut()) {
+            return false;
+        }
+        list = realloc(list, layout(16, 4), black_box(32));
+        dealloc(number, layout(8, 8));
+        let text = realloc(text, layout(5, 1), black_box(10));
+        if list.is_null() || text.is_null() {
+            return false;
+        }
+        list = realloc(list, layout(32, 4), black_box(24));
+        dealloc(record, layout(40, 4));
+        dealloc(text, layout(10, 1));
+        dealloc(list, layout(24, 4));
+    }
+    true
+}
+
+#[cfg(not(target_family = "wasm"))]
+#[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
+#[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
+fn main() -> ! {
+    measure::exit(i32::from(!work()))
+}
+
+/// Returns whether all went well.
+#[cfg(target_family = "wasm")]
+#[unsafe(no_mangle)]
+pub extern "C" fn run() -> bool {
+    work()
+}

@@ -1,0 +1,70 @@
+//! The allocators that are compared, each registered as the global allocator, and the machines that they run
+//! on.
+//!
+//! One Cargo feature is one subject. The programs in `src/bin` know only [`give`] and Rust's own
+//! `alloc::alloc`.
+#![no_std]
+
+mod machine;
+mod subject;
+
+pub use machine::{Instant, exit};
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+
+use subject::{Chosen, Subject};
+
+/// The chosen subject, as the global allocator.
+struct Global(UnsafeCell<Chosen>);
+
+// SAFETY: the programs have one thread and no interrupts.
+unsafe impl Sync for Global {}
+
+#[global_allocator]
+static GLOBAL: Global = Global(UnsafeCell::new(Chosen::EMPTY));
+
+/// Gives the allocator its only memory.
+///
+/// # Safety
+///
+/// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
+pub unsafe fn give(start: *mut u8, size: usize) {
+    // SAFETY: nobody else uses the allocator at this time; the memory is the caller's to give.
+    unsafe { (*GLOBAL.0.get()).give(start, size) }
+}
+
+/// Starts over: an allocator as it is after reset, with this memory.
+///
+/// # Safety
+///
+/// As for [`give`], and all blocks that it handed out before are forgotten.
+pub unsafe fn start_over(start: *mut u8, size: usize) {
+    // SAFETY: nobody else uses the allocator at this time.
+    unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
+    // SAFETY: the caller makes the same promises.
+    unsafe { give(start, size) }
+}
+
+// SAFETY: every call is passed on to an allocator.
+unsafe impl GlobalAlloc for Global {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: there is one thread, and the caller keeps the rules of the trait.
+        unsafe { (*self.0.get()).alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { (*self.0.get()).dealloc(block, layout) }
+    }
+
+    // Without it, the trait's own moves every block.
+    #[cfg(feature = "in-place")]
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { (*self.0.get()).realloc(block, layout, size) }
+    }
+}

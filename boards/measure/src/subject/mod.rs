@@ -1,0 +1,69 @@
+//! The subjects: one is compiled in.
+
+#[cfg(feature = "bump")]
+#[path = "bump.rs"]
+mod chosen;
+#[cfg(feature = "_ours")]
+#[path = "ours.rs"]
+mod chosen;
+#[cfg(feature = "linked-list")]
+#[path = "linked_list.rs"]
+mod chosen;
+#[cfg(feature = "embedded-alloc")]
+#[path = "embedded_alloc.rs"]
+mod chosen;
+#[cfg(feature = "rlsf")]
+#[path = "rlsf.rs"]
+mod chosen;
+#[cfg(feature = "talc")]
+#[path = "talc.rs"]
+mod chosen;
+#[cfg(feature = "buddy-system")]
+#[path = "buddy_system.rs"]
+mod chosen;
+
+pub use chosen::Chosen;
+
+use core::alloc::GlobalAlloc;
+use core::cell::UnsafeCell;
+
+/// An allocator that can be measured.
+pub trait Subject: GlobalAlloc {
+    /// Without memory.
+    const EMPTY: Self;
+
+    /// Gives it its memory, once.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
+    unsafe fn give(&mut self, start: *mut u8, size: usize);
+}
+
+/// Size of the largest arena that a subject is given. Tables are as large as that needs.
+#[allow(dead_code, reason = "only for subjects with a table")]
+const LARGEST_ARENA: usize = 64 * 1024;
+
+/// What stands for the lock around an allocator that needs `&mut`: the programs have one thread and no
+/// interrupts, so there is nothing to keep out.
+#[allow(dead_code, reason = "only for subjects that bring no lock")]
+pub struct Alone<A>(UnsafeCell<A>);
+
+#[allow(dead_code, reason = "only for subjects that bring no lock")]
+impl<A> Alone<A> {
+    const fn new(allocator: A) -> Self {
+        Self(UnsafeCell::new(allocator))
+    }
+
+    /// The allocator.
+    ///
+    /// # Safety
+    ///
+    /// The reference is gone before the next call.
+    #[allow(clippy::mut_from_ref, reason = "a lock's guard does the same")]
+    #[inline(always)]
+    unsafe fn get(&self) -> &mut A {
+        // SAFETY: the caller sees to it that this is the only reference.
+        unsafe { &mut *self.0.get() }
+    }
+}

@@ -1,0 +1,77 @@
+//! allotment's heaps.
+
+use allotment::lock::Lock;
+#[cfg(not(feature = "tlsf"))]
+use allotment::observe::NoStatistics;
+use allotment::observe::Statistics;
+#[cfg(feature = "slab")]
+use allotment::placement::DefaultClasses;
+use allotment::placement::Placement;
+#[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32", feature = "slab"))]
+use allotment::placement::table_rows;
+use allotment::{Heap, Region};
+use core::ptr::NonNull;
+
+#[cfg(not(any(feature = "tlsf", feature = "first-fit", feature = "best-fit", feature = "allotment-bump")))]
+use super::LARGEST_ARENA;
+use super::Subject;
+
+/// The lock of a program with one thread and no interrupts: none.
+pub struct Alone;
+
+// SAFETY: the programs have one thread and no interrupts, so every closure runs alone.
+unsafe impl Lock for Alone {
+    const INIT: Self = Self;
+
+    #[inline(always)]
+    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+        f()
+    }
+}
+
+/// 16-bit links in 8-byte granules, one region.
+#[cfg(not(any(feature = "tlsf", feature = "tlsf-u32")))]
+type Links = allotment::meta::InBand<u16, 8, 1>;
+/// The same with 32-bit links.
+#[cfg(feature = "tlsf-u32")]
+type Links = allotment::meta::InBand<u32, 8, 1>;
+
+/// A table for the largest arena.
+#[cfg(any(feature = "tlsf-compact", feature = "tlsf-u32", feature = "slab"))]
+type Table = allotment::Tlsf<Links, { table_rows::<8>(LARGEST_ARENA, 8) }, 8>;
+/// The same with four classes per power of two.
+#[cfg(feature = "tlsf-compact-4")]
+type Table = allotment::Tlsf<Links, { table_rows::<4>(LARGEST_ARENA, 8) }, 4>;
+
+/// The chosen heap.
+#[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32"))]
+pub type Chosen = Heap<Table, Alone, NoStatistics>;
+/// The chosen heap: as it is without any choice.
+#[cfg(feature = "tlsf")]
+pub type Chosen = Heap<allotment::Tlsf, Alone>;
+/// The chosen heap.
+#[cfg(feature = "first-fit")]
+pub type Chosen = Heap<allotment::FirstFit<Links>, Alone, NoStatistics>;
+/// The chosen heap.
+#[cfg(feature = "best-fit")]
+pub type Chosen = Heap<allotment::BestFit<Links>, Alone, NoStatistics>;
+/// The chosen heap: blocks from 8 bytes to the largest arena.
+#[cfg(feature = "buddy")]
+pub type Chosen =
+    Heap<allotment::Buddy<Links, { (LARGEST_ARENA / 8).ilog2() as usize + 1 }>, Alone, NoStatistics>;
+/// The chosen heap.
+#[cfg(feature = "slab")]
+pub type Chosen = Heap<allotment::Slab<Links, DefaultClasses, Table>, Alone, NoStatistics>;
+/// The chosen heap.
+#[cfg(feature = "allotment-bump")]
+pub type Chosen = Heap<allotment::Bump<Links>, Alone, NoStatistics>;
+
+impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
+    const EMPTY: Self = Self::empty();
+
+    unsafe fn give(&mut self, start: *mut u8, size: usize) {
+        // SAFETY: the caller gives the memory away.
+        let claimed = NonNull::new(start).map(|start| unsafe { self.claim(Region::new(start, size)) });
+        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+    }
+}

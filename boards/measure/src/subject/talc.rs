@@ -1,0 +1,40 @@
+//! talc, with a lock of its kind that does nothing.
+
+use talc::lock_api::{GuardNoSend, RawMutex};
+use talc::source::Manual;
+use talc::TalcLock;
+
+use super::Subject;
+
+/// The chosen allocator.
+pub type Chosen = TalcLock<NoLock, Manual>;
+
+/// A lock for programs that have nothing to keep out.
+pub struct NoLock;
+
+// SAFETY: the programs have one thread and no interrupts, and no call is made within another.
+unsafe impl RawMutex for NoLock {
+    const INIT: Self = Self;
+    type GuardMarker = GuardNoSend;
+
+    #[inline(always)]
+    fn lock(&self) {}
+
+    #[inline(always)]
+    fn try_lock(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {}
+}
+
+impl Subject for Chosen {
+    const EMPTY: Self = Self::new(Manual);
+
+    unsafe fn give(&mut self, start: *mut u8, size: usize) {
+        // SAFETY: the caller gives the memory away.
+        let claimed = unsafe { self.get_mut().claim(start, size) };
+        assert!(claimed.is_some());
+    }
+}
