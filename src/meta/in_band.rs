@@ -335,7 +335,6 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         unsafe { *self.view(id).word(id, 1) = I::new(Self::tag(len) | to) }
     }
 
-    #[inline(always)]
     unsafe fn before(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
         // SAFETY: the bit before a region's first granule is its guard; a set bit means that the
@@ -350,7 +349,6 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         }
     }
 
-    #[inline(always)]
     unsafe fn after(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
         let end = block.offset + block.len;
@@ -370,7 +368,6 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         unsafe { self.after(Block { offset: id, len, token: () }) }
     }
 
-    #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block, Id) {
         let view = self.view(id);
         let end = id + want;
@@ -390,7 +387,6 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         (Block { offset: id, len: want, token: () }, rest)
     }
 
-    #[inline(always)]
     unsafe fn join(&mut self, left: (Id, usize), block: Block, right: (Id, usize)) -> Id {
         let view = self.view(block.offset);
         let (start, end) = (block.offset - left.1, block.offset + block.len + right.1);
@@ -410,7 +406,6 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         start
     }
 
-    #[inline]
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
         let view = self.view(id);
         let back = id + front;

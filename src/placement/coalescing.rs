@@ -79,7 +79,6 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `block` is an allocated block of this metadata that nobody uses.
-    #[inline]
     unsafe fn put(&mut self, block: Block<M::Token>) {
         let Self { meta, fit } = self;
         // SAFETY: neighbours that the metadata reports are free, and every free block is in the
@@ -102,7 +101,6 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `id` is free, was removed from the index, and `len <= found`.
-    #[inline]
     unsafe fn carve(&mut self, id: Id, found: usize, len: usize) -> Block<M::Token> {
         // SAFETY: passed on; the rest is free and unlinked.
         unsafe {
@@ -121,26 +119,29 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     fn allocate_aligned(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let Self { meta, fit } = self;
         let padded = len.checked_add(align - 1)?;
-        // SAFETY: `find` returns blocks in the index, which are free blocks of `meta`; each is
-        // removed before it is cut, and what is cut off is inserted again.
-        unsafe {
-            let front = |meta: &M, id| meta.place(meta.offset(id)).wrapping_neg() & (align - 1);
-            let fits = |&(id, found): &(Id, usize)| front(meta, id) + len <= found;
-            let near = fit.find(meta, len).filter(fits);
-            let (id, found) = near.or_else(|| fit.find(meta, padded))?;
-            let front = front(meta, id);
-            fit.remove(meta, id, found);
-            if front == 0 {
-                return Some(self.carve(id, found, len));
+        for wanted in [len, padded] {
+            // SAFETY: `find` returns blocks in the index, which are free blocks of `meta`; each is
+            // removed before it is cut, and what is cut off is inserted again.
+            unsafe {
+                let Some((id, found)) = fit.find(meta, wanted) else { continue };
+                let front = meta.place(meta.offset(id)).wrapping_neg() & (align - 1);
+                if front + len > found {
+                    continue;
+                }
+                fit.remove(meta, id, found);
+                if front == 0 {
+                    return Some(self.carve(id, found, len));
+                }
+                let back = meta.split(id, found, front);
+                if back == NIL {
+                    fit.insert(meta, id, found);
+                    return None;
+                }
+                fit.insert(meta, id, front);
+                return Some(self.carve(back, found - front, len));
             }
-            let back = meta.split(id, found, front);
-            if back == NIL {
-                fit.insert(meta, id, found);
-                return None;
-            }
-            fit.insert(meta, id, front);
-            Some(self.carve(back, found - front, len))
         }
+        None
     }
 
     fn admit(&self, bytes: usize) -> Result<(), RegionError> {

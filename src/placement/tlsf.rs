@@ -214,7 +214,6 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         }
     }
 
-    #[inline]
     unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize) {
         let class = class_of::<SL>(len);
         let old = self.head(class).get();
@@ -231,7 +230,6 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         self.rows |= 1 << (class / SL);
     }
 
-    #[inline]
     unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize) {
         let class = class_of::<SL>(len);
         // SAFETY: `id` is in the list of its class; unless it is the first, its second link is
