@@ -244,7 +244,7 @@ fn slabs_detect_foreign_and_double_frees() {
             assert_eq!(heap.try_deallocate(NonNull::from(&mut 0u64).cast(), small), Err(FreeError::Foreign));
             assert_eq!(heap.try_deallocate(a.add(1), small), Err(FreeError::Misaligned));
             assert_eq!(heap.try_deallocate(a.add(16), small), Err(FreeError::NotABlock));
-            assert_eq!(heap.try_deallocate(a, layout(200, 8)), Err(FreeError::NotABlock));
+            assert_eq!(heap.try_deallocate(a, layout(100, 8)), Err(FreeError::NotABlock));
             assert_eq!(heap.used(), used);
             heap.try_deallocate(a, small).unwrap();
             assert_eq!(heap.try_deallocate(a, small), Err(FreeError::AlreadyFree));

@@ -335,6 +335,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         unsafe { *self.view(id).word(id, 1) = I::new(Self::tag(len) | to) }
     }
 
+    #[inline(always)]
     unsafe fn before(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
         // SAFETY: the bit before a region's first granule is its guard; a set bit means that the
@@ -349,6 +350,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         }
     }
 
+    #[inline(always)]
     unsafe fn after(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
         let end = block.offset + block.len;
@@ -368,6 +370,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         unsafe { self.after(Block { offset: id, len, token: () }) }
     }
 
+    #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block, Id) {
         let view = self.view(id);
         let end = id + want;
@@ -387,20 +390,23 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         (Block { offset: id, len: want, token: () }, rest)
     }
 
+    #[inline(always)]
     unsafe fn join(&mut self, left: (Id, usize), block: Block, right: (Id, usize)) -> Id {
         let view = self.view(block.offset);
         let (start, end) = (block.offset - left.1, block.offset + block.len + right.1);
+        // A neighbour brings its outer edge along; its inner one goes, unless both are one granule's.
         // SAFETY: the three blocks are adjacent and become free, so their bits and words are ours.
-        // Inner edges are cleared before the outer ones are set: in a one-granule block they coincide.
         unsafe {
-            if left.0 != NIL {
+            if left.0 == NIL {
+                view.set_edge(start);
+            } else if left.1 != 1 {
                 view.clear_edge(block.offset - 1);
             }
-            if right.0 != NIL {
-                view.clear_edge(block.offset + block.len);
+            if right.0 == NIL {
+                view.set_edge(end - 1);
+            } else if right.1 != 1 {
+                view.clear_edge(end - right.1);
             }
-            view.set_edge(start);
-            view.set_edge(end - 1);
             view.write_len(start, end - start, Self::tag(end - start));
         }
         start

@@ -101,6 +101,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `id` is free, was removed from the index, and `len <= found`.
+    #[inline(always)]
     unsafe fn carve(&mut self, id: Id, found: usize, len: usize) -> Block<M::Token> {
         // SAFETY: passed on; the rest is free and unlinked.
         unsafe {
@@ -129,15 +130,14 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
                     continue;
                 }
                 fit.remove(meta, id, found);
-                if front == 0 {
-                    return Some(self.carve(id, found, len));
+                let mut back = id;
+                if front > 0 {
+                    back = meta.split(id, found, front);
+                    fit.insert(meta, id, if back == NIL { found } else { front });
+                    if back == NIL {
+                        return None;
+                    }
                 }
-                let back = meta.split(id, found, front);
-                if back == NIL {
-                    fit.insert(meta, id, found);
-                    return None;
-                }
-                fit.insert(meta, id, front);
                 return Some(self.carve(back, found - front, len));
             }
         }

@@ -27,11 +27,12 @@ pub trait Classes {
     const OBJECTS: usize = 16;
 }
 
-/// Eight classes up to 256 bytes, at most a third apart above 32 bytes.
+/// Eleven classes from 8 to 128 bytes, at most a third apart above 24 bytes: pages of 128 bytes to
+/// 2 KiB. (Chosen by measurement; see `benches/NOTES.md`.)
 pub struct DefaultClasses;
 
 impl Classes for DefaultClasses {
-    const SIZES: &'static [usize] = &[16, 32, 48, 64, 96, 128, 192, 256];
+    const SIZES: &'static [usize] = &[8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128];
 }
 
 /// Slabs: pages of equal objects, with a bitmap each. O(1) both ways.
@@ -46,7 +47,9 @@ impl Classes for DefaultClasses {
 /// ```
 ///
 /// Requests beyond the largest class, or aligned to more than a granule, go to `S`. A page goes back
-/// there as soon as its last object is freed.
+/// there as soon as its last object is freed. A request fails when neither an open page of its class nor
+/// an aligned block for a new one is there, even if smaller blocks are: tiny heaps want few, small
+/// classes.
 ///
 /// Foreign and double frees are detected, also in release builds: a record must carry its check
 /// word, the address must be that of an object, and the bitmap must say that it is live. Such a free is
