@@ -29,6 +29,8 @@ REGION_ALIAS(\"REGION_STACK\", RAM);
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    let chosen = subjects();
+    assert!(chosen.len() == 1, "choose one subject, as `--features talc`; chosen: {chosen:?}");
     let (memory, arguments): (_, &[&str]) = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("arm") => (MPS2, &["--nmagic", "-Tlink.x"]),
         // The memory comes first: lld wants regions before their use.
@@ -41,4 +43,10 @@ fn main() {
     for argument in arguments {
         println!("cargo:rustc-link-arg-bins={argument}");
     }
+}
+
+/// The features that are on and choose a subject.
+fn subjects() -> Vec<String> {
+    let features = env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_owned()));
+    features.filter(|name| !["IN_PLACE", "_OURS"].contains(&name.as_str())).collect()
 }

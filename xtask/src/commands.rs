@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::runner::Outcome;
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
-use crate::{Setup, firmware, runner, toolchain, tools};
+use crate::{Setup, firmware, measure, runner, toolchain, tools};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -209,6 +209,7 @@ pub fn lint(setup: &Setup) -> Result<ExitCode> {
             failed.push(board.name.as_str());
         }
     }
+    failed.extend(measure::lint(setup)?);
     conclude(&failed)
 }
 

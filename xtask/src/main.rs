@@ -2,12 +2,13 @@
 //!
 //! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
 //! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
-//! it) and `tools` find or install what they need.
+//! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own.
 
 mod child;
 mod commands;
 mod decode;
 mod firmware;
+mod measure;
 mod runner;
 mod size;
 mod summary;
@@ -74,6 +75,8 @@ enum Command {
     Boards,
     /// Check every board's firmware with clippy, warnings denied
     Lint,
+    /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
+    Measure(measure::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
 }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
         Command::Lint => commands::lint(&setup),
+        Command::Measure(options) => measure::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),
     };
     outcome.unwrap_or_else(|error| {

@@ -15,8 +15,9 @@ pub struct Size {
 
 /// The size of the ELF or WebAssembly file in `bytes`.
 pub fn of(bytes: &[u8]) -> Result<Size> {
-    if bytes.starts_with(WASM_MAGIC) {
-        let text = wasm_code(bytes).context("the WebAssembly module is cut off")?;
+    if is_wasm(bytes) {
+        let text = wasm_sections(bytes, &[WASM_CODE, WASM_DATA]);
+        let text = text.context("the WebAssembly module is cut off")?;
         return Ok(Size { text, static_ram: None });
     }
     let file = object::File::parse(bytes)?;
@@ -25,10 +26,8 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
         let SectionFlags::Elf { sh_flags } = section.flags() else {
             continue;
         };
-        // Log strings and debug information are not loaded; some linker scripts make sections of the memory
-        // that is left.
-        let reserved = matches!(section.name(), Ok(".stack" | ".heap"));
-        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || reserved {
+        // Log strings and debug information are not loaded.
+        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || is_reserved(&section) {
             continue;
         }
         if sh_flags & u64::from(elf::SHF_WRITE) == 0 {
@@ -40,17 +39,29 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
     Ok(Size { text, static_ram: Some(static_ram) })
 }
 
-const WASM_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
-const WASM_CODE: u8 = 10;
-const WASM_DATA: u8 = 11;
+/// Whether a section is no part of the program: some linker scripts make sections of the memory that is left.
+pub fn is_reserved<'data>(section: &impl ObjectSection<'data>) -> bool {
+    matches!(section.name(), Ok(".stack" | ".heap"))
+}
 
-/// Bytes in the code and data sections.
-fn wasm_code(bytes: &[u8]) -> Option<u64> {
+const WASM_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
+/// The section with a module's code.
+pub const WASM_CODE: u8 = 10;
+/// The section with what a module's variables start with, constants among them.
+pub const WASM_DATA: u8 = 11;
+
+/// Whether these are the bytes of a WebAssembly module.
+pub fn is_wasm(bytes: &[u8]) -> bool {
+    bytes.starts_with(WASM_MAGIC)
+}
+
+/// Bytes in the sections with these numbers, or `None` if the module is cut off.
+pub fn wasm_sections(bytes: &[u8], sections: &[u8]) -> Option<u64> {
     let mut rest = bytes.get(WASM_MAGIC.len()..)?;
     let mut total = 0;
     while let Some((&id, after)) = rest.split_first() {
         let (length, body) = leb128(after)?;
-        if matches!(id, WASM_CODE | WASM_DATA) {
+        if sections.contains(&id) {
             total += length;
         }
         rest = body.get(usize::try_from(length).ok()?..)?;

@@ -75,6 +75,11 @@ impl Toolchain {
         bail!("this toolchain has no clippy: `rustup component add clippy` adds it")
     }
 
+    /// The compiler's version, as it names it.
+    pub fn version(&self) -> Result<String> {
+        child::stdout_of(child::command(&self.rustc).arg("--version"))
+    }
+
     fn clippy(&self) -> PathBuf {
         self.cargo.with_file_name("cargo-clippy")
     }

@@ -24,24 +24,25 @@ fn layout(size: usize, align: usize) -> Layout {
 }
 
 /// Each call is there several times, as in a program, so that it does not pay to compile a copy for the place.
+/// Without the black boxes, blocks that are not used need not be allocated.
 fn work() -> bool {
     // SAFETY: this is the only use of the memory; blocks are used as they were allocated.
     unsafe {
         measure::give((&raw mut MEMORY).cast(), ARENA);
-        let text = alloc(layout(5, 1));
-        let number = alloc(layout(8, 8));
-        let record = alloc(layout(40, 4));
-        let mut list = alloc(layout(16, 4));
+        let text = black_box(alloc(layout(5, 1)));
+        let number = black_box(alloc(layout(8, 8)));
+        let record = black_box(alloc(layout(40, 4)));
+        let list = black_box(alloc(layout(16, 4)));
         if [text, number, record, list].contains(&ptr::null_mut()) {
             return false;
         }
-        list = realloc(list, layout(16, 4), black_box(32));
+        let list = black_box(realloc(list, layout(16, 4), black_box(32)));
         dealloc(number, layout(8, 8));
-        let text = realloc(text, layout(5, 1), black_box(10));
+        let text = black_box(realloc(text, layout(5, 1), black_box(10)));
         if list.is_null() || text.is_null() {
             return false;
         }
-        list = realloc(list, layout(32, 4), black_box(24));
+        let list = black_box(realloc(list, layout(32, 4), black_box(24)));
         dealloc(record, layout(40, 4));
         dealloc(text, layout(10, 1));
         dealloc(list, layout(24, 4));

@@ -64,7 +64,7 @@ mod program {
 
         /// Below `bound`, which is small, so that the bias does not matter.
         fn below(&mut self, bound: usize) -> usize {
-            (u64::from(self.next()) * bound as u64 >> 32) as usize
+            ((u64::from(self.next()) * bound as u64) >> 32) as usize
         }
 
         fn mixed_size(&mut self) -> usize {
@@ -216,12 +216,7 @@ mod program {
         empty
     }
 
-    fn instructions(empty: u32) {
-        static mut ALLOC: Counts = Counts::NONE;
-        static mut FREE: Counts = Counts::NONE;
-        // SAFETY: these references are the only ones; the function is called once.
-        let (allocs, frees) = unsafe { (&mut *(&raw mut ALLOC), &mut *(&raw mut FREE)) };
-
+    fn instructions(empty: u32, allocs: &mut Counts, frees: &mut Counts) {
         let mut random = Random(0x2545_f491);
         let mut blocks = [NONE; PLACES];
         let (mut failed, mut failed_worst) = (0, 0);
@@ -305,10 +300,7 @@ mod program {
         }
     }
 
-    fn density(empty: u32) {
-        static mut RESIZE: Counts = Counts::NONE;
-        // SAFETY: this reference is the only one; the function is called once.
-        let resizes = unsafe { &mut *(&raw mut RESIZE) };
+    fn density(empty: u32, resizes: &mut Counts) {
         let live: usize = (1..=SEEDS).map(|seed| live_at_failure(seed, empty, resizes)).sum();
         if resizes.calls > 0 {
             resizes.print("resize");
@@ -338,10 +330,12 @@ mod program {
     fn main() -> ! {
         Instant::start();
         let empty = calibrate();
-        instructions(empty);
+        // On the stack, of which there is plenty.
+        let [mut allocs, mut frees, mut resizes] = [const { Counts::NONE }; 3];
+        instructions(empty, &mut allocs, &mut frees);
         // Where nothing is ever freed there is nothing to see.
         if cfg!(not(feature = "bump")) {
-            density(empty);
+            density(empty, &mut resizes);
         }
         println!("blocks_8 {}", blocks_of(8));
         println!("blocks_24 {}", blocks_of(24));

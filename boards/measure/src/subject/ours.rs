@@ -7,12 +7,22 @@ use allotment::observe::Statistics;
 #[cfg(feature = "slab")]
 use allotment::placement::DefaultClasses;
 use allotment::placement::Placement;
-#[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32", feature = "slab"))]
+#[cfg(any(
+    feature = "tlsf-compact",
+    feature = "tlsf-compact-4",
+    feature = "tlsf-u32",
+    feature = "slab"
+))]
 use allotment::placement::table_rows;
 use allotment::{Heap, Region};
 use core::ptr::NonNull;
 
-#[cfg(not(any(feature = "tlsf", feature = "first-fit", feature = "best-fit", feature = "allotment-bump")))]
+#[cfg(not(any(
+    feature = "tlsf",
+    feature = "first-fit",
+    feature = "best-fit",
+    feature = "allotment-bump"
+)))]
 use super::LARGEST_ARENA;
 use super::Subject;
 

@@ -1,8 +1,8 @@
 //! talc, with a lock of its kind that does nothing.
 
+use talc::TalcLock;
 use talc::lock_api::{GuardNoSend, RawMutex};
 use talc::source::Manual;
-use talc::TalcLock;
 
 use super::Subject;
 

@@ -1,0 +1,432 @@
+//! The tables: as text in Markdown, and as comma-separated values.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use allotment_cli::table;
+use anyhow::{Context, Result};
+
+use super::subject::{FAST, SUBJECTS, ZERO};
+use super::{Case, Outcome};
+
+/// Columns of the values that a workload prints, in the order of the file.
+const FIGURES: [&str; 14] = [
+    "alloc_mean",
+    "alloc_p99",
+    "alloc_worst",
+    "free_mean",
+    "free_p99",
+    "free_worst",
+    "resize_mean",
+    "resize_p99",
+    "resize_worst",
+    "failed_worst",
+    "live_permille",
+    "blocks_8",
+    "blocks_24",
+    "largest",
+];
+
+/// What `check` compares: smaller is better for all of them.
+const CHECKED: [&str; 5] = ["added_text", "alloc_mean", "alloc_worst", "free_mean", "free_worst"];
+/// Worse by more than this is a regression.
+const SLACK: f64 = 1.05;
+
+/// The subject of ours that is no peer's match, since it gives nothing back.
+const NEVER_FREES: &str = "allotment-bump";
+
+/// Arena of `blocks_8`, `blocks_24` and `largest`.
+const SMALL_ARENA: f64 = 4096.0;
+
+/// All values of one program by the name of their column.
+fn values(outcome: &Outcome, all: &[Outcome]) -> BTreeMap<&'static str, f64> {
+    let Outcome { case, footprint, figures, .. } = outcome;
+    let mut values = BTreeMap::new();
+    values.insert("text", footprint.code as f64);
+    values.insert("constants", footprint.constants as f64);
+    if let Some(ram) = footprint.ram {
+        values.insert("static_ram", ram as f64);
+    }
+    let zero = all.iter().find(|other| {
+        other.case.subject.name == ZERO
+            && (other.case.machine, other.case.level) == (case.machine, case.level)
+    });
+    if let Some(zero) = zero {
+        values.insert("added_text", footprint.code as f64 - zero.footprint.code as f64);
+        values.insert("added_constants", footprint.constants as f64 - zero.footprint.constants as f64);
+    }
+    for name in FIGURES {
+        if let Some(&value) = figures.get(name) {
+            values.insert(name, value);
+        }
+    }
+    values
+}
+
+/// Columns of the sizes, in the order of the file.
+const SIZES: [&str; 5] = ["text", "added_text", "constants", "added_constants", "static_ram"];
+
+fn key(case: &Case) -> String {
+    let Case { subject, machine, level, in_place } = case;
+    let realloc = if *in_place { "in-place" } else { "moves" };
+    format!("{},{},{},{realloc}", subject.name, machine.target, level.level)
+}
+
+fn csv(outcomes: &[Outcome]) -> String {
+    let columns = || SIZES.into_iter().chain(FIGURES);
+    let mut text = String::from("subject,target,opt_level,realloc");
+    for column in columns() {
+        text.push(',');
+        text.push_str(column);
+    }
+    text.push('\n');
+    for outcome in outcomes {
+        text.push_str(&key(&outcome.case));
+        let values = values(outcome, outcomes);
+        for column in columns() {
+            text.push(',');
+            if let Some(value) = values.get(column) {
+                text.push_str(&value.to_string());
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Which of our subjects have become worse than they are in the file.
+pub fn worse(outcomes: &[Outcome], file: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("{} is missing; `cargo xtask measure` writes it", file.display()))?;
+    compare(outcomes, &text).with_context(|| format!("{}", file.display()))
+}
+
+fn compare(outcomes: &[Outcome], text: &str) -> Result<Vec<String>> {
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
+    let mut worse = Vec::new();
+    let mut compared = 0;
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        anyhow::ensure!(fields.len() == header.len(), "`{line}` does not have the header's columns");
+        let ours = |outcome: &&Outcome| {
+            outcome.case.subject.package.is_none() && key(&outcome.case) == fields[..4].join(",")
+        };
+        let Some(outcome) = outcomes.iter().find(ours) else { continue };
+        let values = values(outcome, outcomes);
+        for name in CHECKED {
+            let column = header.iter().position(|column| *column == name);
+            let field = fields[column.with_context(|| format!("there is no column `{name}`"))?];
+            // Nothing was measured there.
+            let (false, Some(&now)) = (field.is_empty(), values.get(name)) else { continue };
+            let before: f64 = field.parse().with_context(|| format!("`{field}` is no number"))?;
+            compared += 1;
+            if now > before * SLACK {
+                worse.push(format!("{}: {name} is {now}, was {before}", fields[..4].join(" ")));
+            }
+        }
+    }
+    anyhow::ensure!(compared > 0, "nothing in it was measured this time");
+    Ok(worse)
+}
+
+/// What the tables say about themselves.
+pub fn preamble(compiler: &str, emulator: &str, versions: &BTreeMap<String, String>) -> String {
+    let packages = SUBJECTS.iter().filter_map(|subject| subject.package).chain(["allotment"]);
+    let mut packages: Vec<_> =
+        packages.filter_map(|package| Some(format!("{package} {}", versions.get(package)?))).collect();
+    packages.sort_unstable();
+    let mut text = format!(
+        "## Firmware: code, memory and exact instruction counts\n\n\
+         * compiler: {compiler}, fat LTO, one codegen unit, panic = abort\n\
+         * emulator: {emulator}, `-icount`: Cortex-M in mps2-an385 by SysTick, RISC-V in virt by minstret; repeatable \
+         to the instruction\n\
+         * versions: {}\n\
+         * command: cargo xtask measure\n\n\
+         One firmware, the allocator by feature; no lock does anything. *Added text* is machine code beyond that of the \
+         same program with a bump allocator: giving the heap its memory, allocating, freeing and `realloc`, once \
+         with the trait's own `realloc`, which always moves, and once with the allocator's, where it has \
+         one. *Constants* are read-only data and the initial values of variables, both in flash. *Static RAM* is all \
+         variables without the arena. Instructions are those of one call in a 64 KiB arena with three quarters live, \
+         passing of arguments and return included; *resize* counts those that stay in place. *Live* is what share of \
+         a 32 KiB arena is live when the first request fails: sizes of 8 to 512 B with a tail to 4 KiB, 50 % \
+         allocations, 10 % frees, 40 % resizes, 64 seeds. A block's cost and the largest block are those of a 4 KiB arena. \
+         boards/measure/src/bin/workload.rs describes the workloads to the last detail. Values are those with the \
+         allocator's own `realloc`.\n\n| subject | what it is |\n| --- | --- |\n",
+        packages.join(", ")
+    );
+    for subject in &SUBJECTS {
+        let what = match subject.package {
+            Some(package) => format!("{package}: {}", subject.what),
+            None => subject.what.into(),
+        };
+        writeln!(text, "| {} | {what} |", subject.name).expect("a string takes everything");
+    }
+    text.push('\n');
+    text
+}
+
+/// Numbers with as many decimals as they deserve; a dash for what was not measured.
+fn show(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("–".into(), |value| format!("{value:.decimals$}"))
+}
+
+/// A table per target and level.
+pub fn tables(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    let mut rest = outcomes;
+    while let Some(first) = rest.first() {
+        let same = |outcome: &Outcome| {
+            (outcome.case.machine, outcome.case.level) == (first.case.machine, first.case.level)
+        };
+        let count = rest.iter().take_while(|outcome| same(outcome)).count();
+        let (group, others) = rest.split_at(count);
+        rest = others;
+        let Case { machine, level, .. } = first.case;
+        let speed = if level == FAST { ", for speed" } else { "" };
+        writeln!(text, "### {}, opt-level {}{speed} ({})\n", machine.target, level.level, machine.core)
+            .expect("a string takes everything");
+        text.push_str(&if machine.emulator.is_some() { full_table(group) } else { size_table(group) });
+        text.push_str("\n\n");
+        if group.iter().any(|outcome| outcome.case.subject.package.is_some()) {
+            writeln!(text, "{}\n", losses(group)).expect("a string takes everything");
+        }
+    }
+    text
+}
+
+/// The outcomes of one subject: with its own realloc, and without; the same one twice if there is one only.
+fn pairs(group: &[Outcome]) -> impl Iterator<Item = (&Outcome, &Outcome)> {
+    group
+        .chunk_by(|a, b| a.case.subject == b.case.subject)
+        .filter_map(|chunk| Some((chunk.first()?, chunk.last()?)))
+}
+
+fn full_table(group: &[Outcome]) -> String {
+    let rows = pairs(group).map(|(moves, own)| {
+        let (moves, values) = (values(moves, group), values(own, group));
+        let get = |name: &str| values.get(name).copied();
+        let three = |name: &str| {
+            let [mean, p99, worst] = ["mean", "p99", "worst"].map(|part| get(&format!("{name}_{part}")));
+            if mean.is_none() {
+                "–".into()
+            } else {
+                format!("{} / {} / {}", show(mean, 1), show(p99, 0), show(worst, 0))
+            }
+        };
+        let per_block =
+            |name: &str| get(name).filter(|&blocks| blocks > 0.0).map(|blocks| SMALL_ARENA / blocks);
+        let case = &own.case;
+        [
+            case.subject.name.into(),
+            show(moves.get("added_text").copied(), 0),
+            show(get("added_text").filter(|_| case.in_place), 0),
+            show(get("added_constants"), 0),
+            show(get("static_ram"), 0),
+            three("alloc"),
+            three("free"),
+            three("resize"),
+            show(get("failed_worst"), 0),
+            show(get("live_permille").map(|permille| permille / 10.0), 1),
+            format!("{} / {}", show(per_block("blocks_8"), 1), show(per_block("blocks_24"), 1)),
+            show(get("largest"), 0),
+        ]
+    });
+    let header = [
+        "subject",
+        "added text B, realloc moves",
+        "in place",
+        "constants B",
+        "static RAM B",
+        "alloc mean / p99 / worst",
+        "free mean / p99 / worst",
+        "resize mean / p99 / worst",
+        "failing request, worst",
+        "live %",
+        "8 / 24 B block takes B",
+        "largest of 4 KiB",
+    ];
+    table::render(header, rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
+}
+
+/// A measure in which heaps are ranked.
+struct Rank {
+    name: &'static str,
+    value: fn(&Pair) -> Option<f64>,
+    decimals: usize,
+    /// Whether more is better.
+    more: bool,
+}
+
+/// The values of one subject: where `realloc` moves, and with its own `realloc` if it has one.
+struct Pair {
+    name: &'static str,
+    ours: bool,
+    moves: BTreeMap<&'static str, f64>,
+    own: BTreeMap<&'static str, f64>,
+    resizes: bool,
+}
+
+const RANKS: [Rank; 9] = [
+    Rank {
+        name: "added text",
+        value: |pair| pair.moves.get("added_text").copied(),
+        decimals: 0,
+        more: false,
+    },
+    Rank {
+        name: "added text with resizing in place",
+        value: |pair| pair.own.get("added_text").copied().filter(|_| pair.resizes),
+        decimals: 0,
+        more: false,
+    },
+    Rank { name: "static RAM", value: |pair| pair.own.get("static_ram").copied(), decimals: 0, more: false },
+    Rank { name: "alloc, mean", value: |pair| pair.own.get("alloc_mean").copied(), decimals: 1, more: false },
+    Rank {
+        name: "alloc, worst",
+        value: |pair| pair.own.get("alloc_worst").copied(),
+        decimals: 0,
+        more: false,
+    },
+    Rank { name: "free, mean", value: |pair| pair.own.get("free_mean").copied(), decimals: 1, more: false },
+    Rank { name: "free, worst", value: |pair| pair.own.get("free_worst").copied(), decimals: 0, more: false },
+    Rank {
+        name: "live, in thousandths",
+        value: |pair| pair.own.get("live_permille").copied(),
+        decimals: 0,
+        more: true,
+    },
+    Rank {
+        name: "largest of 4 KiB",
+        value: |pair| pair.own.get("largest").copied(),
+        decimals: 0,
+        more: true,
+    },
+];
+
+/// In what another crate's allocator is better than each of ours that frees everything.
+fn losses(group: &[Outcome]) -> String {
+    let pairs: Vec<Pair> = pairs(group)
+        .filter(|(_, own)| ![ZERO, NEVER_FREES].contains(&own.case.subject.name))
+        .map(|(moves, own)| Pair {
+            name: own.case.subject.name,
+            ours: own.case.subject.package.is_none(),
+            moves: values(moves, group),
+            own: values(own, group),
+            resizes: own.case.in_place,
+        })
+        .collect();
+    let mut losses = Vec::new();
+    for Rank { name, value, decimals, more } in RANKS {
+        let best = |ours| {
+            let candidates = pairs.iter().filter(|pair| pair.ours == ours);
+            let valued = candidates.filter_map(|pair| Some((value(pair)?, pair.name)));
+            valued.min_by(|a, b| if more { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) })
+        };
+        let (Some((peer, peer_name)), Some((own, own_name))) = (best(false), best(true)) else { continue };
+        if if more { peer > own } else { peer < own } {
+            losses.push(format!(
+                "{name}: {peer_name} {}, ours at best {} ({own_name})",
+                show(Some(peer), decimals),
+                show(Some(own), decimals)
+            ));
+        }
+    }
+    let losses = if losses.is_empty() { "nowhere".into() } else { losses.join("; ") };
+    format!("**Where we lose:** {losses}.")
+}
+
+fn size_table(group: &[Outcome]) -> String {
+    let rows = pairs(group).map(|(moves, own)| {
+        let (moves, values) = (values(moves, group), values(own, group));
+        [
+            own.case.subject.name.into(),
+            show(moves.get("added_text").copied(), 0),
+            show(values.get("added_text").copied().filter(|_| own.case.in_place), 0),
+            show(values.get("added_constants").copied(), 0),
+        ]
+    });
+    let header = ["subject", "added code B, realloc moves", "in place", "data B"];
+    table::render(header, rows, &[1, 2, 3])
+}
+
+/// Writes both files.
+pub fn write(outcomes: &[Outcome], preamble: &str, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    let write = |name: &str, text: String| {
+        let file = folder.join(name);
+        fs::write(&file, text).with_context(|| format!("{}", file.display()))
+    };
+    write("mcu.csv", csv(outcomes))?;
+    write("mcu.md", format!("{preamble}{}\n", tables(outcomes).trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::footprint::Footprint;
+    use super::super::subject::{MACHINES, SMALL};
+    use super::*;
+
+    fn outcome(subject: usize, in_place: bool, code: u64, figures: &[(&str, f64)]) -> Outcome {
+        let case = Case { subject: &SUBJECTS[subject], machine: &MACHINES[0], level: SMALL, in_place };
+        let figures = figures.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        let footprint = Footprint { code, constants: 0, ram: Some(8) };
+        Outcome { case, footprint, figures, failure: None }
+    }
+
+    fn outcomes() -> [Outcome; 3] {
+        let counts = [("alloc_mean", 80.0), ("alloc_worst", 120.0), ("blocks_8", 500.0)];
+        [outcome(0, false, 1000, &[]), outcome(1, false, 1600, &counts), outcome(1, true, 1900, &counts)]
+    }
+
+    #[test]
+    fn sizes_are_differences_to_the_zero() {
+        let text = tables(&outcomes());
+        let row = text.lines().find(|line| line.contains("tlsf-compact")).unwrap();
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        assert_eq!(cells[2..4], ["600", "900"]);
+        assert_eq!(cells[5], "8");
+        assert_eq!(cells[11], "8.2 / –");
+    }
+
+    #[test]
+    fn losses_are_named() {
+        let peer = |code, live| outcome(10, false, code, &[("live_permille", live)]);
+        let ours = outcome(1, false, 1600, &[("live_permille", 850.0)]);
+        let zero = outcome(0, false, 1000, &[]);
+        assert_eq!(losses(&[zero.clone(), ours.clone(), peer(1600, 850.0)]), "**Where we lose:** nowhere.");
+        let text = losses(&[zero, ours, peer(1500, 860.0)]);
+        assert_eq!(
+            text,
+            "**Where we lose:** added text: linked-list 500, ours at best 600 (tlsf-compact); \
+             live, in thousandths: linked-list 860, ours at best 850 (tlsf-compact)."
+        );
+    }
+
+    #[test]
+    fn what_becomes_worse_is_named() {
+        let before = csv(&outcomes());
+        assert!(compare(&outcomes(), &before).unwrap().is_empty());
+
+        let mut now = outcomes();
+        now[2].figures.insert("alloc_mean".into(), 80.0 * SLACK - 0.1);
+        assert!(compare(&now, &before).unwrap().is_empty());
+        now[2].figures.insert("alloc_mean".into(), 80.0 * SLACK + 0.1);
+        let worse = compare(&now, &before).unwrap();
+        assert_eq!(worse.len(), 1);
+        assert!(
+            worse[0].starts_with("tlsf-compact thumbv7m-none-eabi s in-place: alloc_mean is 84.1"),
+            "{worse:?}"
+        );
+    }
+
+    #[test]
+    fn a_comparison_with_nothing_is_an_error() {
+        let header = csv(&[]);
+        assert!(compare(&outcomes(), &header).is_err());
+        assert!(compare(&outcomes(), "").is_err());
+        assert!(compare(&outcomes(), &format!("{header}a,b\n")).is_err());
+    }
+}

@@ -1,0 +1,86 @@
+//! What is compared, and where.
+
+/// An allocator that the firmware in `boards/measure` can be built with; the name is that of its feature.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Name and Cargo feature.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub what: &'static str,
+    /// The crate, if it is another one's.
+    pub package: Option<&'static str>,
+    /// Whether it resizes blocks without moving them.
+    pub resizes: bool,
+}
+
+/// The zero of all differences in size.
+pub const ZERO: &str = "bump";
+
+const fn zero(name: &'static str, what: &'static str) -> Subject {
+    Subject { name, what, package: None, resizes: false }
+}
+
+const fn ours(name: &'static str, what: &'static str) -> Subject {
+    Subject { name, what, package: None, resizes: true }
+}
+
+const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'static str) -> Subject {
+    Subject { name, what, package: Some(package), resizes }
+}
+
+/// All of them, the zero first.
+pub const SUBJECTS: [Subject; 15] = [
+    zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
+    ours("tlsf-compact", "`Tlsf`, 16-bit links, one region, 8 classes per power of two, no statistics"),
+    ours("tlsf-compact-4", "the same with 4 classes per power of two"),
+    ours("tlsf-u32", "the same with 32-bit links and 8 classes"),
+    ours("tlsf", "`Heap` without any choice: `Tlsf` for 16 MiB, 32-bit links, four regions, statistics"),
+    ours("first-fit", "`FirstFit`, 16-bit links, one region, no statistics"),
+    ours("best-fit", "`BestFit`, the same"),
+    ours("buddy", "`Buddy`, the same"),
+    ours("slab", "`Slab` with its default classes over tlsf-compact"),
+    ours("allotment-bump", "`Bump`, 16-bit links, one region, no statistics"),
+    peer("linked-list", "linked_list_allocator", false, "its heap"),
+    peer("embedded-alloc", "embedded-alloc", false, "its TLSF heap (rlsf's with a table of 32 × 32)"),
+    peer("rlsf", "rlsf", true, "its TLSF with 8 classes per power of two, for 64 KiB"),
+    peer("talc", "talc", true, "`TalcLock` with a manual source"),
+    peer("buddy-system", "buddy_system_allocator", false, "its heap with as many orders as 64 KiB need"),
+];
+
+/// A kind of target, and the emulator that runs it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Rust's name.
+    pub target: &'static str,
+    /// What it stands for.
+    pub core: &'static str,
+    /// `qemu-system-...` and its arguments; none if programs are only linked.
+    pub emulator: Option<(&'static str, &'static [&'static str])>,
+}
+
+const MPS2: Option<(&str, &[&str])> =
+    Some(("qemu-system-arm", &["-machine", "mps2-an385", "-icount", "shift=8"]));
+const VIRT: Option<(&str, &[&str])> =
+    Some(("qemu-system-riscv32", &["-machine", "virt", "-bios", "none", "-icount", "shift=0"]));
+
+/// All of them, the most important one first.
+pub const MACHINES: [Machine; 4] = [
+    Machine { target: "thumbv7m-none-eabi", core: "Cortex-M3", emulator: MPS2 },
+    Machine { target: "thumbv6m-none-eabi", core: "Cortex-M0's code, on a Cortex-M3", emulator: MPS2 },
+    Machine { target: "riscv32imac-unknown-none-elf", core: "RV32IMAC", emulator: VIRT },
+    Machine { target: "wasm32-unknown-unknown", core: "WebAssembly, only linked", emulator: None },
+];
+
+/// An optimisation level: Cargo's profile and what it sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The profile in `boards/measure/Cargo.toml`.
+    pub profile: &'static str,
+    /// `opt-level`.
+    pub level: &'static str,
+}
+
+/// For size, as the boards' firmware.
+pub const SMALL: Level = Level { profile: "release", level: "s" };
+/// For speed.
+pub const FAST: Level = Level { profile: "fast", level: "3" };
