@@ -13,6 +13,7 @@ mod replay;
 mod report;
 mod results;
 mod statistics;
+mod steps;
 mod subjects;
 mod trace;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use crate::report::Table;
+use crate::report::{Table, ordered};
 use crate::results::Results;
 use crate::statistics::geometric_mean;
 use crate::subjects;
@@ -28,7 +28,7 @@ const COLOURS: [RGBColor; 10] = [
 pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
     let cases = results.cases(table.metric);
     let mut bars = Vec::new();
-    for id in results.subjects(table.metric) {
+    for id in ordered(results.subjects(table.metric)) {
         let values: Vec<f64> = cases.iter().filter_map(|case| results.get(table.metric, case, &id)).collect();
         if values.len() == cases.len() {
             bars.push((id, geometric_mean(&values)));
@@ -72,7 +72,7 @@ pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
 /// One line per subject over cases that are numbers, both axes logarithmic.
 pub fn curves(path: &Path, table: &Table, results: &Results) -> Result<()> {
     let mut lines = Vec::new();
-    for id in results.subjects(table.metric) {
+    for id in ordered(results.subjects(table.metric)) {
         let points: Vec<(f64, f64)> = results
             .cases(table.metric)
             .iter()

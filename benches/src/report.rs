@@ -51,6 +51,8 @@ pub struct Table {
     pub plot: Option<&'static str>,
     /// The name of the chart of the figures over the cases, which are numbers, if it has one.
     pub curve: Option<&'static str>,
+    /// Whether all subjects compete, those without memory or without an arena limit too.
+    pub level: bool,
     /// Whether subjects stand across and cases down.
     pub transposed: bool,
 }
@@ -66,6 +68,7 @@ impl Default for Table {
             digits: 1,
             plot: None,
             curve: None,
+            level: false,
             transposed: false,
         }
     }
@@ -110,7 +113,7 @@ fn section(text: &mut String, measure: &Measure, results: &Results, folder: &Pat
     }
     for table in (measure.tables)(results) {
         let cases = results.cases(table.metric);
-        let subjects = results.subjects(table.metric);
+        let subjects = ordered(results.subjects(table.metric));
         if cases.is_empty() {
             continue;
         }
@@ -129,6 +132,13 @@ fn section(text: &mut String, measure: &Measure, results: &Results, folder: &Pat
         }
     }
     Ok(())
+}
+
+/// In the order of the registry; what it does not know stays in front of the rest.
+pub fn ordered(mut subjects: Vec<String>) -> Vec<String> {
+    let place = |id: &String| subjects::ENTRIES.iter().position(|entry| entry.id == id);
+    subjects.sort_by_key(place);
+    subjects
 }
 
 fn capital(text: &str) -> String {
@@ -192,7 +202,11 @@ fn losses(
             Some(case) => results.get(table.metric, case, id),
             None => summarise(table, results, cases, id),
         };
-        let candidates = subjects.iter().filter(|id| own(id) == ours);
+        // What has no memory behind it, or no limit, competes only with its like.
+        let fair = |id: &&String| {
+            table.level || subjects::entry(id).is_none_or(|entry| entry.memory && entry.confined)
+        };
+        let candidates = subjects.iter().filter(|id| own(id) == ours).filter(fair);
         let values = candidates.filter_map(|id| value(id).filter(|v| v.is_finite()).map(|v| (id, v)));
         match table.better {
             Better::Higher => values.max_by(|a, b| a.1.total_cmp(&b.1)),

@@ -1,7 +1,14 @@
 //! The measures: one module each.
 
+pub mod efficiency;
+pub mod fill;
 pub mod instructions;
+pub mod offsets;
+pub mod pathological;
+pub mod scale;
+pub mod single;
 pub mod smallest;
+pub mod threads;
 pub mod throughput;
 
 use std::path::PathBuf;
@@ -29,7 +36,18 @@ pub struct Measure {
 }
 
 /// All measures, in the order of the report.
-pub const ALL: &[Measure] = &[instructions::MEASURE, throughput::MEASURE, smallest::MEASURE];
+pub const ALL: &[Measure] = &[
+    instructions::MEASURE,
+    throughput::MEASURE,
+    smallest::MEASURE,
+    single::MEASURE,
+    fill::MEASURE,
+    efficiency::MEASURE,
+    threads::MEASURE,
+    pathological::MEASURE,
+    offsets::MEASURE,
+    scale::MEASURE,
+];
 
 /// What all measures need to know.
 pub struct Options {

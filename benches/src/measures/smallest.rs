@@ -58,9 +58,12 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-struct Smallest<'a> {
-    trace: &'a Trace,
-    entry: &'a Entry,
+/// The smallest budget in which the trace runs; `None` if there is none up to four times the peak.
+pub struct Smallest<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// The subject's entry.
+    pub entry: &'a Entry,
 }
 
 impl Visitor for Smallest<'_> {

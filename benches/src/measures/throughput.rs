@@ -118,10 +118,13 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// The time of `repeat` replays, each on a fresh subject.
-struct Timed<'a> {
-    trace: &'a Trace,
-    arena: &'a Arena,
-    repeat: usize,
+pub struct Timed<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// The memory.
+    pub arena: &'a Arena,
+    /// How often.
+    pub repeat: usize,
 }
 
 impl Visitor for Timed<'_> {

@@ -1,11 +1,11 @@
 //! The allocators under test: one trait, and one line per allocator.
 
-mod lists;
-mod own;
-mod rlsf;
-mod system;
-mod talc;
-mod wrapped;
+pub mod lists;
+pub mod own;
+pub mod rlsf;
+pub mod system;
+pub mod talc;
+pub mod wrapped;
 
 use std::alloc::Layout;
 
@@ -163,13 +163,13 @@ pub const NULL: &str = "null";
 
 // A new subject is one line: name, type, whether it is ours, what it is.
 subjects! {
-    "allotment-tlsf": own::Tlsf8, true, "Tlsf<InBand<u32, 8, 1>>";
-    "allotment-tlsf-16": own::Tlsf16, true, "Tlsf<InBand<u32, 16, 1>>";
-    "allotment-tlsf-compact": own::TlsfCompact, true, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>: arenas up to 512 KiB";
-    "allotment-first-fit": own::FirstFit, true, "FirstFit<InBand<u32, 8, 1>>";
-    "allotment-best-fit": own::BestFit, true, "BestFit<InBand<u32, 8, 1>>";
-    "allotment-buddy": own::Buddy, true, "Buddy<InBand<u32, 8, 1>>";
-    "allotment-slab": own::Slab, true, "Slab<InBand<u32, 8, 1>>";
+    "allotment-tlsf": own::Own<own::placement::Tlsf8>, true, "Tlsf<InBand<u32, 8, 1>>";
+    "allotment-tlsf-16": own::Own<own::placement::Tlsf16>, true, "Tlsf<InBand<u32, 16, 1>>";
+    "allotment-tlsf-compact": own::Own<own::placement::TlsfCompact>, true, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>: arenas up to 512 KiB";
+    "allotment-first-fit": own::Own<own::placement::FirstFit>, true, "FirstFit<InBand<u32, 8, 1>>";
+    "allotment-best-fit": own::Own<own::placement::BestFit>, true, "BestFit<InBand<u32, 8, 1>>";
+    "allotment-buddy": own::Own<own::placement::Buddy>, true, "Buddy<InBand<u32, 8, 1>>";
+    "allotment-slab": own::Own<own::placement::Slab>, true, "Slab<InBand<u32, 8, 1>>";
     "talc-5": talc::Five, false, "talc 5, default binning, one claimed arena";
     "talc-4": talc::Four, false, "talc 4, one claimed arena";
     "rlsf": rlsf::Large, false, "rlsf::Tlsf, 24 x 16 lists";

@@ -4,9 +4,8 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
 use allotment::observe::NoStatistics;
-use allotment::placement::{Placement, table_rows};
+use allotment::placement::Placement;
 use allotment::{Heap, Region};
 
 use super::Subject;
@@ -15,22 +14,28 @@ use crate::arena::Range;
 /// A heap over one placement.
 pub type Own<P> = Heap<P, Unsync, NoStatistics>;
 
-type Narrow = InBand<u32, 8, 1>;
+/// The placements with their parameters.
+pub mod placement {
+    use allotment::meta::InBand;
+    use allotment::placement::table_rows;
 
-/// 32-bit indices, 8-byte granules.
-pub type Tlsf8 = Own<allotment::Tlsf<Narrow>>;
-/// 32-bit indices, 16-byte granules.
-pub type Tlsf16 = Own<allotment::Tlsf<InBand<u32, 16, 1>>>;
-/// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
-pub type TlsfCompact = Own<allotment::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>>;
-/// First fit.
-pub type FirstFit = Own<allotment::FirstFit<Narrow>>;
-/// Best fit.
-pub type BestFit = Own<allotment::BestFit<Narrow>>;
-/// Buddies.
-pub type Buddy = Own<allotment::Buddy<Narrow>>;
-/// Slabs over a TLSF.
-pub type Slab = Own<allotment::Slab<Narrow>>;
+    type Narrow = InBand<u32, 8, 1>;
+
+    /// 32-bit indices, 8-byte granules.
+    pub type Tlsf8 = allotment::Tlsf<Narrow>;
+    /// 32-bit indices, 16-byte granules.
+    pub type Tlsf16 = allotment::Tlsf<InBand<u32, 16, 1>>;
+    /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
+    pub type TlsfCompact = allotment::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
+    /// First fit.
+    pub type FirstFit = allotment::FirstFit<Narrow>;
+    /// Best fit.
+    pub type BestFit = allotment::BestFit<Narrow>;
+    /// Buddies.
+    pub type Buddy = allotment::Buddy<Narrow>;
+    /// Slabs over a TLSF.
+    pub type Slab = allotment::Slab<Narrow>;
+}
 
 // SAFETY: `Heap` is a global allocator of the same promises, confined to what it claimed.
 unsafe impl<P: Placement + 'static> Subject for Own<P> {
