@@ -29,7 +29,10 @@ pub fn run(folder: &Path, bless: bool) -> Result<()> {
     let rows = instructions::count(&options, &own, &traces)?;
     if bless {
         let mut origin = origin::describe("--check --bless");
-        origin.push(format!("ceilings of instructions per operation; {} % above them is a failure", SLACK * 100.0));
+        origin.push(format!(
+            "ceilings of instructions per operation; {} % above them is a failure",
+            SLACK * 100.0
+        ));
         return results::write(folder, FILE, &Results { origin, rows });
     }
 

@@ -55,7 +55,8 @@ fn versions(lock: &str) -> String {
 mod tests {
     #[test]
     fn the_lock_file_names_the_peers() {
-        let text = "[[package]]\nname = \"talc\"\nversion = \"5.1\"\n\n[[package]]\nname = \"x\"\nversion = \"1\"\n";
+        let text =
+            "[[package]]\nname = \"talc\"\nversion = \"5.1\"\n\n[[package]]\nname = \"x\"\nversion = \"1\"\n";
         assert_eq!(super::versions(text), "talc 5.1");
         let versions = super::versions(include_str!("../Cargo.lock"));
         assert!(super::PEERS.iter().all(|peer| versions.contains(peer)), "{versions}");

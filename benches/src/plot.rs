@@ -107,7 +107,8 @@ pub fn curves(path: &Path, table: &Table, results: &Results) -> Result<()> {
         for (place, (id, points)) in lines.iter().enumerate() {
             let colour = COLOURS[place % COLOURS.len()];
             let own = subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
-            let style = ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 1 + u32::from(own) };
+            let style =
+                ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 1 + u32::from(own) };
             chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
             let y = 40 + 20 * place as i32;
             legend.draw(&PathElement::new(vec![(0, y + 6), (20, y + 6)], style))?;

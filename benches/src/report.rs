@@ -9,8 +9,11 @@ use anyhow::{Context, Result};
 use crate::measures::{ALL, Measure};
 use crate::plot;
 use crate::results::{self, Results};
-use crate::statistics::{geometric_mean, mean};
+use crate::statistics::geometric_mean;
 use crate::subjects;
+
+/// The name of a row that is no allocator.
+pub const HARNESS: &str = "harness";
 
 /// Which direction is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,15 +24,6 @@ pub enum Better {
     Higher,
     /// No figure to compete in.
     Neither,
-}
-
-/// What the last column says.
-#[derive(Clone, Copy)]
-pub enum Summary {
-    /// The geometric mean.
-    Geometric,
-    /// The arithmetic mean.
-    Mean,
 }
 
 /// A table: subjects down, cases across.
@@ -43,15 +37,15 @@ pub struct Table {
     pub metric: &'static str,
     /// Which direction is better.
     pub better: Better,
-    /// The last column, over the cases that all subjects of the table share.
-    pub summary: Option<Summary>,
+    /// Whether the last column is the geometric mean over the cases.
+    pub mean: bool,
     /// Digits after the point.
     pub digits: usize,
     /// The name of the table's bar chart, if it has one.
     pub plot: Option<&'static str>,
     /// The name of the chart of the figures over the cases, which are numbers, if it has one.
     pub curve: Option<&'static str>,
-    /// Whether all subjects compete, those without memory or without an arena limit too.
+    /// Whether all subjects compete, those without an arena limit or without memory too.
     pub level: bool,
     /// Whether subjects stand across and cases down.
     pub transposed: bool,
@@ -64,7 +58,7 @@ impl Default for Table {
             text: String::new(),
             metric: "",
             better: Better::Lower,
-            summary: None,
+            mean: false,
             digits: 1,
             plot: None,
             curve: None,
@@ -75,17 +69,10 @@ impl Default for Table {
 }
 
 /// The mean of a subject over the cases that it has.
-fn summarise(table: &Table, results: &Results, cases: &[String], subject: &str) -> Option<f64> {
-    let values: Vec<f64> =
-        cases.iter().filter_map(|case| results.get(table.metric, case, subject)).collect();
+fn mean_over(table: &Table, results: &Results, cases: &[String], subject: &str) -> Option<f64> {
+    let values: Vec<f64> = cases.iter().filter_map(|case| results.get(table.metric, case, subject)).collect();
     // A mean over fewer cases cannot be compared.
-    if values.len() < cases.len() {
-        return None;
-    }
-    Some(match table.summary? {
-        Summary::Geometric => geometric_mean(&values),
-        Summary::Mean => mean(&values),
-    })
+    (values.len() == cases.len()).then(|| geometric_mean(&values))
 }
 
 /// Writes the report and the plots from all result files of a folder.
@@ -159,25 +146,20 @@ fn grid(
 ) -> Result<()> {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(cases.iter().cloned());
-    if table.summary.is_some() {
-        rows[0].push(
-            match table.summary {
-                Some(Summary::Mean) => "mean",
-                _ => "geo. mean",
-            }
-            .into(),
-        );
+    if table.mean {
+        rows[0].push("geo. mean".into());
     }
     for subject in subjects {
         let mut row = vec![subject.clone()];
         row.extend(cases.iter().map(|case| cell(results.get(table.metric, case, subject), table.digits)));
-        if table.summary.is_some() {
-            row.push(cell(summarise(table, results, cases, subject), table.digits));
+        if table.mean {
+            row.push(cell(mean_over(table, results, cases, subject), table.digits));
         }
         rows.push(row);
     }
     if table.transposed {
-        rows = (0..rows[0].len()).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
+        rows =
+            (0..rows[0].len()).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect();
     }
     for (number, row) in rows.iter().enumerate() {
         writeln!(text, "| {} |", row.join(" | "))?;
@@ -200,11 +182,12 @@ fn losses(
     let best = |case: Option<&String>, ours: bool| {
         let value = |id: &String| match case {
             Some(case) => results.get(table.metric, case, id),
-            None => summarise(table, results, cases, id),
+            None => mean_over(table, results, cases, id),
         };
-        // What has no memory behind it, or no limit, competes only with its like.
-        let fair = |id: &&String| {
-            table.level || subjects::entry(id).is_none_or(|entry| entry.memory && entry.confined)
+        // Offsets without memory behind them are no competition, and what has no limit only where it counts.
+        let fair = |id: &&String| match subjects::entry(id) {
+            Some(entry) => table.level || entry.confined && entry.memory,
+            None => *id != HARNESS,
         };
         let candidates = subjects.iter().filter(|id| own(id) == ours).filter(fair);
         let values = candidates.filter_map(|id| value(id).filter(|v| v.is_finite()).map(|v| (id, v)));
@@ -214,7 +197,7 @@ fn losses(
         }
     };
     let mut lost = Vec::new();
-    let everything = table.summary.is_some().then_some(None);
+    let everything = table.mean.then_some(None);
     for case in everything.into_iter().chain(cases.iter().map(Some)) {
         let (Some(ours), Some(theirs)) = (best(case, true), best(case, false)) else { continue };
         let behind = match table.better {

@@ -45,7 +45,8 @@ impl Results {
     /// The figure for a case and a subject.
     pub fn get(&self, metric: &str, case: &str, subject: &str) -> Option<f64> {
         let mut rows = self.rows.iter();
-        rows.find(|row| row.metric == metric && row.case == case && row.subject == subject).map(|row| row.value)
+        rows.find(|row| row.metric == metric && row.case == case && row.subject == subject)
+            .map(|row| row.value)
     }
 
     /// The cases of a metric in the order in which they appear.

@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn traces_are_compiled_and_survive_saving() {
-        let trace = Trace::parse("t".into(), "# c\na 0 0 0\na 1 100 64\nr 0 50\nf 0\na 2 7 0\nf 1\nf 2\n").unwrap();
+        let trace =
+            Trace::parse("t".into(), "# c\na 0 0 0\na 1 100 64\nr 0 50\nf 0\na 2 7 0\nf 1\nf 2\n").unwrap();
         assert_eq!((trace.slots, trace.peak, trace.ops.len()), (2, 150, 7));
         let file = tempfile::NamedTempFile::new().unwrap();
         trace.save(file.path()).unwrap();
@@ -251,7 +252,9 @@ mod tests {
 
     #[test]
     fn bad_traces_are_refused_with_their_line() {
-        for text in ["a 0 8 0\nf 1\n", "a 0 8 0\na 0 8 0\n", "# c\na 0 8\n", "a 0 8 0\nx 0\n", "a 0 1 0\na 1 8 3\n"] {
+        for text in
+            ["a 0 8 0\nf 1\n", "a 0 8 0\na 0 8 0\n", "# c\na 0 8\n", "a 0 8 0\nx 0\n", "a 0 1 0\na 1 8 3\n"]
+        {
             let error = Trace::parse("bad".into(), text).err().expect(text);
             assert!(error.to_string().starts_with("line 2"), "{error}");
         }

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, tools};
+use crate::{Setup, child, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -45,14 +45,16 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
 /// The program with the peers that were asked for. The check needs none of the native ones.
 fn build(bench: &Bench, folder: &Path) -> Result<PathBuf> {
     let target = folder.join("target");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
     command.args(["build", "--release", "--locked", "--manifest-path"]).arg(folder.join("Cargo.toml"));
-    // Paths in the environment must not lead the nested build elsewhere.
     command.arg("--target-dir").arg(&target);
     if bench.no_native || bench.check {
         command.arg("--no-default-features");
     }
     let status = command.status().context("cargo does not start")?;
-    anyhow::ensure!(status.success(), "the benchmarks do not build; --no-native leaves out what needs C and C++");
+    anyhow::ensure!(
+        status.success(),
+        "the benchmarks do not build; --no-native leaves out what needs C and C++"
+    );
     Ok(target.join("release/allotment-benches"))
 }

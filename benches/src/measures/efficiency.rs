@@ -50,7 +50,8 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         jobs.extend([(entry.id, false), (entry.id, true)]);
     }
     let seeds = options.pick(SEEDS, 2);
-    let found = parallel(&jobs, |&(id, plain)| with(id, Rounds { seeds, plain }).context("no such subject")?);
+    let found =
+        parallel(&jobs, |&(id, plain)| with(id, Rounds { seeds, plain }).context("no such subject")?);
     let mut rows = Vec::new();
     for (&(id, plain), value) in jobs.iter().zip(found) {
         rows.push(Row::new(CASES[usize::from(plain)], id, METRIC, value?));
@@ -113,7 +114,8 @@ fn round<S: Subject>(subject: &mut S, plain: bool, random: &mut fastrand::Rng) -
                     return live;
                 }
                 live = live - layout.size() + size;
-                blocks[chosen] = (new, Layout::from_size_align(size, layout.align()).expect("sizes are small"));
+                blocks[chosen] =
+                    (new, Layout::from_size_align(size, layout.align()).expect("sizes are small"));
             }
         }
     }

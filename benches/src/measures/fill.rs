@@ -12,12 +12,8 @@ use crate::statistics::mean;
 use crate::subjects::{Subject, Visitor, with};
 
 /// The measure.
-pub const MEASURE: Measure = Measure {
-    name: "fill",
-    about: "live bytes / arena at the first failed request",
-    run,
-    tables,
-};
+pub const MEASURE: Measure =
+    Measure { name: "fill", about: "live bytes / arena at the first failed request", run, tables };
 
 const ALLOCATIONS: &str = "live / budget in %, allocations only";
 const MIXED: &str = "live / budget in %, mixed";

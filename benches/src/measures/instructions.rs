@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{Measure, Options, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Summary, Table};
+use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::{NULL, Subject, Visitor, with};
 use crate::trace::Trace;
@@ -41,9 +41,10 @@ fn tables(_: &Results) -> Vec<Table> {
             .into(),
         metric: METRIC,
         better: Better::Lower,
-        summary: Some(Summary::Geometric),
+        mean: true,
         digits: 1,
         plot: Some("instructions"),
+        level: true,
         ..Table::default()
     }]
 }
@@ -92,7 +93,8 @@ fn callgrind(options: &Options, id: &str, trace: &Trace) -> Result<u64> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(&counts)?;
     fs::remove_file(&counts)?;
-    let total = text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
     let total: u64 = total.context("callgrind's file has no total")?.trim().parse()?;
     ensure!(total > 0, "callgrind did not see the loop");
     Ok(total)

@@ -13,7 +13,7 @@ use allotment::{Region, Tlsf};
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, Options};
-use crate::report::{Better, Summary, Table};
+use crate::report::{Better, HARNESS, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
 
@@ -47,7 +47,7 @@ fn tables(_: &Results) -> Vec<Table> {
                 .into(),
             metric: TIME,
             better: Better::Lower,
-            summary: Some(Summary::Geometric),
+            mean: true,
             digits: 0,
             transposed: true,
             ..Table::default()
@@ -74,7 +74,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         ("allotment-tlsf-side-table", |size| Ok(Box::new(Side::new(size)?))),
         ("offset-allocator", |size| Ok(Box::new(Peer::new(size)))),
         ("best-fit map (reference)", |size| Ok(Box::new(BestFit::new(size)))),
-        ("harness", |_| Ok(Box::new(Nothing))),
+        (HARNESS, |_| Ok(Box::new(Nothing))),
     ];
     self_check()?;
     let mut rows = Vec::new();
@@ -98,7 +98,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         }
     }
     for size in [1024, 4096] {
-        for (id, pool) in subjects.iter().filter(|subject| subject.0 != "harness") {
+        for (id, pool) in subjects.iter().filter(|subject| subject.0 != HARNESS) {
             let mut pool = pool(20 << 30)?;
             let outcome = workload(&mut *pool, 100_000, size);
             rows.push(Row::new(name(100_000, size), *id, FAILED, outcome.failed as f64));
@@ -165,8 +165,9 @@ impl Minstd {
 
 struct Outcome {
     failed: usize,
-    /// The most bytes live at once, as requested, and the blocks at that moment.
+    /// The most bytes live at once, as requested.
     peak: u64,
+    /// The most blocks live at once.
     blocks: usize,
 }
 
@@ -191,9 +192,8 @@ fn workload<O: Offsets + ?Sized>(pool: &mut O, count: usize, max: u64) -> Outcom
             live.push((block, size));
             made += 1;
             bytes += size;
-            if bytes > outcome.peak {
-                (outcome.peak, outcome.blocks) = (bytes, live.len());
-            }
+            outcome.peak = outcome.peak.max(bytes);
+            outcome.blocks = outcome.blocks.max(live.len());
         } else if !live.is_empty() {
             let place = random.uniform(0, count as u64 - 1) as usize % live.len();
             let (block, size) = live.swap_remove(place);

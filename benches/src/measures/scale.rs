@@ -57,7 +57,7 @@ fn tables(_: &Results) -> Vec<Table> {
     vec![
         Table {
             title: "Time by size of the arena",
-            text: "100 live blocks of 16 to 1,024 bytes in an arena that is reserved but hardly touched; an operation \
+            text: "100 live blocks of 16 to 256 bytes in an arena that is reserved but hardly touched; an operation \
                    frees a random one and allocates another. Nanoseconds for both together, median of rounds. Each \
                    type goes as far as its index width and its table reach: 32-bit indices with 8-byte granules to \
                    16 GiB, with 16-byte granules to 64 GiB (where the edge bits, 1/64 and 1/128 of the arena, are cleared \
@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let shift = options.pick(2, 4);
     for size in (16..=36).step_by(shift).map(|bits| 1_usize << bits) {
         for (id, _) in SUBJECTS.iter().filter(|(_, limit)| size <= *limit) {
-            let churn = Churn { arena: size, blocks: 100, sizes: (16, 1024), gaps: false, rounds: 20_000 };
+            let churn = Churn { arena: size, blocks: 100, sizes: (16, 256), gaps: false, rounds: 20_000 };
             if let Some((time, steps)) = measure(id, churn)? {
                 rows.push(Row::new(size.to_string(), *id, BY_ARENA, time));
                 rows.extend(steps.map(|steps| Row::new(size.to_string(), *id, STEPS_BY_ARENA, steps)));

@@ -29,10 +29,8 @@ const SAMPLE: usize = 8000;
 /// No more instructions than this are stepped through per subject and trace.
 const LIMIT: u64 = 2_000_000;
 
-const METRICS: [[&str; 3]; 2] = [
-    ["alloc, median", "alloc, 99.9 %", "alloc, worst"],
-    ["free, median", "free, 99.9 %", "free, worst"],
-];
+const METRICS: [[&str; 3]; 2] =
+    [["alloc, median", "alloc, 99.9 %", "alloc, worst"], ["free, median", "free, 99.9 %", "free, worst"]];
 
 fn tables(_: &Results) -> Vec<Table> {
     let titles = [
@@ -72,7 +70,8 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         jobs.extend(confined.iter().map(|entry| (trace, entry.id)));
     }
     let sample = options.pick(SAMPLE, SAMPLE / 10);
-    let counts = parallel(&jobs, |&(trace, id)| with(id, Stepped { trace, sample }).context("no such subject")?);
+    let counts =
+        parallel(&jobs, |&(trace, id)| with(id, Stepped { trace, sample }).context("no such subject")?);
     let mut rows = Vec::new();
     let mut nothing = [0.0; 2];
     for (&(trace, id), counts) in jobs.iter().zip(counts) {

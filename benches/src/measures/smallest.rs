@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Measure, Options, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Summary, Table};
+use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::{Entry, Subject, Visitor, with};
 use crate::trace::Trace;
@@ -33,7 +33,7 @@ fn tables(_: &Results) -> Vec<Table> {
             .into(),
         metric: METRIC,
         better: Better::Lower,
-        summary: Some(Summary::Geometric),
+        mean: true,
         digits: 3,
         plot: Some("smallest"),
         ..Table::default()

@@ -16,7 +16,7 @@ use spin::mutex::SpinMutex;
 
 use super::{Measure, Options};
 use crate::arena::{Arena, Range};
-use crate::report::{Better, Summary, Table};
+use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
 use crate::subjects::{Subject, lists, own, rlsf, talc, wrapped};
@@ -42,13 +42,14 @@ fn tables(_: &Results) -> Vec<Table> {
                    ones of its 1,000 blocks of 10 to 500 bytes, and hands all of them to the next thread now \
                    and then. *producer-consumer*: blocks of 16 to 256 bytes are allocated by one half of the threads \
                    and freed by the other. *mixed*: 16 to 4,096 bytes; one block in eight is freed by another thread. \
-                   Threads run truly in parallel only where the machine has as many cores and nothing else to do."
+                   A round whose threads did not have a core each (by processor time) is repeated up to three times."
                 .into(),
             metric: METRIC,
             better: Better::Higher,
-            summary: Some(Summary::Geometric),
+            mean: true,
             digits: 2,
             plot: Some("threads"),
+        level: true,
             ..Table::default()
         },
         Table {
@@ -224,7 +225,8 @@ fn run(options: &Options) -> Result<Vec<Row>> {
             for number in 0..=rounds {
                 for place in 0..SUBJECTS.len() {
                     let subject = (place + number) % SUBJECTS.len();
-                    let seconds = SUBJECTS[subject].1(&arena, program, threads, work).context("too small")?;
+                    let timed = || SUBJECTS[subject].1(&arena, program, threads, work).context("too small");
+                    let seconds = in_parallel(threads, timed)?;
                     // The first round warms up.
                     if number > 0 {
                         times[subject].push(seconds);
@@ -239,6 +241,31 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+/// The time of `round`, which is repeated a few times if its threads did not have a core each.
+fn in_parallel(threads: usize, round: impl Fn() -> Result<f64>) -> Result<f64> {
+    const TRIES: usize = 4;
+    let mut fastest = f64::INFINITY;
+    for _ in 0..TRIES {
+        let before = processor_time();
+        let seconds = round()?;
+        fastest = fastest.min(seconds);
+        // Without a core each, a thread that waits for a lock waits for the scheduler. Barriers sleep, too.
+        if processor_time() - before > 0.85 * seconds * threads as f64 {
+            return Ok(seconds);
+        }
+    }
+    Ok(fastest)
+}
+
+/// Processor time of all threads of this process, in seconds.
+fn processor_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock is written to a local variable.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(status, 0, "every Linux has this clock");
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 /// A block that may move between threads.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::{Measure, Options, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Summary, Table};
+use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
 use crate::subjects::{NULL, Subject, Visitor, with};
@@ -29,12 +29,7 @@ const SUBTRACTED: &str = "throughput / talc 5, loop subtracted";
 const SPREAD: &str = "quartile spread of throughput / talc 5";
 
 fn tables(_: &Results) -> Vec<Table> {
-    let common = Table {
-        better: Better::Higher,
-        summary: Some(Summary::Geometric),
-        digits: 2,
-        ..Table::default()
-    };
+    let common = Table { better: Better::Higher, mean: true, digits: 2, level: true, ..Table::default() };
     vec![
         Table {
             title: "Throughput",
@@ -57,7 +52,7 @@ fn tables(_: &Results) -> Vec<Table> {
             text: "Upper minus lower quartile of the first table's ratios over the rounds.".into(),
             metric: SPREAD,
             better: Better::Neither,
-            summary: None,
+            mean: false,
             ..common
         },
     ]
@@ -81,12 +76,13 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         // How often a replay is repeated to take long enough for the clock, and which are so slow
         // that three rounds must do.
         let once = sample(BASE, 1)?.min(sample(BASE, 1)?);
-        let repeat = (Duration::from_millis(options.pick(20, 5)).as_nanos() / once.as_nanos().max(1)).max(1);
-        let repeat = repeat as usize;
+        let enough = Duration::from_millis(options.pick(20, 5));
+        let repeat = (enough.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
         let mut plans = Vec::new();
         for &id in &ids {
-            let cost = sample(id, 1)?.as_secs_f64() / once.as_secs_f64();
-            plans.push((id, if cost > 15.0 { 1 } else { repeat }, if cost > 15.0 { 3 } else { rounds }));
+            let cost = sample(id, 1)?.min(sample(id, 1)?);
+            let slow = cost > enough && cost > 15 * once;
+            plans.push(if slow { (id, 1, 3) } else { (id, repeat, rounds) });
         }
         let mut times = vec![vec![]; ids.len()];
         for round in 0..rounds {

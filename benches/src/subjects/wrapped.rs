@@ -147,7 +147,11 @@ unsafe impl Subject for Offsets {
         let size = u32::try_from(arena.size).ok().filter(|&size| size >= 64)?;
         let allocator = offset_allocator::Allocator::with_max_allocs(size, 1 << 20);
         let spare = 1 << 20;
-        Some(Box::new(Self { allocator, tokens: Vec::with_capacity(spare), unused: Vec::with_capacity(spare) }))
+        Some(Box::new(Self {
+            allocator,
+            tokens: Vec::with_capacity(spare),
+            unused: Vec::with_capacity(spare),
+        }))
     }
 
     #[inline(always)]
