@@ -74,15 +74,15 @@ fn run(options: &Options) -> Result<Vec<Row>> {
             with(id, Timed { trace, arena: &arena, repeat }).context("no such subject")?
         };
         // How often a replay is repeated to take long enough for the clock, and which are so slow
-        // that three rounds must do.
+        // that two rounds must do.
         let once = sample(BASE, 1)?.min(sample(BASE, 1)?);
         let enough = Duration::from_millis(options.pick(20, 5));
         let repeat = (enough.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
         let mut plans = Vec::new();
         for &id in &ids {
-            let cost = sample(id, 1)?.min(sample(id, 1)?);
-            let slow = cost > enough && cost > 15 * once;
-            plans.push(if slow { (id, 1, 3) } else { (id, repeat, rounds) });
+            let cost = sample(id, 1)?;
+            let slow = cost > 5 * enough && cost > 15 * once;
+            plans.push(if slow { (id, 1, 2) } else { (id, repeat, rounds) });
         }
         let mut times = vec![vec![]; ids.len()];
         for round in 0..rounds {
