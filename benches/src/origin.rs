@@ -1,6 +1,7 @@
 //! Where figures come from: machine, versions, command.
 
 use std::fs;
+use std::process::Command;
 
 /// The dependencies that are under test.
 const PEERS: [&str; 11] = [
@@ -22,9 +23,19 @@ pub fn describe(measure: &str) -> Vec<String> {
     vec![
         format!("machine: {}", machine()),
         format!("compiler: {}, release, fat LTO, one codegen unit", env!("BENCH_RUSTC")),
-        format!("versions: {}", versions(include_str!("../Cargo.lock"))),
+        format!("versions: {}; allotment at {}", versions(include_str!("../Cargo.lock")), revision()),
         format!("command: cargo xtask bench {measure}"),
     ]
+}
+
+/// The commit that was measured, if git tells.
+fn revision() -> String {
+    let mut git = Command::new("git");
+    git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"]);
+    let output = git.output().ok().filter(|output| output.status.success());
+    output.map_or("an unknown commit".into(), |output| {
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
 }
 
 fn machine() -> String {
