@@ -4,6 +4,7 @@
 //! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
 //! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own.
 
+mod bench;
 mod child;
 mod commands;
 mod decode;
@@ -73,6 +74,8 @@ enum Command {
     },
     /// List the boards and what is missing to run each
     Boards,
+    /// Measure allotment beside its peers and write benches/RESULTS.md
+    Bench(bench::Bench),
     /// Check every board's firmware with clippy, warnings denied
     Lint,
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         }
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
+        Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Lint => commands::lint(&setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),

@@ -1,0 +1,129 @@
+//! allotment beside its peers. `cargo xtask bench` at the root of the repository runs this program.
+//!
+//! Top down: `main` reads the command line; `measures` holds one module per measure and `subjects` one
+//! implementation per allocator; `trace` and `replay` feed them, `results`, `report` and `plot` write down what
+//! they find.
+
+mod arena;
+mod check;
+mod measures;
+mod origin;
+mod plot;
+mod replay;
+mod report;
+mod results;
+mod statistics;
+mod steps;
+mod subjects;
+mod trace;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+use crate::measures::{Measure, Options};
+
+/// allotment beside its peers
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measures, and writes CSV files, plots and RESULTS.md
+    Run {
+        /// Fewer rounds and only small traces; results go to target/quick
+        #[arg(long)]
+        quick: bool,
+        /// Measures to run; all if none is named
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Compares instruction counts with results/ceilings.csv
+    Check {
+        /// Make the present counts the new ceilings
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Writes RESULTS.md and the plots anew from the CSV files
+    Report,
+    /// Lists measures and allocators
+    List,
+    /// Replays a compiled trace once (runs under callgrind)
+    #[command(hide = true)]
+    Replay { subject: String, file: PathBuf },
+}
+
+/// The folder of this package.
+fn home() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run { quick, names } => run(quick, &names),
+        Command::Check { bless } => check::run(&home().join("results"), bless),
+        Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
+        Command::List => {
+            list();
+            Ok(())
+        }
+        Command::Replay { subject, file } => measures::instructions::replay_once(&subject, &file),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(quick: bool, names: &[String]) -> Result<()> {
+    let chosen: Vec<&Measure> = if names.is_empty() {
+        measures::ALL.iter().collect()
+    } else {
+        names.iter().map(|name| find(name)).collect::<Result<_>>()?
+    };
+    let scratch = tempfile::tempdir().context("no folder for temporary files")?;
+    let options = Options::new(quick, scratch.path().to_owned());
+    let home = if quick { home().join("target/quick") } else { home().to_owned() };
+    let folder = home.join("results");
+    for measure in chosen {
+        let start = Instant::now();
+        eprint!("{}: {} ... ", measure.name, measure.about);
+        let rows = (measure.run)(&options).with_context(|| format!("measure {}", measure.name))?;
+        let results = results::Results { origin: origin::describe(measure.name), rows };
+        results::write(&folder, measure.name, &results)?;
+        eprintln!("{:.0} s", start.elapsed().as_secs_f64());
+        report::write(&folder, &home.join("RESULTS.md"))?;
+    }
+    println!("{}", home.join("RESULTS.md").display());
+    Ok(())
+}
+
+fn find(name: &str) -> Result<&'static Measure> {
+    match measures::ALL.iter().find(|measure| measure.name == name) {
+        Some(measure) => Ok(measure),
+        None => {
+            let names: Vec<_> = measures::ALL.iter().map(|measure| measure.name).collect();
+            bail!("there is no measure {name:?}; there are {}", names.join(", "))
+        }
+    }
+}
+
+fn list() {
+    println!("Measures:");
+    for measure in measures::ALL {
+        println!("  {:16} {}", measure.name, measure.about);
+    }
+    println!("\nAllocators:");
+    for entry in subjects::ENTRIES {
+        println!("  {:24} {}", entry.id, entry.about);
+    }
+}

@@ -1,0 +1,118 @@
+//! The measures: one module each.
+
+pub mod efficiency;
+pub mod fill;
+pub mod instructions;
+pub mod offsets;
+pub mod pathological;
+pub mod scale;
+pub mod single;
+pub mod smallest;
+pub mod threads;
+pub mod throughput;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+use anyhow::Result;
+
+use crate::report::Table;
+use crate::results::{Results, Row};
+use crate::subjects::{self, Entry};
+use crate::trace::{self, Trace};
+
+/// A measure.
+pub struct Measure {
+    /// Its name on the command line and of its files.
+    pub name: &'static str,
+    /// One line on what it finds out.
+    pub about: &'static str,
+    /// Measures.
+    pub run: fn(&Options) -> Result<Vec<Row>>,
+    /// Lays the figures out.
+    pub tables: fn(&Results) -> Vec<Table>,
+}
+
+/// All measures, in the order of the report.
+pub const ALL: &[Measure] = &[
+    instructions::MEASURE,
+    throughput::MEASURE,
+    smallest::MEASURE,
+    single::MEASURE,
+    fill::MEASURE,
+    efficiency::MEASURE,
+    threads::MEASURE,
+    pathological::MEASURE,
+    offsets::MEASURE,
+    scale::MEASURE,
+];
+
+/// What all measures need to know.
+pub struct Options {
+    /// Fewer rounds and only small traces, for a first look.
+    pub quick: bool,
+    /// A folder for files between processes.
+    pub scratch: PathBuf,
+    traces: OnceLock<Vec<Trace>>,
+}
+
+impl Options {
+    /// Options with traces that are read when a measure asks for them.
+    pub fn new(quick: bool, scratch: PathBuf) -> Self {
+        Self { quick, scratch, traces: OnceLock::new() }
+    }
+
+    /// The traces; only those of fewer than 100,000 operations if it must be quick.
+    pub fn traces(&self) -> Result<&[Trace]> {
+        if let Some(traces) = self.traces.get() {
+            return Ok(traces);
+        }
+        let mut traces = trace::all()?;
+        if self.quick {
+            traces.retain(|trace| trace.ops.len() < 100_000);
+        }
+        Ok(self.traces.get_or_init(|| traces))
+    }
+
+    /// `full`, or `quick` if it must be quick.
+    pub fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+/// The subjects that `admit` lets through.
+pub fn subjects(admit: impl Fn(&Entry) -> bool) -> Vec<&'static Entry> {
+    subjects::ENTRIES.iter().filter(|entry| admit(entry)).collect()
+}
+
+/// Whether `subject` can serve a trace whose arena has `size` bytes.
+pub fn serves(entry: &Entry, size: usize) -> bool {
+    match entry.id {
+        "allotment-tlsf-compact" => size <= 512 << 10,
+        "rlsf-small" => size <= 128 << 10,
+        _ => true,
+    }
+}
+
+/// Applies `f` to all items on all cores, and keeps their order.
+pub fn parallel<T: Sync, U: Send>(items: &[T], f: impl Fn(&T) -> U + Sync) -> Vec<U> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(items.len()));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(place) else { break };
+                    let value = f(item);
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((place, value));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|&(place, _)| place);
+    done.into_iter().map(|(_, value)| value).collect()
+}

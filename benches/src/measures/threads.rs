@@ -1,0 +1,458 @@
+//! Several threads on one heap: larson, producer and consumer, a mix.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use allotment::lock::Spin;
+use allotment::observe::NoStatistics;
+use allotment::placement::Placement;
+use allotment::{Heap, Region};
+use anyhow::{Context, Result};
+use spin::mutex::SpinMutex;
+
+use super::{Measure, Options};
+use crate::arena::{Arena, Range};
+use crate::report::{Better, Table};
+use crate::results::{Results, Row};
+use crate::statistics::{median, quantile};
+use crate::subjects::{Subject, lists, own, rlsf, talc, wrapped};
+
+/// The measure.
+pub const MEASURE: Measure = Measure {
+    name: "threads",
+    about: "threads on one heap, as a ratio to talc 5 behind a spin lock",
+    run,
+    tables,
+};
+
+const METRIC: &str = "throughput / talc 5";
+const SPREAD: &str = "quartile spread";
+const ARENA: usize = 256 << 20;
+
+fn tables(_: &Results) -> Vec<Table> {
+    vec![
+        Table {
+            title: "Throughput of threads",
+            text: "Median over interleaved rounds of (time of talc 5 / time). Heaps without threads of their own stand \
+                   behind one spin lock; for allotment that is `lock::Spin`. *larson*: every thread replaces random \
+                   ones of its 1,000 blocks of 10 to 500 bytes, and hands all of them to the next thread now \
+                   and then. *producer-consumer*: blocks of 16 to 256 bytes are allocated by one half of the threads \
+                   and freed by the other. *mixed*: 16 to 4,096 bytes; one block in eight is freed by another thread. \
+                   A round whose threads did not have a core each (by processor time) is repeated up to three times."
+                .into(),
+            metric: METRIC,
+            better: Better::Higher,
+            mean: true,
+            digits: 2,
+            plot: Some("threads"),
+        level: true,
+            ..Table::default()
+        },
+        Table {
+            title: "Throughput of threads, spread",
+            text: "Upper minus lower quartile over the rounds.".into(),
+            metric: SPREAD,
+            better: Better::Neither,
+            digits: 2,
+            ..Table::default()
+        },
+    ]
+}
+
+/// An allocator that threads share.
+trait Shared: Sync + Sized {
+    /// A new one; it stays in its box.
+    ///
+    /// # Safety
+    ///
+    /// The arena is valid and used by nobody else as long as the allocator is.
+    unsafe fn new(arena: Range) -> Option<Box<Self>>;
+
+    /// A block, or null.
+    ///
+    /// # Safety
+    ///
+    /// The size is not zero.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8;
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    ///
+    /// The block is live and was allocated with `layout`.
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout);
+}
+
+/// A subject behind a spin lock.
+struct Locked<S>(SpinMutex<Alone<S>>);
+
+/// A subject that may move between threads.
+struct Alone<S>(Box<S>);
+
+// SAFETY: every subject is reached through the lock alone, and none is tied to the thread that made it.
+unsafe impl<S> Send for Alone<S> {}
+
+impl<S: Subject> Shared for Locked<S> {
+    unsafe fn new(arena: Range) -> Option<Box<Self>> {
+        // SAFETY: passed on.
+        let subject = unsafe { S::new(arena) }?;
+        Some(Box::new(Self(SpinMutex::new(Alone(subject)))))
+    }
+
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { self.0.lock().0.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { self.0.lock().0.dealloc(block, layout) }
+    }
+}
+
+impl<P: Placement + Send> Shared for Heap<P, Spin, NoStatistics> {
+    unsafe fn new(arena: Range) -> Option<Box<Self>> {
+        let heap = Box::new(Self::empty());
+        // SAFETY: passed on.
+        unsafe { heap.claim(Region::new(ptr::NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        Some(heap)
+    }
+
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { GlobalAlloc::alloc(self, layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { GlobalAlloc::dealloc(self, block, layout) }
+    }
+}
+
+macro_rules! process {
+    ($(#[$doc:meta])* $name:ident, $value:expr) => {
+        $(#[$doc])*
+        struct $name;
+
+        impl Shared for $name {
+            unsafe fn new(_: Range) -> Option<Box<Self>> {
+                Some(Box::new(Self))
+            }
+
+            #[inline]
+            unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+                // SAFETY: passed on.
+                unsafe { $value.alloc(layout) }
+            }
+
+            #[inline]
+            unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+                // SAFETY: passed on.
+                unsafe { $value.dealloc(block, layout) }
+            }
+        }
+    };
+}
+
+process!(
+    /// The system's malloc.
+    System,
+    std::alloc::System
+);
+#[cfg(feature = "mimalloc")]
+process!(
+    /// mimalloc.
+    MiMalloc,
+    mimalloc::MiMalloc
+);
+#[cfg(feature = "snmalloc")]
+process!(
+    /// snmalloc.
+    SnMalloc,
+    snmalloc_rs::SnMalloc
+);
+
+/// A program for threads: the seconds that it takes for `work` operations per thread.
+type Program<S> = fn(&S, usize, usize) -> f64;
+
+/// Seconds of one round for a subject: program, threads, operations per thread.
+type Round = fn(&Arena, usize, usize, usize) -> Option<f64>;
+
+fn round<S: Shared>(arena: &Arena, program: usize, threads: usize, work: usize) -> Option<f64> {
+    let programs: [Program<S>; 3] = [larson, producer_consumer, mixed];
+    // SAFETY: the arena is ours and used by one subject at a time.
+    let subject = unsafe { S::new(arena.whole()) }?;
+    Some(programs[program](&subject, threads, work))
+}
+
+const PROGRAMS: [&str; 3] = ["larson", "producer-consumer", "mixed"];
+
+/// A new subject is one line.
+const SUBJECTS: &[(&str, Round)] = &[
+    ("talc-5", round::<Locked<talc::Five>>),
+    ("allotment-tlsf", round::<Heap<own::placement::Tlsf8, Spin, NoStatistics>>),
+    ("allotment-tlsf-16", round::<Heap<own::placement::Tlsf16, Spin, NoStatistics>>),
+    ("allotment-buddy", round::<Heap<own::placement::Buddy, Spin, NoStatistics>>),
+    ("talc-4", round::<Locked<talc::Four>>),
+    ("rlsf", round::<Locked<rlsf::Large>>),
+    ("dlmalloc", round::<Locked<wrapped::Dlmalloc>>),
+    ("buddy-system", round::<Locked<lists::BuddySystem>>),
+    ("system", round::<System>),
+    #[cfg(feature = "mimalloc")]
+    ("mimalloc", round::<MiMalloc>),
+    #[cfg(feature = "snmalloc")]
+    ("snmalloc", round::<SnMalloc>),
+];
+
+fn run(options: &Options) -> Result<Vec<Row>> {
+    let arena = Arena::new(ARENA)?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let mut rows = Vec::new();
+    let rounds = options.pick(11, 3);
+    let work = options.pick(200_000, 20_000);
+    for (program, name) in PROGRAMS.iter().enumerate() {
+        for threads in [1, 2, 4].into_iter().filter(|&threads| threads <= cores.max(2)) {
+            let case = format!("{name}, {threads} thread{}", if threads == 1 { "" } else { "s" });
+            let mut times = vec![vec![]; SUBJECTS.len()];
+            for number in 0..=rounds {
+                for place in 0..SUBJECTS.len() {
+                    let subject = (place + number) % SUBJECTS.len();
+                    let timed = || SUBJECTS[subject].1(&arena, program, threads, work).context("too small");
+                    let seconds = in_parallel(threads, timed)?;
+                    // The first round warms up.
+                    if number > 0 {
+                        times[subject].push(seconds);
+                    }
+                }
+            }
+            for ((id, _), own) in SUBJECTS.iter().zip(&times) {
+                let ratios: Vec<f64> = times[0].iter().zip(own).map(|(base, own)| base / own).collect();
+                rows.push(Row::new(&case, *id, METRIC, median(&ratios)));
+                rows.push(Row::new(&case, *id, SPREAD, quantile(&ratios, 0.75) - quantile(&ratios, 0.25)));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// The time of `round`, which is repeated a few times if its threads did not have a core each.
+fn in_parallel(threads: usize, round: impl Fn() -> Result<f64>) -> Result<f64> {
+    const TRIES: usize = 4;
+    let mut fastest = f64::INFINITY;
+    for _ in 0..TRIES {
+        let before = processor_time();
+        let seconds = round()?;
+        fastest = fastest.min(seconds);
+        // Without a core each, a thread that waits for a lock waits for the scheduler. Barriers sleep, too.
+        if processor_time() - before > 0.85 * seconds * threads as f64 {
+            return Ok(seconds);
+        }
+    }
+    Ok(fastest)
+}
+
+/// Processor time of all threads of this process, in seconds.
+fn processor_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock is written to a local variable.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(status, 0, "every Linux has this clock");
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+/// A block that may move between threads.
+#[derive(Clone, Copy)]
+struct Block(*mut u8, u32);
+
+// SAFETY: a block belongs to whoever holds this value.
+unsafe impl Send for Block {}
+
+impl Block {
+    const NONE: Self = Self(ptr::null_mut(), 0);
+
+    fn new<S: Shared>(subject: &S, size: u32) -> Self {
+        // SAFETY: sizes are not zero; a byte of a live block may be written.
+        unsafe {
+            let block = subject.alloc(layout(size));
+            assert!(!block.is_null(), "the arena is large enough for every program");
+            block.write(size as u8);
+            Self(block, size)
+        }
+    }
+
+    fn free<S: Shared>(self, subject: &S) {
+        if !self.0.is_null() {
+            // SAFETY: the block is live and its size is known.
+            unsafe { subject.dealloc(self.0, layout(self.1)) };
+        }
+    }
+}
+
+fn layout(size: u32) -> Layout {
+    // SAFETY: 8 is a power of two, and sizes are small.
+    unsafe { Layout::from_size_align_unchecked(size as usize, 8) }
+}
+
+/// Runs `body` on every thread; seconds from the moment when all are there until all are done.
+fn together(threads: usize, body: impl Fn(usize, &Barrier) + Sync) -> f64 {
+    let barrier = Barrier::new(threads + 1);
+    thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (barrier, body) = (&barrier, &body);
+                scope.spawn(move || {
+                    barrier.wait();
+                    body(thread, barrier);
+                })
+            })
+            .collect();
+        barrier.wait();
+        let start = Instant::now();
+        for handle in handles {
+            handle.join().expect("no thread panics");
+        }
+        start.elapsed().as_secs_f64()
+    })
+}
+
+/// After Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998).
+fn larson<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+    const BLOCKS: usize = 1000;
+    const TURNS: usize = 10;
+    let tables: Vec<_> = (0..threads).map(|_| std::sync::Mutex::new(vec![Block::NONE; BLOCKS])).collect();
+    let turns = Barrier::new(threads);
+    together(threads, |thread, _| {
+        let mut random = fastrand::Rng::with_seed(thread as u64);
+        for turn in 0..TURNS {
+            let mut table = tables[(thread + turn) % threads].lock().expect("no thread panics");
+            for _ in 0..work / TURNS {
+                let place = random.usize(..BLOCKS);
+                table[place].free(subject);
+                table[place] = Block::new(subject, random.u32(10..=500));
+            }
+            drop(table);
+            turns.wait();
+        }
+        let mut table = tables[thread].lock().expect("no thread panics");
+        table.drain(..).for_each(|block| block.free(subject));
+    })
+}
+
+/// A ring of blocks between two threads. The size stands in the block's first bytes.
+struct Ring {
+    slots: Vec<AtomicPtr<u8>>,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self { slots: (0..1024).map(|_| AtomicPtr::default()).collect() }
+    }
+
+    /// Puts a block of at least 16 bytes in place `place`; gives it back if the place is taken.
+    fn put(&self, place: usize, block: Block) -> bool {
+        let slot = &self.slots[place % self.slots.len()];
+        if !slot.load(Ordering::Acquire).is_null() {
+            return false;
+        }
+        // SAFETY: the block is ours, and has at least 16 bytes aligned to 8.
+        unsafe { block.0.cast::<u32>().write(block.1) };
+        slot.store(block.0, Ordering::Release);
+        true
+    }
+
+    fn take(&self, place: usize) -> Option<Block> {
+        let slot = &self.slots[place % self.slots.len()];
+        let block = slot.load(Ordering::Acquire);
+        if block.is_null() {
+            return None;
+        }
+        slot.store(ptr::null_mut(), Ordering::Release);
+        // SAFETY: `put` wrote the size, and the block is ours now.
+        Some(Block(block, unsafe { block.cast::<u32>().read() }))
+    }
+}
+
+/// Spins a while, then lets others run: the machine may have fewer cores than threads.
+fn pause(tries: &mut u32) {
+    *tries += 1;
+    if tries.is_multiple_of(64) { thread::yield_now() } else { std::hint::spin_loop() }
+}
+
+fn producer_consumer<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+    const BATCH: usize = 64;
+    let rings: Vec<_> = (0..threads.div_ceil(2)).map(|_| Ring::new()).collect();
+    together(threads, |thread, _| {
+        let mut random = fastrand::Rng::with_seed(thread as u64);
+        let mut make = || Block::new(subject, random.u32(16..=256));
+        if threads == 1 {
+            for _ in 0..work / BATCH {
+                let blocks: [Block; BATCH] = std::array::from_fn(|_| make());
+                blocks.into_iter().for_each(|block| block.free(subject));
+            }
+            return;
+        }
+        let ring = &rings[thread / 2];
+        let mut tries = 0;
+        for place in 0..work {
+            if thread % 2 == 0 {
+                let block = make();
+                while !ring.put(place, block) {
+                    pause(&mut tries);
+                }
+            } else {
+                loop {
+                    if let Some(block) = ring.take(place) {
+                        break block.free(subject);
+                    }
+                    pause(&mut tries);
+                }
+            }
+        }
+    })
+}
+
+fn mixed<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+    const BLOCKS: usize = 500;
+    let rings: Vec<_> = (0..threads).map(|_| Ring::new()).collect();
+    let end = Barrier::new(threads);
+    together(threads, |thread, _| {
+        let mut random = fastrand::Rng::with_seed(thread as u64);
+        let mut table = vec![Block::NONE; BLOCKS];
+        let (mut given, mut taken) = (0, 0);
+        for number in 0..work {
+            let block = &mut table[random.usize(..BLOCKS)];
+            if block.0.is_null() {
+                let bits = random.u32(4..12);
+                *block = Block::new(subject, random.u32(1 << bits..=2 << bits));
+            } else {
+                // With one thread the other is the same.
+                if number % 8 == 0 && rings[(thread + 1) % threads].put(given, *block) {
+                    given += 1;
+                } else {
+                    block.free(subject);
+                }
+                *block = Block::NONE;
+            }
+            if number % 16 == 0 {
+                while let Some(block) = rings[thread].take(taken) {
+                    block.free(subject);
+                    taken += 1;
+                }
+            }
+        }
+        end.wait();
+        while let Some(block) = rings[thread].take(taken) {
+            block.free(subject);
+            taken += 1;
+        }
+        table.drain(..).for_each(|block| block.free(subject));
+    })
+}

@@ -1,0 +1,143 @@
+//! Throughput over the traces as a ratio to talc 5, in interleaved rounds.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::{Measure, Options, serves, subjects};
+use crate::arena::Arena;
+use crate::replay;
+use crate::report::{Better, Table};
+use crate::results::{Results, Row};
+use crate::statistics::{median, quantile};
+use crate::subjects::{NULL, Subject, Visitor, with};
+use crate::trace::Trace;
+
+/// The measure.
+pub const MEASURE: Measure = Measure {
+    name: "throughput",
+    about: "throughput over the traces as a ratio to talc 5, arena 1.5 x peak",
+    run,
+    tables,
+};
+
+/// What all ratios are to.
+const BASE: &str = "talc-5";
+
+const PLAIN: &str = "throughput / talc 5";
+const SUBTRACTED: &str = "throughput / talc 5, loop subtracted";
+const SPREAD: &str = "quartile spread of throughput / talc 5";
+
+fn tables(_: &Results) -> Vec<Table> {
+    let common = Table { better: Better::Higher, mean: true, digits: 2, level: true, ..Table::default() };
+    vec![
+        Table {
+            title: "Throughput",
+            text: "Median over rounds of (time of talc 5 / time of the subject); in every round each subject \
+                   replays the trace on the same warm memory, in an order that rotates. Blocks are not touched \
+                   by the harness. Arena 1.5 x the peak of live bytes."
+                .into(),
+            metric: PLAIN,
+            plot: Some("throughput"),
+            ..common.clone()
+        },
+        Table {
+            title: "Throughput, harness subtracted",
+            text: "The same after the time of a subject that does nothing has been subtracted from both.".into(),
+            metric: SUBTRACTED,
+            ..common.clone()
+        },
+        Table {
+            title: "Throughput, spread",
+            text: "Upper minus lower quartile of the first table's ratios over the rounds.".into(),
+            metric: SPREAD,
+            better: Better::Neither,
+            mean: false,
+            ..common
+        },
+    ]
+}
+
+fn run(options: &Options) -> Result<Vec<Row>> {
+    let rounds = options.pick(15, 5);
+    let mut rows = Vec::new();
+    for trace in options.traces()? {
+        let arena = Arena::new(trace.arena())?;
+        // Every page is there before the clock runs.
+        // SAFETY: the arena is ours.
+        unsafe { arena.start().write_bytes(0, arena.size()) };
+        let ids: Vec<_> = [NULL]
+            .into_iter()
+            .chain(subjects(|entry| serves(entry, trace.arena())).iter().map(|entry| entry.id))
+            .collect();
+        let sample = |id: &str, repeat: usize| -> Result<Duration> {
+            with(id, Timed { trace, arena: &arena, repeat }).context("no such subject")?
+        };
+        // How often a replay is repeated to take long enough for the clock, and which are so slow
+        // that two rounds must do.
+        let once = sample(BASE, 1)?.min(sample(BASE, 1)?);
+        let enough = Duration::from_millis(options.pick(20, 5));
+        let repeat = (enough.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
+        let mut plans = Vec::new();
+        for &id in &ids {
+            let cost = sample(id, 1)?;
+            let slow = cost > 5 * enough && cost > 15 * once;
+            plans.push(if slow { (id, 1, 2) } else { (id, repeat, rounds) });
+        }
+        let mut times = vec![vec![]; ids.len()];
+        for round in 0..rounds {
+            for place in 0..ids.len() {
+                let subject = (place + round) % ids.len();
+                let (id, repeat, rounds) = plans[subject];
+                if round < rounds {
+                    times[subject].push(sample(id, repeat)?.as_secs_f64() / repeat as f64);
+                }
+            }
+        }
+        let base = ids.iter().position(|&id| id == BASE).context("talc 5 is a subject")?;
+        for (subject, &id) in ids.iter().enumerate().filter(|&(_, &id)| id != NULL) {
+            let ratios = |null: bool| -> Vec<f64> {
+                let own = times[subject].iter().enumerate();
+                own.map(|(round, time)| {
+                    let loop_time = if null { times[0][round] } else { 0.0 };
+                    (times[base][round] - loop_time) / (time - loop_time).max(1e-12)
+                })
+                .collect()
+            };
+            let plain = ratios(false);
+            rows.push(Row::new(&trace.name, id, PLAIN, median(&plain)));
+            rows.push(Row::new(&trace.name, id, SUBTRACTED, median(&ratios(true))));
+            rows.push(Row::new(&trace.name, id, SPREAD, quantile(&plain, 0.75) - quantile(&plain, 0.25)));
+        }
+    }
+    Ok(rows)
+}
+
+/// The time of `repeat` replays, each on a fresh subject.
+pub struct Timed<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// The memory.
+    pub arena: &'a Arena,
+    /// How often.
+    pub repeat: usize,
+}
+
+impl Visitor for Timed<'_> {
+    type Out = Result<Duration>;
+
+    fn visit<S: Subject>(self) -> Self::Out {
+        let mut blocks = replay::table(self.trace);
+        let mut total = Duration::ZERO;
+        for _ in 0..self.repeat {
+            // SAFETY: the arena is ours and outlives the subject, whose blocks nobody uses after it.
+            unsafe {
+                let mut subject = S::new(self.arena.whole()).context("the arena is too small")?;
+                let start = Instant::now();
+                replay::measured_loop(&mut *subject, &mut blocks, &self.trace.ops);
+                total += start.elapsed();
+            }
+        }
+        Ok(total)
+    }
+}

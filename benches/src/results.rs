@@ -1,0 +1,113 @@
+//! Results: one CSV file per measure, which says in its first lines where it comes from.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One figure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What was measured: the name of a trace, a size of the arena.
+    pub case: String,
+    /// The subject's id.
+    pub subject: String,
+    /// Which of the measure's figures this is.
+    pub metric: String,
+    /// The figure.
+    pub value: f64,
+}
+
+impl Row {
+    /// One figure.
+    pub fn new(
+        case: impl Into<String>,
+        subject: impl Into<String>,
+        metric: impl Into<String>,
+        value: f64,
+    ) -> Self {
+        Self { case: case.into(), subject: subject.into(), metric: metric.into(), value }
+    }
+}
+
+/// The figures of one measure and where they come from.
+pub struct Results {
+    /// Machine, versions and command, a line each.
+    pub origin: Vec<String>,
+    /// The figures, in the order in which they were measured.
+    pub rows: Vec<Row>,
+}
+
+impl Results {
+    /// The figure for a case and a subject.
+    pub fn get(&self, metric: &str, case: &str, subject: &str) -> Option<f64> {
+        let mut rows = self.rows.iter();
+        rows.find(|row| row.metric == metric && row.case == case && row.subject == subject)
+            .map(|row| row.value)
+    }
+
+    /// The cases of a metric in the order in which they appear.
+    pub fn cases(&self, metric: &str) -> Vec<String> {
+        self.distinct(metric, |row| &row.case)
+    }
+
+    /// The subjects of a metric in the order in which they appear.
+    pub fn subjects(&self, metric: &str) -> Vec<String> {
+        self.distinct(metric, |row| &row.subject)
+    }
+
+    fn distinct(&self, metric: &str, field: impl Fn(&Row) -> &String) -> Vec<String> {
+        let mut seen = BTreeMap::new();
+        for (place, row) in self.rows.iter().enumerate().filter(|(_, row)| row.metric == metric) {
+            seen.entry(field(row).clone()).or_insert(place);
+        }
+        let mut seen: Vec<_> = seen.into_iter().collect();
+        seen.sort_by_key(|&(_, place)| place);
+        seen.into_iter().map(|(name, _)| name).collect()
+    }
+}
+
+/// The file of a measure.
+pub fn path(folder: &Path, measure: &str) -> PathBuf {
+    folder.join(measure).with_extension("csv")
+}
+
+/// Writes a measure's file.
+pub fn write(folder: &Path, measure: &str, results: &Results) -> Result<()> {
+    fs::create_dir_all(folder)?;
+    let path = path(folder, measure);
+    let mut file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    for line in &results.origin {
+        writeln!(file, "# {line}")?;
+    }
+    let mut writer = csv::Writer::from_writer(file);
+    for row in &results.rows {
+        // Four significant digits are more than any measure repeats.
+        let value = format!("{:.4}", row.value).parse()?;
+        writer.serialize(Row { value, ..row.clone() })?;
+    }
+    Ok(writer.flush()?)
+}
+
+/// Reads a measure's file; `None` if there is none.
+pub fn read(folder: &Path, measure: &str) -> Result<Option<Results>> {
+    let path = path(folder, measure);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let context = || format!("in {}", path.display());
+    let lines = BufReader::new(File::open(&path).with_context(context)?).lines();
+    let mut origin = Vec::new();
+    for line in lines {
+        match line.with_context(context)?.strip_prefix("# ") {
+            Some(line) => origin.push(line.to_owned()),
+            None => break,
+        }
+    }
+    let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(&path).with_context(context)?;
+    let rows = reader.deserialize().collect::<Result<_, _>>().with_context(context)?;
+    Ok(Some(Results { origin, rows }))
+}

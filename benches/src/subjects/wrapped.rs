@@ -1,0 +1,182 @@
+//! Peers that need something around them: dlmalloc a system allocator, embedded-alloc a critical section,
+//! offset-allocator a place for its tokens.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::ptr;
+
+use super::Subject;
+use crate::arena::Range;
+
+/// Hands the arena out once.
+struct Once {
+    arena: Cell<Option<Range>>,
+}
+
+// SAFETY: the range is only a pair of numbers to this type.
+unsafe impl Send for Once {}
+
+// SAFETY: the arena is handed out at most once and never taken back.
+unsafe impl dlmalloc::Allocator for Once {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match self.arena.take() {
+            Some(arena) if size <= arena.size => (arena.start, arena.size & !15, 0),
+            _ => (ptr::null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        ptr::null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        4096
+    }
+}
+
+/// The Rust translation of dlmalloc.
+pub struct Dlmalloc(dlmalloc::Dlmalloc<Once>);
+
+// SAFETY: dlmalloc hands out disjoint blocks of what its system allocator gave.
+unsafe impl Subject for Dlmalloc {
+    unsafe fn new(arena: Range) -> Option<Box<Self>> {
+        let once = Once { arena: Cell::new(Some(arena)) };
+        let mut heap = Box::new(Self(dlmalloc::Dlmalloc::new_with_allocator(once)));
+        // What it asks for at a time is of no importance: it gets the arena as a whole.
+        heap.0.set_granularity(64);
+        // Its first request decides whether the arena is long enough for its bookkeeping.
+        (arena.size >= 512).then_some(heap)
+    }
+
+    #[inline(always)]
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { self.0.malloc(layout.size(), layout.align()) }
+    }
+
+    #[inline(always)]
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { self.0.free(block, layout.size(), layout.align()) }
+    }
+
+    #[inline(always)]
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { self.0.realloc(block, layout.size(), layout.align(), size) }
+    }
+}
+
+macro_rules! embedded {
+    ($(#[$doc:meta])* $name:ident, $heap:ty) => {
+        $(#[$doc])*
+        pub struct $name($heap);
+
+        // SAFETY: the heap is a global allocator over the arena.
+        unsafe impl Subject for $name {
+            unsafe fn new(arena: Range) -> Option<Box<Self>> {
+                if arena.size < 256 {
+                    return None;
+                }
+                let heap = Box::new(Self(<$heap>::empty()));
+                // SAFETY: the caller hands the arena over.
+                unsafe { heap.0.init(arena.start.expose_provenance(), arena.size) };
+                Some(heap)
+            }
+
+            #[inline(always)]
+            unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+                // SAFETY: passed on.
+                unsafe { GlobalAlloc::alloc(&self.0, layout) }
+            }
+
+            #[inline(always)]
+            unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+                // SAFETY: passed on.
+                unsafe { GlobalAlloc::dealloc(&self.0, block, layout) }
+            }
+
+            #[inline(always)]
+            unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+                // SAFETY: passed on.
+                unsafe { GlobalAlloc::realloc(&self.0, block, layout, size) }
+            }
+        }
+    };
+}
+
+embedded!(
+    /// embedded-alloc over rlsf.
+    EmbeddedTlsf,
+    embedded_alloc::TlsfHeap
+);
+embedded!(
+    /// embedded-alloc over linked_list_allocator.
+    EmbeddedLlff,
+    embedded_alloc::LlffHeap
+);
+
+/// offset-allocator. A block's address is the number of the slot that holds its token.
+pub struct Offsets {
+    allocator: offset_allocator::Allocator<u32>,
+    tokens: Vec<offset_allocator::Allocation<u32>>,
+    unused: Vec<u32>,
+}
+
+// SAFETY: `MEMORY` is false.
+unsafe impl Subject for Offsets {
+    const MEMORY: bool = false;
+
+    unsafe fn new(arena: Range) -> Option<Box<Self>> {
+        let size = u32::try_from(arena.size).ok().filter(|&size| size >= 64)?;
+        let allocator = offset_allocator::Allocator::with_max_allocs(size, 1 << 20);
+        let spare = 1 << 20;
+        Some(Box::new(Self {
+            allocator,
+            tokens: Vec::with_capacity(spare),
+            unused: Vec::with_capacity(spare),
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // It knows no alignment: sizes are rounded up, which keeps every offset aligned to 8.
+        let size = layout.size().next_multiple_of(layout.align().max(8));
+        let Ok(size) = u32::try_from(size) else { return ptr::null_mut() };
+        let Some(token) = self.allocator.allocate(size) else { return ptr::null_mut() };
+        let slot = match self.unused.pop() {
+            Some(slot) => {
+                self.tokens[slot as usize] = token;
+                slot as usize
+            }
+            None => {
+                self.tokens.push(token);
+                self.tokens.len() - 1
+            }
+        };
+        ptr::without_provenance_mut((slot + 1) * 16)
+    }
+
+    #[inline(always)]
+    unsafe fn dealloc(&mut self, block: *mut u8, _layout: Layout) {
+        let slot = block.addr() / 16 - 1;
+        self.allocator.free(self.tokens[slot]);
+        self.unused.push(slot as u32);
+    }
+}

@@ -1,0 +1,60 @@
+//! `bench`: allotment beside its peers, by the program in `benches/`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::{Setup, child, tools};
+
+/// What to do.
+#[derive(clap::Args)]
+pub struct Bench {
+    /// Fewer rounds and only small traces; results go to benches/target/quick
+    #[arg(long, conflicts_with = "check")]
+    quick: bool,
+    /// Only count instructions, and fail if there are more than benches/results/ceilings.csv allows
+    #[arg(long)]
+    check: bool,
+    /// With --check: make the present counts the ceilings
+    #[arg(long, requires = "check")]
+    bless: bool,
+    /// Leave out the peers that need a compiler for C or C++
+    #[arg(long)]
+    no_native: bool,
+    /// Measures to run; all if none is named
+    #[arg(value_name = "NAME", conflicts_with = "check")]
+    names: Vec<String>,
+}
+
+/// Builds the program and runs it.
+pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
+    tools::need("valgrind", setup)?;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
+    let program = build(bench, &folder)?;
+    let mut command = Command::new(program);
+    if bench.check {
+        command.arg("check").args(bench.bless.then_some("--bless"));
+    } else {
+        command.arg("run").args(bench.quick.then_some("--quick")).args(&bench.names);
+    }
+    let status = command.status().with_context(|| format!("{command:?} does not start"))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The program with the peers that were asked for. The check needs none of the native ones.
+fn build(bench: &Bench, folder: &Path) -> Result<PathBuf> {
+    let target = folder.join("target");
+    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
+    command.args(["build", "--release", "--locked", "--manifest-path"]).arg(folder.join("Cargo.toml"));
+    command.arg("--target-dir").arg(&target);
+    if bench.no_native || bench.check {
+        command.arg("--no-default-features");
+    }
+    let status = command.status().context("cargo does not start")?;
+    anyhow::ensure!(
+        status.success(),
+        "the benchmarks do not build; --no-native leaves out what needs C and C++"
+    );
+    Ok(target.join("release/allotment-benches"))
+}
