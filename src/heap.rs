@@ -94,7 +94,9 @@ impl<P: Placement, S: Statistics> State<P, S> {
     #[cold]
     #[inline(never)]
     fn settle(&mut self) -> bool {
-        let Some(region) = self.pending.take() else { return false };
+        let Some(mut region) = self.pending.take() else { return false };
+        // A range between symbols may be larger than the placement can serve: the rest stays unused.
+        region.size = region.size.min(P::MAX_REGION);
         // SAFETY: `Pending` gives its memory away once.
         unsafe { self.claim(region) }.is_ok()
     }
@@ -150,7 +152,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// # Safety
     ///
     /// The bytes from `start` up to `end` are valid for reads and writes and used by nobody else,
-    /// for ever. They need not be initialised. If `end` is not above `start` the heap stays empty.
+    /// for ever. They need not be initialised. If `end` is not above `start` the heap stays empty; what
+    /// exceeds the largest region that the placement can serve stays unused.
     pub const unsafe fn from_symbols(start: *mut u8, end: *mut u8) -> Self {
         Self::with_pending(Pending::symbols(start, end))
     }
@@ -228,7 +231,9 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives back the region that starts at `start`, if none of its blocks is live.
+    /// Gives back the region that starts at `start`, if none of its blocks is live (with
+    /// [`Bump`](crate::Bump): if nothing of it was used since the last reset, or all of it was freed
+    /// again from the end).
     ///
     /// # Errors
     ///
@@ -285,9 +290,9 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 
     /// Frees a block, after a check in O(1) that it can be one (see [`FreeError`]).
     ///
-    /// The check finds foreign and misaligned addresses always, double frees always with [`Slab`] and
-    /// with a mapped side table, and otherwise when the block's first or last granule is still at the
-    /// edge of a free block.
+    /// The check finds foreign and misaligned addresses always; double frees always for the size classes
+    /// of a [`Slab`] and with a mapped side table, and otherwise when the block's first or last
+    /// granule is still at the edge of a free block. (A side table without its map walks its nodes.)
     ///
     /// # Errors
     ///
@@ -328,8 +333,9 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// The largest request, in bytes and with natural alignment, that is sure to succeed now. O(1),
-    /// always current. (An upper bound with the adapters, whose allocators do not tell.)
+    /// The largest request, in bytes and with natural alignment, that is sure to succeed now. Always
+    /// current, and O(1) (with [`Buddy`](crate::Buddy) O(log n) per region that is all free). An upper bound
+    /// with the adapters, whose allocators do not tell.
     pub fn largest_free(&self) -> usize {
         self.with_settled(|state| state.placement.largest_free())
     }

@@ -8,7 +8,12 @@
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices
 /// give 8-byte blocks and 32-bit indices give 16-byte blocks.
-pub trait Index: Copy + Eq + 'static {
+///
+/// # Safety
+///
+/// Values from zero to [`Index::MAX`] come back from [`Index::new`] and [`Index::get`] as they were, and
+/// the type has no padding and no invalid bit patterns.
+pub unsafe trait Index: Copy + Eq + 'static {
     /// Zero, which is never a valid index and stands for "none".
     const NIL: Self;
     /// The largest value that can be stored.
@@ -21,7 +26,8 @@ pub trait Index: Copy + Eq + 'static {
 
 macro_rules! index {
     ($($int:ty),*) => {$(
-        impl Index for $int {
+        // SAFETY: an unsigned integer.
+        unsafe impl Index for $int {
             const NIL: Self = 0;
             const MAX: usize = <$int>::MAX as usize;
             #[inline(always)]

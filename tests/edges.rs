@@ -455,3 +455,108 @@ fn small_blocks_take_what_they_ask_for() {
     check::<Bump>(8, 512);
     check::<Tlsf<InBand<u16, 4>>>(8, 495);
 }
+
+/// A block of the right size is preferred to the larger ones that are there.
+#[test]
+fn the_right_block_is_found() {
+    for size in [24, 400, 1_000, 3_000] {
+        let mut shadow = Shadow::<Tlsf>::new(&[(64 * 1024, 0)]);
+        let block = shadow.allocate(layout(size, 8)).unwrap();
+        shadow.allocate(layout(8, 8)).unwrap();
+        shadow.free(block);
+        assert_eq!(shadow.allocate(layout(size, 8)), Some(block), "{size} bytes");
+        shadow.finish();
+    }
+    // Holes of 512, 256 and 1,024 bytes, and the rest behind them.
+    fn holes<P: Subject>() -> (Shadow<P>, [usize; 3]) {
+        let mut shadow = Shadow::<P>::new(&[(64 * 1024, 0)]);
+        let holes = [512, 256, 1_024].map(|size| {
+            let hole = shadow.allocate(layout(size, 8)).unwrap();
+            shadow.allocate(layout(8, 8)).unwrap();
+            hole
+        });
+        holes.map(|hole| shadow.free(hole));
+        (shadow, holes)
+    }
+    let (mut shadow, [first, ..]) = holes::<FirstFit>();
+    assert_eq!(shadow.allocate(layout(200, 8)), Some(first), "the lowest that fits");
+    shadow.finish();
+    let (mut shadow, [_, second, third]) = holes::<BestFit>();
+    assert_eq!(shadow.allocate(layout(200, 8)), Some(second), "the smallest that fits");
+    assert_eq!(shadow.allocate(layout(600, 8)), Some(third));
+    shadow.finish();
+}
+
+#[test]
+fn slabs_open_page_after_page() {
+    let mut shadow = Shadow::<Slab>::new(&[(64 * 1024, 0)]);
+    let blocks: Vec<_> = (0..500).map(|_| shadow.allocate(layout(16, 8)).unwrap()).collect();
+    for block in blocks.into_iter().step_by(3) {
+        shadow.free(block);
+    }
+    for _ in 0..100 {
+        shadow.allocate(layout(16, 8)).unwrap();
+    }
+    shadow.finish();
+}
+
+/// All of a lent region is cleared, whatever lay in its bookkeeping.
+#[test]
+fn a_lent_region_can_be_zeroed() {
+    for zeroed in [true, false] {
+        for (size, request) in [(4_096, 3_000), (512, 512)] {
+            let mut memory = vec![if zeroed { 0u64 } else { u64::MAX }; size / 8];
+            let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
+            let heap = Heap::<Buddy, Unsync>::empty();
+            // SAFETY: the memory outlives the heap, and is zero if the region says so.
+            unsafe {
+                heap.claim(Region { zeroed, ..Region::new(start, size) }).unwrap();
+                let block = heap.try_allocate_zeroed(layout(request, 8)).unwrap();
+                assert!((0..request).all(|index| block.add(index).read() == 0), "{request} of {size}");
+            }
+        }
+    }
+}
+
+/// What a side table has no node for is never handed out, nor lost.
+#[cfg(not(feature = "alloc"))]
+#[test]
+fn buddies_without_nodes_refuse() {
+    use allotment::meta::NodeSlot;
+    use allotment::placement::Space;
+    fn heap(nodes: usize) -> Heap<Buddy<SideTable<u32, 256>>, Unsync> {
+        let heap = Heap::empty();
+        let slots = vec![NodeSlot::EMPTY; nodes].leak();
+        // SAFETY: the heap has no regions yet.
+        unsafe {
+            heap.with_placement(|buddy: &mut Buddy<SideTable<u32, 256>>| {
+                assert!(buddy.meta_mut().provide(slots).is_ok());
+            });
+        }
+        heap
+    }
+    let mut backing = Backing::new(15 * 256, 0);
+    let region = backing.region();
+    // SAFETY: the backing outlives the heaps, which use it in turn.
+    unsafe {
+        for nodes in 1..4 {
+            let heap = heap(nodes);
+            assert_eq!(heap.claim(region), Err(RegionError::NoNodes));
+            assert_eq!(heap.with_placement(|buddy| buddy.meta().nodes()), 0);
+        }
+        let heap = heap(4);
+        heap.claim(region).unwrap();
+        assert_eq!(heap.release(region.start.as_ptr()), Ok(region));
+    }
+    // A split that fails half-way is undone.
+    let mut backing = Backing::new(17 * 256, 0);
+    // SAFETY: the backing outlives the heap.
+    unsafe {
+        let heap = heap(3);
+        heap.claim(backing.region()).unwrap();
+        heap.try_allocate(layout(256, 8)).unwrap();
+        let largest = heap.largest_free();
+        assert!(heap.try_allocate(layout(256, 8)).is_err());
+        assert_eq!(heap.largest_free(), largest);
+    }
+}

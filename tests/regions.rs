@@ -198,3 +198,61 @@ fn a_side_table_works_from_a_static_array() {
         }
     }
 }
+
+/// A free block at the start of a region does not make the region free.
+#[test]
+fn regions_in_use_stay() {
+    fn check<P: Subject>() {
+        let mut shadow = Shadow::<P>::new(&[(8_192, 0)]);
+        let first = shadow.allocate(layout(512)).unwrap();
+        let second = shadow.allocate(layout(512)).unwrap();
+        shadow.free(first.min(second));
+        let start = std::ptr::without_provenance_mut(first.min(second) & !4095);
+        assert_eq!(shadow.heap.release(start), Err(RegionError::InUse));
+        shadow.finish();
+    }
+    check::<Tlsf>();
+    check::<FirstFit>();
+    check::<Tlsf<SideTable<u32, 16>>>();
+}
+
+/// A bump heap goes on in a region that comes after its last one was released.
+#[test]
+fn a_bump_heap_outlives_its_last_region() {
+    use allotment::Bump;
+    let heap = Heap::<Bump, Unsync>::empty();
+    let [mut a, mut b, mut c] = [(); 3].map(|()| Backing::new(1_000, 0));
+    // SAFETY: the backings outlive the heap; blocks are freed with their layouts.
+    unsafe {
+        heap.claim(a.region()).unwrap();
+        heap.claim(b.region()).unwrap();
+        heap.try_allocate(layout(1_000)).unwrap();
+        let block = heap.try_allocate(layout(500)).unwrap();
+        heap.dealloc(block.as_ptr(), layout(500));
+        heap.release(b.region().start.as_ptr()).unwrap();
+        heap.claim(c.region()).unwrap();
+        assert_eq!(heap.try_allocate(layout(500)).unwrap(), c.region().start);
+    }
+}
+
+/// What extends a region is not taken for zero.
+#[test]
+fn extensions_are_cleared() {
+    fn check<P: Subject>() {
+        let heap = shadow::empty::<P>(100_000);
+        let mut backing = Backing::new(8_192, 0);
+        let (first, _) = split(backing.region(), 1_024);
+        // SAFETY: the backing outlives the heap; the extension follows the region.
+        unsafe {
+            heap.claim(first).unwrap();
+            heap.extend(first.start.as_ptr(), 7_168).unwrap();
+            for _ in 0..7 {
+                let block = heap.try_allocate_zeroed(layout(1_000)).unwrap();
+                assert!((0..1_000).all(|index| block.add(index).read() == 0));
+            }
+        }
+    }
+    check::<allotment::Bump>();
+    check::<allotment::Bump<SideTable<u32, 16>>>();
+    check::<Tlsf>();
+}

@@ -1,6 +1,6 @@
 //! Metadata inside the free blocks themselves.
 
-use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page, region_size};
+use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page, addressable, region_size};
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
 use core::marker::PhantomData;
@@ -111,7 +111,7 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
         Regions::<R, G>::SHIFT
     };
     /// The highest index that fits a link beside the tag.
-    const LIMIT: usize = if Self::SLIVERS { I::MAX >> 1 } else { I::MAX };
+    const LIMIT: usize = addressable::<G>(if Self::SLIVERS { I::MAX >> 1 } else { I::MAX });
 
     /// The region of granule `offset`, looked up once for all that is done there.
     #[inline(always)]
@@ -182,7 +182,11 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block, RegionError> {
         let (start, bytes) = Self::trim(memory)?;
-        let len = Self::capacity(bytes, edges);
+        let mut len = Self::capacity(bytes, edges);
+        if !edges && bytes <= region_size::<Self>(Self::MAX_LEN) {
+            // Without edge bits a region of the stated size has a few granules more than indices.
+            len = len.min(Self::MAX_LEN);
+        }
         if len == 0 {
             return Err(RegionError::TooSmall);
         }
@@ -230,8 +234,8 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         }
         record.len = len;
         record.raw = (raw.start.as_ptr(), raw.size);
-        // The old edge bits have become granules, so nothing behind the old end is zero for sure.
-        record.mark = if with_edges { record.first + len } else { record.mark };
+        // One mark cannot say that there is zeroed memory below memory that is not.
+        record.mark = record.first + len;
         Ok(Block { offset: old.first + old.len, len: len - old.len, token: () })
     }
 
@@ -288,6 +292,9 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         let (record, view) = (self.regions.of(offset), self.view(offset));
         if len > record.end() - offset {
             return Err(FreeError::Foreign);
+        }
+        if record.edges.is_null() {
+            return Err(FreeError::NotABlock);
         }
         // SAFETY: both granules lie in the region, as was just checked.
         let free = unsafe { view.is_edge(offset) || view.is_edge(offset + len - 1) };

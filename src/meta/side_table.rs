@@ -1,8 +1,8 @@
 //! Metadata in a table of nodes, beside memory that is never touched.
 
-use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page};
+use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page, addressable};
 use crate::region::{Record, Region, RegionError, Regions};
-use crate::units::Index;
+use crate::units::{Index, align_up};
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -58,7 +58,7 @@ impl<I: Copy> NodeSlot<I> {
 /// A node is the token of its block, so whoever keeps the [`Block`] frees it without a look-up. With
 /// `MAPPED` (the default) a hash map from addresses to nodes serves callers that have only an
 /// address; it also makes every double or foreign free visible. Without it, [`Meta::block_at`]
-/// walks the nodes. A block takes 28 bytes with 32-bit indices (24 without the map).
+/// walks the nodes. A block takes 28 bytes with 32-bit indices.
 ///
 /// Where do the nodes live? With the feature `alloc` the table grows on the global allocator (do not
 /// register such a heap *as* the global allocator). Without it, or to avoid that, hand it a static
@@ -89,6 +89,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const M: bool> Send for Si
 
 impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, G, R, MAPPED> {
     const FREE: usize = (I::MAX >> 1) + 1;
+    /// The highest index of a granule.
+    const LIMIT: usize = addressable::<G>(I::MAX);
     const SHIFT: u32 = Regions::<R, G>::SHIFT;
 
     /// Gives the table a static array of nodes. Returns it if nodes are in use already.
@@ -357,7 +359,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         owned: false,
     };
     const GRANULE: usize = G;
-    const MAX_LEN: usize = Self::FREE - 2;
+    const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
     const EDGE_BITS: bool = false;
     type Index = I;
     type Token = u32;
@@ -369,7 +371,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
 
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<u32>, RegionError> {
         let from = memory.start.addr().get();
-        let pad = from.next_multiple_of(G) - from;
+        let pad = align_up(from, G).ok_or(RegionError::TooSmall)? - from;
         let len = memory.size.saturating_sub(pad) >> Self::SHIFT;
         if len == 0 {
             return Err(RegionError::TooSmall);
@@ -383,7 +385,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if edges && node == NIL {
             return Err(RegionError::NoNodes);
         }
-        let slot = match self.regions.insert(memory, start, len, 1, I::MAX) {
+        let slot = match self.regions.insert(memory, start, len, 1, Self::LIMIT) {
             Ok(slot) => slot,
             Err(error) => {
                 if edges {
@@ -412,7 +414,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if len > Self::MAX_LEN {
             return Err(RegionError::TooLarge { max: Self::MAX_LEN.saturating_mul(G) });
         }
-        if len > self.regions.room(slot, I::MAX) {
+        if len > self.regions.room(slot, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
         let offset = old.end();
@@ -428,10 +430,11 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         }
         let record = self.regions.record_mut(slot);
         (record.len, record.raw) = (len, (raw.start.as_ptr(), raw.size));
+        // One mark cannot say that there is zeroed memory below memory that is not.
+        record.mark = record.first + len;
         if node == NIL {
             return Ok(Block { offset, len: len - old.len, token: NIL as u32 });
         }
-        record.mark = record.first + len;
         Ok(self.set_allocated(node, len - old.len))
     }
 
@@ -631,6 +634,10 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     const DIRTY_EDGES: (usize, usize) = (0, 0);
 
     unsafe fn open_page(&mut self, block: Block<u32>) -> Option<Page<u32>> {
+        if block.token as usize == NIL {
+            // A region without nodes, as `Bump` claims it, has nowhere to keep a page's record.
+            return None;
+        }
         let record = self.new_node(Node::NONE);
         if record == NIL {
             return None;

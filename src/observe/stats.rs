@@ -2,7 +2,12 @@
 
 /// What a heap reports to its statistics, inside its lock. All sizes are in bytes, of whole
 /// blocks: requests rounded up to what they really take.
-pub trait Statistics {
+///
+/// # Safety
+///
+/// Methods neither use the heap that they count for nor unwind: they run inside its lock, and inside
+/// the global allocator.
+pub unsafe trait Statistics {
     /// Nothing happened yet.
     const EMPTY: Self;
 
@@ -25,7 +30,7 @@ pub trait Statistics {
     fn free(&self) -> Option<usize>;
 }
 
-/// The counters behind [`Heap::stats`](crate::Heap::stats): seven words, O(1) per event.
+/// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub(crate) capacity: usize,
@@ -36,7 +41,8 @@ pub struct Counters {
     pub(crate) largest_failed: usize,
 }
 
-impl Statistics for Counters {
+// SAFETY: counting neither allocates nor unwinds.
+unsafe impl Statistics for Counters {
     const EMPTY: Self = Self { capacity: 0, used: 0, peak: 0, live: 0, failed: 0, largest_failed: 0 };
 
     #[inline(always)]
@@ -85,7 +91,8 @@ impl Statistics for Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoStatistics;
 
-impl Statistics for NoStatistics {
+// SAFETY: nothing happens.
+unsafe impl Statistics for NoStatistics {
     const EMPTY: Self = Self;
 
     #[inline(always)]

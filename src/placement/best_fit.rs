@@ -15,7 +15,8 @@ pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as Meta>::Index, B
 /// The order of [`BestFit`]: by length and address from left to right, scattered from top to bottom.
 pub struct BySize;
 
-impl<M: Meta> Order<M> for BySize {
+// SAFETY: offsets are unique; `find` remembers only blocks that are long enough.
+unsafe impl<M: Meta> Order<M> for BySize {
     const ROOT_IS_LONGEST: bool = false;
 
     #[inline]

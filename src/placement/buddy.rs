@@ -10,7 +10,9 @@ use crate::units::Index;
 /// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer
 /// Programming*, vol. 1, 2.5. A block that is freed merges with its buddy, the other half of the
 /// block that both were cut from, as often as that one is free; a look at the edge bits (or at the
-/// neighbouring node of a side table) tells. Allocation and free are O(log n) for n granules.
+/// neighbouring node of a side table) tells. Allocation and free are O(log n) for n granules, as long as
+/// the largest block size is not much smaller than the regions; a request that fails, and
+/// `largest_free`, also look whether a region is all free: O(regions · (log n + region / largest block)).
 ///
 /// Alignment comes for free up to the block's size, at the price of rounding every request up to a
 /// power of two. Regions of any size and start are used whole: they are cut into the largest aligned
@@ -102,15 +104,14 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         }
     }
 
-    /// Frees a range of any length in the largest aligned powers of two.
-    unsafe fn put_range(&mut self, mut range: Block<M::Token>) {
+    /// Frees a range of any length in the largest aligned powers of two. What is left if a side table
+    /// has no node to cut it: an allocated block of nobody.
+    unsafe fn put_range(&mut self, mut range: Block<M::Token>) -> Option<Block<M::Token>> {
         loop {
             let place = self.meta.place(range.offset);
             let aligned = place.trailing_zeros().min(ORDERS as u32 - 1);
             let order = aligned.min(range.len.ilog2());
-            // SAFETY: the range is an allocated block in nobody's use; so are its two parts. If a
-            // side table has no node to cut it, the range shrinks to its front, and the rest is lost
-            // until the front is released: never handed out, so never wrong.
+            // SAFETY: the range is an allocated block in nobody's use; so are its two parts.
             unsafe {
                 match if range.len > 1 << order { self.meta.cut(range, 1 << order) } else { None } {
                     Some((front, back)) => {
@@ -118,10 +119,11 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                         range = back;
                     }
                     None => {
-                        if range.len == 1 << order {
-                            self.put(range);
+                        if range.len > 1 << order {
+                            return Some(range);
                         }
-                        return;
+                        self.put(range);
+                        return None;
                     }
                 }
             }
@@ -148,24 +150,22 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         }
     }
 
-    /// All of region number `region`, which must be free, as one allocated block.
-    unsafe fn gather(&mut self, region: usize) -> Block<M::Token> {
+    /// The free blocks at the start of region number `region` as one allocated block.
+    unsafe fn gather(&mut self, region: usize) -> Option<Block<M::Token>> {
+        let mut whole: Option<Block<M::Token>> = None;
         // SAFETY: the region's free blocks are in the lists of their orders, and follow each other.
         unsafe {
-            let mut whole: Option<Block<M::Token>> = None;
             let mut id = self.meta.first_free(region);
-            loop {
+            while id != NIL {
                 let len = self.meta.len(id);
                 self.remove(id, len.ilog2() as usize);
                 let (block, _) = self.meta.take(id, len, len);
                 let all = whole.map_or(block, |left| self.meta.fuse(left, block));
                 whole = Some(all);
                 id = self.meta.after(all).0;
-                if id == NIL {
-                    return all;
-                }
             }
         }
+        whole
     }
 
     /// The last resort: a whole region. O(regions · log n).
@@ -180,7 +180,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             }
             // SAFETY: nothing of the region is allocated.
             unsafe {
-                let block = self.gather(region);
+                let block = self.gather(region)?;
                 self.meta.lend(region, block);
                 self.lent |= 1 << region;
                 return Some(block);
@@ -229,8 +229,18 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the memory is handed over by the caller; its granules are an unused block.
         unsafe {
+            if self.meta.regions().len() >= 32 {
+                return Err(RegionError::TooMany { max: 32 });
+            }
             let block = self.meta.claim(memory, true)?;
-            self.put_range(block);
+            if let Some(rest) = self.put_range(block) {
+                let region = self.meta.regions().len() - 1;
+                if let Some(front) = self.gather(region) {
+                    self.meta.fuse(front, rest);
+                }
+                self.meta.forget(region);
+                return Err(RegionError::NoNodes);
+            }
             Ok(block.len * M::GRANULE)
         }
     }
@@ -244,8 +254,9 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
-            self.put_range(block);
-            Ok(block.len * M::GRANULE)
+            // What a side table has no node for stays out of use.
+            let rest = self.put_range(block).map_or(0, |rest| rest.len);
+            Ok((block.len - rest) * M::GRANULE)
         }
     }
 
@@ -258,7 +269,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         }
         // SAFETY: nothing of the region is allocated, and after `gather` nothing of it is listed.
         unsafe {
-            self.gather(region);
+            let _ = self.gather(region);
             // The last region takes the number of this one, and so its place among the lent.
             let last = self.meta.regions().len() - 1;
             let moved = self.lent >> last & 1;
@@ -292,7 +303,9 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             while from > order {
                 let half = self.meta.split(id, 1 << from, 1 << (from - 1));
                 if half == NIL {
-                    self.insert(id, from);
+                    // As a freed block it merges with the halves that were cut off before.
+                    let (block, _) = self.meta.take(id, 1 << from, 1 << from);
+                    self.put(block);
                     return None;
                 }
                 from -= 1;
@@ -314,8 +327,9 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             if let Some(region) = self.lent_at(block.offset) {
                 self.lent &= !(1 << region);
                 let whole = self.meta.restore(region);
-                self.put_range(whole);
-                return Ok(whole.len);
+                // What a side table has no node for any more stays out of use.
+                let rest = self.put_range(whole).map_or(0, |rest| rest.len);
+                return Ok(whole.len - rest);
             }
             self.put(block);
         }
@@ -351,6 +365,10 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             }
             (block.len >= want).then_some(block)
         }
+    }
+
+    fn is_whole(&self, offset: usize) -> bool {
+        self.lent_at(offset).is_some()
     }
 
     fn largest(&self) -> usize {

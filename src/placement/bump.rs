@@ -8,7 +8,8 @@ use crate::region::{Region, RegionError};
 ///
 /// (Also known as an arena or a linear allocator.) The smallest and fastest placement, without any
 /// bookkeeping in memory; for heaps that live as long as the program, or that are emptied as a whole
-/// with [`Bump::reset`]. Freeing any other block gives nothing back.
+/// with [`Bump::reset`]. Freeing any other block gives nothing back: it stays in use for the
+/// statistics, and its region cannot be released before a reset.
 ///
 /// Allocation is O(1), and O(regions) when the current region is full; what is left in that one is
 /// lost until the reset. Front padding of an aligned block is lost as well. Free, grow and
@@ -61,8 +62,9 @@ unsafe impl<M: Meta> Space for Bump<M> {
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.
         let block = unsafe { self.meta.claim(memory, false)? };
-        if self.meta.regions().len() == 1 {
-            (self.region, self.top) = (0, block.offset);
+        if self.meta.regions().len() - 1 == self.region {
+            // The first region, or the first after all from the pointer on were released.
+            self.top = block.offset;
         }
         Ok(block.len * M::GRANULE)
     }

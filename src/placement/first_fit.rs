@@ -5,7 +5,8 @@ use super::tree::{FreeTree, Order, scatter};
 use crate::meta::{Id, InBand, Meta, NIL};
 use core::cmp::Reverse;
 
-/// First fit in address order: the lowest block that is long enough. Dense, with a small table.
+/// First fit in address order: the lowest block that is long enough (with several regions, the lowest in
+/// the index space that they share). Dense, with a small table.
 ///
 /// Keeping live blocks at low addresses fragments little in practice (Wilson, Johnstone,
 /// Neely and Boles, "Dynamic storage allocation: a survey and critical review", IWMM 1995). Instead
@@ -24,7 +25,8 @@ pub type FirstFit<M = InBand<u32>, const LIMIT: usize = { usize::MAX }> =
 /// The order of [`FirstFit`]: by address from left to right, by length from top to bottom.
 pub struct ByAddress<const LIMIT: usize>;
 
-impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
+// SAFETY: offsets are unique; `find` stays on blocks that are long enough.
+unsafe impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
     const ROOT_IS_LONGEST: bool = true;
 
     #[inline]

@@ -14,7 +14,8 @@
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
 //!
-//! *depth* is that of a randomised tree of the free blocks: O(log n) expected.
+//! *depth* is that of a tree of the free blocks: O(log n) expected. [`BestFit`]'s is randomised;
+//! [`FirstFit`]'s is ordered by length, so that its depth depends on the program.
 
 mod best_fit;
 mod buddy;
@@ -141,8 +142,17 @@ pub unsafe trait Space: Sized {
         align: usize,
     ) -> Option<Block<Token<Self>>>;
 
-    /// The most granules that a request with natural alignment is sure to get now: one more would
-    /// fail. O(1), always current.
+    /// Whether the block at granule `offset` is a whole region, its bookkeeping included, of which
+    /// nothing is known.
+    fn is_whole(&self, offset: usize) -> bool {
+        let _ = offset;
+        false
+    }
+
+    /// The most granules that a request with natural alignment is sure to get now; where blocks are cut
+    /// anywhere (not with [`Slab`] and [`Buddy`]) one more would fail. Always current, O(1); with
+    /// [`Buddy`] the blocks of regions that are all free are counted, O(regions · log n) for regions of no
+    /// more than its largest block.
     fn largest(&self) -> usize;
 
     /// The live block at `address` that was requested with `len` and `align`.
@@ -281,7 +291,9 @@ unsafe impl<S: Space> Placement for S {
             let end = record.base.wrapping_add(record.end() * <S::Meta as Meta>::GRANULE).addr();
             (from..end).contains(&grant.start.addr().get())
         });
-        let (front, back) = if fresh { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
+        let whole = self.meta().locate(grant.start.addr().get()).is_some_and(|offset| self.is_whole(offset));
+        let (front, back) =
+            if fresh && !whole { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size.max(layout.size()), 0) };
         Some((grant, front, back))
     }
 

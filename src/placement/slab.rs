@@ -204,6 +204,12 @@ impl<M: Meta, C: Classes, S: Space<Meta = M>> Slab<M, C, S> {
     fn open_page(&mut self, class: usize) -> Option<Page<M::Token>> {
         let len = Self::page(class);
         let block = self.pages.allocate(len, len)?;
+        if block.len != len {
+            // A whole region or an unsplit block, which is no page.
+            // SAFETY: the block is live and ours; freeing it cannot fail.
+            let _ = unsafe { self.pages.deallocate(block, len, len) };
+            return None;
+        }
         // SAFETY: the block is live and ours.
         unsafe {
             let meta = self.pages.meta_mut();

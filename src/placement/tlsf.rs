@@ -37,8 +37,8 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 ///   [`SegregatedLists::PROBES`] of its blocks are;
 /// * what an alignment skips becomes a free block;
 /// * the table has `ROWS` rows of `SL` classes, as many as the largest region needs
-///   ([`table_rows`]), at one index each: 28 × 16 × 4 bytes by default on 64-bit hosts (regions up
-///   to 16 GiB), 19 × 8 × 4 on 32-bit targets (16 MiB), and whatever a type asks for.
+///   ([`table_rows`]), at one index each: 29 × 16 × 4 bytes by default on 64-bit hosts (regions up
+///   to 16 GiB), 20 × 8 × 4 on 32-bit targets (16 MiB), and whatever a type asks for.
 ///
 /// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
 /// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.

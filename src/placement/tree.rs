@@ -6,7 +6,12 @@ use crate::units::Index;
 use core::marker::PhantomData;
 
 /// How a [`FreeTree`] is ordered and balanced.
-pub trait Order<M: Meta> {
+///
+/// # Safety
+///
+/// [`Order::left_of`] is a strict total order, and the answers depend on the blocks alone.
+/// [`Order::find`] returns a block of the tree of at least the length asked for, or none.
+pub unsafe trait Order<M: Meta> {
     /// Whether the root is the longest block, so that its length need not be kept.
     const ROOT_IS_LONGEST: bool;
 
