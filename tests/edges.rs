@@ -475,7 +475,7 @@ fn the_right_block_is_found() {
             shadow.allocate(layout(8, 8)).unwrap();
             hole
         });
-        holes.map(|hole| shadow.free(hole));
+        holes.iter().for_each(|&hole| shadow.free(hole));
         (shadow, holes)
     }
     let (mut shadow, [first, ..]) = holes::<FirstFit>();

@@ -8,6 +8,7 @@
 extern crate alloc;
 
 mod inventory;
+mod regions;
 mod report;
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
@@ -91,6 +92,8 @@ pub enum Failure {
     },
     /// The rounds went well but the heap never saw an allocation, so it is not the one that was used.
     HeapNotUsed,
+    /// A heap of two regions did not work as it must.
+    Regions,
 }
 
 impl fmt::Display for Failure {
@@ -107,6 +110,7 @@ impl fmt::Display for Failure {
                 write!(f, "{after} bytes are in use after round {round}, but {before} before the first")
             }
             Self::HeapNotUsed => f.write_str("the heap that is measured is not the global allocator"),
+            Self::Regions => f.write_str("a heap of two regions does not work"),
         }
     }
 }
@@ -119,6 +123,9 @@ impl core::error::Error for Failure {}
 /// The first thing that went wrong, see [`Failure`]. A heap too small for the job ends in the panic handler
 /// instead, as any failed allocation of `alloc`'s collections does.
 pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary, Failure> {
+    if !regions::work() {
+        return Err(Failure::Regions);
+    }
     let before = stats().used;
     let mut records = 0;
     let mut worst_fragmentation = 0;
