@@ -154,6 +154,10 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     table: [Record; R],
 }
 
+/// Zeroed memory of fewer granules than this is not worth knowing of. Placements rely on it: no free
+/// block that is shorter has any.
+pub const BRIEF: usize = 32;
+
 /// Index spaces up to this size are packed.
 const NARROW: usize = u16::MAX as usize;
 
@@ -221,6 +225,9 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             } else {
                 record.roof = index;
             }
+            if record.mark + BRIEF > record.roof {
+                record.mark = record.roof;
+            }
         }
     }
 
@@ -273,7 +280,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             base: start.wrapping_sub(first << Self::SHIFT),
             first,
             len,
-            mark: if raw.zeroed { first } else { first + len },
+            mark: if raw.zeroed && len >= BRIEF { first } else { first + len },
             roof: first + len,
             edges: ptr::null_mut(),
             raw: (raw.start.as_ptr(), raw.size),

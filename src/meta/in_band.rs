@@ -77,10 +77,10 @@ impl<I: Index, const G: usize> View<I, G> {
 
     #[inline(always)]
     unsafe fn is_edge(&self, offset: usize) -> bool {
-        let (word, bit) = self.edge(offset);
+        let unit = offset / Self::UNIT;
         // SAFETY: the bits of a region cover its granules and one guard on each side, and the
         // caller passes an index among them.
-        unsafe { *word & bit != 0 }
+        unsafe { *self.edges.wrapping_add(unit / WORD_BITS) >> (unit % WORD_BITS) & 1 != 0 }
     }
 
     #[inline(always)]

@@ -52,8 +52,20 @@ pub unsafe trait Fit<M: Meta>: Sized {
         true
     }
 
-    /// A block of at least `len` granules, left where it is. The first attempt, made for speed: it may
-    /// find nothing where [`Fit::search`] does.
+    /// Takes out a block of exactly `len` granules, if that can be done at once; only for lengths
+    /// below [`BRIEF`](crate::region::BRIEF).
+    ///
+    /// # Safety
+    ///
+    /// See the trait.
+    #[inline(always)]
+    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
+        let _ = (meta, len);
+        None
+    }
+
+    /// A block of at least `len` granules, at most `FROM_FRONT` and `MAX_LEN`, left where it is. The
+    /// first attempt, made for speed: it may find nothing where [`Fit::search`] does.
     ///
     /// # Safety
     ///
@@ -185,7 +197,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
         block
     }
 
-    /// The last `len` granules of a block that was found, or all of it.
+    /// The last `len` granules of a block that was found and is longer.
     ///
     /// # Safety
     ///
@@ -194,15 +206,11 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     unsafe fn carve(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
         let Self { meta, fit } = self;
         let rest = found.len - len;
+        let spot = F::spot(rest);
+        let moves = rest < M::UNIT || F::moves(found.spot, spot);
         // SAFETY: the block is in the index; it leaves it before its length changes, unless it may
         // stay in its place.
         unsafe {
-            if rest == 0 {
-                fit.pop(meta, found);
-                return meta.take(found.id, found.len, len).0;
-            }
-            let spot = F::spot(rest);
-            let moves = rest < M::UNIT || F::moves(found.spot, spot);
             if moves {
                 fit.pop(meta, found);
             }
@@ -322,16 +330,24 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::UNIT);
-        if align > 1 || len > F::FROM_FRONT {
+        if align > 1 || len > const { min(F::FROM_FRONT, F::MAX_LEN) } {
             return None;
         }
-        // SAFETY: what `find` returns is in the index and long enough.
-        let block = unsafe {
+        // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
+        // and not in the index any more.
+        unsafe {
+            if let Some(id) = self.fit.pop_exact(&mut self.meta, len) {
+                // So short a block has no memory that is known to be zero: no need to note its use.
+                return Some(self.meta.take(id, len, len).0);
+            }
             let found = self.fit.find(&self.meta, len)?;
-            self.carve(found, len)
-        };
-        self.meta.touch(block);
-        Some(block)
+            if found.len == len {
+                return None;
+            }
+            let block = self.carve(found, len);
+            self.meta.touch(block);
+            Some(block)
+        }
     }
 
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {

@@ -157,18 +157,30 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
     }
 
     #[inline(always)]
+    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
+        if len >= 2 * SL {
+            return None;
+        }
+        // Up to here every length has its class.
+        let id = self.head(len);
+        if id == NIL {
+            return None;
+        }
+        // SAFETY: heads are free blocks.
+        let next = unsafe { meta.next(id) };
+        self.advance(len, next);
+        Some(id)
+    }
+
+    #[inline(always)]
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<usize>> {
         let own = class_of::<SL>(len);
         // SAFETY: heads are free blocks.
         unsafe {
-            if own >= ROWS * Self::COLUMNS {
-                return None;
-            }
-            let id = self.head(own);
-            if id != NIL {
-                let found = meta.len(id);
-                if found >= len {
-                    return Some(Found { id, len: found, spot: own });
+            if len >= 2 * SL {
+                let id = self.head(own);
+                if id != NIL && meta.len(id) >= len {
+                    return Some(Found { id, len: meta.len(id), spot: own });
                 }
             }
             let spot = self.class_from(own + 1)?;
@@ -177,16 +189,21 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         }
     }
 
-    /// The last resort: blocks of the request's own class behind its head.
+    /// Adds a last resort: blocks of the request's own class behind its head.
     unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<usize>> {
+        let own = class_of::<SL>(len);
+        if own >= ROWS * Self::COLUMNS {
+            return None;
+        }
         // SAFETY: lists hold free blocks.
         unsafe {
-            let found = self.find(meta, len);
-            if found.is_some() {
-                return found;
+            let mut id = self.head(own);
+            let mut spot = own;
+            if id == NIL || meta.len(id) < len {
+                if let Some(class) = self.class_from(own + 1) {
+                    (id, spot) = (self.head(class), class);
+                }
             }
-            let spot = class_of::<SL>(len);
-            let mut id = if spot < ROWS * Self::COLUMNS { self.head(spot) } else { NIL };
             for _ in 0..Self::PROBES {
                 if id == NIL {
                     break;
