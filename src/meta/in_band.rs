@@ -135,10 +135,10 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
 
     /// Granules for which `bytes` bytes have room, edge bits included; whole units.
     const fn capacity(bytes: usize, edges: bool) -> usize {
-        let unit = Self::UNIT * G;
         if !edges {
-            return bytes / unit * Self::UNIT;
+            return bytes / G;
         }
+        let unit = Self::UNIT * G;
         // The guards take bits but no granules, hence the two units that are added first.
         let word = size_of::<usize>();
         let bytes = bytes.saturating_add(2 * unit);
@@ -148,12 +148,12 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     }
 
     /// The usable part of `memory`: aligned start, and bytes up to the last whole word.
-    fn trim(memory: Region) -> Result<(*mut u8, usize), RegionError> {
+    fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
         let start = memory.start.addr().get();
         let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
         // Edge bits are words, and with tiny granules the start must be aligned for them as well. Units
         // are aligned in address too, so that buddies do not share one.
-        let align = Self::UNIT * G;
+        let align = if edges { Self::UNIT * G } else { G };
         let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
         let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
         let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
@@ -203,7 +203,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     }
 
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block, RegionError> {
-        let (start, bytes) = Self::trim(memory)?;
+        let (start, bytes) = Self::trim(memory, edges)?;
         let mut len = Self::capacity(bytes, edges);
         if !edges && bytes <= region_size::<Self>(Self::MAX_LEN) {
             // Without edge bits a region of the stated size has a few granules more than indices.
@@ -229,8 +229,8 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block, RegionError> {
         let (slot, raw) = self.regions.lengthened(start, more)?;
         let old = *self.regions.record(slot);
-        let (first, bytes) = Self::trim(raw)?;
         let with_edges = !old.edges.is_null();
+        let (first, bytes) = Self::trim(raw, with_edges)?;
         let len = Self::capacity(bytes, with_edges);
         if len <= old.len {
             return Err(RegionError::TooSmall);

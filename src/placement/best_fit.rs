@@ -1,7 +1,7 @@
 //! Best fit.
 
-use super::coalescing::LARGE;
 use super::coalescing::Coalescing;
+use super::coalescing::LARGE;
 use super::tree::{FreeTree, Order, scatter};
 use crate::meta::{Id, InBand, Meta, NIL};
 

@@ -163,6 +163,11 @@ impl<P: Subject> Shadow<P> {
         Ok(())
     }
 
+    /// The memory of the region that was claimed as number `index`.
+    pub fn region(&mut self, index: usize) -> Region {
+        self.backing[index].region()
+    }
+
     pub fn live(&self) -> usize {
         self.live.len()
     }
