@@ -136,7 +136,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `block` is an allocated block of this metadata that nobody uses.
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn put(&mut self, block: Block<M::Token>) {
         let Self { meta, fit } = self;
         let mut block = block;
@@ -152,31 +152,17 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
             }
             let left = meta.before(block);
             let len = left.1 + block.len;
-            let spot = F::spot(len);
-            if left.0 == NIL {
-                let id = meta.join((NIL, 0), block);
-                if len >= M::UNIT {
-                    fit.insert(meta, id, len, spot);
-                }
-                return;
-            }
-            let old = F::spot(left.1);
-            let moves = left.1 < M::UNIT || F::moves(old, spot);
-            if moves && left.1 >= M::UNIT {
+            let (old, spot) = (F::spot(left.1), F::spot(len));
+            let listed = left.1 >= M::UNIT;
+            let stays = listed && !F::moves(old, spot);
+            if listed && !stays {
                 fit.remove(meta, left.0, left.1, old);
             }
             let id = meta.join(left, block);
-            if moves {
+            if !stays && len >= M::UNIT {
                 fit.insert(meta, id, len, spot);
             }
         }
-    }
-
-    /// As [`Self::put`], where it is not worth a copy of the code.
-    #[inline(never)]
-    unsafe fn give_back(&mut self, block: Block<M::Token>) {
-        // SAFETY: passed on.
-        unsafe { self.put(block) }
     }
 
     /// Frees all but the first `len` granules of `block`, if that can be done.
@@ -190,7 +176,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
             if block.len > len
                 && let Some((front, back)) = self.meta.cut(block, len)
             {
-                self.give_back(back);
+                self.put(back);
                 return front;
             }
         }
@@ -252,10 +238,10 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
             let (mut block, _) = self.meta.take(found.id, found.len, found.len);
             if skip > 0 {
                 let Some((front, back)) = self.meta.cut(block, skip) else {
-                    self.give_back(block);
+                    self.put(block);
                     return None;
                 };
-                self.give_back(front);
+                self.put(front);
                 block = back;
             }
             let block = self.trim(block, len);
@@ -295,7 +281,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
         // SAFETY: the memory is handed over by the caller; its granules are an unused block.
         unsafe {
             let block = self.meta.claim(memory, true)?;
-            self.give_back(block);
+            self.put(block);
             Ok(block.len * M::GRANULE)
         }
     }
@@ -306,7 +292,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
-            self.give_back(block);
+            self.put(block);
             Ok(block.len * M::GRANULE)
         }
     }

@@ -217,7 +217,6 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         None
     }
 
-    #[inline(always)]
     unsafe fn insert(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
         let old = self.head(class);
         self.set_head(class, id);
@@ -240,7 +239,6 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         self.advance(found.spot, next);
     }
 
-    #[inline(always)]
     unsafe fn remove(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
         // SAFETY: the block is in the list of the class; unless it is the first, its second link is
         // current.
