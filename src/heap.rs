@@ -363,7 +363,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Frees a block that the caller vouches for; what is wrong all the same is reported.
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
         let freed = self.with(|state| {
             // SAFETY: passed on.

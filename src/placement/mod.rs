@@ -25,6 +25,7 @@ mod coalescing;
 mod external;
 mod first_fit;
 mod slab;
+mod tiered;
 mod tlsf;
 mod tree;
 
@@ -38,6 +39,7 @@ pub use external::BuddySystem;
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
 pub use slab::{Classes, DefaultClasses, Slab};
+pub use tiered::Tiered;
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
 
