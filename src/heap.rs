@@ -82,6 +82,18 @@ impl<P: Placement, S: Statistics> State<P, S> {
                 self.statistics.allocated(grant.size);
                 Some(grant.start)
             }
+            None if P::SECOND => self.allocate_second(layout),
+            None => self.allocate_otherwise(layout),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_second(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        match self.placement.allocate_second(layout) {
+            Some(grant) => {
+                self.statistics.allocated(grant.size);
+                Some(grant.start)
+            }
             None => self.allocate_otherwise(layout),
         }
     }

@@ -263,7 +263,8 @@ pub unsafe trait Meta: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; `UNIT <= want <= len`; the block is unlinked.
+    /// The common rules; `want <= len`; the block is unlinked; a block shorter than a unit is fused with an
+    /// allocated one before all else.
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
 
     /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and

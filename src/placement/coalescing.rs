@@ -214,8 +214,28 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
         }
     }
 
-    /// What [`Self::carve`] is not for: requests that are aligned, or large, or hard to find room for. An
-    /// aligned block is taken from one that is long enough by itself and happens to fit, else from one
+    /// The first `len` granules of a block that was found.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::carve`].
+    #[inline(never)]
+    unsafe fn carve_front(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
+        let Self { meta, fit } = self;
+        // SAFETY: the block leaves the index before it is cut, and its rest is entered.
+        unsafe {
+            fit.pop(meta, found);
+            let (block, rest) = meta.take(found.id, found.len, len);
+            let len = found.len - block.len;
+            if rest != NIL && len >= M::UNIT {
+                fit.insert(meta, rest, len, F::spot(len));
+            }
+            block
+        }
+    }
+
+    /// What the others are not for: requests that are aligned, or hard to find room for. An aligned block
+    /// is taken from one that is long enough by itself and happens to fit, else from one
     /// that is so long that it must. What lies before it is skipped.
     #[cold]
     #[inline(never)]
@@ -316,7 +336,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::UNIT);
-        if align > 1 || len > const { min(F::FROM_FRONT, F::MAX_LEN) } {
+        if align > 1 || len > F::MAX_LEN {
             return None;
         }
         // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
@@ -327,10 +347,11 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
                 return Some(self.meta.take(id, len, len).0);
             }
             let found = self.fit.find(&self.meta, len)?;
-            if found.len == len {
-                return None;
-            }
-            let block = self.carve(found, len);
+            let block = if found.len == len || len > F::FROM_FRONT {
+                self.carve_front(found, len)
+            } else {
+                self.carve(found, len)
+            };
             self.meta.touch(block);
             Some(block)
         }
@@ -372,10 +393,13 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
                 if found >= M::UNIT {
                     fit.remove(meta, right, found, F::spot(found));
                 }
-                let (more, _) = meta.take(right, found, found);
+                let (more, rest) = meta.take(right, found, to - block.len);
+                let left = found - more.len;
+                if rest != NIL && left >= M::UNIT {
+                    fit.insert(meta, rest, left, F::spot(left));
+                }
                 block = meta.fuse(block, more);
-                block = self.trim(block, to);
-                self.meta.touch(block);
+                meta.touch(block);
                 return Some(block);
             }
             Some(self.trim(block, to))

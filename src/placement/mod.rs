@@ -232,6 +232,16 @@ pub unsafe trait Placement: Sized {
         self.allocate(layout)
     }
 
+    /// Whether there is a [`Placement::allocate_second`].
+    const SECOND: bool = false;
+
+    /// What is tried next after [`Placement::allocate_quick`], where that has been kept short.
+    #[inline(always)]
+    fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
+        let _ = layout;
+        None
+    }
+
     /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
     /// that must be cleared to make it all zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;

@@ -7,12 +7,12 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 /// The largest small request in bytes; the others go to the placement beneath.
-const SMALL: usize = 1024;
+const SMALL: usize = 256;
 
 /// Sizes of the objects that pages are cut into, in bytes: steps of 8 up to 128, then 8 steps per power of two.
 const SIZES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
-    let (mut size, mut class) = (0, 0);
+    let (mut size, mut class) = (0, 1);
     while class < CLASSES {
         size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
         sizes[class] = size;
@@ -22,13 +22,13 @@ const SIZES: [u16; CLASSES] = {
     sizes
 };
 
-/// Number of sizes.
-const CLASSES: usize = 40;
+/// Number of classes; 0 is none.
+const CLASSES: usize = 1 + 16 + 8 * (SMALL.ilog2() as usize - 7);
 
 /// The class of a request, by its length in words of 8 bytes.
 const CLASS_OF: [u8; SMALL / 8 + 1] = {
     let mut classes = [0; SMALL / 8 + 1];
-    let (mut words, mut class) = (0, 0);
+    let (mut words, mut class) = (0, 1);
     while words <= SMALL / 8 {
         if words * 8 > SIZES[class] as usize {
             class += 1;
@@ -42,14 +42,14 @@ const CLASS_OF: [u8; SMALL / 8 + 1] = {
 /// Bytes that the smallest page has: the unit of the maps of pages.
 const SMALLEST_PAGE: usize = 512;
 /// Bytes that the largest page has.
-const LARGEST_PAGE: usize = 8192;
+const LARGEST_PAGE: usize = 4096;
 /// Objects of a page at which larger pages are not worth it.
 const OBJECTS: usize = 16;
 
 /// Bytes of a page, by its class.
 const PAGES: [u16; CLASSES] = {
     let mut pages = [0; CLASSES];
-    let mut class = 0;
+    let mut class = 1;
     while class < CLASSES {
         let mut page = SMALLEST_PAGE;
         while page < LARGEST_PAGE && (page - HEADER) / (SIZES[class] as usize) < OBJECTS {
@@ -70,41 +70,41 @@ const PATIENCE: u16 = 8;
 struct Page {
     /// Offset of the first free object from the start of the page, in bytes; 0 if there is none.
     free: u16,
-    /// Objects in use.
+    /// Objects in use; 1 in a page without free objects that is in no list, so that the next free is noticed.
     used: u16,
     /// Class of its objects.
     class: u8,
     /// Whether it is in the list of its class: so are pages with free objects, and those that have just run
     /// out of them.
     listed: bool,
-    /// Neighbours in the list.
-    next: Link,
-    prev: Link,
+    /// Neighbours in the list, which is a ring.
+    next: *mut Page,
+    prev: *mut Page,
 }
 
-/// A page's number: window and slot, plus 1. 0 is none.
-type Link = u32;
-
-/// Bits of a [`Link`] that tell the slot.
-const SLOT_BITS: u32 = Link::BITS - WINDOWS.ilog2();
-
-/// Bytes that it takes: objects of 16 bytes are aligned to their size.
+/// Bytes that it takes.
 const HEADER: usize = {
-    assert!(size_of::<Page>() == 16);
+    assert!(size_of::<Page>() % 8 == 0);
     size_of::<Page>()
 };
 
 /// The page of a class that has none: no object of it is free, so nothing is ever written to it.
-static NO_PAGE: Page = Page { free: 0, used: 1, class: 0, listed: true, next: 0, prev: 0 };
+static NO_PAGE: Nothing =
+    Nothing(Page { free: 0, used: 1, class: 0, listed: true, next: ptr::null_mut(), prev: ptr::null_mut() });
 
-const NONE: *mut Page = (&raw const NO_PAGE).cast_mut();
+struct Nothing(Page);
+
+// SAFETY: it is never written to, and its links lead nowhere.
+unsafe impl Sync for Nothing {}
+
+const NONE: *mut Page = (&raw const NO_PAGE.0).cast_mut();
 
 /// The part of the address space in which one region's pages can be.
 #[derive(Clone, Copy)]
 struct Window {
     /// Address of the first slot, aligned to the largest page. It may lie before the region.
     base: *mut u8,
-    /// For each slot, the class of the page that starts there, plus 1; 0 if none does. The last bytes of the
+    /// For each slot, the class of the page that starts there; 0 if none does. The last bytes of the
     /// region.
     map: *mut u8,
     /// Number of slots.
@@ -114,8 +114,7 @@ struct Window {
 }
 
 impl Window {
-    const NONE: Self =
-        Self { base: ptr::null_mut(), map: ptr::null_mut(), slots: 0, start: ptr::null_mut() };
+    const NONE: Self = Self { base: ptr::null_mut(), map: ptr::null_mut(), slots: 0, start: ptr::null_mut() };
 
     /// A window over `size` bytes from `start` on; its map at the end of them.
     fn over(start: *mut u8, size: usize) -> Self {
@@ -154,6 +153,8 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
     /// For each class the first page of its list, or [`NONE`].
     heads: [*mut Page; CLASSES],
     windows: [Window; WINDOWS],
+    /// Windows that were ever opened.
+    regions: usize,
     /// Live blocks of each class that the placement beneath serves.
     direct: [u16; CLASSES],
     large: L,
@@ -163,14 +164,22 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
 // never written to.
 unsafe impl<L: Send> Send for Tiered<L> {}
 
+/// Tells the compiler that a branch is rare, so that it stays a branch.
+#[cold]
+fn rare() {}
+
 /// The class of a small request.
 #[inline(always)]
 fn class_of(layout: Layout) -> Option<usize> {
-    if layout.size() > SMALL || layout.align() > 8 {
+    if layout.size() > SMALL {
+        return None;
+    }
+    if layout.align() > 8 {
+        rare();
         return None;
     }
     // SAFETY: at most `SMALL / 8`.
-    Some(unsafe { *CLASS_OF.get_unchecked(layout.size().div_ceil(8)) } as usize)
+    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) / 8) } as usize)
 }
 
 /// Bytes of an object of `class`.
@@ -178,6 +187,22 @@ fn class_of(layout: Layout) -> Option<usize> {
 fn size_of_class(class: usize) -> usize {
     // SAFETY: classes come from `CLASS_OF`, whose entries are below `CLASSES`.
     unsafe { *SIZES.get_unchecked(class) as usize }
+}
+
+/// The bits of an offset that tell the page of `class`.
+#[inline(always)]
+fn mask_of_class(class: usize) -> usize {
+    const MASKS: [i16; CLASSES] = {
+        let mut masks = [0; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            masks[class] = (PAGES[class] as i16).wrapping_neg();
+            class += 1;
+        }
+        masks
+    };
+    // SAFETY: as in `size_of_class`.
+    unsafe { *MASKS.get_unchecked(class) as usize }
 }
 
 /// Bytes of a page of `class`.
@@ -194,7 +219,10 @@ fn page_len<L: Space>(class: usize) -> usize {
 
 impl<L: Space> Tiered<L> {
     const CHECKED: () = {
-        assert!(<L::Meta as Meta>::EDGE_BITS, "pages are kept in the memory itself, so it must be CPU memory");
+        assert!(
+            <L::Meta as Meta>::EDGE_BITS,
+            "pages are kept in the memory itself, so it must be CPU memory"
+        );
         assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
     };
 
@@ -220,53 +248,35 @@ impl<L: Space> Tiered<L> {
     #[inline(always)]
     fn page_at(window: &Window, at: usize, class: usize) -> Option<*mut Page> {
         let offset = at.wrapping_sub(window.base.addr());
-        let first = offset & page_of_class(class).wrapping_neg();
+        let first = offset & mask_of_class(class);
         let slot = first / SMALLEST_PAGE;
         // SAFETY: the map has a byte for each slot. A page of the class that starts there is as long as pages of
         // the class are, so it holds the address.
-        let found = slot < window.slots && unsafe { *window.map.add(slot) } as usize == class + 1;
+        let found = slot < window.slots && unsafe { *window.map.add(slot) } as usize == class;
         found.then(|| window.base.wrapping_add(first).cast())
     }
 
     /// As [`Self::page_at`], in any window.
     fn find_page(&self, at: usize, class: usize) -> Option<*mut Page> {
-        self.windows.iter().find_map(|window| Self::page_at(window, at, class))
+        let windows = self.windows.get(..self.regions)?;
+        windows.iter().find_map(|window| Self::page_at(window, at, class))
     }
 
-    /// The number of a page.
-    fn link(&self, page: *mut Page) -> Link {
-        let slot = |window: &Window| {
-            let slot = page.addr().wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
-            (slot < window.slots).then_some(slot)
-        };
-        let mut windows = self.windows.iter().enumerate();
-        let number = windows.find_map(|(index, window)| Some((index as Link) << SLOT_BITS | slot(window)? as Link));
-        number.map_or(0, |number| number + 1)
-    }
-
-    /// The page with a number, [`NONE`] for 0.
-    fn page(&self, link: Link) -> *mut Page {
-        if link == 0 {
-            return NONE;
-        }
-        let (window, slot) = ((link - 1) >> SLOT_BITS, (link - 1) & ((1 << SLOT_BITS) - 1));
-        self.windows[window as usize].base.wrapping_add(slot as usize * SMALLEST_PAGE).cast()
-    }
-
-    /// Puts a page first in the list of its class.
+    /// Puts a page last in the list of its class, so that it fills with free objects until its turn comes.
     unsafe fn enlist(&mut self, page: *mut Page) {
-        let link = self.link(page);
-        // SAFETY: the page is open, and so is the head of a list unless it stands for none.
+        // SAFETY: the page is open, and so are those in lists.
         unsafe {
-            let class = (*page).class as usize;
-            let head = self.heads[class];
-            (*page).prev = 0;
-            (*page).next = if head == NONE { 0 } else { self.link(head) };
-            if head != NONE {
-                (*head).prev = link;
-            }
             (*page).listed = true;
-            self.heads[class] = page;
+            let head = &mut self.heads[(*page).class as usize];
+            if *head == NONE {
+                *head = page;
+                ((*page).next, (*page).prev) = (page, page);
+                return;
+            }
+            let (next, prev) = (*head, (**head).prev);
+            ((*page).next, (*page).prev) = (next, prev);
+            (*prev).next = page;
+            (*next).prev = page;
         }
     }
 
@@ -274,31 +284,40 @@ impl<L: Space> Tiered<L> {
     unsafe fn delist(&mut self, page: *mut Page) {
         // SAFETY: the page is in the list, and so are its neighbours there.
         unsafe {
-            let (next, prev) = ((*page).next, (*page).prev);
-            if next != 0 {
-                (*self.page(next)).prev = prev;
-            }
-            if prev != 0 {
-                (*self.page(prev)).next = next;
-            } else {
-                self.heads[(*page).class as usize] = self.page(next);
-            }
             (*page).listed = false;
+            let (next, prev) = ((*page).next, (*page).prev);
+            (*prev).next = next;
+            (*next).prev = prev;
+            let head = &mut self.heads[(*page).class as usize];
+            if *head == page {
+                *head = if next == page { NONE } else { next };
+            }
         }
     }
 
     /// An object of `class` where the first page has none: from the next page, or from a new one.
+    #[inline(always)]
     fn refill(&mut self, class: usize) -> Option<Grant> {
         while self.heads[class] != NONE {
             if let Some(grant) = self.take(class) {
                 return Some(grant);
             }
-            // SAFETY: the head is in the list.
-            unsafe { self.delist(self.heads[class]) };
+            // SAFETY: the head is in the list, and has no free object.
+            unsafe {
+                let page = self.heads[class];
+                self.delist(page);
+                (*page).used = 1;
+            }
         }
         if self.direct[class] < PATIENCE {
             return None;
         }
+        self.open(class)
+    }
+
+    /// An object of a new page of `class`.
+    #[inline(never)]
+    fn open(&mut self, class: usize) -> Option<Grant> {
         let len = page_len::<L>(class);
         let block = Space::allocate(&mut self.large, len, len)?;
         let page = self.large.meta().address(block.offset).cast::<Page>();
@@ -311,8 +330,15 @@ impl<L: Space> Tiered<L> {
                 let _ = Space::deallocate(&mut self.large, block, len, len);
                 return None;
             };
-            slot.write(class as u8 + 1);
-            page.write(Page { free: HEADER as u16, used: 0, class: class as u8, listed: false, next: 0, prev: 0 });
+            slot.write(class as u8);
+            page.write(Page {
+                free: HEADER as u16,
+                used: 0,
+                class: class as u8,
+                listed: false,
+                next: page,
+                prev: page,
+            });
             let objects = (bytes - HEADER) / size;
             for object in 0..objects {
                 let offset = HEADER + object * size;
@@ -356,9 +382,11 @@ impl<L: Space> Tiered<L> {
         // SAFETY: the page is open.
         unsafe {
             if !(*page).listed {
+                let class = (*page).class as usize;
+                (*page).used = ((page_of_class(class) - HEADER) / size_of_class(class)) as u16 - 1;
                 self.enlist(page);
             }
-            if (*page).used == 0 && ((*page).next != 0 || (*page).prev != 0) {
+            if (*page).used == 0 && (*page).next != page {
                 self.close(page);
             }
         }
@@ -368,11 +396,13 @@ impl<L: Space> Tiered<L> {
     fn flush(&mut self) -> bool {
         let mut any = false;
         for class in 0..CLASSES {
+            // Once around the ring.
             let mut page = self.heads[class];
+            let last = if page == NONE { NONE } else { unsafe { (*page).prev } };
             while page != NONE {
                 // SAFETY: pages in lists are open.
                 unsafe {
-                    let next = self.page((*page).next);
+                    let next = if page == last { NONE } else { (*page).next };
                     if (*page).used == 0 {
                         self.close(page);
                         any = true;
@@ -399,7 +429,11 @@ impl<L: Space> Tiered<L> {
 
     /// Frees an object or a block that is not in the first window's pages.
     #[inline(never)]
-    unsafe fn deallocate_elsewhere(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn deallocate_elsewhere(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+    ) -> Result<usize, FreeError> {
         if let Some(class) = class_of(layout) {
             if let Some(page) = self.find_page(start.addr().get(), class) {
                 // SAFETY: passed on; the page is that of the object.
@@ -416,11 +450,10 @@ impl<L: Space> Tiered<L> {
     unsafe fn give(&mut self, page: *mut Page, start: NonNull<u8>, class: usize) -> Result<usize, FreeError> {
         // SAFETY: the page is open and holds the object, which nobody uses any more.
         unsafe {
-            let old = (*page).free;
-            start.cast::<u16>().write(old);
+            start.cast::<u16>().write((*page).free);
             (*page).free = (start.addr().get() - page.addr()) as u16;
             (*page).used -= 1;
-            if old == 0 || (*page).used == 0 {
+            if (*page).used == 0 {
                 self.relist(page);
             }
         }
@@ -431,10 +464,11 @@ impl<L: Space> Tiered<L> {
     fn open_window(&mut self, memory: Region) -> Option<(usize, Region)> {
         let window = Window::over(memory.start.as_ptr(), memory.size);
         let index = self.windows.iter().position(|window| window.slots == 0)?;
-        if memory.size < WORTH_IT || window.slots >= 1 << SLOT_BITS {
+        if memory.size < WORTH_IT {
             return None;
         }
         self.windows[index] = window;
+        self.regions = self.regions.max(index + 1);
         Some((index, Region { size: memory.size - window.slots, ..memory }))
     }
 }
@@ -447,6 +481,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         Self {
             heads: [NONE; CLASSES],
             windows: [Window::NONE; WINDOWS],
+            regions: 0,
             direct: [0; CLASSES],
             large: <L as Space>::EMPTY,
         }
@@ -478,9 +513,6 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         let old = self.windows[index];
         let size = old.map.addr() - start.addr() + old.slots;
         let new = Window::over(start, size.checked_add(bytes).ok_or(RegionError::Overlap)?);
-        if new.slots >= 1 << SLOT_BITS {
-            return Err(RegionError::IndexSpace);
-        }
         // SAFETY: the map moves to the new end of the region, and back if nothing comes of it; both places are
         // the region's. What it leaves goes to the placement beneath.
         unsafe {
@@ -513,6 +545,16 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         match class_of(layout) {
             Some(class) => self.take(class),
+            None => None,
+        }
+    }
+
+    const SECOND: bool = true;
+
+    #[inline(always)]
+    fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
+        match class_of(layout) {
+            Some(class) => self.refill(class),
             None => Placement::allocate_quick(&mut self.large, layout),
         }
     }
