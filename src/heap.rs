@@ -4,7 +4,7 @@ use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
 use crate::meta::{FreeError, Meta};
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::{Bump, Placement, Tlsf};
+use crate::placement::{self, Bump, Placement};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -58,7 +58,7 @@ impl core::error::Error for OutOfMemory {}
 ///
 /// The complexity of each operation is that of the placement `P`; the front end adds O(1).
 /// Copying, in [`GlobalAlloc::realloc`] when the block has to move, happens outside the lock.
-pub struct Heap<P = Tlsf, L = lock::Default, S = Counters> {
+pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     lock: L,
     state: UnsafeCell<State<P, S>>,
 }
@@ -356,6 +356,13 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
                 None => false,
             }
         })
+    }
+
+    /// Gives memory that the placement keeps for speed back to where every request can have it: the empty
+    /// pages of [`Tiered`](crate::Tiered), O(pages). A request that would fail does the same by itself.
+    /// Returns whether there was any.
+    pub fn trim(&self) -> bool {
+        self.with(|state| state.placement.trim())
     }
 
     /// The largest request, in bytes and with natural alignment, that is sure to succeed now. Always

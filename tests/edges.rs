@@ -145,6 +145,7 @@ fn all_that_is_free_can_be_had_in_one_piece() {
             // SAFETY: the backing outlives the heap.
             unsafe { heap.claim(backing.region()).unwrap() };
             let all = layout(heap.free(), 1);
+            heap.trim();
             assert_eq!(heap.largest_free(), heap.free());
             let block = heap.try_allocate(all).unwrap();
             assert_eq!((heap.free(), heap.largest_free()), (0, 0));
@@ -252,6 +253,7 @@ fn slabs_detect_foreign_and_double_frees() {
             assert_eq!(heap.try_deallocate(b, small), Err(FreeError::NotABlock), "the page is gone");
             assert_eq!(heap.used(), 0);
             assert_eq!(heap.stats().live_blocks, 0);
+            heap.trim();
             assert_eq!(heap.largest_free(), heap.free());
         }
     }

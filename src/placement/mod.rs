@@ -12,6 +12,7 @@
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
+//! | [`Tiered`] | O(1) | O(1) | the same for small requests, any other placement for the rest; made for speed |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
 //!
 //! *depth* is that of a tree of the free blocks: O(log n) expected. [`BestFit`]'s is randomised;
@@ -42,6 +43,13 @@ pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::Tiered;
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
+
+/// The placement of a [`Heap`](crate::Heap) that names none: [`Tiered`] on 64-bit hosts.
+#[cfg(target_pointer_width = "64")]
+pub type Default = Tiered;
+/// The placement of a [`Heap`](crate::Heap) that names none: [`Tlsf`] on microcontrollers.
+#[cfg(not(target_pointer_width = "64"))]
+pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeError, Meta, region_size};
 use crate::region::{Region, RegionError};
@@ -260,6 +268,11 @@ pub unsafe trait Placement: Sized {
     ///
     /// `start` is the address of a live block for `layout`; what is cut off is not used any more.
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
+
+    /// Gives memory that is kept for speed back to where every request can have it. Whether there was any.
+    fn trim(&mut self) -> bool {
+        false
+    }
 
     /// Finds out what it can in O(1) about whether a live block for `layout` is at `start`.
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;

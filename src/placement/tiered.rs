@@ -392,7 +392,7 @@ impl<L: Space> Tiered<L> {
         }
     }
 
-    /// Gives all empty pages back. Whether there were any.
+    /// Gives all empty pages back. Whether there were any. O(classes + listed pages).
     fn flush(&mut self) -> bool {
         let mut any = false;
         for class in 0..CLASSES {
@@ -462,11 +462,12 @@ impl<L: Space> Tiered<L> {
 
     /// Adds a window for the last `size` bytes of a region; what is left of the region for the placement beneath.
     fn open_window(&mut self, memory: Region) -> Option<(usize, Region)> {
-        let window = Window::over(memory.start.as_ptr(), memory.size);
         let index = self.windows.iter().position(|window| window.slots == 0)?;
-        if memory.size < WORTH_IT {
+        // A region at the end of the address space is the placement's to refuse.
+        if memory.size < WORTH_IT || memory.start.addr().get().checked_add(memory.size).is_none() {
             return None;
         }
+        let window = Window::over(memory.start.as_ptr(), memory.size);
         self.windows[index] = window;
         self.regions = self.regions.max(index + 1);
         Some((index, Region { size: memory.size - window.slots, ..memory }))
@@ -616,6 +617,10 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             }
         }
         Some(sizes)
+    }
+
+    fn trim(&mut self) -> bool {
+        self.flush()
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -4,7 +4,7 @@ use super::Subject;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, Space, table_rows};
-use allotment::{Buddy, Bump, Heap, Slab, Tlsf};
+use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// What the tests need to know of metadata.
 pub trait SubjectMeta: Meta {
@@ -109,6 +109,32 @@ impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
     const FINDS_DOUBLE_FREES: bool = true;
 }
 
+impl<L: Subject + Space> Subject for Tiered<L>
+where
+    L::Meta: SubjectMeta,
+{
+    fn taken(size: usize, align: usize) -> usize {
+        L::taken(size, align)
+    }
+
+    /// An object of a page.
+    fn taken_otherwise(size: usize, align: usize) -> usize {
+        match size {
+            _ if align > 8 => Self::taken(size, align),
+            0..=128 => size.max(1).next_multiple_of(8),
+            129..=256 => size.next_multiple_of(16),
+            _ => Self::taken(size, align),
+        }
+    }
+    // A request that fails first gives back the empty pages.
+    const EXACT_LARGEST: bool = false;
+    const LENDS: bool = L::LENDS;
+    const GENERAL: bool = L::GENERAL;
+    const REGIONS: usize = L::REGIONS;
+    const LIMIT: usize = L::LIMIT;
+    const SLACK: f64 = L::SLACK + 0.5;
+}
+
 impl<M: SubjectMeta> Subject for Bump<M> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         equip(heap, bytes);
@@ -188,6 +214,10 @@ macro_rules! for_each_placement {
             slab_u32_16: Slab<InBand<u32, 16>>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             slab_side: Slab<SideTable<u32, 16>>;
+            tiered: Tiered;
+            tiered_first_fit_u16: Tiered<FirstFit<InBand<u16>>>;
+            tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
+            tiered_buddy: Tiered<Buddy>;
             bump_u16: Bump<InBand<u16>>;
             bump_u32: Bump<InBand<u32>>;
             bump_side: Bump<SideTable<u32, 16>>;
@@ -202,7 +232,9 @@ macro_rules! for_each_placement {
             #[test]
             fn $name() {
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tlsf, meta::{InBand, SideTable}};
+                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tiered, Tlsf};
+                #[allow(unused_imports, reason = "as above")]
+                use allotment::meta::{InBand, SideTable};
                 $run(std::marker::PhantomData::<$placement>);
             }
         )*
