@@ -49,6 +49,7 @@ pub mod lock;
 pub mod meta;
 pub mod observe;
 pub mod placement;
+pub mod plan;
 pub mod region;
 pub mod units;
 
