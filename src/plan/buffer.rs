@@ -44,7 +44,7 @@ impl Interval {
 pub struct Buffer<'a> {
     /// What messages call it; empty: its index.
     pub name: &'a str,
-    /// Bytes; at least one.
+    /// Bytes; may be zero.
     pub size: u64,
     /// Its offset is a multiple of this, a power of two.
     pub align: u64,

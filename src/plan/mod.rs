@@ -2,8 +2,21 @@
 //!
 //! A [`Buffer`] has a size, a lifetime in steps, and constraints; buffers whose lifetimes are apart may share
 //! memory. Finding the offsets that need the smallest arena is *dynamic storage allocation*, which is
-//! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2).
+//! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the
+//! best of several greedy plans in a `const`, with a lower bound that says how far from optimal it can be.
 
+mod bound;
 mod buffer;
+mod check;
+mod error;
+mod greedy;
+mod layout;
+mod message;
+mod search;
 
+pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval, Relation, relation};
+pub use check::{check, validate};
+pub use error::{PlanError, Violation};
+pub use greedy::{Fit, Order, RULES, Rule};
+pub use layout::{Plan, plan, try_plan};

@@ -1,0 +1,108 @@
+//! The lower bound: what no plan can do without.
+
+use super::buffer::Buffer;
+
+/// What the buffers that are live at one step need at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Load {
+    /// The first step at which the most is needed.
+    pub step: u64,
+    /// Bytes that the buffers live at that step need.
+    pub bytes: u64,
+    /// Bytes that no plan can do without: `bytes`, or more where a fixed buffer ends higher.
+    pub bound: u64,
+}
+
+/// The maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
+///
+/// At every step the live buffers lie beside each other. Those of alignment g or more start at multiples of
+/// g, so each but the uppermost takes a multiple of g; smaller ones may lie in between. An output that may
+/// take its input's place is counted only for what it is larger. Where sizes are not checked, sums stop at
+/// [`u64::MAX`].
+pub const fn load(buffers: &[Buffer<'_>]) -> Load {
+    let mut worst = Load { step: 0, bytes: 0, bound: 0 };
+    // The load changes upwards only where a stretch of some lifetime begins.
+    let mut i = 0;
+    while i < buffers.len() {
+        let mut k = 0;
+        while k <= buffers[i].gaps.len() {
+            let stretch = buffers[i].stretch(k);
+            // Most stretches begin where another one did; equal results keep the earlier step.
+            if stretch.start < stretch.end {
+                let bytes = load_at(buffers, stretch.start);
+                if bytes > worst.bytes || (bytes == worst.bytes && stretch.start < worst.step) {
+                    (worst.bytes, worst.step) = (bytes, stretch.start);
+                }
+            }
+            k += 1;
+        }
+        if let Some(offset) = buffers[i].fixed {
+            let end = offset.saturating_add(buffers[i].size);
+            worst.bound = if end > worst.bound { end } else { worst.bound };
+        }
+        i += 1;
+    }
+    worst.bound = if worst.bytes > worst.bound { worst.bytes } else { worst.bound };
+    worst
+}
+
+/// Bytes that the buffers live at `step` need at least. O(n) per different alignment.
+pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
+    let mut needed = 0;
+    let mut align = 1;
+    // Each alignment that occurs among the live buffers, upwards from 1.
+    loop {
+        let mut sum: u64 = 0;
+        let mut slack = 0;
+        let mut next = 0;
+        let mut i = 0;
+        while i < buffers.len() {
+            let b = &buffers[i];
+            i += 1;
+            if b.start > step || step >= b.end || (!b.gaps.is_empty() && !b.is_live(step)) {
+                continue;
+            }
+            if b.align > align && (next == 0 || b.align < next) {
+                next = b.align;
+            }
+            if b.align < align {
+                continue;
+            }
+            let padding = (align - b.size % align) % align;
+            slack = if padding > slack { padding } else { slack };
+            sum = sum.saturating_add(b.size).saturating_add(padding);
+            if let Some(input) = b.alias {
+                sum -= shared(buffers, b, input, step, align, sum);
+            }
+        }
+        let total = sum - if slack > sum { sum } else { slack };
+        needed = if total > needed { total } else { needed };
+        if next == 0 {
+            return needed;
+        }
+        align = next;
+    }
+}
+
+/// Bytes of `sum` that `output` may save at `step` by lying in the place of `input`: no more than either has.
+const fn shared(
+    buffers: &[Buffer<'_>],
+    output: &Buffer<'_>,
+    input: usize,
+    step: u64,
+    align: u64,
+    sum: u64,
+) -> u64 {
+    if input >= buffers.len() {
+        return 0;
+    }
+    let other = &buffers[input];
+    if step != output.start || other.align < align || !other.is_live(step) || !output.may_replace(other) {
+        return 0;
+    }
+    let less = if other.size < output.size { other.size } else { output.size };
+    // Both with their padding, as they were or will be counted.
+    let padded = less.saturating_add((align - less % align) % align);
+    if padded > sum { sum } else { padded }
+}
