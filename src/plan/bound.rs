@@ -47,6 +47,52 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     worst
 }
 
+/// As [`load`], for buffers of an instance that was checked; they are named by their start and by their end,
+/// upwards. O(n log n) but for steps that look heavier than all before: O(n) for each of those, and O(n²) with
+/// gaps.
+pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
+    let mut align = 1;
+    let mut i = 0;
+    while i < buffers.len() {
+        if !buffers[i].gaps.is_empty() {
+            return load(buffers);
+        }
+        align = if buffers[i].align > align { buffers[i].align } else { align };
+        i += 1;
+    }
+    let mut worst = Load { step: 0, bytes: 0, bound: 0 };
+    // No less than the load: every size with its padding to the largest alignment, which may be huge.
+    let mut estimate: u128 = 0;
+    let (mut s, mut e) = (0, 0);
+    while s < buffers.len() {
+        let step = buffers[by_start[s]].start;
+        while buffers[by_end[e]].end <= step {
+            estimate -= padded(buffers[by_end[e]].size, align);
+            e += 1;
+        }
+        while s < buffers.len() && buffers[by_start[s]].start == step {
+            estimate += padded(buffers[by_start[s]].size, align);
+            if let Some(offset) = buffers[by_start[s]].fixed {
+                let end = offset + buffers[by_start[s]].size;
+                worst.bound = if end > worst.bound { end } else { worst.bound };
+            }
+            s += 1;
+        }
+        if estimate > worst.bytes as u128 {
+            let bytes = load_at(buffers, step);
+            if bytes > worst.bytes {
+                (worst.bytes, worst.step) = (bytes, step);
+            }
+        }
+    }
+    worst.bound = if worst.bytes > worst.bound { worst.bytes } else { worst.bound };
+    worst
+}
+
+const fn padded(size: u64, align: u64) -> u128 {
+    size as u128 + ((align - size % align) % align) as u128
+}
+
 /// Bytes that the buffers live at `step` need at least. O(n) per different alignment.
 pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     let mut needed = 0;

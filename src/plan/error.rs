@@ -49,6 +49,8 @@ pub enum PlanError {
         /// How many there is room for.
         room: usize,
     },
+    /// There is no rule to plan by.
+    NoRule,
     /// It must lie in a tier that does not exist, or one that is too small for it alone.
     Tier {
         /// The buffer.
@@ -73,6 +75,7 @@ impl PlanError {
             Self::FixedOverlap { .. } => "two fixed buffers overlap while both are live",
             Self::TooLarge { .. } => "offsets might exceed 64 bits",
             Self::TooMany { .. } => "there are too many buffers",
+            Self::NoRule => "there is no rule to plan by",
             Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
             Self::NoRoom { .. } => "a buffer fits in no tier",
         }
@@ -93,6 +96,7 @@ impl fmt::Display for PlanError {
             Self::FixedOverlap { first, second } => {
                 write!(f, "buffers {first} and {second}: {}", self.reason())
             }
+            Self::NoRule => write!(f, "{}", self.reason()),
             Self::TooMany { room } => write!(f, "{}: there is room for {room}", self.reason()),
         }
     }

@@ -4,8 +4,9 @@ use super::bound::{Load, load};
 use super::buffer::Buffer;
 use super::check::{check, validate};
 use super::error::{PlanError, Violation};
-use super::greedy::{Rule, Scratch};
+use super::greedy::{Rule, affordable_rules};
 use super::message;
+use super::order::Scratch;
 use super::search::search;
 
 /// An offset for each of `N` buffers.
@@ -36,14 +37,15 @@ pub struct Plan<'a, const N: usize> {
 
 /// Plans `buffers`, in a `const`: what is wrong with them is an error of the compiler.
 ///
-/// The best of all [`RULES`](super::RULES), each O(n²). For more than some 500 buffers the compiler asks for
-/// `#![allow(long_running_const_eval)]`. At run time use [`try_plan`].
+/// The best of those [`RULES`](super::RULES) that the compiler can try in about a second, each O(n²): see
+/// [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
+/// `#![allow(long_running_const_eval)]`. At run time, or to choose the rules, use [`try_plan`].
 ///
 /// # Panics
 ///
 /// If the buffers make no sense: see [`PlanError`].
 pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, N> {
-    match try_plan(buffers) {
+    match try_plan(buffers, affordable_rules(N)) {
         Ok(plan) => plan,
         Err(error) => {
             let (first, second) = match error {
@@ -56,27 +58,44 @@ pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, 
                 | PlanError::Tier { buffer }
                 | PlanError::NoRoom { buffer } => (buffer, None),
                 PlanError::FixedOverlap { first, second } => (first, Some(second)),
-                PlanError::TooMany { .. } => panic!("there are too many buffers"),
+                PlanError::TooMany { .. } | PlanError::NoRule => panic!("{}", error.reason()),
             };
             message::refuse(buffers, error.reason(), first, second)
         }
     }
 }
 
-/// Plans `buffers`. O(n²) time; O(n) memory, on the stack.
+/// Plans `buffers` by each of `rules`, and keeps the best plan. O(n²) time for each rule; O(n) memory, on the
+/// stack.
+///
+/// ```
+/// use allotment::plan::{Buffer, RULES, try_plan};
+///
+/// let buffers = [Buffer::new(100, 0..2), Buffer::new(100, 2..4)];
+/// assert_eq!(try_plan(&buffers, &RULES)?.peak(), 100);
+/// # Ok::<(), allotment::plan::PlanError>(())
+/// ```
 ///
 /// # Errors
 ///
-/// If the buffers make no sense.
-pub const fn try_plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Result<Plan<'a, N>, PlanError> {
+/// If the buffers make no sense, or there is no rule.
+pub const fn try_plan<'a, const N: usize>(
+    buffers: &'a [Buffer<'a>; N],
+    rules: &[Rule],
+) -> Result<Plan<'a, N>, PlanError> {
+    if rules.is_empty() {
+        return Err(PlanError::NoRule);
+    }
     if let Err(error) = check(buffers) {
         return Err(error);
     }
     let mut offsets = [0; N];
     let mut trial = [0; N];
-    let (mut order, mut keys, mut placed) = ([0; N], [(0, 0); N], [0; N]);
-    let mut scratch = Scratch { order: &mut order, keys: &mut keys, placed: &mut placed };
-    let found = search(buffers, &mut offsets, &mut trial, &mut scratch);
+    let (mut order, mut list, mut temp) = ([0; N], [0; N], [0; N]);
+    let (mut keys, mut degree) = ([(0, 0); N], [0; N]);
+    let mut scratch =
+        Scratch { order: &mut order, keys: &mut keys, list: &mut list, temp: &mut temp, degree: &mut degree };
+    let found = search(buffers, rules, &mut offsets, &mut trial, &mut scratch);
     let peak = if N == 0 { 0 } else { found.peak };
     Ok(Plan { buffers, offsets, peak, bound: found.bound, rule: Some(found.rule) })
 }

@@ -11,12 +11,15 @@ mod check;
 mod error;
 mod greedy;
 mod layout;
+mod lowest;
 mod message;
+mod order;
 mod search;
 
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval, Relation, relation};
 pub use check::{check, validate};
 pub use error::{PlanError, Violation};
-pub use greedy::{Fit, Order, RULES, Rule};
+pub use greedy::{Fit, RULES, Rule, affordable_rules};
 pub use layout::{Plan, plan, try_plan};
+pub use order::Order;

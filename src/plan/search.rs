@@ -1,8 +1,9 @@
 //! The best of several greedy plans.
 
-use super::bound::load;
+use super::bound::load_sorted;
 use super::buffer::Buffer;
-use super::greedy::{RULES, Rule, Scratch, place};
+use super::greedy::{Rule, place};
+use super::order::{Scratch, degrees, sort_by_time};
 
 /// What a search found.
 #[derive(Clone, Copy)]
@@ -12,20 +13,23 @@ pub(super) struct Found {
     pub(super) rule: Rule,
 }
 
-/// Tries all [`RULES`] on an instance that was checked, and leaves the best offsets in `offsets`. `trial` is
-/// room for others. O(n²) for n buffers.
+/// Tries `rules`, of which there is one at least, on an instance that was checked, and leaves the best
+/// offsets in `offsets`. `trial` is room for others. O(n²) per rule for n buffers.
 pub(super) const fn search(
     buffers: &[Buffer<'_>],
+    rules: &[Rule],
     offsets: &mut [u64],
     trial: &mut [u64],
     scratch: &mut Scratch<'_>,
 ) -> Found {
-    let bound = load(buffers).bound;
-    let mut best = Found { peak: u64::MAX, bound, rule: RULES[0] };
+    sort_by_time(buffers, scratch);
+    degrees(buffers, scratch);
+    let bound = load_sorted(buffers, scratch.order, scratch.list).bound;
+    let mut best = Found { peak: u64::MAX, bound, rule: rules[0] };
     let mut r = 0;
-    while r < RULES.len() && best.peak > bound {
-        if let Some(peak) = place(buffers, RULES[r], false, best.peak, trial, scratch) {
-            (best.peak, best.rule) = (peak, RULES[r]);
+    while r < rules.len() && best.peak > bound {
+        if let Some(peak) = place(buffers, rules[r], false, best.peak, trial, scratch) {
+            (best.peak, best.rule) = (peak, rules[r]);
             copy(trial, offsets);
         }
         r += 1;
@@ -33,11 +37,11 @@ pub(super) const fn search(
     // Hints cost nothing: of the plans that are as good, the one that follows the most.
     let mut followed = hints_followed(buffers, offsets);
     r = 0;
-    while r < RULES.len() && followed < hints(buffers) {
-        if let Some(peak) = place(buffers, RULES[r], true, best.peak.saturating_add(1), trial, scratch) {
+    while r < rules.len() && followed < hints(buffers) {
+        if let Some(peak) = place(buffers, rules[r], true, best.peak.saturating_add(1), trial, scratch) {
             let follows = hints_followed(buffers, trial);
             if follows > followed {
-                (best.peak, best.rule, followed) = (peak, RULES[r], follows);
+                (best.peak, best.rule, followed) = (peak, rules[r], follows);
                 copy(trial, offsets);
             }
         }
