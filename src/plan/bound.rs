@@ -14,6 +14,22 @@ pub struct Load {
     pub bound: u64,
 }
 
+impl Load {
+    /// Takes `step` if more is needed there, or as much earlier.
+    const fn weigh(&mut self, buffers: &[Buffer<'_>], step: u64) {
+        let bytes = load_at(buffers, step);
+        if bytes > self.bytes || (bytes == self.bytes && step < self.step) {
+            (self.bytes, self.step) = (bytes, step);
+        }
+    }
+
+    const fn finish(mut self) -> Self {
+        self.step = if self.bytes == 0 { 0 } else { self.step };
+        self.bound = if self.bytes > self.bound { self.bytes } else { self.bound };
+        self
+    }
+}
+
 /// The maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
 ///
 /// At every step the live buffers lie beside each other. Those of alignment g or more start at multiples of
@@ -21,19 +37,19 @@ pub struct Load {
 /// take its input's place is counted only for what it is larger. Where sizes are not checked, sums stop at
 /// [`u64::MAX`].
 pub const fn load(buffers: &[Buffer<'_>]) -> Load {
-    let mut worst = Load { step: 0, bytes: 0, bound: 0 };
-    // The load changes upwards only where a stretch of some lifetime begins.
+    let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
+    // The load changes upwards only where a stretch of some lifetime begins; what an output saves at its first
+    // step is an estimate that the step after it may exceed.
     let mut i = 0;
     while i < buffers.len() {
         let mut k = 0;
         while k <= buffers[i].gaps.len() {
             let stretch = buffers[i].stretch(k);
-            // Most stretches begin where another one did; equal results keep the earlier step.
             if stretch.start < stretch.end {
-                let bytes = load_at(buffers, stretch.start);
-                if bytes > worst.bytes || (bytes == worst.bytes && stretch.start < worst.step) {
-                    (worst.bytes, worst.step) = (bytes, stretch.start);
-                }
+                worst.weigh(buffers, stretch.start);
+            }
+            if k == 0 && buffers[i].alias.is_some() {
+                worst.weigh(buffers, buffers[i].start.saturating_add(1));
             }
             k += 1;
         }
@@ -43,8 +59,7 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
         }
         i += 1;
     }
-    worst.bound = if worst.bytes > worst.bound { worst.bytes } else { worst.bound };
-    worst
+    worst.finish()
 }
 
 /// As [`load`], for buffers of an instance that was checked; they are named by their start and by their end,
@@ -60,7 +75,7 @@ pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_e
         align = if buffers[i].align > align { buffers[i].align } else { align };
         i += 1;
     }
-    let mut worst = Load { step: 0, bytes: 0, bound: 0 };
+    let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
     // No less than the load: every size with its padding to the largest alignment, which may be huge.
     let mut estimate: u128 = 0;
     let (mut s, mut e) = (0, 0);
@@ -70,7 +85,9 @@ pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_e
             estimate -= padded(buffers[by_end[e]].size, align);
             e += 1;
         }
+        let mut pairs = false;
         while s < buffers.len() && buffers[by_start[s]].start == step {
+            pairs |= buffers[by_start[s]].alias.is_some();
             estimate += padded(buffers[by_start[s]].size, align);
             if let Some(offset) = buffers[by_start[s]].fixed {
                 let end = offset + buffers[by_start[s]].size;
@@ -79,14 +96,13 @@ pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_e
             s += 1;
         }
         if estimate > worst.bytes as u128 {
-            let bytes = load_at(buffers, step);
-            if bytes > worst.bytes {
-                (worst.bytes, worst.step) = (bytes, step);
+            worst.weigh(buffers, step);
+            if pairs {
+                worst.weigh(buffers, step + 1);
             }
         }
     }
-    worst.bound = if worst.bytes > worst.bound { worst.bytes } else { worst.bound };
-    worst
+    worst.finish()
 }
 
 const fn padded(size: u64, align: u64) -> u128 {

@@ -38,8 +38,10 @@ pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
         // No planner puts a buffer higher than all others, each with its padding, on top of the fixed ones.
         let padded = b.size.checked_add(b.align - 1);
         let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge { buffer: i }) };
-        if highest.checked_add(sum).is_none() {
-            return Err(PlanError::TooLarge { buffer: i });
+        // The largest number stands for "no plan yet".
+        match highest.checked_add(sum) {
+            Some(most) if most < u64::MAX => {}
+            _ => return Err(PlanError::TooLarge { buffer: i }),
         }
         total = sum;
         i += 1;

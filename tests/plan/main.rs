@@ -1,0 +1,6 @@
+//! Static planning: every plan is checked by a validator that shares nothing with the planners.
+
+mod constant;
+mod models;
+mod oracle;
+mod random;
