@@ -7,6 +7,7 @@ use super::error::{PlanError, Violation};
 use super::greedy::{Rule, affordable_rules};
 use super::message;
 use super::order::Scratch;
+use super::placed::Placed;
 use super::search::search;
 
 /// An offset for each of `N` buffers.
@@ -156,14 +157,7 @@ impl<'a, const N: usize> Plan<'a, N> {
 
     /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
     pub const fn naive(&self) -> u64 {
-        let mut sum: u64 = 0;
-        let mut i = 0;
-        while i < N {
-            let b = &self.buffers[i];
-            sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
-            i += 1;
-        }
-        sum
+        naive(self.buffers)
     }
 
     /// The largest alignment of a buffer, which the arena has to have. O(n).
@@ -196,6 +190,11 @@ impl<'a, const N: usize> Plan<'a, N> {
         self.buffers
     }
 
+    /// The plan without the number of its buffers in the type. O(1).
+    pub const fn placed(&'a self) -> Placed<'a> {
+        Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
+    }
+
     /// How the plan was made; none for one made elsewhere.
     pub const fn rule(&self) -> Option<Rule> {
         self.rule
@@ -209,4 +208,16 @@ impl<'a, const N: usize> Plan<'a, N> {
     pub const fn validate(&self) -> Result<u64, Violation> {
         validate(self.buffers, &self.offsets, self.peak)
     }
+}
+
+/// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
+pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
+    let mut sum: u64 = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        let b = &buffers[i];
+        sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
+        i += 1;
+    }
+    sum
 }

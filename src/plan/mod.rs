@@ -5,6 +5,7 @@
 //! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the
 //! best of several greedy plans in a `const`, with a lower bound that says how far from optimal it can be.
 
+mod arena;
 mod bound;
 mod buffer;
 mod check;
@@ -14,8 +15,12 @@ mod layout;
 mod lowest;
 mod message;
 mod order;
+mod placed;
 mod search;
 
+pub use arena::{
+    Align, Alignment, Arena, Memory, NotLive, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
+};
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval, Relation, relation};
 pub use check::{check, validate};
@@ -23,3 +28,4 @@ pub use error::{PlanError, Violation};
 pub use greedy::{Fit, RULES, Rule, affordable_rules};
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
+pub use placed::Placed;
