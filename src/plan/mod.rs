@@ -17,6 +17,7 @@ mod lowest;
 mod message;
 mod order;
 mod placed;
+mod recorded;
 mod search;
 
 pub use arena::{
@@ -31,3 +32,4 @@ pub use incremental::{BufferId, ChangeError, Incremental};
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
 pub use placed::Placed;
+pub use recorded::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError, Request};

@@ -5,3 +5,7 @@ mod incremental;
 mod models;
 mod oracle;
 mod random;
+mod recorded;
+#[allow(dead_code, reason = "each test crate uses its part")]
+#[path = "../shadow/trace.rs"]
+mod trace;
