@@ -44,11 +44,6 @@ pub enum PlanError {
         /// The buffer.
         buffer: usize,
     },
-    /// More buffers or tiers than there is room for.
-    TooMany {
-        /// How many there is room for.
-        room: usize,
-    },
     /// There is no rule to plan by.
     NoRule,
     /// It must lie in a tier that does not exist, or one that is too small for it alone.
@@ -74,7 +69,6 @@ impl PlanError {
             Self::FixedAlign { .. } => "a fixed offset is not aligned",
             Self::FixedOverlap { .. } => "two fixed buffers overlap while both are live",
             Self::TooLarge { .. } => "offsets might exceed 64 bits",
-            Self::TooMany { .. } => "there are too many buffers",
             Self::NoRule => "there is no rule to plan by",
             Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
             Self::NoRoom { .. } => "a buffer fits in no tier",
@@ -97,7 +91,6 @@ impl fmt::Display for PlanError {
                 write!(f, "buffers {first} and {second}: {}", self.reason())
             }
             Self::NoRule => write!(f, "{}", self.reason()),
-            Self::TooMany { room } => write!(f, "{}: there is room for {room}", self.reason()),
         }
     }
 }

@@ -151,7 +151,7 @@ const fn place_in_order(
 }
 
 /// Puts `i` behind the last of `n` placed buffers that does not lie above it.
-const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [usize]) {
+pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [usize]) {
     let mut k = n;
     while k > 0 && offsets[placed[k - 1]] > offsets[i] {
         placed[k] = placed[k - 1];
@@ -166,15 +166,15 @@ pub(super) const fn align_up(value: u64, align: u64) -> u64 {
 }
 
 /// A place for a buffer.
-struct Found {
+pub(super) struct Found {
     /// The smallest or the lowest gap between those that conflict.
-    offset: u64,
+    pub(super) offset: u64,
     /// Offsets of its input and of its outputs, whose place it may take; of the lowest two.
     shared: [Option<u64>; 2],
 }
 
 /// Looks for a place for buffer `i` among `placed`.
-const fn find(
+pub(super) const fn find(
     buffers: &[Buffer<'_>],
     kind: Kind,
     best: bool,
@@ -225,7 +225,7 @@ const fn find(
 
 /// The place of an input or output of buffer `i`, or its hint, if that does not raise the peak more than the
 /// gap that was found.
-const fn prefer(
+pub(super) const fn prefer(
     buffers: &[Buffer<'_>],
     hints: bool,
     peak: u64,

@@ -48,21 +48,7 @@ pub struct Plan<'a, const N: usize> {
 pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, N> {
     match try_plan(buffers, affordable_rules(N)) {
         Ok(plan) => plan,
-        Err(error) => {
-            let (first, second) = match error {
-                PlanError::Align { buffer }
-                | PlanError::Lifetime { buffer }
-                | PlanError::Gaps { buffer }
-                | PlanError::Reference { buffer }
-                | PlanError::FixedAlign { buffer }
-                | PlanError::TooLarge { buffer }
-                | PlanError::Tier { buffer }
-                | PlanError::NoRoom { buffer } => (buffer, None),
-                PlanError::FixedOverlap { first, second } => (first, Some(second)),
-                PlanError::TooMany { .. } | PlanError::NoRule => panic!("{}", error.reason()),
-            };
-            message::refuse(buffers, error.reason(), first, second)
-        }
+        Err(error) => message::refuse(buffers, error),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::bound::load;
 use super::buffer::Buffer;
+use super::error::PlanError;
 
 /// Up to `N` bytes of text.
 struct Text<const N: usize> {
@@ -111,10 +112,22 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     panic!("{}", text.as_str())
 }
 
-/// Panics with why an instance cannot be planned; `buffers` are those to blame.
-pub(super) const fn refuse(buffers: &[Buffer<'_>], reason: &str, first: usize, second: Option<usize>) -> ! {
+/// Panics with why an instance cannot be planned, and names the buffers to blame.
+pub(super) const fn refuse(buffers: &[Buffer<'_>], error: PlanError) -> ! {
+    let (first, second) = match error {
+        PlanError::Align { buffer }
+        | PlanError::Lifetime { buffer }
+        | PlanError::Gaps { buffer }
+        | PlanError::Reference { buffer }
+        | PlanError::FixedAlign { buffer }
+        | PlanError::TooLarge { buffer }
+        | PlanError::Tier { buffer }
+        | PlanError::NoRoom { buffer } => (buffer, None),
+        PlanError::FixedOverlap { first, second } => (first, Some(second)),
+        PlanError::NoRule => panic!("{}", error.reason()),
+    };
     let mut text = Text::<300>::new();
-    text.push(reason);
+    text.push(error.reason());
     text.push(": ");
     text.buffer(buffers, first);
     if let Some(second) = second {

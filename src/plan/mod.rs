@@ -19,6 +19,7 @@ mod order;
 mod placed;
 mod recorded;
 mod search;
+mod tiers;
 
 pub use arena::{
     Align, Alignment, Arena, Memory, NotLive, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
@@ -33,3 +34,4 @@ pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
 pub use placed::Placed;
 pub use recorded::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError, Request};
+pub use tiers::{Tier, TieredPlan, plan_tiers, try_plan_tiers};

@@ -19,6 +19,8 @@ pub enum Order {
     End,
     /// Bytes that are live at the same time in other buffers, the more first.
     Degree,
+    /// How often each byte is accessed, the more often first: for [tiers](super::Tier).
+    Accesses,
 }
 
 /// Room for a planner to work in; each as long as the instance.
@@ -48,6 +50,7 @@ const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> 
         Order::Start => u64::MAX - b.start,
         Order::End => b.end,
         Order::Degree => degree[i],
+        Order::Accesses => b.accesses,
     };
     if key == FIRST { FIRST - 1 } else { key }
 }

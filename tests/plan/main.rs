@@ -6,6 +6,7 @@ mod models;
 mod oracle;
 mod random;
 mod recorded;
+mod tiers;
 #[allow(dead_code, reason = "each test crate uses its part")]
 #[path = "../shadow/trace.rs"]
 mod trace;
