@@ -22,7 +22,7 @@ mod search;
 mod tiers;
 
 pub use arena::{
-    Align, Alignment, Arena, Memory, NotLive, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
+    Align, Alignment, Arena, Memory, NotLive, Place, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
 };
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval, Relation, relation};

@@ -2,13 +2,14 @@
 
 mod busy;
 mod memory;
+#[cfg(debug_assertions)]
 mod poison;
 mod slot;
 mod step;
 
 use busy::Busy;
 pub use memory::{Align, Alignment, Memory, Storage};
-pub use slot::{Plain, Slot, Slots};
+pub use slot::{Place, Plain, Slot, Slots};
 pub use step::{NotLive, Run, Step, StepAt};
 
 use super::placed::Placed;

@@ -61,6 +61,24 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
     }
 }
 
+/// One name.
+///
+/// # Safety
+///
+/// The buffer lies in the `SIZE` bytes from `OFFSET` on.
+pub unsafe trait Place<P: Planned>: Slots<P> {
+    /// Offset of the buffer in the arena, in bytes.
+    const OFFSET: usize;
+    /// Bytes of the type that it holds.
+    const SIZE: usize;
+}
+
+// SAFETY: the constants are those of the name.
+unsafe impl<P: Planned, T: Plain, const I: usize> Place<P> for Slot<P, T, I> {
+    const OFFSET: usize = Self::OFFSET;
+    const SIZE: usize = size_of::<T>();
+}
+
 /// One name or a tuple of up to eight.
 ///
 /// # Safety

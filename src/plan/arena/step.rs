@@ -2,7 +2,7 @@
 
 #[cfg(debug_assertions)]
 use super::poison::poison;
-use super::slot::{Plain, Slot, Slots};
+use super::slot::{Place, Slots};
 use super::{Busy, Planned};
 use core::fmt;
 use core::marker::PhantomData;
@@ -108,15 +108,12 @@ impl<'r, P: Planned> Step<'r, P> {
     /// # Errors
     ///
     /// If one of them is not live at this step.
-    pub fn in_place<T: Plain, U: Plain, const I: usize, const J: usize>(
-        self,
-        input: Slot<P, T, I>,
-        output: Slot<P, U, J>,
-    ) -> Result<&'r mut U, NotLive> {
-        self.check(I)?;
-        self.check(J)?;
-        // SAFETY: the step is the only one of its run and ends here.
-        Ok(unsafe { in_place(self.base, input, output) })
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> Result<O::Borrowed<'r>, NotLive> {
+        _ = (input, output);
+        self.check(I::INDICES[0])?;
+        self.check(O::INDICES[0])?;
+        // SAFETY: the step is the only one of its run and ends here; both buffers are live.
+        Ok(unsafe { in_place::<P, I, O>(self.base) })
     }
 
     fn check(&self, buffer: usize) -> Result<(), NotLive> {
@@ -160,33 +157,26 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
 
     /// Buffer `output`, with the contents of `input`: it takes the place of the input if the plan says so, and
     /// gets a copy if not. A buffer that is not live at this step does not compile.
-    pub fn in_place<T: Plain, U: Plain, const I: usize, const J: usize>(
-        self,
-        input: Slot<P, T, I>,
-        output: Slot<P, U, J>,
-    ) -> &'r mut U {
-        let () = Live::<P, Slot<P, T, I>, STEP>::CHECKED;
-        let () = Live::<P, Slot<P, U, J>, STEP>::CHECKED;
-        // SAFETY: the step is the only one of its run and ends here.
-        unsafe { in_place(self.base, input, output) }
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> O::Borrowed<'r> {
+        _ = (input, output);
+        let () = Live::<P, I, STEP>::CHECKED;
+        let () = Live::<P, O, STEP>::CHECKED;
+        // SAFETY: the step is the only one of its run and ends here; both buffers are live.
+        unsafe { in_place::<P, I, O>(self.base) }
     }
 }
 
 /// # Safety
 ///
-/// `base` is the start of the arena of plan `P`, which nobody else uses.
-unsafe fn in_place<'r, P: Planned, T: Plain, U: Plain, const I: usize, const J: usize>(
-    base: *mut u8,
-    input: Slot<P, T, I>,
-    output: Slot<P, U, J>,
-) -> &'r mut U {
-    const { assert!(size_of::<T>() <= size_of::<U>(), "the output is smaller than the input") };
+/// `base` is the start of the arena of plan `P`, which nobody else uses; both buffers are live at one step.
+unsafe fn in_place<'r, P: Planned, I: Place<P>, O: Place<P>>(base: *mut u8) -> O::Borrowed<'r> {
+    const { assert!(I::SIZE <= O::SIZE, "the output is smaller than the input") };
     // SAFETY: both buffers lie in the arena; one reference is made, when the copy is done. They are the same
     // place, or do not overlap since both are live.
     unsafe {
-        if !output.shares_place_with(input) {
-            base.add(input.offset()).copy_to_nonoverlapping(base.add(output.offset()), size_of::<T>());
+        if I::OFFSET != O::OFFSET {
+            base.add(I::OFFSET).copy_to_nonoverlapping(base.add(O::OFFSET), I::SIZE);
         }
-        Slot::<P, U, J>::borrow(base)
+        O::borrow(base)
     }
 }
