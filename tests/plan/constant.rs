@@ -27,6 +27,27 @@ fn a_plan_is_a_constant() {
     assert!(RULES.contains(&PLAN.rule().unwrap()));
 }
 
+/// As many as the target names; that they are planned at all without `allow(long_running_const_eval)` is half of
+/// the test.
+#[test]
+fn many_buffers_are_a_constant_too() {
+    static MANY: [Buffer; 256] = {
+        let mut buffers = [Buffer::new(0, 0..1); 256];
+        let mut state: u32 = 1;
+        let mut i = 0;
+        while i < buffers.len() {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let (size, length) = ((state >> 20) as u64, [2, 2, 3, 5, 20][(state >> 10) as usize % 5]);
+            buffers[i] = Buffer::new(size, i as u64..i as u64 + length).align(16);
+            i += 1;
+        }
+        buffers
+    };
+    const PLAN: Plan<256> = plan(&MANY);
+    assert_eq!(oracle::paint(&MANY, PLAN.offsets()), Ok(PLAN.peak()));
+    assert!(PLAN.peak() * 100 <= PLAN.lower_bound() * 105, "{} {}", PLAN.peak(), PLAN.lower_bound());
+}
+
 fn planned<const N: usize>(buffers: [Buffer; N]) -> ([u64; N], u64) {
     let plan = try_plan(&buffers, &RULES).unwrap();
     assert_eq!(oracle::paint(&buffers, plan.offsets()), Ok(plan.peak()));
@@ -226,8 +247,8 @@ fn what_makes_no_sense_is_named() {
 #[test]
 fn as_many_rules_as_the_compiler_can_afford() {
     assert_eq!(affordable_rules(0).len(), RULES.len());
-    assert_eq!(affordable_rules(165).len(), RULES.len());
-    assert_eq!(affordable_rules(256).len(), 5);
+    assert_eq!(affordable_rules(147).len(), RULES.len());
+    assert_eq!(affordable_rules(256).len(), 4);
     assert_eq!(affordable_rules(10_000).len(), 1);
     assert_eq!(affordable_rules(usize::MAX).len(), 1);
 }

@@ -340,6 +340,25 @@ fn planned_memory_can_be_zeroed() {
 }
 
 #[test]
+#[cfg(feature = "allocator-api2")]
+fn collections_can_be_planned() {
+    use allocator_api2::vec::Vec;
+    let backing = Backing::new(16 * 1024);
+    let heap = Planned::<8>::new(backing.heap());
+    for round in 0..2 {
+        heap.begin();
+        let mut numbers = Vec::with_capacity_in(50, &heap);
+        numbers.extend(0..100u32);
+        assert_eq!(numbers.iter().sum::<u32>(), 4950);
+        let empty: Vec<u32, _> = Vec::new_in(&heap);
+        drop((numbers, empty));
+        let report = heap.report();
+        assert_eq!((report.requests, report.hits), (2, 2 * round));
+        heap.replan().unwrap();
+    }
+}
+
+#[test]
 fn recorders_have_room_for_some() {
     let mut recorder = Recorder::<2>::new();
     for k in 0..3 {

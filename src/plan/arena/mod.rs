@@ -84,6 +84,10 @@ pub trait Planned: Sized + 'static {
 /// holds floats) when its life ends, so that relying on what is left over is noticed.
 pub struct Arena<P: Planned> {
     memory: UnsafeCell<P::Memory>,
+    #[cfg_attr(
+        not(any(target_has_atomic = "8", feature = "critical-section")),
+        allow(dead_code, reason = "only exclusive borrows begin a run there")
+    )]
     busy: Busy,
 }
 

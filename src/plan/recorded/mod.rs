@@ -3,6 +3,8 @@
 //! Programs that do the same again and again, like training or control loops, make the same requests in each
 //! iteration. After one of them all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
 
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+mod allocator;
 mod heap;
 mod live;
 mod recorder;
