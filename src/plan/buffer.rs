@@ -18,9 +18,10 @@ impl Interval {
         Self { start: steps.start, end: steps.end }
     }
 
-    /// Whether the two have a step in common. O(1).
+    /// Whether the two have a step in common; an empty one has none. O(1).
     pub const fn overlaps(&self, other: &Self) -> bool {
-        self.start < other.end && other.start < self.end
+        let start = if self.start > other.start { self.start } else { other.start };
+        start < self.end && start < other.end
     }
 }
 

@@ -107,7 +107,13 @@ const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
 
 /// Whether buffers `i` and `j` must not lie where they do. O(gaps and `apart` of both).
 pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize, at_j: u64) -> bool {
-    if at_i >= at_j.saturating_add(buffers[j].size) || at_j >= at_i.saturating_add(buffers[i].size) {
+    let (size_i, size_j) = (buffers[i].size, buffers[j].size);
+    // Nothing takes no room, wherever it lies.
+    if size_i == 0
+        || size_j == 0
+        || at_i >= at_j.saturating_add(size_j)
+        || at_j >= at_i.saturating_add(size_i)
+    {
         return false;
     }
     match relation(buffers, i, j) {

@@ -205,9 +205,13 @@ pub(super) const fn find(
         } else if !overlap {
             continue;
         }
+        // Nothing takes no room, wherever it lies.
+        if other.size == 0 {
+            continue;
+        }
         let at = offsets[j];
-        // A gap ends here, unless the search is over or the buffer needs no room.
-        if at > top && at - top < room && other.size > 0 {
+        // A gap ends here, unless the search is over.
+        if at > top && at - top < room {
             let start = align_up(top, b.align);
             if start <= at && at - start >= b.size {
                 found.offset = start;

@@ -107,7 +107,8 @@ const fn above_fixed(
         let j = order[k];
         k += 1;
         if let Some(at) = buffers[j].fixed {
-            let meets = at < offset + buffers[i].size && offset < at + buffers[j].size;
+            let size = buffers[j].size;
+            let meets = size > 0 && at < offset + buffers[i].size && offset < at + size;
             if meets && !matches!(relation(buffers, i, j), Relation::Free) {
                 offset = align_up(at + buffers[j].size, buffers[i].align);
                 k = 0;

@@ -35,12 +35,13 @@ pub(super) const fn search(
         r += 1;
     }
     // Hints cost nothing: of the plans that are as good, the one that follows the most.
+    let hints = hints(buffers);
     let mut followed = hints_followed(buffers, offsets);
     r = 0;
-    while r < rules.len() && followed < hints(buffers) {
+    while r < rules.len() && hints > 0 && (followed < hints || best.peak > bound) {
         if let Some(peak) = place(buffers, rules[r], true, best.peak.saturating_add(1), trial, scratch) {
             let follows = hints_followed(buffers, trial);
-            if follows > followed {
+            if peak < best.peak || follows > followed {
                 (best.peak, best.rule, followed) = (peak, rules[r], follows);
                 copy(trial, offsets);
             }

@@ -85,7 +85,8 @@ fn fits(buffers: &[Buffer], offsets: &mut [u64], n: usize, peak: u64) -> bool {
 /// wrong is left out, [`paint`] has the last word.
 fn alone(buffers: &[Buffer], offsets: &[u64], n: usize) -> bool {
     (0..n).all(|i| {
-        let overlap = offsets[i] < offsets[n] + buffers[n].size && offsets[n] < offsets[i] + buffers[i].size;
+        let end = |k: usize| offsets[k] + buffers[k].size;
+        let overlap = offsets[i].max(offsets[n]) < end(i).min(end(n));
         let plain = [i, n].iter().all(|&k| buffers[k].gaps.is_empty() && buffers[k].alias.is_none());
         !(overlap && plain && buffers[i].start < buffers[n].end && buffers[n].start < buffers[i].end)
     })

@@ -262,6 +262,32 @@ fn runs_that_differ_fall_back() {
 }
 
 #[test]
+fn places_grow_and_do_not_shrink() {
+    let backing = Backing::new(16 * 1024);
+    let heap = Planned::<8>::new(backing.heap());
+    let mut blocks = Blocks::new(&heap);
+    let mut hits = |sizes: [usize; 2]| {
+        heap.begin();
+        let both = sizes.map(|size| blocks.allocate(0, size, 8).unwrap());
+        both.map(|block| blocks.free(block));
+        let report = heap.report();
+        if report.hits < 2 {
+            heap.replan().unwrap();
+        }
+        (report.hits, heap.report().arena)
+    };
+    assert_eq!(hits([100, 48]), (0, 148));
+    assert_eq!(hits([48, 100]), (1, 204));
+    assert_eq!(hits([100, 100]), (2, 204));
+    // Another number of requests: another plan.
+    heap.begin();
+    let block = blocks.allocate(0, 500, 8).unwrap();
+    blocks.free(block);
+    heap.replan().unwrap();
+    assert_eq!(heap.report().arena, 500);
+}
+
+#[test]
 fn plans_change_only_when_nothing_lives_in_them() {
     let backing = Backing::new(16 * 1024);
     let heap = Planned::<8>::new(backing.heap());
