@@ -42,14 +42,17 @@ pub fn paint(buffers: &[Buffer], offsets: &[u64]) -> Result<u64, String> {
     let mut steps: Vec<u64> = buffers.iter().flat_map(|b| [b.start, b.end]).collect();
     steps.extend(buffers.iter().flat_map(|b| b.gaps.iter().flat_map(|gap| [gap.start, gap.end])));
     for step in steps {
-        let mut memory = BTreeMap::<u64, usize>::new();
+        let mut memory = BTreeMap::<u64, Vec<usize>>::new();
         for i in (0..buffers.len()).filter(|&i| live(&buffers[i], step)) {
             for byte in range(i) {
-                let Some(other) = memory.insert(byte, i) else { continue };
-                let pair = hands_over(buffers, i, other, step) || hands_over(buffers, other, i, step);
-                if !pair || named_apart(buffers, i, other) || offsets[i] != offsets[other] {
-                    return Err(format!("{i} and {other} overlap at step {step}"));
+                let owners = memory.entry(byte).or_default();
+                for &other in &*owners {
+                    let pair = hands_over(buffers, i, other, step) || hands_over(buffers, other, i, step);
+                    if !pair || named_apart(buffers, i, other) || offsets[i] != offsets[other] {
+                        return Err(format!("{i} and {other} overlap at step {step}"));
+                    }
                 }
+                owners.push(i);
             }
         }
     }
