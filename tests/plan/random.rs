@@ -84,7 +84,7 @@ fn check<const N: usize>(buffers: &[Buffer]) -> Option<(u64, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn plans_are_right(draws in draw(14, 24)) {

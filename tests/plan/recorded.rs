@@ -314,11 +314,11 @@ fn plans_change_only_when_nothing_lives_in_them() {
 #[test]
 fn the_arena_is_given_back() {
     let backing = Backing::new(16 * 1024);
-    let shared = Box::leak(Box::new(backing.heap()));
+    let shared = backing.heap();
     /// Passes on, so that the heap can be looked at afterwards.
-    struct Shared(&'static Heap<Tlsf, Unsync>);
+    struct Shared<'a>(&'a Heap<Tlsf, Unsync>);
     // SAFETY: passed on.
-    unsafe impl GlobalAlloc for Shared {
+    unsafe impl GlobalAlloc for Shared<'_> {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             // SAFETY: passed on.
             unsafe { self.0.alloc(layout) }
@@ -328,7 +328,7 @@ fn the_arena_is_given_back() {
             unsafe { self.0.dealloc(block, layout) }
         }
     }
-    let heap = PlannedHeap::<Shared, 4, Unsync>::new(Shared(shared));
+    let heap = PlannedHeap::<Shared<'_>, 4, Unsync>::new(Shared(&shared));
     let mut recorder = Recorder::<4>::new();
     recorder.allocated(1, 1000, 64);
     recorder.freed(1);
