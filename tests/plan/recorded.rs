@@ -269,7 +269,7 @@ fn places_grow_and_do_not_shrink() {
     let mut hits = |sizes: [usize; 2]| {
         heap.begin();
         let both = sizes.map(|size| blocks.allocate(0, size, 8).unwrap());
-        both.map(|block| blocks.free(block));
+        both.into_iter().for_each(|block| blocks.free(block));
         let report = heap.report();
         if report.hits < 2 {
             heap.replan().unwrap();
