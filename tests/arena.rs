@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use allotment::arena;
-use allotment::plan::{Arena, Interval, NotLive};
+use allotment::plan::{Arena, NotLive};
 
 arena! {
     /// Five buffers, two of which take the place of others.
@@ -109,6 +109,7 @@ fn ends_are_poisoned() {
 #[test]
 #[cfg(debug_assertions)]
 fn gaps_are_poisoned() {
+    use allotment::plan::Interval;
     const GAP: [Interval; 1] = [Interval::new(1..2)];
     arena! {
         struct Gap(100) {

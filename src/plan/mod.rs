@@ -4,6 +4,12 @@
 //! memory. Finding the offsets that need the smallest arena is *dynamic storage allocation*, which is
 //! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the
 //! best of several greedy plans in a `const`, with a lower bound that says how far from optimal it can be.
+//!
+//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories.
+//! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the buffers that are live.
+//! * [`Incremental`]: a plan that changes at run time, in fixed memory.
+//! * [`Recorder`], [`PlannedHeap`]: an iteration is observed, the next ones are served from a plan for it.
+//! * [`check`], [`load`], [`validate`]: for plans that are made elsewhere.
 
 mod arena;
 mod bound;
