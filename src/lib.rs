@@ -24,6 +24,9 @@
 //!
 //! The way of a request is one direction: layout → lock → placement → metadata → block → statistics.
 //!
+//! Memory whose use is known beforehand needs no allocator: [`plan`] lays buffers out in a `const`, and [`arena!`] makes
+//! typed access to them.
+//!
 //! # Features
 //!
 //! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
@@ -49,6 +52,7 @@ pub mod lock;
 pub mod meta;
 pub mod observe;
 pub mod placement;
+pub mod plan;
 pub mod region;
 pub mod units;
 

@@ -99,11 +99,10 @@ fn row(board: &Board, outcome: &Outcome, size: Option<Size>) -> [String; 8] {
         number(size.map(|size| size.text)),
         number(static_ram),
         number(summary.map(|summary| summary.peak)),
-        number(summary.map(|summary| summary.largest_free)),
-        summary.map_or("-".into(), |summary| {
-            let thousandths = summary.worst_fragmentation;
-            format!("{}.{} %", thousandths / 10, thousandths % 10)
-        }),
+        number(summary.and_then(|summary| summary.largest_free)),
+        summary
+            .and_then(|summary| summary.worst_fragmentation)
+            .map_or("-".into(), |thousandths| format!("{}.{} %", thousandths / 10, thousandths % 10)),
         outcome.failure.clone().unwrap_or_else(|| "passed".into()),
     ]
 }

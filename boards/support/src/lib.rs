@@ -8,6 +8,7 @@
 #[cfg(target_arch = "arm")]
 mod stack;
 
+use core::fmt::Display;
 use core::panic::PanicInfo;
 
 // Linked for what they provide: the global logger, and the critical section that it needs.
@@ -18,7 +19,7 @@ use defmt_semihosting as _;
 use riscv as _;
 
 /// Logs why a run failed, if it did, and ends the emulation with the matching status.
-pub fn finish(outcome: Result<demo::Summary, demo::Failure>) -> ! {
+pub fn finish<T, E: Display>(outcome: Result<T, E>) -> ! {
     #[cfg(target_arch = "arm")]
     {
         let headroom = stack::headroom();

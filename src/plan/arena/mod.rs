@@ -1,0 +1,222 @@
+//! Planned memory: one static array, and safe access to the buffers that are live.
+
+mod busy;
+mod memory;
+#[cfg(debug_assertions)]
+mod poison;
+mod slot;
+mod step;
+
+use busy::Busy;
+pub use memory::{Align, Alignment, Memory, Storage};
+pub use slot::{Place, Plain, Slot, Slots};
+pub use step::{NotLive, Run, Step, StepAt};
+
+use super::placed::Placed;
+use core::cell::UnsafeCell;
+
+/// A type that stands for a plan; [`arena!`](crate::arena!) makes them.
+pub trait Planned: Sized + 'static {
+    /// The buffers and where they lie.
+    const PLACED: Placed<'static>;
+    /// Memory of the size and alignment that the plan needs.
+    type Memory: Storage;
+}
+
+/// Static memory for the plan `P`, which [`arena!`](crate::arena!) makes.
+///
+/// All zero, so it lies in `.bss`. [`Arena::begin`] lends it out, to one at a time; a [`Step`] of the run gives
+/// out the buffers that are live at that step, as references that exclude each other. None of it can be
+/// used wrongly, and nothing has to be `unsafe`.
+///
+/// ```
+/// use allotment::{arena, plan::{Arena, NotLive}};
+///
+/// arena! {
+///     /// The activations of a small network, in at most 4 KiB.
+///     pub struct Net(4 * 1024) {
+///         INPUT: [i8; 256] = 0..1;
+///         HIDDEN: [i32; 512] = 0..2;
+///         OUTPUT: [i8; 256] = 1..3;
+///     }
+/// }
+/// static NET: Arena<Net> = Arena::new();
+///
+/// let mut run = NET.begin().expect("nobody else runs the network");
+/// let (input, hidden) = run.at::<0>().get((Net::INPUT, Net::HIDDEN));
+/// input.fill(2);
+/// hidden[0] = i32::from(input[0]) + i32::from(input[1]);
+/// let (hidden, output) = run.at::<1>().get((Net::HIDDEN, Net::OUTPUT));
+/// output[0] = hidden[0] as i8;
+/// // The step as a number; what is live is found out when it runs.
+/// assert_eq!(run.step(2).get(Net::OUTPUT)?[0], 4);
+/// assert!(run.step(2).get(Net::INPUT).is_err());
+///
+/// assert_eq!(NET.plan().peak(), 2048 + 256); // not 2560, since the output lies where the input was
+/// # Ok::<(), NotLive>(())
+/// ```
+///
+/// A buffer that is not live at that step does not compile:
+///
+/// ```compile_fail,E0080
+/// # use allotment::{arena, plan::Arena};
+/// # arena! { struct Net(100) { INPUT: [i8; 10] = 0..1; OUTPUT: [i8; 10] = 1..3; } }
+/// # static NET: Arena<Net> = Arena::new();
+/// NET.begin().unwrap().at::<1>().get(Net::INPUT);
+/// ```
+///
+/// Nor do a buffer asked for twice, or a plan that is larger than the arena may be:
+///
+/// ```compile_fail,E0080
+/// # use allotment::{arena, plan::Arena};
+/// # arena! { struct Net(100) { INPUT: [i8; 10] = 0..1; OUTPUT: [i8; 10] = 1..3; } }
+/// # static NET: Arena<Net> = Arena::new();
+/// NET.begin().unwrap().at::<0>().get((Net::INPUT, Net::INPUT));
+/// ```
+///
+/// ```compile_fail,E0080
+/// # use allotment::{arena, plan::Arena};
+/// arena! { struct Net(19) { INPUT: [i8; 10] = 0..2; OUTPUT: [i8; 10] = 1..3; } }
+/// # static NET: Arena<Net> = Arena::new();
+/// ```
+///
+/// In builds with debug assertions the memory of a buffer is overwritten with `0xFF` (not a number, where it
+/// holds floats) when its life ends, so that relying on what is left over is noticed.
+pub struct Arena<P: Planned> {
+    memory: UnsafeCell<P::Memory>,
+    #[cfg_attr(
+        not(any(target_has_atomic = "8", feature = "critical-section")),
+        allow(dead_code, reason = "only exclusive borrows begin a run there")
+    )]
+    busy: Busy,
+}
+
+// SAFETY: the memory is reached through a `Run` only, of which `Busy` allows one at a time, and holds plain
+// data, which any thread may use.
+unsafe impl<P: Planned> Sync for Arena<P> {}
+
+impl<P: Planned> Arena<P> {
+    /// Zeroed memory that nobody uses.
+    #[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
+    pub const fn new() -> Self {
+        const {
+            assert!(size_of::<P::Memory>() as u64 >= P::PLACED.peak(), "the memory is smaller than the plan");
+        }
+        Self { memory: UnsafeCell::new(P::Memory::ZERO), busy: Busy::new() }
+    }
+
+    /// The plan.
+    pub const fn plan(&self) -> Placed<'static> {
+        P::PLACED
+    }
+
+    /// Starts a run: the arena, until the value is dropped. None if it is in use. O(1), never waits.
+    ///
+    /// Buffers hold zeros at first, then what the last run left there.
+    ///
+    /// Where the target cannot swap atomically, this needs the feature `critical-section`.
+    #[cfg(any(target_has_atomic = "8", feature = "critical-section"))]
+    pub fn begin(&self) -> Option<Run<'_, P>> {
+        self.busy.enter().then(|| Run::new(self.memory.get().cast(), Some(&self.busy)))
+    }
+
+    /// Starts a run on an arena that is borrowed by nobody else. O(1).
+    pub fn begin_mut(&mut self) -> Run<'_, P> {
+        Run::new(self.memory.get().cast(), None)
+    }
+}
+
+/// Plans buffers, and makes a type for the plan, for [`plan::Arena`](crate::plan::Arena).
+///
+/// Its name is followed by the bytes that the arena may have at most; it gets what the plan needs. A buffer has
+/// a name, a type (an array of numbers, mostly: [`Plain`](crate::plan::Plain) data), and the steps at which it
+/// is live. After these the methods of [`Buffer`](crate::plan::Buffer) add constraints, in which
+/// buffers go by their names. Each name becomes a constant of the type.
+///
+/// ```
+/// use allotment::{arena, plan::Arena};
+///
+/// arena! {
+///     struct Net(64 * 1024) {
+///         INPUT: [i8; 1000] = 0..2, align(64);
+///         /// The sums, as they come.
+///         SUMS: [i32; 1000] = 1..3;
+///         SCALED: [i32; 1000] = 2..4, in_place_of(SUMS);
+///         STATE: [u16; 10] = 0..4, apart_from(&[INPUT]), fixed(0);
+///     }
+/// }
+/// static NET: Arena<Net> = Arena::new();
+/// assert_eq!(NET.plan().peak(), 4032 + 1000);
+/// ```
+///
+/// With a plan that is made elsewhere (by the host tool, say), the offsets follow the buffers; they are checked:
+///
+/// ```
+/// # use allotment::{arena, plan::Arena};
+/// arena! {
+///     struct Net(64 * 1024) {
+///         INPUT: [i8; 100] = 0..2;
+///         OUTPUT: [i8; 100] = 1..3;
+///     } at [100, 0]
+/// }
+/// # static NET: Arena<Net> = Arena::new();
+/// ```
+#[macro_export]
+macro_rules! arena {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident($capacity:expr) {
+            $(
+                $(#[$slot_meta:meta])*
+                $slot:ident: $type:ty = $steps:expr $(, $method:ident($($argument:expr),* $(,)?))*;
+            )*
+        }
+        $(at $offsets:expr)?
+    ) => {
+        $(#[$meta])*
+        $vis struct $name;
+
+        const _: () = {
+            /// Numbers the buffers.
+            #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+            enum Index { $($slot),* }
+            const COUNT: usize = [$(Index::$slot as usize),*].len();
+            const BUFFERS: [$crate::plan::Buffer<'static>; COUNT] = {
+                $(
+                    #[allow(dead_code)]
+                    const $slot: usize = Index::$slot as usize;
+                )*
+                [$(
+                    $crate::plan::Buffer::new(::core::mem::size_of::<$type>() as u64, $steps)
+                        .align(::core::mem::align_of::<$type>() as u64)
+                        .name(::core::stringify!($slot))
+                        $(.$method($($argument),*))*
+                ),*]
+            };
+            const PLAN: &$crate::plan::Plan<'static, COUNT> =
+                &$crate::arena!(@plan $($offsets)?).within($capacity as u64);
+
+            impl $crate::plan::Planned for $name {
+                const PLACED: $crate::plan::Placed<'static> = PLAN.placed();
+                type Memory = $crate::plan::Memory<{ PLAN.peak() as usize }, { PLAN.align() as usize }>;
+            }
+
+            impl $name {
+                $(
+                    $(#[$slot_meta])*
+                    #[doc = ::core::concat!("`", ::core::stringify!($steps), "`")]
+                    #[allow(dead_code)]
+                    $vis const $slot: $crate::plan::Slot<Self, $type, { Index::$slot as usize }> =
+                        $crate::plan::Slot::new();
+                )*
+            }
+        };
+    };
+    (@plan) => { $crate::plan::plan(&BUFFERS) };
+    (@plan $offsets:expr) => {
+        match $crate::plan::Plan::from_offsets(&BUFFERS, $offsets) {
+            ::core::result::Result::Ok(plan) => plan,
+            ::core::result::Result::Err(_) => ::core::panic!("these offsets are no plan for the buffers"),
+        }
+    };
+}

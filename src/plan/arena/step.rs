@@ -1,0 +1,182 @@
+//! A run through the steps of a plan.
+
+#[cfg(debug_assertions)]
+use super::poison::poison;
+use super::slot::{Place, Slots};
+use super::{Busy, Planned};
+use core::fmt;
+use core::marker::PhantomData;
+
+/// A buffer was asked for at a step at which it is not live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NotLive {
+    /// Index of the buffer.
+    pub buffer: usize,
+    /// The step.
+    pub step: u64,
+}
+
+impl fmt::Display for NotLive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "buffer {} is not live at step {}", self.buffer, self.step)
+    }
+}
+
+impl core::error::Error for NotLive {}
+
+/// An arena in use; dropping it gives the arena back.
+pub struct Run<'a, P: Planned> {
+    base: *mut u8,
+    busy: Option<&'a Busy>,
+    /// The step that the run is at; none before the first.
+    now: Option<u64>,
+    plan: PhantomData<P>,
+}
+
+// SAFETY: the run is the only user of the memory, which holds plain data; `Busy` may be left by any thread,
+// because entering and leaving are atomic or in critical sections.
+unsafe impl<P: Planned> Send for Run<'_, P> {}
+
+impl<P: Planned> Drop for Run<'_, P> {
+    fn drop(&mut self) {
+        if let Some(busy) = self.busy {
+            busy.leave();
+        }
+    }
+}
+
+impl<'a, P: Planned> Run<'a, P> {
+    /// A run on the arena at `base`, which is the run's alone until it is dropped.
+    pub(super) fn new(base: *mut u8, busy: Option<&'a Busy>) -> Self {
+        Self { base, busy, now: None, plan: PhantomData }
+    }
+
+    /// Goes to step `step`. O(1); with debug assertions O(n²) for n buffers.
+    ///
+    /// Steps may be left out, or gone back: a buffer keeps its contents as long as it is live at all steps
+    /// between the old one and the new one.
+    pub fn step(&mut self, step: u64) -> Step<'_, P> {
+        self.go(step);
+        Step { base: self.base, step, run: PhantomData }
+    }
+
+    /// Goes to step `STEP`, which is known to the compiler, so that buffers that are not live do not compile.
+    /// O(1); with debug assertions O(n²) for n buffers.
+    pub fn at<const STEP: u64>(&mut self) -> StepAt<'_, P, STEP> {
+        self.go(STEP);
+        StepAt { base: self.base, run: PhantomData }
+    }
+
+    fn go(&mut self, step: u64) {
+        #[cfg(debug_assertions)]
+        if let Some(now) = self.now {
+            // SAFETY: the run has the arena for itself, and no step borrows from it.
+            unsafe { poison(P::PLACED, self.base, now, step) };
+        }
+        self.now = Some(step);
+    }
+}
+
+/// A step of a run, known when the program runs.
+pub struct Step<'r, P: Planned> {
+    base: *mut u8,
+    step: u64,
+    run: PhantomData<&'r mut P>,
+}
+
+impl<'r, P: Planned> Step<'r, P> {
+    /// The buffers that are named: one, or a tuple of up to eight. One comparison for each (and one for each
+    /// gap in its lifetime).
+    ///
+    /// # Errors
+    ///
+    /// If one of them is not live at this step. Buffers that share memory do not compile.
+    pub fn get<S: Slots<P>>(self, slots: S) -> Result<S::Borrowed<'r>, NotLive> {
+        let () = S::DISJOINT;
+        _ = slots;
+        for &buffer in S::INDICES {
+            self.check(buffer)?;
+        }
+        // SAFETY: the step is the only one of its run and ends here; the buffers are disjoint.
+        Ok(unsafe { S::borrow(self.base) })
+    }
+
+    /// Buffer `output`, with the contents of `input`: it takes the place of the input if the plan says so, and
+    /// gets a copy if not.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is not live at this step.
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> Result<O::Borrowed<'r>, NotLive> {
+        _ = (input, output);
+        self.check(I::INDICES[0])?;
+        self.check(O::INDICES[0])?;
+        // SAFETY: the step is the only one of its run and ends here; both buffers are live.
+        Ok(unsafe { in_place::<P, I, O>(self.base) })
+    }
+
+    fn check(&self, buffer: usize) -> Result<(), NotLive> {
+        match P::PLACED.buffers()[buffer].is_live(self.step) {
+            true => Ok(()),
+            false => Err(NotLive { buffer, step: self.step }),
+        }
+    }
+}
+
+/// A step of a run, known to the compiler.
+pub struct StepAt<'r, P: Planned, const STEP: u64> {
+    base: *mut u8,
+    run: PhantomData<&'r mut P>,
+}
+
+/// Fails to compile if a buffer is not live.
+struct Live<P, S, const STEP: u64>(PhantomData<(P, S)>);
+
+impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
+    const CHECKED: () = {
+        let mut i = 0;
+        while i < S::INDICES.len() {
+            let live = P::PLACED.buffers()[S::INDICES[i]].is_live(STEP);
+            assert!(live, "a buffer is not live at this step");
+            i += 1;
+        }
+        S::DISJOINT
+    };
+}
+
+impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
+    /// The buffers that are named: one, or a tuple of up to eight. Nothing is left to do at run time. A buffer
+    /// that is not live at this step does not compile, nor do buffers that share memory.
+    pub fn get<S: Slots<P>>(self, slots: S) -> S::Borrowed<'r> {
+        let () = Live::<P, S, STEP>::CHECKED;
+        _ = slots;
+        // SAFETY: the step is the only one of its run and ends here; the buffers are disjoint.
+        unsafe { S::borrow(self.base) }
+    }
+
+    /// Buffer `output`, with the contents of `input`: it takes the place of the input if the plan says so, and
+    /// gets a copy if not. A buffer that is not live at this step does not compile.
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> O::Borrowed<'r> {
+        _ = (input, output);
+        let () = Live::<P, I, STEP>::CHECKED;
+        let () = Live::<P, O, STEP>::CHECKED;
+        // SAFETY: the step is the only one of its run and ends here; both buffers are live.
+        unsafe { in_place::<P, I, O>(self.base) }
+    }
+}
+
+/// # Safety
+///
+/// `base` is the start of the arena of plan `P`, which nobody else uses; both buffers are live at one step.
+unsafe fn in_place<'r, P: Planned, I: Place<P>, O: Place<P>>(base: *mut u8) -> O::Borrowed<'r> {
+    const { assert!(I::SIZE <= O::SIZE, "the output is smaller than the input") };
+    // SAFETY: both buffers lie in the arena; one reference is made, when the copy is done. They are the same
+    // place, or do not overlap since both are live.
+    unsafe {
+        if I::OFFSET != O::OFFSET {
+            base.add(I::OFFSET).copy_to_nonoverlapping(base.add(O::OFFSET), I::SIZE);
+        }
+        O::borrow(base)
+    }
+}

@@ -1,0 +1,170 @@
+//! The lower bound: what no plan can do without.
+
+use super::buffer::Buffer;
+
+/// What the buffers that are live at one step need at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Load {
+    /// The first step at which the most is needed.
+    pub step: u64,
+    /// Bytes that the buffers live at that step need.
+    pub bytes: u64,
+    /// Bytes that no plan can do without: `bytes`, or more where a fixed buffer ends higher.
+    pub bound: u64,
+}
+
+impl Load {
+    /// Takes `step` if more is needed there, or as much earlier.
+    const fn weigh(&mut self, buffers: &[Buffer<'_>], step: u64) {
+        let bytes = load_at(buffers, step);
+        if bytes > self.bytes || (bytes == self.bytes && step < self.step) {
+            (self.bytes, self.step) = (bytes, step);
+        }
+    }
+
+    const fn finish(mut self) -> Self {
+        self.step = if self.bytes == 0 { 0 } else { self.step };
+        self.bound = if self.bytes > self.bound { self.bytes } else { self.bound };
+        self
+    }
+}
+
+/// The maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
+///
+/// At every step the live buffers lie beside each other. Those of alignment g or more start at multiples of
+/// g, so each but the uppermost takes a multiple of g; smaller ones may lie in between. An output that may
+/// take its input's place is counted only for what it is larger. Where sizes are not checked, sums stop at
+/// [`u64::MAX`].
+pub const fn load(buffers: &[Buffer<'_>]) -> Load {
+    let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
+    // The load changes upwards only where a stretch of some lifetime begins; what an output saves at its first
+    // step is an estimate that the step after it may exceed.
+    let mut i = 0;
+    while i < buffers.len() {
+        let mut k = 0;
+        while k <= buffers[i].gaps.len() {
+            let stretch = buffers[i].stretch(k);
+            if stretch.start < stretch.end {
+                worst.weigh(buffers, stretch.start);
+            }
+            if k == 0 && buffers[i].alias.is_some() {
+                worst.weigh(buffers, buffers[i].start.saturating_add(1));
+            }
+            k += 1;
+        }
+        if let Some(offset) = buffers[i].fixed {
+            let end = offset.saturating_add(buffers[i].size);
+            worst.bound = if end > worst.bound { end } else { worst.bound };
+        }
+        i += 1;
+    }
+    worst.finish()
+}
+
+/// As [`load`], for buffers of an instance that was checked; they are named by their start and by their end,
+/// upwards. O(n log n) but for steps that look heavier than all before: O(n) for each of those, and O(n²) with
+/// gaps.
+pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
+    let mut align = 1;
+    let mut i = 0;
+    while i < buffers.len() {
+        if !buffers[i].gaps.is_empty() {
+            return load(buffers);
+        }
+        align = if buffers[i].align > align { buffers[i].align } else { align };
+        i += 1;
+    }
+    let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
+    // No less than the load: every size with its padding to the largest alignment, which may be huge.
+    let mut estimate: u128 = 0;
+    let (mut s, mut e) = (0, 0);
+    while s < buffers.len() {
+        let step = buffers[by_start[s]].start;
+        while buffers[by_end[e]].end <= step {
+            estimate -= padded(buffers[by_end[e]].size, align);
+            e += 1;
+        }
+        let mut pairs = false;
+        while s < buffers.len() && buffers[by_start[s]].start == step {
+            pairs |= buffers[by_start[s]].alias.is_some();
+            estimate += padded(buffers[by_start[s]].size, align);
+            if let Some(offset) = buffers[by_start[s]].fixed {
+                let end = offset + buffers[by_start[s]].size;
+                worst.bound = if end > worst.bound { end } else { worst.bound };
+            }
+            s += 1;
+        }
+        if estimate > worst.bytes as u128 {
+            worst.weigh(buffers, step);
+            if pairs {
+                worst.weigh(buffers, step + 1);
+            }
+        }
+    }
+    worst.finish()
+}
+
+const fn padded(size: u64, align: u64) -> u128 {
+    size as u128 + ((align - size % align) % align) as u128
+}
+
+/// Bytes that the buffers live at `step` need at least. O(n) per different alignment.
+pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
+    let mut needed = 0;
+    let mut align = 1;
+    // Each alignment that occurs among the live buffers, upwards from 1.
+    loop {
+        let mut sum: u64 = 0;
+        let mut slack = 0;
+        let mut next = 0;
+        let mut i = 0;
+        while i < buffers.len() {
+            let b = &buffers[i];
+            i += 1;
+            if b.start > step || step >= b.end || (!b.gaps.is_empty() && !b.is_live(step)) {
+                continue;
+            }
+            if b.align > align && (next == 0 || b.align < next) {
+                next = b.align;
+            }
+            if b.align < align {
+                continue;
+            }
+            let padding = (align - b.size % align) % align;
+            slack = if padding > slack { padding } else { slack };
+            sum = sum.saturating_add(b.size).saturating_add(padding);
+            if let Some(input) = b.alias {
+                sum -= shared(buffers, b, input, step, align, sum);
+            }
+        }
+        let total = sum - if slack > sum { sum } else { slack };
+        needed = if total > needed { total } else { needed };
+        if next == 0 {
+            return needed;
+        }
+        align = next;
+    }
+}
+
+/// Bytes of `sum` that `output` may save at `step` by lying in the place of `input`: no more than either has.
+const fn shared(
+    buffers: &[Buffer<'_>],
+    output: &Buffer<'_>,
+    input: usize,
+    step: u64,
+    align: u64,
+    sum: u64,
+) -> u64 {
+    if input >= buffers.len() {
+        return 0;
+    }
+    let other = &buffers[input];
+    if step != output.start || other.align < align || !other.is_live(step) || !output.may_replace(other) {
+        return 0;
+    }
+    let less = if other.size < output.size { other.size } else { output.size };
+    // Both with their padding, as they were or will be counted.
+    let padded = less.saturating_add((align - less % align) % align);
+    if padded > sum { sum } else { padded }
+}

@@ -1,0 +1,165 @@
+//! Whether an instance makes sense, and whether a plan keeps its promises.
+
+use super::buffer::{Buffer, Relation, relation};
+use super::error::{PlanError, Violation};
+
+/// Whether `buffers` can be planned at all. O(n + f²) for f fixed ones.
+///
+/// # Errors
+///
+/// The first that is found to be wrong.
+pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
+    let mut total: u64 = 0;
+    let mut highest: u64 = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        let b = &buffers[i];
+        if !b.align.is_power_of_two() {
+            return Err(PlanError::Align { buffer: i });
+        }
+        if b.start >= b.end {
+            return Err(PlanError::Lifetime { buffer: i });
+        }
+        if !gaps_are_right(b) {
+            return Err(PlanError::Gaps { buffer: i });
+        }
+        if !references_are_right(buffers, i) {
+            return Err(PlanError::Reference { buffer: i });
+        }
+        if let Some(offset) = b.fixed {
+            if offset % b.align != 0 {
+                return Err(PlanError::FixedAlign { buffer: i });
+            }
+            match offset.checked_add(b.size) {
+                Some(end) => highest = if end > highest { end } else { highest },
+                None => return Err(PlanError::TooLarge { buffer: i }),
+            }
+        }
+        // No planner puts a buffer higher than all others, each with its padding, on top of the fixed ones.
+        let padded = b.size.checked_add(b.align - 1);
+        let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge { buffer: i }) };
+        // The largest number stands for "no plan yet".
+        match highest.checked_add(sum) {
+            Some(most) if most < u64::MAX => {}
+            _ => return Err(PlanError::TooLarge { buffer: i }),
+        }
+        total = sum;
+        i += 1;
+    }
+    fixed_are_apart(buffers)
+}
+
+const fn add(sum: u64, value: Option<u64>) -> Option<u64> {
+    match value {
+        Some(value) => sum.checked_add(value),
+        None => None,
+    }
+}
+
+const fn gaps_are_right(b: &Buffer<'_>) -> bool {
+    let mut free_from = b.start;
+    let mut i = 0;
+    while i < b.gaps.len() {
+        let gap = b.gaps[i];
+        let touches = i > 0 && gap.start == free_from;
+        if gap.start < free_from || touches || gap.start >= gap.end || gap.end > b.end {
+            return false;
+        }
+        free_from = gap.end;
+        i += 1;
+    }
+    // A buffer that is nothing but a gap is never live.
+    b.gaps.is_empty() || b.gaps[0].start != b.start || b.gaps[0].end != b.end
+}
+
+const fn references_are_right(buffers: &[Buffer<'_>], i: usize) -> bool {
+    let mut right = match buffers[i].alias {
+        Some(other) => other < buffers.len() && other != i,
+        None => true,
+    };
+    let mut k = 0;
+    while right && k < buffers[i].apart.len() {
+        let other = buffers[i].apart[k];
+        right = other < buffers.len() && other != i;
+        k += 1;
+    }
+    right
+}
+
+const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
+    let mut i = 0;
+    while i < buffers.len() {
+        if let Some(first) = buffers[i].fixed {
+            let mut j = 0;
+            while j < i {
+                if let Some(second) = buffers[j].fixed {
+                    if clash(buffers, j, second, i, first) {
+                        return Err(PlanError::FixedOverlap { first: j, second: i });
+                    }
+                }
+                j += 1;
+            }
+        }
+        i += 1;
+    }
+    Ok(())
+}
+
+/// Whether buffers `i` and `j` must not lie where they do. O(gaps and `apart` of both).
+pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize, at_j: u64) -> bool {
+    let (size_i, size_j) = (buffers[i].size, buffers[j].size);
+    // Nothing takes no room, wherever it lies.
+    if size_i == 0
+        || size_j == 0
+        || at_i >= at_j.saturating_add(size_j)
+        || at_j >= at_i.saturating_add(size_i)
+    {
+        return false;
+    }
+    match relation(buffers, i, j) {
+        Relation::Free => false,
+        Relation::InPlace => at_i != at_j,
+        Relation::Conflict => true,
+    }
+}
+
+/// Whether `offsets` place `buffers` rightly in `capacity` bytes: aligned, the fixed ones where they must be,
+/// none overlapping that must not. Returns the bytes used. O(n²); a plan from elsewhere (a file, say) has to
+/// pass this before it is used.
+///
+/// # Errors
+///
+/// The first violation found. That the instance itself makes sense is for [`check`].
+pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, Violation> {
+    if buffers.len() != offsets.len() {
+        return Err(Violation::Length);
+    }
+    let mut peak = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        let (b, offset) = (&buffers[i], offsets[i]);
+        // An alignment of zero comes from an instance that was not checked.
+        if b.align == 0 || offset % b.align != 0 {
+            return Err(Violation::Misaligned { buffer: i });
+        }
+        if let Some(fixed) = b.fixed {
+            if fixed != offset {
+                return Err(Violation::Moved { buffer: i });
+            }
+        }
+        let end = match offset.checked_add(b.size) {
+            Some(end) if end <= capacity => end,
+            _ => return Err(Violation::Beyond { buffer: i }),
+        };
+        peak = if end > peak { end } else { peak };
+        let mut j = 0;
+        while j < i {
+            if clash(buffers, i, offset, j, offsets[j]) {
+                return Err(Violation::Overlap { first: j, second: i });
+            }
+            j += 1;
+        }
+        i += 1;
+    }
+    Ok(peak)
+}

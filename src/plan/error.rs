@@ -1,0 +1,146 @@
+//! Why an instance cannot be planned, and what is wrong with a plan.
+
+use core::fmt;
+
+/// An instance that makes no sense. Buffers are named by their index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The alignment is not a power of two.
+    Align {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The lifetime is empty.
+    Lifetime {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The gaps are not in order, touch each other, are empty, or reach out of the lifetime.
+    Gaps {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// It names itself, or a buffer that does not exist, as its alias or as one to be apart from.
+    Reference {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The fixed offset is not a multiple of the alignment.
+    FixedAlign {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// Two fixed buffers overlap while both are live.
+    FixedOverlap {
+        /// The first buffer.
+        first: usize,
+        /// The second buffer.
+        second: usize,
+    },
+    /// Offsets might exceed 64 bits: sizes, alignments and fixed offsets up to this one are too large.
+    TooLarge {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// There is no rule to plan by.
+    NoRule,
+    /// It must lie in a tier that does not exist, or one that is too small for it alone.
+    Tier {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// It fits in none of the tiers beside the others.
+    NoRoom {
+        /// The buffer.
+        buffer: usize,
+    },
+}
+
+impl PlanError {
+    /// Says it in a few words, without the index: a `const` can print them.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Align { .. } => "an alignment is not a power of two",
+            Self::Lifetime { .. } => "a lifetime is empty",
+            Self::Gaps { .. } => "gaps are out of order, empty, touching, or outside of the lifetime",
+            Self::Reference { .. } => "a buffer refers to itself or to one that does not exist",
+            Self::FixedAlign { .. } => "a fixed offset is not aligned",
+            Self::FixedOverlap { .. } => "two fixed buffers overlap while both are live",
+            Self::TooLarge { .. } => "offsets might exceed 64 bits",
+            Self::NoRule => "there is no rule to plan by",
+            Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
+            Self::NoRoom { .. } => "a buffer fits in no tier",
+        }
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Align { buffer }
+            | Self::Lifetime { buffer }
+            | Self::Gaps { buffer }
+            | Self::Reference { buffer }
+            | Self::FixedAlign { buffer }
+            | Self::TooLarge { buffer }
+            | Self::Tier { buffer }
+            | Self::NoRoom { buffer } => write!(f, "buffer {buffer}: {}", self.reason()),
+            Self::FixedOverlap { first, second } => {
+                write!(f, "buffers {first} and {second}: {}", self.reason())
+            }
+            Self::NoRule => write!(f, "{}", self.reason()),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// What is wrong with a plan. Buffers are named by their index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Violation {
+    /// The buffers themselves make no sense.
+    Instance(PlanError),
+    /// The number of offsets is not the number of buffers.
+    Length,
+    /// The offset is not a multiple of the alignment.
+    Misaligned {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The offset is not the fixed one.
+    Moved {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// The buffer ends beyond the capacity, or beyond 64 bits.
+    Beyond {
+        /// The buffer.
+        buffer: usize,
+    },
+    /// Two buffers overlap that must not.
+    Overlap {
+        /// The first buffer.
+        first: usize,
+        /// The second buffer.
+        second: usize,
+    },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Instance(error) => write!(f, "{error}"),
+            Self::Length => write!(f, "the number of offsets is not the number of buffers"),
+            Self::Misaligned { buffer } => write!(f, "the offset of buffer {buffer} is not aligned"),
+            Self::Moved { buffer } => write!(f, "buffer {buffer} is not at its fixed offset"),
+            Self::Beyond { buffer } => write!(f, "buffer {buffer} ends beyond the arena"),
+            Self::Overlap { first, second } => write!(f, "buffers {first} and {second} overlap"),
+        }
+    }
+}
+
+impl core::error::Error for Violation {}

@@ -1,0 +1,283 @@
+//! Greedy placement: an order, and a rule that picks each buffer's offset among those placed before.
+//!
+//! Greedy by size with best fit is TensorFlow Lite's planner (Pisarchyk and Lee, *Efficient Memory Management
+//! for Deep Neural Net Inference*, 2020). No single order is good on every instance, so several are tried.
+
+use super::buffer::{Buffer, Relation, relation};
+use super::check::clash;
+use super::lowest::place_lowest;
+use super::order::{Order, Scratch, sort};
+
+/// Where a buffer goes when there are several places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Fit {
+    /// In the smallest gap that holds it.
+    Best,
+    /// In the lowest gap that holds it.
+    First,
+    /// Not buffer by buffer: whichever can lie lowest is next, the order decides among equals. Plans made
+    /// so are *canonical* (Moffitt, *MiniMalloc*, 2023): no buffer lies below one that was placed before.
+    Lowest,
+}
+
+/// One way of making a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Rule {
+    /// What is placed first.
+    pub order: Order,
+    /// What is placed first among equals.
+    pub then: Order,
+    /// Where it is placed.
+    pub fit: Fit,
+}
+
+impl Rule {
+    /// Sorts by `order`, equals by `then`, and places by `fit`.
+    pub const fn new(order: Order, then: Order, fit: Fit) -> Self {
+        Self { order, then, fit }
+    }
+}
+
+/// The rules that are worth trying, those first that differ most in what they are good at.
+pub const RULES: [Rule; 12] = {
+    use Fit::{Best, First, Lowest};
+    use Order::{Area, Degree, Duration, End, Size, Start};
+    [
+        Rule::new(Size, Start, Best),
+        Rule::new(Area, Size, Lowest),
+        Rule::new(Degree, Size, Lowest),
+        Rule::new(Start, Size, Best),
+        Rule::new(Duration, Size, Lowest),
+        Rule::new(End, Size, Best),
+        Rule::new(Size, Duration, Best),
+        Rule::new(Area, Size, Best),
+        Rule::new(Size, Area, Lowest),
+        Rule::new(Degree, Size, Best),
+        Rule::new(Duration, Size, First),
+        Rule::new(Start, Size, First),
+    ]
+};
+
+/// The first of [`RULES`], as many as the compiler can try on `n` buffers in about a second: all of them up to
+/// 147 buffers, four at 256, one above 361.
+pub const fn affordable_rules(n: usize) -> &'static [Rule] {
+    /// Pairs of buffers that may be looked at.
+    const PAIRS: usize = 4 * 256 * 256;
+    let rules = match n.saturating_mul(n) {
+        0 => RULES.len(),
+        pairs => PAIRS / pairs,
+    };
+    let rules = if rules < 1 { 1 } else { rules };
+    RULES.split_at(if rules > RULES.len() { RULES.len() } else { rules }).0
+}
+
+/// Places all `buffers` by one rule. Returns the peak; none if it would not be below `limit`, and then the
+/// offsets are of no use. O(n²) for n buffers (and gaps of any two).
+///
+/// `hints` says whether hints are followed where that does not raise the peak.
+pub(super) const fn place(
+    buffers: &[Buffer<'_>],
+    rule: Rule,
+    hints: bool,
+    limit: u64,
+    offsets: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Option<u64> {
+    sort(buffers, rule.order, rule.then, scratch);
+    match rule.fit {
+        Fit::Lowest => place_lowest(buffers, limit, offsets, scratch),
+        fit => place_in_order(buffers, matches!(fit, Fit::Best), hints, limit, offsets, scratch),
+    }
+}
+
+/// What besides time decides which buffers of an instance conflict: the pairs that need [`relation`] to tell.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    /// Those with a common step, since there are gaps, or places that may be shared.
+    pub(super) relaxed: bool,
+    /// Those without, since some must be apart.
+    pub(super) apart: bool,
+}
+
+impl Kind {
+    pub(super) const fn of(buffers: &[Buffer<'_>]) -> Self {
+        let mut kind = Self { relaxed: false, apart: false };
+        let mut i = 0;
+        while i < buffers.len() {
+            let b = &buffers[i];
+            kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some();
+            kind.apart |= !b.apart.is_empty();
+            i += 1;
+        }
+        kind
+    }
+}
+
+const fn place_in_order(
+    buffers: &[Buffer<'_>],
+    best: bool,
+    hints: bool,
+    limit: u64,
+    offsets: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Option<u64> {
+    let kind = Kind::of(buffers);
+    let mut peak = 0;
+    let mut n = 0;
+    while n < buffers.len() {
+        let i = scratch.order[n];
+        let b = &buffers[i];
+        let offset = match b.fixed {
+            Some(offset) => offset,
+            None => {
+                let (placed, _) = scratch.list.split_at(n);
+                let found = find(buffers, kind, best, i, offsets, placed);
+                prefer(buffers, hints, peak, i, found, offsets, placed)
+            }
+        };
+        let end = offset + b.size;
+        if end >= limit {
+            return None;
+        }
+        peak = if end > peak { end } else { peak };
+        offsets[i] = offset;
+        insert(n, i, offsets, scratch.list);
+        n += 1;
+    }
+    Some(peak)
+}
+
+/// Puts `i` behind the last of `n` placed buffers that does not lie above it.
+pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [usize]) {
+    let mut k = n;
+    while k > 0 && offsets[placed[k - 1]] > offsets[i] {
+        placed[k] = placed[k - 1];
+        k -= 1;
+    }
+    placed[k] = i;
+}
+
+/// Rounds up to a multiple of `align`, a power of two; the instance was checked, so it does not overflow.
+pub(super) const fn align_up(value: u64, align: u64) -> u64 {
+    (value + (align - 1)) & !(align - 1)
+}
+
+/// A place for a buffer.
+pub(super) struct Found {
+    /// The smallest or the lowest gap between those that conflict.
+    pub(super) offset: u64,
+    /// Offsets of its input and of its outputs, whose place it may take; of the lowest two.
+    shared: [Option<u64>; 2],
+}
+
+/// Looks for a place for buffer `i` among `placed`.
+pub(super) const fn find(
+    buffers: &[Buffer<'_>],
+    kind: Kind,
+    best: bool,
+    i: usize,
+    offsets: &[u64],
+    placed: &[usize],
+) -> Found {
+    let b = &buffers[i];
+    let (start, stop) = (b.start, b.end);
+    let mut top = 0;
+    let mut room = u64::MAX;
+    let mut found = Found { offset: 0, shared: [None; 2] };
+    let mut k = 0;
+    while k < placed.len() {
+        let j = placed[k];
+        let other = &buffers[j];
+        k += 1;
+        let overlap = start < other.end && other.start < stop;
+        if if overlap { kind.relaxed } else { kind.apart } {
+            match relation(buffers, i, j) {
+                Relation::Free => continue,
+                Relation::InPlace => {
+                    let at = if found.shared[0].is_none() { 0 } else { 1 };
+                    found.shared[at] = Some(offsets[j]);
+                }
+                Relation::Conflict => {}
+            }
+        } else if !overlap {
+            continue;
+        }
+        // Nothing takes no room, wherever it lies.
+        if other.size == 0 {
+            continue;
+        }
+        let at = offsets[j];
+        // A gap ends here, unless the search is over.
+        if at > top && at - top < room {
+            let start = align_up(top, b.align);
+            if start <= at && at - start >= b.size {
+                found.offset = start;
+                room = if best { at - top } else { 0 };
+            }
+        }
+        let end = at + other.size;
+        top = if end > top { end } else { top };
+    }
+    if room == u64::MAX {
+        found.offset = align_up(top, b.align);
+    }
+    found
+}
+
+/// The place of an input or output of buffer `i`, or its hint, if that does not raise the peak more than the
+/// gap that was found.
+pub(super) const fn prefer(
+    buffers: &[Buffer<'_>],
+    hints: bool,
+    peak: u64,
+    i: usize,
+    found: Found,
+    offsets: &[u64],
+    placed: &[usize],
+) -> u64 {
+    let b = &buffers[i];
+    let worst = found.offset + b.size;
+    let worst = if worst > peak { worst } else { peak };
+    if hints {
+        if let Some(hint) = b.hint {
+            if fits_at(buffers, i, hint, worst, offsets, placed) {
+                return hint;
+            }
+        }
+    }
+    let mut k = 0;
+    while k < found.shared.len() {
+        if let Some(offset) = found.shared[k] {
+            if fits_at(buffers, i, offset, worst, offsets, placed) {
+                return offset;
+            }
+        }
+        k += 1;
+    }
+    found.offset
+}
+
+/// Whether buffer `i` may lie at `offset` and ends at `worst` or below.
+const fn fits_at(
+    buffers: &[Buffer<'_>],
+    i: usize,
+    offset: u64,
+    worst: u64,
+    offsets: &[u64],
+    placed: &[usize],
+) -> bool {
+    if offset % buffers[i].align != 0 || offset > worst || worst - offset < buffers[i].size {
+        return false;
+    }
+    let mut k = 0;
+    while k < placed.len() {
+        if clash(buffers, i, offset, placed[k], offsets[placed[k]]) {
+            return false;
+        }
+        k += 1;
+    }
+    true
+}

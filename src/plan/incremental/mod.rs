@@ -1,0 +1,375 @@
+//! A plan that changes: for shapes that are known only when the program runs.
+
+mod tree;
+
+use super::buffer::Buffer;
+use core::fmt;
+use tree::{Entry, Tree};
+
+/// Why a plan could not be changed; it is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// All places are taken.
+    TooMany {
+        /// How many there are.
+        room: usize,
+    },
+    /// There is no buffer of that name.
+    Unknown,
+    /// An empty lifetime, an alignment that is not a power of two, or numbers that the target cannot hold.
+    Senseless,
+    /// Gaps, fixed offsets, aliases, and buffers to be apart are for plans that are made at once.
+    Constraint,
+    /// No place below the capacity was found. [`Incremental::replan`] may make room.
+    Full {
+        /// Bytes up to which the plan would have to reach.
+        needed: usize,
+    },
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany { room } => write!(f, "there is room for {room} buffers only"),
+            Self::Unknown => write!(f, "there is no such buffer"),
+            Self::Senseless => write!(f, "the lifetime is empty, or a number is out of range"),
+            Self::Constraint => write!(f, "a plan that changes knows size, alignment and lifetime only"),
+            Self::Full { needed } => write!(f, "the plan would need {needed} bytes"),
+        }
+    }
+}
+
+impl core::error::Error for ChangeError {}
+
+/// Names a buffer of an [`Incremental`] plan. Not used again for another one until 65,536 have been in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct BufferId {
+    place: u16,
+    age: u16,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    size: usize,
+    offset: usize,
+    /// Offset before the plan was made anew.
+    before: usize,
+    start: u32,
+    end: u32,
+    /// Counts the buffers that were here.
+    age: u16,
+    /// Where it stands in the order.
+    turn: u16,
+    /// Logarithm of the alignment.
+    shift: u8,
+    used: bool,
+}
+
+/// A plan of up to `N` buffers that are added, removed and resized one by one, in fixed memory.
+///
+/// A change takes O(log n) expected, amortised, for n buffers: those whose lifetimes overlap the changed one are
+/// found in a tree of lifetimes, `LIMIT` of them at most, and the smallest gap between them is taken; where
+/// there are more, the buffer goes above all others. Now and then the whole plan is made anew, the largest
+/// buffer first: when it exceeds its lower bound by more than an eighth and a quarter as many changes have been
+/// made as there are buffers, which pay for it. Then offsets change: see [`Incremental::generation`]. After
+/// changing many, [`Incremental::replan`] once leaves the best plan at the same cost.
+///
+/// ```
+/// use allotment::plan::{Buffer, Incremental};
+///
+/// let mut plan = Incremental::<16>::new(64 * 1024);
+/// let input = plan.add(&Buffer::new(4096, 0..2).align(16))?;
+/// let hidden = plan.add(&Buffer::new(8192, 1..3).align(16))?;
+/// let output = plan.add(&Buffer::new(4096, 2..4).align(16))?;
+/// assert_eq!(plan.peak(), 12288);
+/// assert_eq!(plan.offset(input), plan.offset(output));
+///
+/// plan.resize(input, 1024)?; // the next request is shorter
+/// plan.resize(hidden, 2048)?;
+/// plan.resize(output, 1024)?;
+/// assert!(plan.peak() <= 12288);
+/// # Ok::<(), allotment::plan::ChangeError>(())
+/// ```
+pub struct Incremental<const N: usize, const LIMIT: usize = 32> {
+    tree: Tree<N>,
+    records: [Record; N],
+    /// Places of the buffers, and room to sort them.
+    order: [u16; N],
+    len: usize,
+    capacity: usize,
+    /// Changes since the plan was made anew.
+    credit: usize,
+    generation: u32,
+}
+
+impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
+    /// An empty plan for an arena of `capacity` bytes.
+    pub const fn new(capacity: usize) -> Self {
+        let capacity = if capacity > isize::MAX as usize { isize::MAX as usize } else { capacity };
+        let none = Record {
+            size: 0,
+            offset: 0,
+            before: 0,
+            start: 0,
+            end: 0,
+            age: 0,
+            turn: 0,
+            shift: 0,
+            used: false,
+        };
+        let mut order = [0; N];
+        let mut i = 0;
+        while i < N {
+            order[i] = i as u16;
+            i += 1;
+        }
+        Self { tree: Tree::new(), records: [none; N], order, len: 0, capacity, credit: 0, generation: 0 }
+    }
+
+    /// Number of buffers. O(1).
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no buffer. O(1).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that the plan needs. O(1).
+    pub fn peak(&self) -> usize {
+        self.tree.highest()
+    }
+
+    /// The maximum live load, without alignment: no plan needs less. O(1).
+    pub fn lower_bound(&self) -> usize {
+        self.tree.load()
+    }
+
+    /// Bytes of the arena. O(1).
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How often the plan was made anew. As long as this does not change, no offset does but those of buffers
+    /// that are added or resized. O(1).
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Offset of a buffer, in bytes. O(1).
+    pub fn offset(&self, id: BufferId) -> Option<usize> {
+        self.place(id).ok().map(|place| self.records[place].offset)
+    }
+
+    /// Adds a buffer. O(log n) expected, amortised.
+    ///
+    /// # Errors
+    ///
+    /// If there is no place for it, or it asks for more than size, alignment and lifetime.
+    pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<BufferId, ChangeError> {
+        let mut record = read(buffer)?;
+        if self.len == N {
+            return Err(ChangeError::TooMany { room: N });
+        }
+        // Free places stand behind the used ones.
+        let place = usize::from(self.order[self.len]);
+        record.offset = self.find(&record)?;
+        record.age = self.records[place].age;
+        record.turn = self.len as u16;
+        self.records[place] = record;
+        self.tree.insert(place, entry(&record));
+        self.len += 1;
+        self.spend();
+        Ok(BufferId { place: place as u16, age: record.age })
+    }
+
+    /// Removes a buffer. O(log n) expected, amortised.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there.
+    pub fn remove(&mut self, id: BufferId) -> Result<(), ChangeError> {
+        let place = self.place(id)?;
+        self.tree.remove(place);
+        self.release(place);
+        self.spend();
+        Ok(())
+    }
+
+    /// Changes the size of a buffer, which stays where it is if there is room. O(log n) expected, amortised.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there, or there is no place for it.
+    pub fn resize(&mut self, id: BufferId, size: u64) -> Result<(), ChangeError> {
+        let place = self.place(id)?;
+        let old = self.records[place];
+        let mut new = old;
+        new.size = usize::try_from(size).map_err(|_| ChangeError::Senseless)?;
+        self.tree.remove(place);
+        if new.size > old.size && !self.is_free(&new) {
+            match self.find(&new) {
+                Ok(offset) => new.offset = offset,
+                Err(error) => {
+                    self.tree.insert(place, entry(&old));
+                    return Err(error);
+                }
+            }
+        }
+        self.records[place] = new;
+        self.tree.insert(place, entry(&new));
+        self.spend();
+        Ok(())
+    }
+
+    /// Makes the whole plan anew, unless that would not make it smaller. O(n log n) expected.
+    pub fn replan(&mut self) {
+        self.credit = 0;
+        let peak = self.peak();
+        let (used, _) = self.order.split_at_mut(self.len);
+        let records = &mut self.records;
+        used.sort_unstable_by_key(|&place| {
+            let record = &records[usize::from(place)];
+            (core::cmp::Reverse(record.size), record.start, place)
+        });
+        for (turn, &place) in used.iter().enumerate() {
+            let record = &mut records[usize::from(place)];
+            record.before = record.offset;
+            record.turn = turn as u16;
+        }
+        self.tree.clear();
+        let mut better = true;
+        for k in 0..self.len {
+            let place = usize::from(self.order[k]);
+            let mut record = self.records[place];
+            match self.find(&record) {
+                Ok(offset) => record.offset = offset,
+                Err(_) => {
+                    better = false;
+                    break;
+                }
+            }
+            self.records[place] = record;
+            self.tree.insert(place, entry(&record));
+        }
+        if better && self.tree.highest() < peak {
+            self.generation = self.generation.wrapping_add(1);
+            return;
+        }
+        self.tree.clear();
+        for k in 0..self.len {
+            let place = usize::from(self.order[k]);
+            let record = &mut self.records[place];
+            record.offset = record.before;
+            let entry = entry(record);
+            self.tree.insert(place, entry);
+        }
+    }
+
+    fn place(&self, id: BufferId) -> Result<usize, ChangeError> {
+        let place = usize::from(id.place);
+        match self.records.get(place) {
+            Some(record) if record.used && record.age == id.age => Ok(place),
+            _ => Err(ChangeError::Unknown),
+        }
+    }
+
+    /// Counts a change, and makes the plan anew if it is bad and the changes pay for it.
+    fn spend(&mut self) {
+        self.credit += 1;
+        let bound = self.lower_bound();
+        if self.credit > self.len / 4 && self.peak() > bound + bound / 8 {
+            self.replan();
+        }
+    }
+
+    /// Whether a resized buffer that is not in the tree may stay where it is.
+    fn is_free(&self, new: &Record) -> bool {
+        let Some(end) = new.offset.checked_add(new.size).filter(|&end| end <= self.capacity) else {
+            return false;
+        };
+        let mut seen = 0;
+        self.tree.overlapping(new.start, new.end, &mut |place| {
+            let other = &self.records[place];
+            seen += 1;
+            seen <= LIMIT && (other.offset >= end || other.offset + other.size <= new.offset)
+        })
+    }
+
+    /// The smallest gap for a buffer that is not in the tree.
+    fn find(&self, new: &Record) -> Result<usize, ChangeError> {
+        let mut others = [(0, 0); LIMIT];
+        let mut count = 0;
+        let all = self.tree.overlapping(new.start, new.end, &mut |place| {
+            let room = count < LIMIT;
+            if room {
+                let other = &self.records[place];
+                others[count] = (other.offset, other.offset + other.size);
+                count += 1;
+            }
+            room
+        });
+        let mut top = if all { 0 } else { self.tree.highest() };
+        let mut best: Option<(usize, usize)> = None;
+        if all {
+            let others = &mut others[..count];
+            others.sort_unstable();
+            for &mut (start, end) in others {
+                let gap = start.saturating_sub(top);
+                let fits = align(top, new.shift)
+                    .and_then(|at| at.checked_add(new.size))
+                    .is_some_and(|stop| stop <= start);
+                if gap > 0 && fits && best.is_none_or(|(least, _)| gap < least) {
+                    best = Some((gap, top));
+                }
+                top = top.max(end);
+            }
+        }
+        let offset = align(best.map_or(top, |(_, at)| at), new.shift).ok_or(ChangeError::Senseless)?;
+        let needed = offset.checked_add(new.size).ok_or(ChangeError::Senseless)?;
+        if needed > self.capacity { Err(ChangeError::Full { needed }) } else { Ok(offset) }
+    }
+
+    /// Frees a place: the last used one takes its turn in the order.
+    fn release(&mut self, place: usize) {
+        self.len -= 1;
+        let last = self.order[self.len];
+        let record = &mut self.records[place];
+        let turn = record.turn;
+        record.used = false;
+        record.age = record.age.wrapping_add(1);
+        self.order.swap(usize::from(turn), self.len);
+        self.records[usize::from(last)].turn = turn;
+    }
+}
+
+/// What is asked for.
+fn read(buffer: &Buffer<'_>) -> Result<Record, ChangeError> {
+    let Buffer { size, align, start, end, .. } = *buffer;
+    if !buffer.gaps.is_empty() || buffer.fixed.is_some() || buffer.alias.is_some() || !buffer.apart.is_empty()
+    {
+        return Err(ChangeError::Constraint);
+    }
+    let fits = align.is_power_of_two() && start < end && usize::try_from(align).is_ok();
+    let (Ok(size), Ok(start), Ok(end), true) =
+        (usize::try_from(size), u32::try_from(start), u32::try_from(end), fits)
+    else {
+        return Err(ChangeError::Senseless);
+    };
+    let shift = align.trailing_zeros() as u8;
+    Ok(Record { size, offset: 0, before: 0, start, end, age: 0, turn: 0, shift, used: true })
+}
+
+fn entry(record: &Record) -> Entry {
+    let Record { start, end, size, offset, .. } = *record;
+    Entry { start, end, size, top: offset + size }
+}
+
+/// Rounds up to a multiple of `1 << shift`.
+fn align(value: usize, shift: u8) -> Option<usize> {
+    crate::units::align_up(value, 1 << shift)
+}

@@ -1,0 +1,212 @@
+//! A treap (Seidel and Aragon, *Randomized Search Trees*, 1996) over the beginnings and ends of lifetimes.
+//!
+//! In order, the nodes are the events of the plan: at one step ends come before beginnings. Each subtree knows
+//! the sum of its changes of load and the largest sum of a prefix, so the root knows the maximum live load;
+//! and the latest end of a lifetime that begins in it, so that those that overlap an interval are found without
+//! looking at the others.
+
+/// No node.
+const NIL: u16 = u16::MAX;
+
+/// Number of a node: `2 * buffer` is its beginning, `2 * buffer + 1` its end.
+type Link = u16;
+
+/// One event, and what is known of the subtree below it.
+#[derive(Clone, Copy)]
+pub(super) struct Node {
+    left: Link,
+    right: Link,
+    step: u32,
+    /// Change of load: the size, or minus the size (modulo 2^bits).
+    change: usize,
+    /// Sum of all changes (modulo 2^bits).
+    sum: usize,
+    /// Largest sum of a prefix, the empty one included.
+    load: usize,
+    /// End of the lifetime that begins here; 0 where one ends.
+    end: u32,
+    /// Latest end of a lifetime that begins in the subtree.
+    latest: u32,
+    /// Highest end of a buffer whose lifetime begins here, or in the subtree.
+    top: usize,
+    highest: usize,
+}
+
+impl Node {
+    const EMPTY: Self = Self {
+        left: NIL,
+        right: NIL,
+        step: 0,
+        change: 0,
+        sum: 0,
+        load: 0,
+        end: 0,
+        latest: 0,
+        top: 0,
+        highest: 0,
+    };
+}
+
+/// What a buffer adds to the tree.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) size: usize,
+    /// Offset plus size.
+    pub(super) top: usize,
+}
+
+/// Two events for each of `N` buffers.
+pub(super) struct Tree<const N: usize> {
+    nodes: [[Node; 2]; N],
+    root: Link,
+}
+
+impl<const N: usize> Tree<N> {
+    pub(super) const fn new() -> Self {
+        const { assert!(N <= (NIL / 2) as usize, "more buffers than 16-bit links can tell apart") }
+        Self { nodes: [[Node::EMPTY; 2]; N], root: NIL }
+    }
+
+    /// Takes all out. O(1).
+    pub(super) fn clear(&mut self) {
+        self.root = NIL;
+    }
+
+    fn node(&self, link: Link) -> &Node {
+        &self.nodes[usize::from(link / 2)][usize::from(link % 2)]
+    }
+
+    fn node_mut(&mut self, link: Link) -> &mut Node {
+        &mut self.nodes[usize::from(link / 2)][usize::from(link % 2)]
+    }
+
+    /// The maximum live load. O(1).
+    pub(super) fn load(&self) -> usize {
+        if self.root == NIL { 0 } else { self.node(self.root).load }
+    }
+
+    /// The highest end of a buffer. O(1).
+    pub(super) fn highest(&self) -> usize {
+        if self.root == NIL { 0 } else { self.node(self.root).highest }
+    }
+
+    /// Puts in a buffer that is not in. O(log n) expected.
+    pub(super) fn insert(&mut self, buffer: usize, entry: Entry) {
+        let Entry { start, end, size, top } = entry;
+        self.nodes[buffer] = [
+            Node { step: start, change: size, end, top, ..Node::EMPTY },
+            Node { step: end, change: size.wrapping_neg(), ..Node::EMPTY },
+        ];
+        for link in [2 * buffer as Link, 2 * buffer as Link + 1] {
+            self.update(link);
+            let (left, right) = self.split(self.root, self.key(link));
+            let left = self.merge(left, link);
+            self.root = self.merge(left, right);
+        }
+    }
+
+    /// Takes out a buffer that is in. O(log n) expected.
+    pub(super) fn remove(&mut self, buffer: usize) {
+        for link in [2 * buffer as Link, 2 * buffer as Link + 1] {
+            let (left, rest) = self.split(self.root, self.key(link));
+            let (step, kind) = self.key(link);
+            // The next key is that of the same event with a larger number.
+            let (_, right) = self.split(rest, (step, kind + 1));
+            self.root = self.merge(left, right);
+        }
+    }
+
+    /// Hands the buffers whose lifetimes overlap `start..end` to `visit`, in no particular order, until it says
+    /// `false`. O(log n) expected for each of them. Returns whether all were visited.
+    pub(super) fn overlapping(&self, start: u32, end: u32, visit: &mut impl FnMut(usize) -> bool) -> bool {
+        self.visit(self.root, start, end, visit)
+    }
+
+    fn visit(&self, link: Link, start: u32, end: u32, visit: &mut impl FnMut(usize) -> bool) -> bool {
+        if link == NIL || self.node(link).latest <= start {
+            return true;
+        }
+        let node = self.node(link);
+        if !self.visit(node.left, start, end, visit) {
+            return false;
+        }
+        if node.step >= end {
+            return true;
+        }
+        // The end of a lifetime carries 0 here.
+        if node.end > start && !visit(usize::from(link / 2)) {
+            return false;
+        }
+        self.visit(node.right, start, end, visit)
+    }
+
+    /// What the tree is ordered by: the step, then ends before beginnings, then numbers.
+    fn key(&self, link: Link) -> (u32, u32) {
+        let kind = if link % 2 == 1 { 0 } else { u32::from(NIL) };
+        (self.node(link).step, kind + u32::from(link))
+    }
+
+    /// Fixed by the number of the node, and as good as random.
+    fn priority(link: Link) -> u32 {
+        (u32::from(link) + 1).wrapping_mul(0x9E37_79B9).rotate_left(15).wrapping_mul(0x85EB_CA6B)
+    }
+
+    /// Parts a subtree into what comes before `key`, and the rest.
+    fn split(&mut self, link: Link, key: (u32, u32)) -> (Link, Link) {
+        if link == NIL {
+            return (NIL, NIL);
+        }
+        if self.key(link) < key {
+            let (left, right) = self.split(self.node(link).right, key);
+            self.node_mut(link).right = left;
+            self.update(link);
+            (link, right)
+        } else {
+            let (left, right) = self.split(self.node(link).left, key);
+            self.node_mut(link).left = right;
+            self.update(link);
+            (left, link)
+        }
+    }
+
+    /// Joins two subtrees, all of the first before all of the second.
+    fn merge(&mut self, left: Link, right: Link) -> Link {
+        if left == NIL || right == NIL {
+            return if left == NIL { right } else { left };
+        }
+        if Self::priority(left) > Self::priority(right) {
+            let joined = self.merge(self.node(left).right, right);
+            self.node_mut(left).right = joined;
+            self.update(left);
+            left
+        } else {
+            let joined = self.merge(left, self.node(right).left);
+            self.node_mut(right).left = joined;
+            self.update(right);
+            right
+        }
+    }
+
+    /// Brings up to date what a node knows of its subtree.
+    fn update(&mut self, link: Link) {
+        let node = *self.node(link);
+        let of = |link: Link| if link == NIL { Node::EMPTY } else { *self.node(link) };
+        let (left, right) = (of(node.left), of(node.right));
+        let here = left.sum.wrapping_add(node.change);
+        // Sums are over all events from one step to another: what is live at the one less what is live at the
+        // other, neither of which exceeds the capacity. So they are right as signed numbers.
+        let beyond = here.wrapping_add(right.load);
+        let updated = self.node_mut(link);
+        updated.sum = here.wrapping_add(right.sum);
+        updated.load = larger(left.load, larger(here, beyond));
+        updated.latest = node.end.max(left.latest).max(right.latest);
+        updated.highest = node.top.max(left.highest).max(right.highest);
+    }
+}
+
+/// The larger of two sums, as signed numbers.
+fn larger(a: usize, b: usize) -> usize {
+    if a as isize >= b as isize { a } else { b }
+}

@@ -1,0 +1,209 @@
+//! The plan of a fixed number of buffers, made in a `const`.
+
+use super::bound::{Load, load};
+use super::buffer::Buffer;
+use super::check::{check, validate};
+use super::error::{PlanError, Violation};
+use super::greedy::{Rule, affordable_rules};
+use super::message;
+use super::order::Scratch;
+use super::placed::Placed;
+use super::search::search;
+
+/// An offset for each of `N` buffers.
+///
+/// ```
+/// use allotment::plan::{Buffer, Plan, plan};
+///
+/// const BUFFERS: [Buffer; 3] = [
+///     Buffer::new(1024, 0..2).align(16),
+///     Buffer::new(4096, 1..3).align(16),
+///     Buffer::new(1024, 2..4).align(16),
+/// ];
+/// const PLAN: Plan<3> = plan(&BUFFERS).within(8 * 1024);
+///
+/// assert_eq!(PLAN.peak(), 5120);
+/// assert_eq!(PLAN.lower_bound(), 5120); // so it is optimal
+/// assert_eq!(PLAN.offset(0), PLAN.offset(2));
+/// assert_eq!(PLAN.validate(), Ok(5120));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a, const N: usize> {
+    buffers: &'a [Buffer<'a>; N],
+    offsets: [u64; N],
+    peak: u64,
+    bound: u64,
+    rule: Option<Rule>,
+}
+
+/// Plans `buffers`, in a `const`: what is wrong with them is an error of the compiler.
+///
+/// The best of those [`RULES`](super::RULES) that the compiler can try in about a second, each O(n²): see
+/// [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
+/// `#![allow(long_running_const_eval)]`. At run time, or to choose the rules, use [`try_plan`].
+///
+/// # Panics
+///
+/// If the buffers make no sense: see [`PlanError`].
+pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, N> {
+    match try_plan(buffers, affordable_rules(N)) {
+        Ok(plan) => plan,
+        Err(error) => message::refuse(buffers, error),
+    }
+}
+
+/// Plans `buffers` by each of `rules`, and keeps the best plan. O(n²) time for each rule; O(n) memory, on the
+/// stack.
+///
+/// ```
+/// use allotment::plan::{Buffer, RULES, try_plan};
+///
+/// let buffers = [Buffer::new(100, 0..2), Buffer::new(100, 2..4)];
+/// assert_eq!(try_plan(&buffers, &RULES)?.peak(), 100);
+/// # Ok::<(), allotment::plan::PlanError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the buffers make no sense, or there is no rule.
+pub const fn try_plan<'a, const N: usize>(
+    buffers: &'a [Buffer<'a>; N],
+    rules: &[Rule],
+) -> Result<Plan<'a, N>, PlanError> {
+    if rules.is_empty() {
+        return Err(PlanError::NoRule);
+    }
+    if let Err(error) = check(buffers) {
+        return Err(error);
+    }
+    let mut offsets = [0; N];
+    let mut trial = [0; N];
+    let (mut order, mut list, mut temp) = ([0; N], [0; N], [0; N]);
+    let (mut keys, mut degree) = ([(0, 0); N], [0; N]);
+    let mut scratch =
+        Scratch { order: &mut order, keys: &mut keys, list: &mut list, temp: &mut temp, degree: &mut degree };
+    let found = search(buffers, rules, &mut offsets, &mut trial, &mut scratch);
+    let peak = if N == 0 { 0 } else { found.peak };
+    Ok(Plan { buffers, offsets, peak, bound: found.bound, rule: Some(found.rule) })
+}
+
+impl<'a, const N: usize> Plan<'a, N> {
+    /// A plan made elsewhere, by the host planner for instance.
+    ///
+    /// # Errors
+    ///
+    /// If the buffers make no sense, or the offsets are not a plan for them.
+    pub const fn from_offsets(buffers: &'a [Buffer<'a>; N], offsets: [u64; N]) -> Result<Self, Violation> {
+        if let Err(error) = check(buffers) {
+            return Err(Violation::Instance(error));
+        }
+        match validate(buffers, &offsets, u64::MAX) {
+            Ok(peak) => Ok(Self { buffers, offsets, peak, bound: load(buffers).bound, rule: None }),
+            Err(violation) => Err(violation),
+        }
+    }
+
+    /// The same plan, if it needs no more than `capacity` bytes. O(1), or O(n²) to say what is too large.
+    ///
+    /// # Panics
+    ///
+    /// If it needs more. In a `const` that is an error of the compiler, which names the buffers that are live
+    /// at the worst moment:
+    ///
+    /// ```compile_fail
+    /// # use allotment::plan::{Buffer, Plan, plan};
+    /// const BUFFERS: [Buffer; 2] = [Buffer::new(600, 0..2).name("input"), Buffer::new(600, 1..3).name("output")];
+    /// const PLAN: Plan<2> = plan(&BUFFERS).within(1000);
+    /// // the plan needs 1200 B but the arena has 1000 B; the worst moment is step 1 with 1200 B live:
+    /// // input (600 B), output (600 B)
+    /// # fn main() { PLAN.peak(); }
+    /// ```
+    pub const fn within(self, capacity: u64) -> Self {
+        if self.peak > capacity {
+            message::too_large(self.buffers, self.peak, capacity)
+        }
+        self
+    }
+
+    /// Bytes of the smallest arena that holds the plan. O(1).
+    pub const fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Bytes that no plan can do without: the maximum live load, with alignment. If it equals the peak, the
+    /// plan is optimal. O(1).
+    pub const fn lower_bound(&self) -> u64 {
+        self.bound
+    }
+
+    /// The moment at which the most is needed. O(n²).
+    pub const fn worst_moment(&self) -> Load {
+        load(self.buffers)
+    }
+
+    /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
+    pub const fn naive(&self) -> u64 {
+        naive(self.buffers)
+    }
+
+    /// The largest alignment of a buffer, which the arena has to have. O(n).
+    pub const fn align(&self) -> u64 {
+        let mut align = 1;
+        let mut i = 0;
+        while i < N {
+            align = if self.buffers[i].align > align { self.buffers[i].align } else { align };
+            i += 1;
+        }
+        align
+    }
+
+    /// Offset of buffer `i`, in bytes. O(1).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such buffer.
+    pub const fn offset(&self, i: usize) -> u64 {
+        self.offsets[i]
+    }
+
+    /// The offsets of all buffers, in bytes.
+    pub const fn offsets(&self) -> &[u64; N] {
+        &self.offsets
+    }
+
+    /// The buffers.
+    pub const fn buffers(&self) -> &'a [Buffer<'a>; N] {
+        self.buffers
+    }
+
+    /// The plan without the number of its buffers in the type. O(1).
+    pub const fn placed(&'a self) -> Placed<'a> {
+        Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
+    }
+
+    /// How the plan was made; none for one made elsewhere.
+    pub const fn rule(&self) -> Option<Rule> {
+        self.rule
+    }
+
+    /// Checks every buffer and every pair. Returns the peak. O(n²).
+    ///
+    /// # Errors
+    ///
+    /// The first violation found; there is none, so this is for tests and for those who want to see it.
+    pub const fn validate(&self) -> Result<u64, Violation> {
+        validate(self.buffers, &self.offsets, self.peak)
+    }
+}
+
+/// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
+pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
+    let mut sum: u64 = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        let b = &buffers[i];
+        sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
+        i += 1;
+    }
+    sum
+}

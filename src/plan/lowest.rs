@@ -1,0 +1,119 @@
+//! Canonical placement: whichever buffer can lie lowest is next.
+
+use super::buffer::{Buffer, Relation, relation};
+use super::greedy::{Kind, align_up};
+use super::order::Scratch;
+
+/// Again and again places the buffer that can lie lowest; the order in `scratch` decides among equals. Pairs
+/// that may share a place are treated as if they might not, and fixed buffers as obstacles. Returns the peak,
+/// if it is below `limit`. O(n²).
+pub(super) const fn place_lowest(
+    buffers: &[Buffer<'_>],
+    limit: u64,
+    offsets: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Option<u64> {
+    let kind = Kind::of(buffers);
+    let mut peak = 0;
+    // Fixed buffers come first in the order.
+    let mut fixed = 0;
+    while fixed < buffers.len() {
+        let i = scratch.order[fixed];
+        let Some(offset) = buffers[i].fixed else { break };
+        offsets[i] = offset;
+        let end = offset + buffers[i].size;
+        peak = if end > peak { end } else { peak };
+        fixed += 1;
+    }
+    if peak >= limit {
+        return None;
+    }
+    // What is not placed yet, in `list`; its offset so far is the lowest that it can have; `temp` is the rank.
+    let mut left = 0;
+    let mut k = fixed;
+    while k < buffers.len() {
+        let i = scratch.order[k];
+        scratch.list[left] = i;
+        scratch.temp[i] = k;
+        offsets[i] = above_fixed(buffers, i, 0, fixed, scratch.order);
+        left += 1;
+        k += 1;
+    }
+    // The first in the order is the first to be placed if nothing is fixed.
+    let mut at = lowest(offsets, scratch, left);
+    while left > 0 {
+        let chosen = scratch.list[at];
+        left -= 1;
+        scratch.list[at] = scratch.list[left];
+        let b = &buffers[chosen];
+        let (start, stop) = (b.start, b.end);
+        let end = offsets[chosen] + b.size;
+        if end >= limit {
+            return None;
+        }
+        peak = if end > peak { end } else { peak };
+        // One pass raises those that conflict, and finds the one that is lowest then.
+        let (mut low, mut rank) = (u64::MAX, usize::MAX);
+        let mut k = 0;
+        while k < left {
+            let i = scratch.list[k];
+            let mut offset = offsets[i];
+            let other = &buffers[i];
+            let overlap = start < other.end && other.start < stop;
+            let mut conflict = overlap && offset < end;
+            if offset < end && (if overlap { kind.relaxed } else { kind.apart }) {
+                conflict = !matches!(relation(buffers, chosen, i), Relation::Free);
+            }
+            if conflict {
+                offset = align_up(end, other.align);
+                if fixed > 0 {
+                    offset = above_fixed(buffers, i, offset, fixed, scratch.order);
+                }
+                offsets[i] = offset;
+            }
+            if offset < low || (offset == low && scratch.temp[i] < rank) {
+                (low, rank, at) = (offset, scratch.temp[i], k);
+            }
+            k += 1;
+        }
+    }
+    Some(peak)
+}
+
+/// The position in `scratch.list` of the one that can lie lowest.
+const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
+    let mut at = 0;
+    let mut k = 1;
+    while k < left {
+        if offsets[scratch.list[k]] < offsets[scratch.list[at]] {
+            at = k;
+        }
+        k += 1;
+    }
+    at
+}
+
+/// The lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which stand first in
+/// `order`. O(fixed²).
+const fn above_fixed(
+    buffers: &[Buffer<'_>],
+    i: usize,
+    mut offset: u64,
+    fixed: usize,
+    order: &[usize],
+) -> u64 {
+    let mut k = 0;
+    while k < fixed {
+        let j = order[k];
+        k += 1;
+        if let Some(at) = buffers[j].fixed {
+            let size = buffers[j].size;
+            let meets = size > 0 && at < offset + buffers[i].size && offset < at + size;
+            if meets && !matches!(relation(buffers, i, j), Relation::Free) {
+                offset = align_up(at + buffers[j].size, buffers[i].align);
+                k = 0;
+            }
+        }
+    }
+    offset
+}

@@ -1,0 +1,43 @@
+//! Static planning: memory laid out before the program runs.
+//!
+//! A [`Buffer`] has a size, a lifetime in steps, and constraints; buffers whose lifetimes are apart may share
+//! memory. Finding the offsets that need the smallest arena is *dynamic storage allocation*, which is
+//! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the
+//! best of several greedy plans in a `const`, with a lower bound that says how far from optimal it can be.
+//!
+//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories.
+//! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the buffers that are live.
+//! * [`Incremental`]: a plan that changes at run time, in fixed memory.
+//! * [`Recorder`], [`PlannedHeap`]: an iteration is observed, the next ones are served from a plan for it.
+//! * [`check`], [`load`], [`validate`]: for plans that are made elsewhere.
+
+mod arena;
+mod bound;
+mod buffer;
+mod check;
+mod error;
+mod greedy;
+mod incremental;
+mod layout;
+mod lowest;
+mod message;
+mod order;
+mod placed;
+mod recorded;
+mod search;
+mod tiers;
+
+pub use arena::{
+    Align, Alignment, Arena, Memory, NotLive, Place, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
+};
+pub use bound::{Load, load, load_at};
+pub use buffer::{Buffer, Interval, Relation, relation};
+pub use check::{check, validate};
+pub use error::{PlanError, Violation};
+pub use greedy::{Fit, RULES, Rule, affordable_rules};
+pub use incremental::{BufferId, ChangeError, Incremental};
+pub use layout::{Plan, plan, try_plan};
+pub use order::Order;
+pub use placed::Placed;
+pub use recorded::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError, Request};
+pub use tiers::{Tier, TieredPlan, plan_tiers, try_plan_tiers};

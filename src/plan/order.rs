@@ -1,0 +1,165 @@
+//! In which order buffers are placed, and the room that planners work in.
+
+use super::buffer::Buffer;
+
+/// What buffers are sorted by; the largest, longest, or earliest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Order {
+    /// Size, the larger first.
+    Size,
+    /// Size times length of life, the larger first.
+    Area,
+    /// Length of life, the longer first.
+    Duration,
+    /// First step, the earlier first.
+    Start,
+    /// Last step, the later first.
+    End,
+    /// Bytes that are live at the same time in other buffers, the more first.
+    Degree,
+    /// How often each byte is accessed, the more often first: for [tiers](super::Tier).
+    Accesses,
+}
+
+/// Room for a planner to work in; each as long as the instance.
+pub(super) struct Scratch<'s> {
+    /// Buffers in the order in which they are placed.
+    pub(super) order: &'s mut [usize],
+    /// What they are sorted by; the fixed ones have the largest.
+    pub(super) keys: &'s mut [(u64, u64)],
+    /// Placed buffers by their offset, or those that are not placed yet.
+    pub(super) list: &'s mut [usize],
+    /// Room for sorting, and ranks.
+    pub(super) temp: &'s mut [usize],
+    /// Bytes live at the same time as each buffer, its own included.
+    pub(super) degree: &'s mut [u64],
+}
+
+/// Key of a fixed buffer, which comes before all others.
+const FIRST: u64 = u64::MAX;
+
+/// What `order` sorts by: the largest comes first. O(1).
+const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> u64 {
+    let b = &buffers[i];
+    let key = match order {
+        Order::Size => b.size,
+        Order::Area => b.size.saturating_mul(b.end - b.start),
+        Order::Duration => b.end - b.start,
+        Order::Start => u64::MAX - b.start,
+        Order::End => b.end,
+        Order::Degree => degree[i],
+        Order::Accesses => b.accesses,
+    };
+    if key == FIRST { FIRST - 1 } else { key }
+}
+
+/// Fills `scratch.order` with all buffers: fixed ones first, then by the two orders, equals by their index.
+/// O(n log n).
+pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch: &mut Scratch<'_>) {
+    let mut i = 0;
+    while i < buffers.len() {
+        scratch.order[i] = i;
+        scratch.keys[i] = match buffers[i].fixed {
+            Some(_) => (FIRST, FIRST),
+            None => (key(buffers, i, by, scratch.degree), key(buffers, i, then, scratch.degree)),
+        };
+        i += 1;
+    }
+    merge_sort(scratch.order, scratch.keys, scratch.temp);
+}
+
+/// Sorts `order` by descending keys, equals as they stand. O(n log n).
+const fn merge_sort(order: &mut [usize], keys: &[(u64, u64)], temp: &mut [usize]) {
+    let n = order.len();
+    let mut width = 1;
+    while width < n {
+        let mut low = 0;
+        while low + width < n {
+            let middle = low + width;
+            let high = if n - middle < width { n } else { middle + width };
+            merge(order, keys, temp, low, middle, high);
+            low = high;
+        }
+        width *= 2;
+    }
+}
+
+/// Merges the sorted `low..middle` and `middle..high`.
+const fn merge(
+    order: &mut [usize],
+    keys: &[(u64, u64)],
+    temp: &mut [usize],
+    low: usize,
+    middle: usize,
+    high: usize,
+) {
+    let mut k = low;
+    while k < middle {
+        temp[k] = order[k];
+        k += 1;
+    }
+    let (mut left, mut right) = (low, middle);
+    k = low;
+    // What is left over of the right half stands where it belongs.
+    while left < middle {
+        let take_right = right < high && {
+            let (a, b) = (keys[temp[left]], keys[order[right]]);
+            a.0 < b.0 || (a.0 == b.0 && a.1 < b.1)
+        };
+        if take_right {
+            order[k] = order[right];
+            right += 1;
+        } else {
+            order[k] = temp[left];
+            left += 1;
+        }
+        k += 1;
+    }
+}
+
+/// Fills `scratch.order` with all buffers by their start, and `scratch.list` by their end, both upwards.
+/// O(n log n).
+pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
+    let mut i = 0;
+    while i < buffers.len() {
+        scratch.list[i] = i;
+        scratch.keys[i] = (u64::MAX - buffers[i].end, 0);
+        i += 1;
+    }
+    merge_sort(scratch.list, scratch.keys, scratch.temp);
+    i = 0;
+    while i < buffers.len() {
+        scratch.order[i] = i;
+        scratch.keys[i] = (u64::MAX - buffers[i].start, 0);
+        i += 1;
+    }
+    merge_sort(scratch.order, scratch.keys, scratch.temp);
+}
+
+/// Fills `scratch.degree`; the buffers must be [sorted by time](sort_by_time). Gaps count as live. O(n).
+pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
+    let n = buffers.len();
+    // Bytes that have ended before each buffer starts, and bytes that have started before it ends.
+    let (mut k, mut e, mut ended) = (0, 0, 0);
+    while k < n {
+        let i = scratch.order[k];
+        while e < n && buffers[scratch.list[e]].end <= buffers[i].start {
+            ended += buffers[scratch.list[e]].size;
+            e += 1;
+        }
+        scratch.degree[i] = ended;
+        k += 1;
+    }
+    let (mut k, mut s, mut started) = (0, 0, 0);
+    while k < n {
+        let i = scratch.list[k];
+        while s < n && buffers[scratch.order[s]].start < buffers[i].end {
+            started += buffers[scratch.order[s]].size;
+            s += 1;
+        }
+        scratch.degree[i] = started - scratch.degree[i];
+        k += 1;
+    }
+}

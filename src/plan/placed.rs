@@ -1,0 +1,41 @@
+//! A plan of any number of buffers.
+
+use super::buffer::Buffer;
+use super::layout::naive;
+
+/// Buffers and offsets that are known to be a plan for them: only [`Plan::placed`](super::Plan::placed) makes
+/// one.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    pub(super) buffers: &'a [Buffer<'a>],
+    pub(super) offsets: &'a [u64],
+    pub(super) peak: u64,
+    pub(super) bound: u64,
+}
+
+impl<'a> Placed<'a> {
+    /// Bytes of the smallest arena that holds the plan. O(1).
+    pub const fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// Bytes that no plan can do without. O(1).
+    pub const fn lower_bound(&self) -> u64 {
+        self.bound
+    }
+
+    /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
+    pub const fn naive(&self) -> u64 {
+        naive(self.buffers)
+    }
+
+    /// The buffers.
+    pub const fn buffers(&self) -> &'a [Buffer<'a>] {
+        self.buffers
+    }
+
+    /// Their offsets, in bytes.
+    pub const fn offsets(&self) -> &'a [u64] {
+        self.offsets
+    }
+}

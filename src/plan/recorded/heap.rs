@@ -1,0 +1,372 @@
+//! A heap in front of a heap: what the plan knows is served from it.
+
+use super::live::Live;
+use super::recorder::{RecordedPlan, Recorder};
+use crate::lock::{self, Lock};
+use crate::plan::error::PlanError;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr;
+
+/// Requests of the plan that are looked at if the one whose turn it is does not match.
+const WINDOW: usize = 16;
+
+/// Why there is no new plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ReplanError {
+    /// Blocks of the old plan are live: it stays.
+    Busy {
+        /// How many.
+        live: usize,
+    },
+    /// The heap has no room for the plan; all requests go to the heap now.
+    OutOfMemory {
+        /// Bytes that the plan needs.
+        requested: usize,
+    },
+    /// The requests cannot be planned; the old plan stays.
+    Plan(PlanError),
+}
+
+impl fmt::Display for ReplanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { live } => write!(f, "{live} blocks of the old plan are live"),
+            Self::OutOfMemory { requested } => write!(f, "no room for a plan of {requested} bytes"),
+            Self::Plan(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for ReplanError {}
+
+/// How an iteration went, so far or in the end. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct IterationReport {
+    /// Requests since the iteration began.
+    pub requests: usize,
+    /// Those that were served from the plan.
+    pub hits: usize,
+    /// Bytes asked for.
+    pub bytes: usize,
+    /// Bytes served from the plan.
+    pub planned_bytes: usize,
+    /// Bytes of the plan's arena; 0 without a plan.
+    pub arena: usize,
+    /// Bytes that no plan for the same requests can do without.
+    pub lower_bound: usize,
+    /// Bytes that the plan's requests would take if none shared memory, less the arena.
+    pub saved: usize,
+}
+
+impl IterationReport {
+    /// Part of the requests that were served from the plan; 1 if there were none.
+    pub fn hit_rate(&self) -> f32 {
+        if self.requests == 0 { 1.0 } else { self.hits as f32 / self.requests as f32 }
+    }
+}
+
+struct State<const N: usize> {
+    plan: RecordedPlan<N>,
+    /// The arena, of the plan's size and alignment; null without a plan.
+    base: *mut u8,
+    /// The request of the plan whose turn it is.
+    next: usize,
+    /// Blocks in the arena, by their offset.
+    live: Live<N>,
+    recorder: Recorder<N>,
+    report: IterationReport,
+    /// Whether an iteration has begun.
+    begun: bool,
+}
+
+impl<const N: usize> State<N> {
+    /// A place for the request, if the plan has one.
+    fn serve(&mut self, layout: Layout) -> Option<*mut u8> {
+        if self.base.is_null() {
+            return None;
+        }
+        let requests = self.plan.requests();
+        let last = requests.len().min(self.next + WINDOW);
+        // Something smaller may take the place whose turn it is; further on only the same size will do.
+        let found = (self.next..last).find(|&k| {
+            let size = requests[k].size;
+            let fits = layout.size() == size || (k == self.next && layout.size() < size);
+            fits && layout.align() <= requests[k].align && self.is_free(k)
+        })?;
+        self.next = found + 1;
+        let offset = self.plan.offsets()[found];
+        self.live.insert(offset, found);
+        Some(self.base.wrapping_add(offset))
+    }
+
+    /// Whether no live block lies where request `k` shall. When a run differs from the recorded one in what it
+    /// frees, the plan alone does not say so.
+    fn is_free(&self, k: usize) -> bool {
+        let (offset, size) = (self.plan.offsets()[k], self.plan.requests()[k].size);
+        let [below, above] = self.live.neighbours(offset);
+        // The whole place of the other, though it may have been given to something smaller.
+        let below =
+            below.is_none_or(|(at, other)| at + self.plan.requests()[other].size <= offset && at != offset);
+        below && above.is_none_or(|(at, _)| offset + size <= at)
+    }
+
+    fn count(&mut self, layout: Layout, block: *mut u8, hit: bool) {
+        if self.begun {
+            self.recorder.allocated(block.addr(), layout.size(), layout.align());
+            let report = &mut self.report;
+            report.requests += 1;
+            report.bytes = report.bytes.saturating_add(layout.size());
+            if hit {
+                report.hits += 1;
+                report.planned_bytes = report.planned_bytes.saturating_add(layout.size());
+            }
+        }
+    }
+
+    /// Offset of a block in the arena, if it lies there.
+    fn offset(&self, block: *mut u8) -> Option<usize> {
+        if self.base.is_null() {
+            return None;
+        }
+        block.addr().checked_sub(self.base.addr()).filter(|&offset| offset < self.plan.peak())
+    }
+
+    /// The arena's address and layout, and no plan from now on. Only if no block lives in it.
+    fn take_arena(&mut self) -> Option<(*mut u8, Layout)> {
+        let base = core::mem::replace(&mut self.base, ptr::null_mut());
+        if base.is_null() { None } else { Some((base, arena(&self.plan)?)) }
+    }
+}
+
+/// What a plan asks of the heap; none if it needs nothing.
+fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
+    Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
+}
+
+/// A heap that serves iterations from a plan of up to `N` requests, and all else from the heap `H`.
+///
+/// [`PlannedHeap::begin`] says where an iteration begins; what it asks for is observed.
+/// [`PlannedHeap::replan`] makes a plan for the one that has just ended, and takes an arena for it from `H`. From
+/// then on, the request whose turn it is gets its place in the arena if it is not larger than the recorded one;
+/// if the run differs, the next few places of exactly its size are tried, and then `H`. A request that finds
+/// its place taken, because something was not freed in time, goes to `H` too: nothing ever overlaps.
+///
+/// It is a [`GlobalAlloc`], as `H` must be. A request takes O(log n) and moves up to n words for n live blocks;
+/// resizing allocates, copies and frees.
+///
+/// ```
+/// use allotment::plan::PlannedHeap;
+/// use allotment::{Heap, heap};
+/// use core::alloc::{GlobalAlloc, Layout};
+///
+/// static HEAP: PlannedHeap<Heap, 16> = PlannedHeap::new(heap!(64 * 1024));
+///
+/// for _ in 0..3 {
+///     HEAP.begin();
+///     for size in [1000, 2000] {
+///         let layout = Layout::from_size_align(size, 8)?;
+///         // SAFETY: not empty, and freed with the same layout.
+///         unsafe { HEAP.dealloc(HEAP.alloc(layout), layout) };
+///     }
+///     if HEAP.report().hits < 2 {
+///         HEAP.replan()?;
+///     }
+/// }
+/// let report = HEAP.report();
+/// assert_eq!((report.hits, report.arena, report.saved), (2, 2000, 1000));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PlannedHeap<H: GlobalAlloc, const N: usize, L = lock::Default> {
+    heap: H,
+    lock: L,
+    state: UnsafeCell<State<N>>,
+}
+
+// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others; what the
+// arena's pointer leads to is handed out block by block.
+unsafe impl<H: GlobalAlloc + Sync, const N: usize, L: Sync> Sync for PlannedHeap<H, N, L> {}
+// SAFETY: the arena is a block of the heap, which comes along.
+unsafe impl<H: GlobalAlloc + Send, const N: usize, L: Send> Send for PlannedHeap<H, N, L> {}
+
+impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
+    /// A heap without a plan; no iteration has begun.
+    pub const fn new(heap: H) -> Self {
+        let state = State {
+            plan: RecordedPlan::EMPTY,
+            base: ptr::null_mut(),
+            next: 0,
+            live: Live::new(),
+            recorder: Recorder::new(),
+            report: IterationReport {
+                requests: 0,
+                hits: 0,
+                bytes: 0,
+                planned_bytes: 0,
+                arena: 0,
+                lower_bound: 0,
+                saved: 0,
+            },
+            begun: false,
+        };
+        Self { heap, lock: L::INIT, state: UnsafeCell::new(state) }
+    }
+
+    /// The heap that serves what the plan does not.
+    pub fn heap(&self) -> &H {
+        &self.heap
+    }
+
+    /// An iteration begins: the first request of the plan is the next, and what is asked for is observed. O(1).
+    pub fn begin(&self) {
+        self.with(|state| {
+            state.next = 0;
+            state.recorder.clear();
+            state.report = IterationReport {
+                arena: state.report.arena,
+                lower_bound: state.report.lower_bound,
+                saved: state.report.saved,
+                ..IterationReport::default()
+            };
+            state.begun = true;
+        });
+    }
+
+    /// How the iteration went since it began. O(1).
+    pub fn report(&self) -> IterationReport {
+        self.with(|state| state.report)
+    }
+
+    /// Plans for the iteration that has just ended; if it made as many requests as the plan has, no place gets
+    /// smaller. O(n²) outside the lock, with about 350 bytes of stack for each of the `N`. What is allocated
+    /// before the next [`PlannedHeap::begin`] is not part of an iteration.
+    ///
+    /// # Errors
+    ///
+    /// If the plan cannot be made, or its memory cannot be had.
+    pub fn replan(&self) -> Result<(), ReplanError> {
+        let (recorder, old) = self.with(|state| {
+            state.begun = false;
+            (state.recorder.clone(), state.plan)
+        });
+        let plan = recorder.plan_with(Some(&old)).map_err(ReplanError::Plan)?;
+        self.load(&plan)
+    }
+
+    /// Serves from a plan that was recorded before, in another run perhaps.
+    ///
+    /// # Errors
+    ///
+    /// If a block of the old plan is live, or the memory for the new one cannot be had.
+    pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), ReplanError> {
+        let old = self.with(|state| match state.live.len() {
+            0 => Ok(state.take_arena()),
+            live => Err(ReplanError::Busy { live }),
+        })?;
+        if let Some((base, layout)) = old {
+            // SAFETY: the arena was allocated with this layout, and nothing lives in it.
+            unsafe { self.heap.dealloc(base, layout) };
+        }
+        let mut base = ptr::null_mut();
+        let layout = arena(plan);
+        if let Some(layout) = layout {
+            // SAFETY: the layout is not empty.
+            base = unsafe { self.heap.alloc(layout) };
+        }
+        let superfluous = self.with(|state| {
+            // Somebody else may have come first with another plan, of which blocks may be live.
+            if !state.base.is_null() {
+                return base;
+            }
+            state.base = base;
+            state.plan = if base.is_null() { RecordedPlan::EMPTY } else { *plan };
+            state.next = 0;
+            state.report.arena = state.plan.peak();
+            state.report.lower_bound = state.plan.lower_bound();
+            state.report.saved = state.plan.naive().saturating_sub(state.plan.peak());
+            ptr::null_mut()
+        });
+        match layout {
+            Some(layout) if !superfluous.is_null() => {
+                // SAFETY: it was allocated above with this layout, and is used by nobody.
+                unsafe { self.heap.dealloc(superfluous, layout) };
+                Err(ReplanError::Busy { live: 0 })
+            }
+            Some(layout) if base.is_null() => Err(ReplanError::OutOfMemory { requested: layout.size() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The plan that is in use.
+    pub fn plan(&self) -> RecordedPlan<N> {
+        self.with(|state| state.plan)
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State<N>) -> T) -> T {
+        // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not `Sync`), and no
+        // closure of this module calls back into it.
+        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+    }
+
+    /// As `alloc` and `alloc_zeroed`; `fall_back` asks the heap.
+    fn allocate(&self, layout: Layout, fall_back: impl FnOnce() -> *mut u8) -> (*mut u8, bool) {
+        let planned = self.with(|state| {
+            let block = state.serve(layout)?;
+            state.count(layout, block, true);
+            Some(block)
+        });
+        if let Some(block) = planned {
+            return (block, true);
+        }
+        let block = fall_back();
+        if !block.is_null() {
+            self.with(|state| state.count(layout, block, false));
+        }
+        (block, false)
+    }
+}
+
+// SAFETY: blocks of the heap are passed on. Blocks of the arena are places of the plan, aligned as it is and
+// within it; `is_free` keeps live ones apart, and the arena is given back only when none is live.
+unsafe impl<H: GlobalAlloc, const N: usize, L: Lock> GlobalAlloc for PlannedHeap<H, N, L> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        self.allocate(layout, || unsafe { self.heap.alloc(layout) }).0
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        let (block, planned) = self.allocate(layout, || unsafe { self.heap.alloc_zeroed(layout) });
+        if planned {
+            // SAFETY: a live block of that size.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let planned = self.with(|state| {
+            state.recorder.freed(block.addr());
+            let offset = state.offset(block)?;
+            let freed = state.live.remove(offset);
+            debug_assert!(freed.is_some(), "a block of the plan that is not live is freed");
+            Some(())
+        });
+        if planned.is_none() {
+            // SAFETY: a block that does not lie in the arena is one of the heap's.
+            unsafe { self.heap.dealloc(block, layout) };
+        }
+    }
+}
+
+impl<H: GlobalAlloc, const N: usize, L> Drop for PlannedHeap<H, N, L> {
+    fn drop(&mut self) {
+        if let Some((base, layout)) = self.state.get_mut().take_arena() {
+            // SAFETY: the arena was allocated with this layout; no block outlives its allocator.
+            unsafe { self.heap.dealloc(base, layout) };
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What an iteration asked for, and the plan for it.
+
+use super::live::Live;
+use crate::plan::buffer::Buffer;
+use crate::plan::check::check;
+use crate::plan::error::PlanError;
+use crate::plan::greedy::RULES;
+use crate::plan::order::Scratch;
+use crate::plan::search::search;
+
+/// The end of a lifetime that has not ended.
+const OPEN: u32 = u32::MAX;
+
+/// A request of an iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Request {
+    /// Bytes.
+    pub size: usize,
+    /// Alignment, in bytes.
+    pub align: usize,
+    /// Number of the event, among all requests and frees of the iteration, that it was.
+    pub start: u32,
+    /// Number of the event that freed it.
+    pub end: u32,
+}
+
+impl Request {
+    pub(super) const NONE: Self = Self { size: 0, align: 1, start: 0, end: 0 };
+}
+
+/// Observes the requests and frees of one iteration: the first `N`, in fixed memory.
+///
+/// ```
+/// use allotment::plan::Recorder;
+///
+/// let mut recorder = Recorder::<8>::new();
+/// recorder.allocated(0x1000, 100, 8);
+/// recorder.allocated(0x2000, 200, 8);
+/// recorder.freed(0x1000);
+/// recorder.allocated(0x3000, 80, 8);
+/// recorder.freed(0x2000);
+/// recorder.freed(0x3000);
+/// let plan = recorder.plan()?;
+/// assert_eq!((plan.len(), plan.peak(), plan.naive()), (3, 300, 384));
+/// # Ok::<(), allotment::plan::PlanError>(())
+/// ```
+#[derive(Clone)]
+pub struct Recorder<const N: usize> {
+    requests: [Request; N],
+    len: usize,
+    /// Requests that there was no room for.
+    lost: usize,
+    /// Number of the next event.
+    now: u32,
+    live: Live<N>,
+}
+
+impl<const N: usize> Default for Recorder<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize> Recorder<N> {
+    /// Nothing was observed yet.
+    pub const fn new() -> Self {
+        Self { requests: [Request::NONE; N], len: 0, lost: 0, now: 0, live: Live::new() }
+    }
+
+    /// Begins again: an iteration begins here. O(1).
+    pub fn clear(&mut self) {
+        (self.len, self.lost, self.now) = (0, 0, 0);
+        self.live.clear();
+    }
+
+    /// A block of `size` bytes at `address` was allocated. O(log n), and moves up to `N` words.
+    pub fn allocated(&mut self, address: usize, size: usize, align: usize) {
+        if self.len == N || self.now >= OPEN - 1 {
+            self.lost += 1;
+            return;
+        }
+        self.requests[self.len] = Request { size, align, start: self.now, end: OPEN };
+        self.live.insert(address, self.len);
+        self.len += 1;
+        self.now += 1;
+    }
+
+    /// The block at `address` was freed; one that is not known is older than the iteration. O(log n), and moves
+    /// up to `N` words.
+    pub fn freed(&mut self, address: usize) {
+        if let Some(request) = self.live.remove(address) {
+            self.requests[request].end = self.now;
+            self.now = (self.now + 1).min(OPEN - 1);
+        }
+    }
+
+    /// The requests so far; the end of one that is still live is [`u32::MAX`].
+    pub fn requests(&self) -> &[Request] {
+        &self.requests[..self.len]
+    }
+
+    /// Requests that came when there was no more room; the plan does not know them. O(1).
+    pub fn lost(&self) -> usize {
+        self.lost
+    }
+
+    /// Plans all requests that were freed again; what outlives the iteration is left to the heap. O(n²), with
+    /// about 250 bytes of stack for each of the `N`.
+    ///
+    /// # Errors
+    ///
+    /// If the sizes are too large to be added.
+    pub fn plan(&self) -> Result<RecordedPlan<N>, PlanError> {
+        self.plan_with(None)
+    }
+
+    /// As [`Recorder::plan`]; if there are as many requests in `old`, no place will be smaller than there.
+    pub(super) fn plan_with(&self, old: Option<&RecordedPlan<N>>) -> Result<RecordedPlan<N>, PlanError> {
+        let mut plan = RecordedPlan::EMPTY;
+        for request in self.requests() {
+            if request.end != OPEN {
+                plan.requests[plan.len] = *request;
+                plan.len += 1;
+            }
+        }
+        if let Some(old) = old.filter(|old| old.len == plan.len) {
+            for (new, old) in plan.requests[..plan.len].iter_mut().zip(&old.requests) {
+                new.size = new.size.max(old.size);
+                new.align = new.align.max(old.align);
+            }
+        }
+        plan.place()?;
+        Ok(plan)
+    }
+}
+
+/// A place for each of up to `N` requests of an iteration.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordedPlan<const N: usize> {
+    requests: [Request; N],
+    offsets: [usize; N],
+    len: usize,
+    peak: usize,
+    bound: usize,
+}
+
+impl<const N: usize> RecordedPlan<N> {
+    /// The plan for an iteration without requests.
+    pub const EMPTY: Self = Self { requests: [Request::NONE; N], offsets: [0; N], len: 0, peak: 0, bound: 0 };
+
+    /// Number of requests. O(1).
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no requests. O(1).
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that the plan needs. O(1).
+    pub const fn peak(&self) -> usize {
+        self.peak
+    }
+
+    /// Bytes that no plan can do without. O(1).
+    pub const fn lower_bound(&self) -> usize {
+        self.bound
+    }
+
+    /// Bytes that the requests would take if none shared memory. O(n).
+    pub fn naive(&self) -> usize {
+        self.requests().iter().map(|request| request.size.next_multiple_of(request.align)).sum()
+    }
+
+    /// The largest alignment. O(n).
+    pub fn align(&self) -> usize {
+        self.requests().iter().map(|request| request.align).max().unwrap_or(1)
+    }
+
+    /// The requests, in the order in which they came.
+    pub fn requests(&self) -> &[Request] {
+        &self.requests[..self.len]
+    }
+
+    /// Their offsets, in bytes.
+    pub fn offsets(&self) -> &[usize] {
+        &self.offsets[..self.len]
+    }
+
+    /// Finds the offsets.
+    fn place(&mut self) -> Result<(), PlanError> {
+        let n = self.len;
+        let mut buffers = [Buffer::new(0, 0..1); N];
+        for (buffer, request) in buffers.iter_mut().zip(self.requests()) {
+            *buffer = Buffer::new(request.size as u64, request.start.into()..request.end.into())
+                .align(request.align as u64);
+        }
+        let buffers = &buffers[..n];
+        check(buffers)?;
+        let (mut offsets, mut trial) = ([0; N], [0; N]);
+        let (mut order, mut list, mut temp) = ([0; N], [0; N], [0; N]);
+        let (mut keys, mut degree) = ([(0, 0); N], [0; N]);
+        let mut scratch = Scratch {
+            order: &mut order[..n],
+            keys: &mut keys[..n],
+            list: &mut list[..n],
+            temp: &mut temp[..n],
+            degree: &mut degree[..n],
+        };
+        let found = search(buffers, &RULES, &mut offsets[..n], &mut trial[..n], &mut scratch);
+        let peak = if n == 0 { 0 } else { found.peak };
+        self.peak = usize::try_from(peak)
+            .ok()
+            .filter(|&peak| peak <= isize::MAX as usize)
+            .ok_or(PlanError::TooLarge { buffer: n.saturating_sub(1) })?;
+        // No more than the peak, as are all offsets.
+        self.bound = found.bound as usize;
+        for (to, from) in self.offsets.iter_mut().zip(offsets) {
+            *to = from as usize;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! The best of several greedy plans.
+
+use super::bound::load_sorted;
+use super::buffer::Buffer;
+use super::greedy::{Rule, place};
+use super::order::{Scratch, degrees, sort_by_time};
+
+/// What a search found.
+#[derive(Clone, Copy)]
+pub(super) struct Found {
+    pub(super) peak: u64,
+    pub(super) bound: u64,
+    pub(super) rule: Rule,
+}
+
+/// Tries `rules`, of which there is one at least, on an instance that was checked, and leaves the best
+/// offsets in `offsets`. `trial` is room for others. O(n²) per rule for n buffers.
+pub(super) const fn search(
+    buffers: &[Buffer<'_>],
+    rules: &[Rule],
+    offsets: &mut [u64],
+    trial: &mut [u64],
+    scratch: &mut Scratch<'_>,
+) -> Found {
+    sort_by_time(buffers, scratch);
+    degrees(buffers, scratch);
+    let bound = load_sorted(buffers, scratch.order, scratch.list).bound;
+    let mut best = Found { peak: u64::MAX, bound, rule: rules[0] };
+    let mut r = 0;
+    while r < rules.len() && best.peak > bound {
+        if let Some(peak) = place(buffers, rules[r], false, best.peak, trial, scratch) {
+            (best.peak, best.rule) = (peak, rules[r]);
+            copy(trial, offsets);
+        }
+        r += 1;
+    }
+    // Hints cost nothing: of the plans that are as good, the one that follows the most.
+    let hints = hints(buffers);
+    let mut followed = hints_followed(buffers, offsets);
+    r = 0;
+    while r < rules.len() && hints > 0 && (followed < hints || best.peak > bound) {
+        if let Some(peak) = place(buffers, rules[r], true, best.peak.saturating_add(1), trial, scratch) {
+            let follows = hints_followed(buffers, trial);
+            if peak < best.peak || follows > followed {
+                (best.peak, best.rule, followed) = (peak, rules[r], follows);
+                copy(trial, offsets);
+            }
+        }
+        r += 1;
+    }
+    best
+}
+
+const fn hints(buffers: &[Buffer<'_>]) -> usize {
+    let mut count = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        count += buffers[i].hint.is_some() as usize;
+        i += 1;
+    }
+    count
+}
+
+const fn hints_followed(buffers: &[Buffer<'_>], offsets: &[u64]) -> usize {
+    let mut count = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        if let Some(hint) = buffers[i].hint {
+            count += (hint == offsets[i]) as usize;
+        }
+        i += 1;
+    }
+    count
+}
+
+/// `copy_from_slice` cannot be called in a `const` of Rust 1.85.
+const fn copy(from: &[u64], to: &mut [u64]) {
+    let mut i = 0;
+    while i < from.len() {
+        to[i] = from[i];
+        i += 1;
+    }
+}

@@ -1,0 +1,310 @@
+//! Several memories: fast ones that are small, and large ones that are slow.
+
+use super::buffer::Buffer;
+use super::check::{check, clash};
+use super::error::{PlanError, Violation};
+use super::greedy::{Fit, Kind, Rule, find, insert, prefer};
+use super::message;
+use super::order::{Order, Scratch, sort};
+
+/// A memory: on-chip RAM, external RAM, ...
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Tier {
+    /// Bytes.
+    pub capacity: u64,
+    /// What one access to one byte costs, in any unit.
+    pub cost: u64,
+}
+
+/// A tier for each of `N` buffers, and an offset in it.
+///
+/// ```
+/// use allotment::plan::{Buffer, Tier, TieredPlan, plan_tiers};
+///
+/// const TIERS: [Tier; 2] = [Tier { capacity: 4096, cost: 1 }, Tier { capacity: 1 << 20, cost: 8 }];
+/// const BUFFERS: [Buffer; 3] = [
+///     Buffer::new(4096, 0..4).accesses(1),
+///     Buffer::new(2048, 0..2).accesses(9),
+///     Buffer::new(4096, 2..4).accesses(9),
+/// ];
+/// const PLAN: TieredPlan<3, 2> = plan_tiers(&BUFFERS, &TIERS);
+/// assert_eq!([PLAN.tier(0), PLAN.tier(1), PLAN.tier(2)], [1, 0, 0]);
+/// assert_eq!([PLAN.peak(0), PLAN.peak(1)], [4096, 4096]);
+/// assert_eq!(PLAN.cost(), 4096 * 8 + 2048 * 9 + 4096 * 9);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TieredPlan<'a, const N: usize, const T: usize> {
+    buffers: &'a [Buffer<'a>; N],
+    tiers: &'a [Tier; T],
+    tier: [usize; N],
+    offsets: [u64; N],
+    cost: u128,
+}
+
+/// The orders that are tried.
+const RULES: [Rule; 6] = [
+    Rule::new(Order::Accesses, Order::Size, Fit::Best),
+    Rule::new(Order::Size, Order::Accesses, Fit::Best),
+    Rule::new(Order::Accesses, Order::Area, Fit::Best),
+    Rule::new(Order::Area, Order::Size, Fit::Best),
+    Rule::new(Order::Start, Order::Size, Fit::Best),
+    Rule::new(Order::Duration, Order::Size, Fit::Best),
+];
+
+/// Plans `buffers` in several `tiers`, in a `const`: what is wrong is an error of the compiler.
+///
+/// See [`try_plan_tiers`].
+///
+/// # Panics
+///
+/// If the buffers make no sense, or there is one for which no room is found.
+pub const fn plan_tiers<'a, const N: usize, const T: usize>(
+    buffers: &'a [Buffer<'a>; N],
+    tiers: &'a [Tier; T],
+) -> TieredPlan<'a, N, T> {
+    match try_plan_tiers(buffers, tiers) {
+        Ok(plan) => plan,
+        Err(error) => message::refuse(buffers, error),
+    }
+}
+
+/// Plans `buffers` in several `tiers`, as cheaply as it can: a buffer costs its size times its accesses times the
+/// cost of its tier. O(n²) for n buffers in a few orders; the cheapest plan is kept, and of these the one
+/// that needs least.
+///
+/// Buffers that are fixed or bound to a tier come first; each of the others goes to the cheapest tier that has
+/// a gap for it. A fixed offset is one in whatever tier the buffer gets. Buffers in different tiers share nothing.
+///
+/// # Errors
+///
+/// If the buffers make no sense, or in no order room is found for all; the buffer is that of the first order.
+pub const fn try_plan_tiers<'a, const N: usize, const T: usize>(
+    buffers: &'a [Buffer<'a>; N],
+    tiers: &'a [Tier; T],
+) -> Result<TieredPlan<'a, N, T>, PlanError> {
+    // Buffers may be fixed at one offset in two tiers, so that is not checked for all at once.
+    match check(buffers) {
+        Ok(()) | Err(PlanError::FixedOverlap { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let mut i = 0;
+    while i < N {
+        if let Some(tier) = buffers[i].tier {
+            if tier >= T || tiers[tier].capacity < buffers[i].size {
+                return Err(PlanError::Tier { buffer: i });
+            }
+        }
+        i += 1;
+    }
+    let mut best: Option<TieredPlan<'a, N, T>> = None;
+    let mut error = None;
+    let mut r = 0;
+    while r < RULES.len() {
+        match attempt(buffers, tiers, RULES[r]) {
+            Ok(plan) => {
+                let better = match &best {
+                    Some(best) => {
+                        plan.cost < best.cost || (plan.cost == best.cost && plan.total() < best.total())
+                    }
+                    None => true,
+                };
+                best = if better { Some(plan) } else { best };
+            }
+            Err(reason) if error.is_none() => error = Some(reason),
+            Err(_) => {}
+        }
+        r += 1;
+    }
+    match (best, error) {
+        (Some(plan), _) => Ok(plan),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(PlanError::NoRule),
+    }
+}
+
+const fn attempt<'a, const N: usize, const T: usize>(
+    buffers: &'a [Buffer<'a>; N],
+    tiers: &'a [Tier; T],
+    rule: Rule,
+) -> Result<TieredPlan<'a, N, T>, PlanError> {
+    let kind = Kind::of(buffers);
+    let (mut order, mut keys, mut temp) = ([0; N], [(0, 0); N], [0; N]);
+    let mut scratch =
+        Scratch { order: &mut order, keys: &mut keys, list: &mut [], temp: &mut temp, degree: &mut [0; N] };
+    sort(buffers, rule.order, rule.then, &mut scratch);
+    let cheapest = by_cost(tiers);
+    let mut plan = TieredPlan { buffers, tiers, tier: [T; N], offsets: [0; N], cost: 0 };
+    // What lies in each tier, by its offset.
+    let mut lists = [[0; N]; T];
+    let mut lengths = [0; T];
+    let mut peaks = [0; T];
+    // Those that have no choice come first: fixed, then bound to a tier, then all others.
+    let mut pass = 0;
+    while pass < 3 {
+        let mut k = 0;
+        while k < N {
+            let i = order[k];
+            k += 1;
+            let b = &buffers[i];
+            let turn = if b.fixed.is_some() { 0 } else { 2 - b.tier.is_some() as usize };
+            if turn != pass {
+                continue;
+            }
+            let mut c = 0;
+            while c < T && plan.tier[i] == T {
+                let t = cheapest[c];
+                c += 1;
+                if let Some(bound) = b.tier {
+                    if bound != t {
+                        continue;
+                    }
+                }
+                let (placed, _) = lists[t].split_at(lengths[t]);
+                let offset = match b.fixed {
+                    Some(offset) if is_free(buffers, i, offset, &plan.offsets, placed) => offset,
+                    Some(_) => continue,
+                    None => {
+                        let found = find(buffers, kind, true, i, &plan.offsets, placed);
+                        prefer(buffers, true, peaks[t], i, found, &plan.offsets, placed)
+                    }
+                };
+                let end = offset + b.size;
+                if end <= tiers[t].capacity {
+                    peaks[t] = if end > peaks[t] { end } else { peaks[t] };
+                    plan.tier[i] = t;
+                    plan.offsets[i] = offset;
+                    insert(lengths[t], i, &plan.offsets, &mut lists[t]);
+                    lengths[t] += 1;
+                }
+            }
+            if plan.tier[i] == T {
+                return Err(PlanError::NoRoom { buffer: i });
+            }
+            plan.cost = plan.cost.saturating_add(cost(b, &tiers[plan.tier[i]]));
+        }
+        pass += 1;
+    }
+    Ok(plan)
+}
+
+/// What a buffer costs in a tier.
+const fn cost(b: &Buffer<'_>, tier: &Tier) -> u128 {
+    (b.size as u128 * b.accesses as u128).saturating_mul(tier.cost as u128)
+}
+
+/// The tiers, the cheapest first, equals as they stand.
+const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
+    let mut order = [0; T];
+    let mut i = 0;
+    while i < T {
+        let mut k = i;
+        while k > 0 && tiers[order[k - 1]].cost > tiers[i].cost {
+            order[k] = order[k - 1];
+            k -= 1;
+        }
+        order[k] = i;
+        i += 1;
+    }
+    order
+}
+
+const fn is_free(buffers: &[Buffer<'_>], i: usize, offset: u64, offsets: &[u64], placed: &[usize]) -> bool {
+    let mut k = 0;
+    while k < placed.len() {
+        if clash(buffers, i, offset, placed[k], offsets[placed[k]]) {
+            return false;
+        }
+        k += 1;
+    }
+    true
+}
+
+impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
+    /// The tier of buffer `i`. O(1).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such buffer.
+    pub const fn tier(&self, i: usize) -> usize {
+        self.tier[i]
+    }
+
+    /// Offset of buffer `i` in its tier, in bytes. O(1).
+    ///
+    /// # Panics
+    ///
+    /// If there is no such buffer.
+    pub const fn offset(&self, i: usize) -> u64 {
+        self.offsets[i]
+    }
+
+    /// Bytes needed of tier `t`. O(n).
+    pub const fn peak(&self, t: usize) -> u64 {
+        let mut peak = 0;
+        let mut i = 0;
+        while i < N {
+            let end = self.offsets[i] + self.buffers[i].size;
+            if self.tier[i] == t && end > peak {
+                peak = end;
+            }
+            i += 1;
+        }
+        peak
+    }
+
+    /// What all accesses cost: sizes times accesses times costs. O(1).
+    pub const fn cost(&self) -> u128 {
+        self.cost
+    }
+
+    /// Bytes needed of all tiers. O(n) for each.
+    const fn total(&self) -> u128 {
+        let mut total: u128 = 0;
+        let mut t = 0;
+        while t < T {
+            total += self.peak(t) as u128;
+            t += 1;
+        }
+        total
+    }
+
+    /// Checks every buffer and every pair. O(n²).
+    ///
+    /// # Errors
+    ///
+    /// The first violation found; there is none, so this is for tests and for those who want to see it.
+    pub const fn validate(&self) -> Result<(), Violation> {
+        let mut i = 0;
+        while i < N {
+            let (b, offset) = (&self.buffers[i], self.offsets[i]);
+            if offset % b.align != 0 {
+                return Err(Violation::Misaligned { buffer: i });
+            }
+            let bound = match b.tier {
+                Some(tier) => tier,
+                None => self.tier[i],
+            };
+            let fixed = match b.fixed {
+                Some(fixed) => fixed,
+                None => offset,
+            };
+            if bound != self.tier[i] || fixed != offset {
+                return Err(Violation::Moved { buffer: i });
+            }
+            match offset.checked_add(b.size) {
+                Some(end) if bound < T && end <= self.tiers[bound].capacity => {}
+                _ => return Err(Violation::Beyond { buffer: i }),
+            }
+            let mut j = 0;
+            while j < i {
+                if self.tier[j] == bound && clash(self.buffers, i, offset, j, self.offsets[j]) {
+                    return Err(Violation::Overlap { first: j, second: i });
+                }
+                j += 1;
+            }
+            i += 1;
+        }
+        Ok(())
+    }
+}
