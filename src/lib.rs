@@ -32,6 +32,7 @@
 //!   operating system.
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `defmt`: `defmt::Format` for all value types.
 
 #![cfg_attr(not(test), no_std)]
@@ -46,13 +47,17 @@ mod allocator;
 pub mod arena;
 mod heap;
 pub mod lock;
+mod memory;
 pub mod meta;
 pub mod observe;
 pub mod placement;
+#[cfg(feature = "pressure")]
+pub mod pressure;
 pub mod region;
 pub mod units;
 
 pub use heap::{Heap, OutOfMemory};
+pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;
 #[cfg(feature = "buddy-system")]
