@@ -7,6 +7,7 @@ use crate::observe::Statistics;
 use crate::placement::Placement;
 #[cfg(feature = "pressure")]
 use crate::pressure::{Critical, PressureHeap};
+use crate::zones::{Wanting, Zone};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
@@ -14,6 +15,8 @@ use core::ptr::NonNull;
 macro_rules! allocator {
     ($module:path) => {
         allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
+        allocator!($module; Zone<'_>;);
+        allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
         #[cfg(feature = "pressure")]
         allocator!($module; PressureHeap<P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
         #[cfg(feature = "pressure")]

@@ -9,7 +9,7 @@
 //! | placement | which free block serves a request? | [`placement`] |
 //! | lock | who may call at once? | [`lock`] |
 //!
-//! [`Heap`] puts them together; [`heap!`] makes one that is ready without a call:
+//! [`Heap`] puts them together, and [`zones`] several heaps; [`heap!`] makes one that is ready without a call:
 //!
 //! ```
 //! use allotment::{Heap, heap};
@@ -55,6 +55,7 @@ pub mod placement;
 pub mod pressure;
 pub mod region;
 pub mod units;
+pub mod zones;
 
 pub use heap::{Heap, OutOfMemory};
 pub use memory::Memory;
