@@ -45,6 +45,7 @@ extern crate alloc;
 mod allocator;
 #[doc(hidden)]
 pub mod arena;
+pub mod bounds;
 mod heap;
 pub mod lock;
 mod memory;
