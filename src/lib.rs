@@ -40,6 +40,8 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
+#[cfg(all(feature = "std", not(test)))]
+extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 mod allocator;
@@ -51,6 +53,8 @@ pub mod lock;
 mod memory;
 pub mod meta;
 pub mod observe;
+#[cfg(feature = "std")]
+pub mod os;
 pub mod placement;
 #[cfg(feature = "pressure")]
 pub mod pressure;

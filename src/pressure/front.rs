@@ -145,7 +145,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     /// Takes note of how short memory is outside of the heap, for the operating system, say (see
-    /// [`os::pressure`](crate::os::pressure) for Linux). It counts as the heap's own from now on,
+    /// `os::pressure` for Linux). It counts as the heap's own from now on,
     /// with the same transitions, as long as it is worse.
     pub fn set_outside_pressure(&self, pressure: Pressure) {
         self.ready(|state| {

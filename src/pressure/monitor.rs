@@ -169,7 +169,7 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         self.counters.resized(old, new);
     }
 
-    /// An attempt only: [`Monitor::gave_up`] counts what has failed for good.
+    // An attempt only: `gave_up` counts what has failed for good.
     fn failed(&mut self, _: usize) {}
 
     fn grown(&mut self, size: usize) {
