@@ -1,5 +1,5 @@
 //! Pressure and recovery: watermarks, reclaim hooks, headroom, saving, and what they do together.
-#![cfg(feature = "pressure")]
+#![cfg(all(feature = "pressure", feature = "spin"))]
 
 #[path = "../shadow/mod.rs"]
 mod shadow;
