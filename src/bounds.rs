@@ -306,6 +306,15 @@ mod tests {
         }
     }
 
+    /// What `tests/bounds.rs` shows to be reached: pins of one granule with gaps of one granule keep two out.
+    #[test]
+    fn the_count_is_exact() {
+        for live in 2..50 {
+            assert_eq!(Demand { live, least: 1, most: 2 }.counted(2, 2), 2 * live - 2);
+        }
+        assert_eq!(Demand { live: 100, least: 7, most: 30 }.counted(30, 32), 70 + 11 * 31 + 1);
+    }
+
     /// The closed form against all lengths of a request.
     #[test]
     fn the_count_of_best_fit_is_the_worst_of_all_lengths() {

@@ -301,6 +301,33 @@ fn resizing_needs_its_own_bound() {
     }
 }
 
+/// For blocks of one and two granules the count is exact: with one granule less a program defeats the heap.
+#[test]
+fn the_count_is_reached() {
+    fn withstands<P: Subject + Space>(len: usize, live: usize) -> bool {
+        let unit = granule::<P>();
+        let mut program = Program::<P>::with_granules(len, live * unit);
+        program.allocate(unit);
+        program.allocate(2 * unit);
+        // Pins with a gap of one granule behind each of them, and before the first.
+        program.free(program.places()[0].0);
+        for pin in 0..live - 2 {
+            if pin + 1 < live - 2 {
+                program.allocate(2 * unit);
+            }
+            program.shrink(program.places()[pin].0, unit);
+        }
+        !program.failed && program.allocate(2 * unit)
+    }
+    for live in [3, 10, 100] {
+        for (less, expected) in [(2, true), (3, false)] {
+            assert_eq!(withstands::<BestFit>(2 * live - less, live), expected, "best fit, {live}");
+            assert_eq!(withstands::<Tlsf>(2 * live - less, live), expected, "tlsf, {live}");
+            assert_eq!(withstands::<FirstFit>(2 * live - less, live), expected, "first fit, {live}");
+        }
+    }
+}
+
 /// The sizes are constants, and a static heap has one.
 #[test]
 fn a_static_heap_of_a_proven_size() {

@@ -52,3 +52,34 @@ impl<const SPANS: usize> Table<SPANS> {
         self.count += 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::without_provenance_mut;
+
+    fn at(address: usize) -> NonNull<u8> {
+        NonNull::new(without_provenance_mut(address)).unwrap()
+    }
+
+    /// Regions in any order, with borders that touch and gaps between.
+    #[test]
+    fn every_address_is_found_where_it_is() {
+        let regions =
+            [(0x5000, 0x100, 2), (0x1000, 0x10, 0), (0x1010, 0x20, 1), (0x9000, 1, 0), (0x3000, 0x800, 3)];
+        let mut table = Table::<5>::EMPTY;
+        assert_eq!(table.find(at(0x1000)), None);
+        for (start, size, zone) in regions {
+            table.enter(Region::new(at(start), size), zone);
+        }
+        for address in 0xff0..0x9010 {
+            let holds =
+                |&&(start, size, _): &&(usize, usize, usize)| (start..start + size).contains(&address);
+            let expected = regions.iter().find(holds).map(|region| region.2);
+            assert_eq!(table.find(at(address)), expected, "{address:#x}");
+        }
+        // What exceeds the table is left out, and what is in it stays.
+        table.enter(Region::new(at(0x100), 0x100), 4);
+        assert_eq!((table.find(at(0x100)), table.find(at(0x5000))), (None, Some(2)));
+    }
+}
