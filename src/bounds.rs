@@ -60,10 +60,13 @@ impl Demand {
         let granule = M::GRANULE as u128;
         let min_block = if min_block == 0 { 1 } else { min_block as u128 };
         let live = max_live as u128;
-        // A block loses up to `granule - 1` bytes to rounding, and there are at most `live / min_block`.
-        let rounded = (live + live / min_block * (granule - 1)) / granule;
-        let least = min_block.div_ceil(granule);
-        let most = (max_block as u128).div_ceil(granule);
+        // No block has less than a unit. Where none is smaller, rounding up to granules is all that is lost.
+        let unit = M::UNIT as u128;
+        let lost = if min_block >= unit * granule { granule } else { unit * granule } - 1;
+        // A block loses up to `lost` bytes, and there are at most `live / min_block`.
+        let rounded = (live + live / min_block * lost) / granule;
+        let least = max(min_block.div_ceil(granule), unit);
+        let most = max((max_block as u128).div_ceil(granule), unit);
         Self { live: if rounded > most { rounded } else { most }, least, most }
     }
 
@@ -84,9 +87,9 @@ const fn arena<M: Meta>(len: u128) -> usize {
     if len > (usize::MAX / 2 / M::GRANULE) as u128 {
         return usize::MAX;
     }
-    // At either end up to a granule, or a word of edge bits, is lost to alignment.
-    let ends = if M::EDGE_BITS || M::GRANULE > 1 { M::GRANULE + size_of::<usize>() } else { 0 };
-    region_size::<M>(len as usize).saturating_add(ends)
+    // At either end up to a unit, or a word of edge bits, is lost to alignment.
+    let ends = M::UNIT * M::GRANULE + size_of::<usize>();
+    region_size::<M>((len as usize).next_multiple_of(M::UNIT)).saturating_add(ends)
 }
 
 const fn max(a: u128, b: u128) -> u128 {
@@ -359,6 +362,6 @@ mod tests {
     fn what_is_too_large_saturates() {
         assert_eq!(<BestFit>::worst_case_arena(usize::MAX, 1, usize::MAX / 2), usize::MAX);
         assert_eq!(<Tlsf>::worst_case_arena(usize::MAX, 1, usize::MAX / 2), usize::MAX);
-        assert!(<FirstFit>::worst_case_arena(1 << 20, 8, 1 << 16) < 40 << 20);
+        assert!(<FirstFit>::worst_case_arena(1 << 20, 16, 1 << 16) < 40 << 20);
     }
 }

@@ -4,7 +4,7 @@ use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
 use crate::meta::{FreeError, Meta};
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::{Bump, Grant, Placement, Tlsf};
+use crate::placement::{Bump, Placement, Tlsf};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -76,11 +76,24 @@ pub(crate) struct State<P, S> {
 
 impl<P: Placement, S: Statistics> State<P, S> {
     #[inline(always)]
-    pub(crate) fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+    fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        match self.placement.allocate_quick(layout) {
+            Some(grant) => {
+                self.statistics.allocated(grant.size);
+                Some(grant.start)
+            }
+            None => self.allocate_otherwise(layout),
+        }
+    }
+
+    /// As [`Self::allocate`], with all that the placement and the heap have.
+    #[cold]
+    #[inline(never)]
+    fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         loop {
             if let Some(grant) = self.placement.allocate(layout) {
                 self.statistics.allocated(grant.size);
-                return Some(grant);
+                return Some(grant.start);
             }
             // Nothing fits, but there may be memory that has not been claimed yet.
             if !self.settle() {
@@ -259,7 +272,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// [`OutOfMemory`] with the figures that tell why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.with(|state| match state.allocate(layout) {
-            Some(grant) => Ok(grant.start),
+            Some(start) => Ok(start),
             None => Err(state.out_of_memory(layout)),
         })
     }
@@ -362,7 +375,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Frees a block that the caller vouches for; what is wrong all the same is reported.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
         let freed = self.with(|state| {
             // SAFETY: passed on.
@@ -449,10 +462,7 @@ pub(crate) fn misuse(error: FreeError) {
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.with(|state| match state.allocate(layout) {
-            Some(grant) => grant.start.as_ptr(),
-            None => ptr::null_mut(),
-        })
+        self.with(|state| state.allocate(layout)).map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     #[inline]

@@ -70,5 +70,5 @@ pub use observe::Stats;
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
-pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tlsf};
+pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tiered, Tlsf};
 pub use region::{Region, RegionError};

@@ -149,8 +149,10 @@ pub struct Record {
     pub(crate) first: usize,
     /// Number of granules.
     pub(crate) len: usize,
-    /// Granules from this index on were never handed out and are still zero. `Bump`'s top.
+    /// Granules from this index up to `roof` were never handed out and are still zero.
     pub(crate) mark: usize,
+    /// See `mark`.
+    pub(crate) roof: usize,
     /// Where the word of edge bits that holds bit 0 would be; null if none are kept.
     pub(crate) edges: *mut usize,
     /// The memory as it was claimed: address and size.
@@ -163,6 +165,7 @@ impl Record {
         first: 0,
         len: 0,
         mark: 0,
+        roof: 0,
         edges: ptr::null_mut(),
         raw: (ptr::null_mut(), 0),
     };
@@ -199,6 +202,10 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     count: usize,
     table: [Record; R],
 }
+
+/// Zeroed memory of fewer granules than this is not worth knowing of. Placements rely on it: no free
+/// block that is shorter has any.
+pub const BRIEF: usize = 32;
 
 /// Index spaces up to this size are packed.
 const NARROW: usize = u16::MAX as usize;
@@ -254,14 +261,22 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         unsafe { self.table.get_unchecked(slot) }
     }
 
-    /// Notes that granules up to `end` (exclusive) have been handed out from the region of `index`.
+    /// Notes that the granules from `index` up to `end` have been handed out. What is handed out from
+    /// the middle of the zeroed ones leaves those below it.
     #[inline(always)]
     pub(crate) fn touch(&mut self, index: usize, end: usize) {
         let slot = self.slot_of(index);
         // SAFETY: `slot_of` returns 0 or a position in the table.
         let record = unsafe { self.table.get_unchecked_mut(slot) };
-        if end > record.mark {
-            record.mark = end;
+        if index < record.roof && end > record.mark {
+            if index <= record.mark {
+                record.mark = end;
+            } else {
+                record.roof = index;
+            }
+            if record.mark + BRIEF > record.roof {
+                record.mark = record.roof;
+            }
         }
     }
 
@@ -295,26 +310,27 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Enters a region of `len` granules at `start` (aligned to a granule) and returns its slot.
     ///
-    /// The first index is one above a multiple of `spacing`, so that a table of bits per granule has
-    /// a bit in front of the first; one index after the last stays free as well.
+    /// The first index is `guard` above a multiple of `spacing`, so that a table of bits has one in
+    /// front of the first; `guard` indices after the last stay free as well.
     pub(crate) fn insert(
         &mut self,
         raw: Region,
         start: *mut u8,
         len: usize,
-        spacing: usize,
+        (spacing, guard): (usize, usize),
         limit: usize,
     ) -> Result<usize, RegionError> {
         self.admissible(raw)?;
-        let place = self.free_place(len + 2, spacing, limit).ok_or(RegionError::IndexSpace)?;
-        let first = place + 1;
+        let place = self.free_place(len, (spacing, guard), limit).ok_or(RegionError::IndexSpace)?;
+        let first = place + guard;
         let slot = self.count;
         self.count += 1;
         *self.record_mut(slot) = Record {
             base: start.wrapping_sub(first << Self::SHIFT),
             first,
             len,
-            mark: if raw.zeroed { first } else { first + len },
+            mark: if raw.zeroed && len >= BRIEF { first } else { first + len },
+            roof: first + len,
             edges: ptr::null_mut(),
             raw: (raw.start.as_ptr(), raw.size),
         };
@@ -332,11 +348,13 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         if self.records().iter().any(overlaps) { Err(RegionError::Overlap) } else { Ok(()) }
     }
 
-    /// A multiple of `spacing` with `room` free indices behind it, none of them above `limit`.
+    /// A multiple of `spacing` with free indices behind it for `len` granules and a guard on each side,
+    /// none of them above `limit`.
     ///
     /// In a wide space the middle of the largest gap is taken where it fits, so that both neighbours
     /// can be extended later. A narrow one is packed, lest small regions keep a large one out.
-    fn free_place(&self, room: usize, spacing: usize, limit: usize) -> Option<usize> {
+    fn free_place(&self, len: usize, (spacing, guard): (usize, usize), limit: usize) -> Option<usize> {
+        let room = len + 2 * guard;
         if R == 1 {
             return (room <= limit + 1).then_some(0);
         }
@@ -347,12 +365,12 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             let end = self
                 .records()
                 .iter()
-                .map(|record| record.first - 1)
+                .map(|record| record.first - guard)
                 .filter(|&other| other >= start)
                 .min()
                 .unwrap_or(limit + 1);
             let gap = end.saturating_sub(start);
-            let inside = self.records().iter().any(|record| record.contains(start.max(1)));
+            let inside = self.records().iter().any(|record| record.contains(start.max(guard)));
             if !inside && gap >= room && best.is_none_or(|(_, size)| gap > size) {
                 best = Some((start, gap));
             }
@@ -365,16 +383,16 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Granules that the region in `slot` may have at most before it meets its neighbour in the
     /// index space or `limit`.
-    pub(crate) fn room(&self, slot: usize, limit: usize) -> usize {
+    pub(crate) fn room(&self, slot: usize, guard: usize, limit: usize) -> usize {
         let record = self.record(slot);
         let end = self
             .records()
             .iter()
-            .map(|other| other.first - 1)
+            .map(|other| other.first - guard)
             .filter(|&other| other > record.first)
             .min()
             .unwrap_or(limit + 1);
-        end - record.first - 1
+        end - record.first - guard
     }
 
     /// Slot of the region whose claimed memory starts at `start`.
@@ -419,7 +437,7 @@ mod tests {
         limit: usize,
     ) -> Result<usize, RegionError> {
         let raw = region(start, len * 8);
-        regions.insert(raw, raw.start.as_ptr(), len, 64, limit)
+        regions.insert(raw, raw.start.as_ptr(), len, (64, 1), limit)
     }
 
     #[test]
@@ -474,12 +492,12 @@ mod tests {
         for (limit, roomy) in [(65535, false), (1 << 31, true)] {
             let mut regions = Regions::<2, 8>::EMPTY;
             enter(&mut regions, 0x1000, 100, limit).unwrap();
-            assert_eq!(regions.room(0, limit), limit - 1);
+            assert_eq!(regions.room(0, 1, limit), limit - 1);
             enter(&mut regions, 0x10_0000, 100, limit).unwrap();
             let next = regions.records()[1].first;
-            assert_eq!(regions.room(0, limit), next - 1 - 2);
-            assert_eq!(regions.room(1, limit), limit - next);
-            assert_eq!(regions.room(0, limit) > 1 << 30, roomy);
+            assert_eq!(regions.room(0, 1, limit), next - 1 - 2);
+            assert_eq!(regions.room(1, 1, limit), limit - next);
+            assert_eq!(regions.room(0, 1, limit) > 1 << 30, roomy);
         }
     }
 }

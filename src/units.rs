@@ -72,7 +72,11 @@ pub const fn align_up(value: usize, align: usize) -> Option<usize> {
 #[inline(always)]
 pub const fn class_of<const SL: usize>(len: usize) -> usize {
     const { assert!(SL.is_power_of_two(), "SL must be a power of two") }
-    let shift = (len | SL).ilog2() - SL.ilog2();
+    // The common case, and the expensive one where the target has no instruction for logarithms.
+    if len < 2 * SL {
+        return len;
+    }
+    let shift = len.ilog2() - SL.ilog2();
     ((shift as usize) << SL.ilog2()) + (len >> shift)
 }
 
@@ -87,10 +91,10 @@ pub const fn class_start<const SL: usize>(class: usize) -> usize {
     }
 }
 
-/// Rows of `SL` classes that a table needs to serve blocks of up to `len` granules. O(1).
+/// Rows of four powers of two, `4 * SL` classes, that a table needs for blocks of up to `len` granules. O(1).
 #[inline]
 pub const fn class_rows<const SL: usize>(len: usize) -> usize {
-    class_of::<SL>(len) / SL + 1
+    class_of::<SL>(len) / (4 * SL) + 1
 }
 
 #[cfg(test)]
@@ -115,7 +119,7 @@ mod tests {
             assert_eq!(class_of::<SL>(start - 1), class - 1);
             let width = class_start::<SL>(class + 1) - start;
             assert!(width * SL <= start, "a class is at most 1/SL wide");
-            assert!(class < class_rows::<SL>(start) * SL);
+            assert!(class < class_rows::<SL>(start) * 4 * SL);
         }
     }
 

@@ -7,27 +7,30 @@ use core::marker::PhantomData;
 use core::mem::size_of;
 use core::ptr;
 
-/// Links and sizes stored in the free blocks, plus one *edge bit* per granule.
+/// Links and sizes stored in the free blocks, plus *edge bits*.
 ///
 /// ```text
-///  a free block        | next | prev | len | ............ | len |     words of type I
-///  one granule of it   | next*| prev*|                                with I = u32, 8-byte granules
-///  an allocated block  | the user's bytes, all of them           |
+///  a free block        | len | next | prev | ......... | len |     words of type I
+///  one of one granule  | len | len |                               where that is less than four words
+///  an allocated block  | the user's bytes, all of them       |
 ///
 ///  edge bits           guard 0 | 1 0 0 0 1 | 0 0 0 0 0 | 1 0 0 1 | 0 0 ... | guard 0
 ///                                a free 5    allocated   a free 4
 /// ```
 ///
-/// An allocated block has no header, since its owner knows its layout. The bits of the first and the
-/// last granule of every free block are set and no others, so both neighbours of a block are found
-/// by looking at two bits. They are kept at the end of each region: 1 bit per granule, which is 1.6 %
-/// at 8 bytes and 0.8 % at 16.
+/// An allocated block has no header, since its owner knows its layout. A *unit* is the least that an
+/// allocated block takes: four words, or a granule where that is more (so 16 bytes with `u32`, 8 with
+/// `u16`). Each unit of the region has a bit, which is set where the first or the last granule of a
+/// free block lies in it. That one bit answers both questions that a block's owner can ask: since the
+/// block that is freed and any allocated neighbour fill a unit each, a set bit in the unit of the
+/// granule next to the block can come from that granule's own block only, and so says whether *it* is
+/// free. The bits are kept at the end of each region: one per 16 bytes of it with `u32`, 0.8 %.
 ///
-/// `I` is the width of the links: with `u16` a heap has at most 65,534 granules (512 KiB of 8
-/// bytes) and a free block fits in 8 bytes. With `u32` it takes 16 bytes; a block of a single 8-byte
-/// granule has no room for its length then, so the top bit of both links says "one granule" (`*`
-/// above), and a heap has at most 2^31 - 2 granules (16 GiB of 8 bytes; 64 GiB of 16, where this is
-/// not needed).
+/// Lengths are counted in granules all the same: of 8-byte granules, a block of 24 bytes takes three. A rest of a
+/// single granule, too small for links, is in no list; it is found again by its neighbours.
+///
+/// `I` is the width of the links: with `u16` a heap has at most 65,533 granules (512 KiB of 8
+/// bytes), with `u32` 2^32 - 3 (32 GiB of 8 bytes, 64 GiB of 16).
 ///
 /// `REGIONS` is how many regions the heap can have; with one, look-ups of the region compile away.
 pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS> {
@@ -50,68 +53,73 @@ struct View<I, const G: usize> {
 }
 
 impl<I: Index, const G: usize> View<I, G> {
+    /// Granules of a unit.
+    const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
+
     /// Word number `word` of granule `offset`.
     #[inline(always)]
     fn word(&self, offset: usize, word: usize) -> *mut I {
         self.base.wrapping_add(offset * G).cast::<I>().wrapping_add(word)
     }
 
-    /// The last word of granule `offset`.
+    /// The last word in front of granule `end`.
     #[inline(always)]
-    fn tail(&self, offset: usize) -> *mut I {
-        self.word(offset, G / size_of::<I>() - 1)
+    fn tail(&self, end: usize) -> *mut I {
+        self.base.wrapping_add(end * G).cast::<I>().wrapping_sub(1)
+    }
+
+    /// The word with the bit of granule `offset`'s unit, and the bit.
+    #[inline(always)]
+    fn edge(&self, offset: usize) -> (*mut usize, usize) {
+        let unit = offset / Self::UNIT;
+        (self.edges.wrapping_add(unit / WORD_BITS), 1 << (unit % WORD_BITS))
     }
 
     #[inline(always)]
     unsafe fn is_edge(&self, offset: usize) -> bool {
+        let unit = offset / Self::UNIT;
         // SAFETY: the bits of a region cover its granules and one guard on each side, and the
         // caller passes an index among them.
-        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) & (1 << (offset % WORD_BITS)) != 0 }
+        unsafe { *self.edges.wrapping_add(unit / WORD_BITS) >> (unit % WORD_BITS) & 1 != 0 }
     }
 
     #[inline(always)]
     unsafe fn set_edge(&self, offset: usize) {
+        let (word, bit) = self.edge(offset);
         // SAFETY: as in `is_edge`; the bits belong to the metadata alone.
-        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) |= 1 << (offset % WORD_BITS) }
+        unsafe { *word |= bit }
     }
 
     #[inline(always)]
     unsafe fn clear_edge(&self, offset: usize) {
+        let (word, bit) = self.edge(offset);
         // SAFETY: as in `is_edge`; the bits belong to the metadata alone.
-        unsafe { *self.edges.wrapping_add(offset / WORD_BITS) &= !(1 << (offset % WORD_BITS)) }
+        unsafe { *word &= !bit }
     }
 
-    /// Writes the lengths of a free block of `len` granules at `offset`; the links come later.
+    /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
     #[inline(always)]
-    unsafe fn write_len(&self, offset: usize, len: usize, tag: usize) {
+    unsafe fn write_len(&self, offset: usize, len: usize) {
         // SAFETY: the granules belong to a free block of the metadata, whose memory is ours to
         // write; the claimed region is aligned to a granule, which is aligned for `I`.
         unsafe {
-            if G < 4 * size_of::<I>() {
-                // A stale tag from an earlier life of this granule must not be seen.
-                *self.word(offset, 0) = I::new(tag);
-                if tag != 0 {
-                    *self.word(offset, 1) = I::new(tag);
-                    return;
-                }
-            }
-            *self.word(offset, 2) = I::new(len);
-            *self.tail(offset + len - 1) = I::new(len);
+            *self.word(offset, 0) = I::new(len);
+            *self.tail(offset + len) = I::new(len);
         }
     }
 }
 
 impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
-    /// Whether a granule is too small for four words, so that one-granule blocks are tagged.
-    const SLIVERS: bool = G < 4 * size_of::<I>();
-    /// The tag of a one-granule block, in both of its links.
-    const TAG: usize = if Self::SLIVERS { (I::MAX >> 1) + 1 } else { 0 };
     const SHIFT: u32 = {
-        assert!(G >= 2 * size_of::<I>(), "a granule must hold two links: choose a narrower index");
+        assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
         Regions::<R, G>::SHIFT
     };
-    /// The highest index that fits a link beside the tag.
-    const LIMIT: usize = addressable::<G>(if Self::SLIVERS { I::MAX >> 1 } else { I::MAX });
+    /// Granules of a unit.
+    const UNIT: usize = View::<I, G>::UNIT;
+    /// Granules that a word of edge bits covers.
+    const SPAN: usize = WORD_BITS * Self::UNIT;
+    /// The highest index that fits a link.
+    const LIMIT: usize = addressable::<G>(I::MAX);
 
     /// The region of granule `offset`, looked up once for all that is done there.
     #[inline(always)]
@@ -120,36 +128,33 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
         View { base: record.base, edges: record.edges, index: PhantomData }
     }
 
-    /// The tag of the links of a block of `len` granules.
-    #[inline(always)]
-    fn tag(len: usize) -> usize {
-        if Self::SLIVERS && len == 1 { Self::TAG } else { 0 }
-    }
-
     /// Words of edge bits for `len` granules and a guard on each side.
     const fn edge_words(len: usize) -> usize {
-        (len + 2).div_ceil(WORD_BITS)
+        (len / Self::UNIT + 2).div_ceil(WORD_BITS)
     }
 
-    /// Granules for which `bytes` bytes have room, edge bits included.
+    /// Granules for which `bytes` bytes have room, edge bits included; whole units.
     const fn capacity(bytes: usize, edges: bool) -> usize {
         if !edges {
             return bytes / G;
         }
-        // The guards take bits but no granules, hence the two granules that are added first.
+        let unit = Self::UNIT * G;
+        // The guards take bits but no granules, hence the two units that are added first.
         let word = size_of::<usize>();
-        let bytes = bytes.saturating_add(2 * G);
-        let group = WORD_BITS * G + word;
-        let rest = (bytes % group).saturating_sub(word) / G;
-        (bytes / group * WORD_BITS + rest).saturating_sub(2)
+        let bytes = bytes.saturating_add(2 * unit);
+        let group = WORD_BITS * unit + word;
+        let rest = (bytes % group).saturating_sub(word) / unit;
+        (bytes / group * WORD_BITS + rest).saturating_sub(2) * Self::UNIT
     }
 
     /// The usable part of `memory`: aligned start, and bytes up to the last whole word.
-    fn trim(memory: Region) -> Result<(*mut u8, usize), RegionError> {
+    fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
         let start = memory.start.addr().get();
         let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
-        // Edge bits are words, and with tiny granules the start must be aligned for them as well.
-        let align = if G > size_of::<usize>() { G } else { size_of::<usize>() };
+        // Edge bits are words, and with tiny granules the start must be aligned for them as well. Units
+        // are aligned in address too, so that buddies do not share one.
+        let align = if edges { Self::UNIT * G } else { G };
+        let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
         let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
         let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
         Ok((memory.start.as_ptr().wrapping_add(first - start), bytes))
@@ -163,6 +168,21 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     fn too_large() -> RegionError {
         RegionError::TooLarge { max: region_size::<Self>(Self::MAX_LEN) }
     }
+
+    /// Whether a free block of `record` seems to start at granule `offset`, by all that it would have
+    /// written.
+    unsafe fn seems_free(&self, record: &Record, offset: usize) -> bool {
+        let view = self.view(offset);
+        // SAFETY: only granules of the region are read.
+        unsafe {
+            let len = (*view.word(offset, 0)).get();
+            len > 0
+                && len <= record.end() - offset
+                && (*view.tail(offset + len)).get() == len
+                && view.is_edge(offset)
+                && view.is_edge(offset + len - 1)
+        }
+    }
 }
 
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
@@ -170,7 +190,9 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
 unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
-    const MAX_LEN: usize = Self::LIMIT - 1;
+    const UNIT: usize = Self::UNIT;
+    // The first unit is a guard, and so is the one behind the last.
+    const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
     const EDGE_BITS: bool = true;
     type Index = I;
     type Token = ();
@@ -181,7 +203,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     }
 
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block, RegionError> {
-        let (start, bytes) = Self::trim(memory)?;
+        let (start, bytes) = Self::trim(memory, edges)?;
         let mut len = Self::capacity(bytes, edges);
         if !edges && bytes <= region_size::<Self>(Self::MAX_LEN) {
             // Without edge bits a region of the stated size has a few granules more than indices.
@@ -193,13 +215,13 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         if len > Self::MAX_LEN {
             return Err(Self::too_large());
         }
-        let slot = self.regions.insert(memory, start, len, WORD_BITS, Self::LIMIT)?;
+        let slot = self.regions.insert(memory, start, len, (Self::SPAN, Self::UNIT), Self::LIMIT)?;
         let offset = self.regions.record(slot).first;
         if edges {
             let words = Self::edges_at(start, bytes, len);
             // SAFETY: the words lie behind the last granule inside the claimed memory, by `capacity`.
             unsafe { words.write_bytes(0, Self::edge_words(len)) };
-            self.regions.record_mut(slot).edges = words.wrapping_sub(offset / WORD_BITS);
+            self.regions.record_mut(slot).edges = words.wrapping_sub(offset / Self::SPAN);
         }
         Ok(Block { offset, len, token: () })
     }
@@ -207,8 +229,8 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block, RegionError> {
         let (slot, raw) = self.regions.lengthened(start, more)?;
         let old = *self.regions.record(slot);
-        let (first, bytes) = Self::trim(raw)?;
         let with_edges = !old.edges.is_null();
+        let (first, bytes) = Self::trim(raw, with_edges)?;
         let len = Self::capacity(bytes, with_edges);
         if len <= old.len {
             return Err(RegionError::TooSmall);
@@ -216,26 +238,26 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         if len > Self::MAX_LEN {
             return Err(Self::too_large());
         }
-        if len > self.regions.room(slot, Self::LIMIT) {
+        if len > self.regions.room(slot, Self::UNIT, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
         let record = self.regions.record_mut(slot);
         if with_edges {
             let new = Self::edges_at(first, bytes, len);
             let words = Self::edge_words(old.len);
-            let from = old.edges.wrapping_add(old.first / WORD_BITS);
+            let from = old.edges.wrapping_add(old.first / Self::SPAN);
             // SAFETY: both ranges of words lie in the region, the new one ends it; they may overlap,
             // which `copy` allows, and what the copy did not fill is cleared after it.
             unsafe {
                 ptr::copy(from, new, words);
                 new.wrapping_add(words).write_bytes(0, Self::edge_words(len) - words);
             }
-            record.edges = new.wrapping_sub(old.first / WORD_BITS);
+            record.edges = new.wrapping_sub(old.first / Self::SPAN);
         }
         record.len = len;
         record.raw = (raw.start.as_ptr(), raw.size);
-        // One mark cannot say that there is zeroed memory below memory that is not.
-        record.mark = record.first + len;
+        // Two marks cannot say that there is memory that is not zero between memory that is.
+        record.mark = record.roof;
         Ok(Block { offset: old.first + old.len, len: len - old.len, token: () })
     }
 
@@ -245,14 +267,14 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     unsafe fn lend(&mut self, region: usize, _whole: Block) -> usize {
         let record = self.regions.record_mut(region);
-        record.mark = record.end();
+        record.mark = record.roof;
         let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
         record.raw_end() - start
     }
 
     unsafe fn restore(&mut self, region: usize) -> Block {
         let record = *self.regions.record(region);
-        let words = record.edges.wrapping_add(record.first / WORD_BITS);
+        let words = record.edges.wrapping_add(record.first / Self::SPAN);
         // SAFETY: the words are those that `claim` or `extend` placed inside the region, which its
         // borrower no longer uses.
         unsafe { words.write_bytes(0, Self::edge_words(record.len)) };
@@ -285,32 +307,31 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     }
 
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block, FreeError> {
-        let offset = self.locate(address).ok_or(FreeError::Foreign)?;
-        if address % G != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        let (record, view) = (self.regions.of(offset), self.view(offset));
-        if len > record.end() - offset {
-            return Err(FreeError::Foreign);
-        }
-        if record.edges.is_null() {
+        let offset = self.in_region(address, len)?;
+        let (record, view, end) = (self.regions.of(offset), self.view(offset), offset + len);
+        if record.edges.is_null() || len < Self::UNIT {
             return Err(FreeError::NotABlock);
         }
-        // SAFETY: both granules lie in the region, as was just checked.
-        let free = unsafe { view.is_edge(offset) || view.is_edge(offset + len - 1) };
+        // A block that does not begin or end with a unit shares that unit with its neighbour. The bit
+        // is the neighbour's then, if that is free; what it says of itself may be the user's
+        // bytes, so that a double free can stay unseen, but no live block is taken for a free one.
+        // SAFETY: all granules looked at lie in the region, as was just checked; a tail is only
+        // believed if it leads to a granule of the region.
+        let free = unsafe {
+            let tail = |end: usize| (*view.tail(end)).get();
+            let left = offset % Self::UNIT != 0
+                && tail(offset) <= offset - record.first
+                && self.seems_free(record, offset - tail(offset));
+            let right = end % Self::UNIT != 0 && end < record.end() && self.seems_free(record, end);
+            view.is_edge(offset) && !left || view.is_edge(end - 1) && !right
+        };
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token: () }) }
     }
 
     #[inline(always)]
     unsafe fn len(&self, id: Id) -> usize {
-        let view = self.view(id);
-        // SAFETY: a free block's first granules hold its links and its length (the common rules).
-        unsafe {
-            if Self::SLIVERS && (*view.word(id, 0)).get() & Self::TAG != 0 {
-                return 1;
-            }
-            (*view.word(id, 2)).get()
-        }
+        // SAFETY: a free block starts with its length (the common rules).
+        unsafe { (*self.view(id).word(id, 0)).get() }
     }
 
     #[inline(always)]
@@ -320,39 +341,38 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 
     #[inline(always)]
     unsafe fn next(&self, id: Id) -> Id {
-        // SAFETY: a free block starts with its links (the common rules).
-        unsafe { (*self.view(id).word(id, 0)).get() & !Self::TAG }
+        // SAFETY: a free block of a unit or more has its links there (the common rules).
+        unsafe { (*self.view(id).word(id, 1)).get() }
     }
 
     #[inline(always)]
     unsafe fn prev(&self, id: Id) -> Id {
         // SAFETY: as for `next`.
-        unsafe { (*self.view(id).word(id, 1)).get() & !Self::TAG }
+        unsafe { (*self.view(id).word(id, 2)).get() }
     }
 
     #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, len: usize, to: Id) {
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
         // SAFETY: as for `next`; the granule is free, hence ours to write.
-        unsafe { *self.view(id).word(id, 0) = I::new(Self::tag(len) | to) }
+        unsafe { *self.view(id).word(id, 1) = I::new(to) }
     }
 
     #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, len: usize, to: Id) {
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
         // SAFETY: as for `set_next`.
-        unsafe { *self.view(id).word(id, 1) = I::new(Self::tag(len) | to) }
+        unsafe { *self.view(id).word(id, 2) = I::new(to) }
     }
 
     #[inline(always)]
     unsafe fn before(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
-        // SAFETY: the bit before a region's first granule is its guard; a set bit means that the
-        // granule ends a free block, whose length is in its last word.
+        // SAFETY: in front of a region's first unit is a guard; a set bit means that the granule ends
+        // a free block, whose length is in its last word.
         unsafe {
             if !view.is_edge(block.offset - 1) {
                 return (NIL, 0);
             }
-            let tail = (*view.tail(block.offset - 1)).get();
-            let len = if Self::SLIVERS && tail & Self::TAG != 0 { 1 } else { tail };
+            let len = (*view.tail(block.offset)).get();
             (block.offset - len, len)
         }
     }
@@ -361,19 +381,14 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     unsafe fn after(&self, block: Block) -> (Id, usize) {
         let view = self.view(block.offset);
         let end = block.offset + block.len;
-        // SAFETY: the bit after a region's last granule is its guard; a set bit means that the
-        // granule starts a free block.
-        unsafe {
-            if !view.is_edge(end) {
-                return (NIL, 0);
-            }
-            let sliver = Self::SLIVERS && (*view.word(end, 0)).get() & Self::TAG != 0;
-            (end, if sliver { 1 } else { (*view.word(end, 2)).get() })
-        }
+        // SAFETY: behind a region's last unit is a guard; a set bit means that the granule starts a
+        // free block.
+        unsafe { if view.is_edge(end) { (end, (*view.word(end, 0)).get()) } else { (NIL, 0) } }
     }
 
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
-        // SAFETY: the bits on the far side of a block do not depend on whether it is free.
+        // SAFETY: only placements with blocks of whole units leave free neighbours apart, and their bits
+        // on the far side of a block do not depend on whether it is free.
         unsafe { self.after(Block { offset: id, len, token: () }) }
     }
 
@@ -381,40 +396,58 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block, Id) {
         let view = self.view(id);
         let end = id + want;
-        // SAFETY: all granules named are in the free block, so their bits and words are ours.
+        // SAFETY: all granules named are in the free block, so their bits and words are ours; a block
+        // of a unit or more does not share the unit of its first granule with what follows it.
         let rest = unsafe {
             view.clear_edge(id);
             if want < len {
                 view.set_edge(end);
-                view.write_len(end, len - want, Self::tag(len - want));
+                view.write_len(end, len - want);
                 end
             } else {
                 view.clear_edge(end - 1);
                 NIL
             }
         };
-        self.regions.touch(id, end);
         (Block { offset: id, len: want, token: () }, rest)
     }
 
     #[inline(always)]
-    unsafe fn join(&mut self, left: (Id, usize), block: Block, right: (Id, usize)) -> Id {
-        let view = self.view(block.offset);
-        let (start, end) = (block.offset - left.1, block.offset + block.len + right.1);
-        // A neighbour brings its outer edge along; its inner one goes, unless both are one granule's.
-        // SAFETY: the three blocks are adjacent and become free, so their bits and words are ours.
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block> {
+        let view = self.view(id);
+        let rest = len - want;
+        // SAFETY: as for `take`.
         unsafe {
-            if left.0 == NIL {
-                view.set_edge(start);
-            } else if left.1 != 1 {
+            view.clear_edge(id + len - 1);
+            view.set_edge(id + rest - 1);
+            view.write_len(id, rest);
+        }
+        Some(Block { offset: id + rest, len: want, token: () })
+    }
+
+    #[inline(always)]
+    unsafe fn absorb(&mut self, block: Block, right: Id, len: usize) -> Block {
+        // SAFETY: the granule is in a free block. Its other edge is set again by `join`, whether or not it
+        // shares this bit.
+        unsafe { self.view(right).clear_edge(right) };
+        Block { len: block.len + len, ..block }
+    }
+
+    #[inline(always)]
+    unsafe fn join(&mut self, left: (Id, usize), block: Block) -> Id {
+        let view = self.view(block.offset);
+        let (start, len) = (block.offset - left.1, block.len + left.1);
+        // SAFETY: both blocks are adjacent and become free, so their bits and words are ours.
+        unsafe {
+            if left.0 != NIL {
                 view.clear_edge(block.offset - 1);
             }
-            if right.0 == NIL {
-                view.set_edge(end - 1);
-            } else if right.1 != 1 {
-                view.clear_edge(end - right.1);
+            // The bit that was just cleared may be the one of the first granule as well.
+            if left.1 <= Self::UNIT {
+                view.set_edge(start);
             }
-            view.write_len(start, end - start, Self::tag(end - start));
+            view.set_edge(start + len - 1);
+            view.write_len(start, len);
         }
         start
     }
@@ -426,17 +459,10 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         unsafe {
             view.set_edge(back - 1);
             view.set_edge(back);
-            view.write_len(id, front, Self::tag(front));
-            view.write_len(back, len - front, Self::tag(len - front));
+            view.write_len(id, front);
+            view.write_len(back, len - front);
         }
         back
-    }
-
-    #[inline(always)]
-    unsafe fn grow(&mut self, block: Block, right: Id, len: usize, more: usize) -> (Block, Id) {
-        // SAFETY: `right` is free and unlinked, as the caller vouches.
-        let (taken, rest) = unsafe { self.take(right, len, more) };
-        (Block { len: block.len + taken.len, ..block }, rest)
     }
 
     #[inline(always)]
@@ -461,8 +487,8 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         self.regions.touch(block.offset, block.offset + block.len);
     }
 
-    // A free block begins with at most three words, and ends with one where it ends its region.
-    const DIRTY_EDGES: (usize, usize) = (4 * size_of::<I>(), size_of::<I>());
+    // A free block begins with three words at most, and ends with one.
+    const DIRTY_EDGES: (usize, usize) = (3 * size_of::<I>(), size_of::<I>());
 
     unsafe fn open_page(&mut self, block: Block) -> Option<Page<()>> {
         // SAFETY: the page's first granule is its own record number.
@@ -510,14 +536,24 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
 mod tests {
     use super::*;
 
+    fn capacity_of<M: Meta>(capacity: impl Fn(usize) -> usize, edge_words: impl Fn(usize) -> usize) {
+        for bytes in 0..20_000 {
+            let len = capacity(bytes);
+            let takes = |len: usize| len * M::GRANULE + edge_words(len) * size_of::<usize>();
+            assert_eq!(len % M::UNIT, 0);
+            assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");
+            assert!(takes(len + M::UNIT) > bytes, "{bytes} bytes hold more than {len} granules");
+        }
+    }
+
     #[test]
     fn capacity_is_exact() {
-        type M = InBand<u32, 8, 1>;
-        for bytes in 0..20_000 {
-            let len = M::capacity(bytes, true);
-            let takes = |len: usize| len * 8 + M::edge_words(len) * size_of::<usize>();
-            assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");
-            assert!(takes(len + 1) > bytes, "{bytes} bytes hold more than {len} granules");
-        }
+        type Wide = InBand<u32, 8, 1>;
+        type Narrow = InBand<u16, 8, 1>;
+        type Coarse = InBand<u32, 16, 1>;
+        capacity_of::<Wide>(|bytes| Wide::capacity(bytes, true), Wide::edge_words);
+        capacity_of::<Narrow>(|bytes| Narrow::capacity(bytes, true), Narrow::edge_words);
+        capacity_of::<Coarse>(|bytes| Coarse::capacity(bytes, true), Coarse::edge_words);
+        assert_eq!((Wide::UNIT, Narrow::UNIT, Coarse::UNIT), (2, 1, 1));
     }
 }

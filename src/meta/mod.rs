@@ -92,9 +92,12 @@ pub unsafe trait Meta: Sized {
     const EMPTY: Self;
     /// Bytes per granule, a power of two: the unit and the natural alignment of every block.
     const GRANULE: usize;
+    /// Granules that an allocated block must have at least, a power of two. Shorter free blocks exist
+    /// where blocks are cut anywhere, but have no room for links.
+    const UNIT: usize;
     /// Granules that the index width can tell apart, hence the longest region.
     const MAX_LEN: usize;
-    /// Whether one bit per granule is kept in each region.
+    /// Whether one bit per unit is kept in each region.
     const EDGE_BITS: bool;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
@@ -170,9 +173,25 @@ pub unsafe trait Meta: Sized {
     unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<Self::Token>;
 
     /// As [`Meta::block_at`] for an address that may be wrong: finds what O(1) can find. In band
-    /// that is a foreign or misaligned address, or a block whose first or last granule is on the edge
+    /// that is a foreign or misaligned address, or a block whose first or last unit is at the edge
     /// of a free block; a side table finds everything.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
+
+    /// Index of the granule at `address`, if a block of `len` granules there would lie in a region.
+    fn in_region(&self, address: usize, len: usize) -> Result<usize, FreeError> {
+        let offset = self.locate(address).ok_or(FreeError::Foreign)?;
+        if address % Self::GRANULE != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        let holds = |record: &&Record| record.contains(offset);
+        let record = self.regions().iter().find(holds).ok_or(FreeError::Foreign)?;
+        if len > record.end() - offset { Err(FreeError::Foreign) } else { Ok(offset) }
+    }
+
+    /// Number of the region that was claimed from `start` on.
+    fn region_at(&self, start: *mut u8) -> Result<usize, RegionError> {
+        self.regions().iter().position(|record| record.raw.0 == start).ok_or(RegionError::Unknown)
+    }
 
     /// Length of free block `id` in granules.
     ///
@@ -202,20 +221,19 @@ pub unsafe trait Meta: Sized {
     /// The common rules, and the link was set since the block became free.
     unsafe fn prev(&self, id: Id) -> Id;
 
-    /// Sets the first link of free block `id`. Of its length `len`, only whether it is 1 need be right.
+    /// Sets the first link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules.
-    unsafe fn set_next(&mut self, id: Id, len: usize, to: Id);
+    /// The common rules; the block has a unit or more.
+    unsafe fn set_next(&mut self, id: Id, to: Id);
 
-    /// Sets the second link of free block `id`. Of its length `len`, only whether it is 1 need be
-    /// right.
+    /// Sets the second link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules.
-    unsafe fn set_prev(&mut self, id: Id, len: usize, to: Id);
+    /// The common rules; the block has a unit or more.
+    unsafe fn set_prev(&mut self, id: Id, to: Id);
 
     /// The free block that ends where `block` starts, and its length; ([`NIL`], 0) if none.
     ///
@@ -245,16 +263,32 @@ pub unsafe trait Meta: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; `want <= len`; the block is unlinked.
+    /// The common rules; `UNIT <= want <= len`; the block is unlinked.
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
 
-    /// Makes `block` and its free and unlinked neighbours `left` and `right` (each with its length,
-    /// or ([`NIL`], 0)) one free and unlinked block.
+    /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and
+    /// its links and is `len - want` long now. `None`, and nothing done, if a side table has no node.
     ///
     /// # Safety
     ///
-    /// The common rules; `left` and `right` are what [`Meta::before`] and [`Meta::after`] returned.
-    unsafe fn join(&mut self, left: (Id, usize), block: Block<Self::Token>, right: (Id, usize)) -> Id;
+    /// The common rules; `UNIT <= want < len`.
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Self::Token>>;
+
+    /// Lengthens the allocated `block` by the free and unlinked block `right` of `len` granules behind it,
+    /// for [`Meta::join`] and nothing else.
+    ///
+    /// # Safety
+    ///
+    /// The common rules; `right` is what [`Meta::after`] returned.
+    unsafe fn absorb(&mut self, block: Block<Self::Token>, right: Id, len: usize) -> Block<Self::Token>;
+
+    /// Makes `block` and the free block `left` in front of it (with its length, or ([`NIL`], 0)) one
+    /// free block. `left` gives it its id and keeps its links.
+    ///
+    /// # Safety
+    ///
+    /// The common rules; `left` is what [`Meta::before`] returned.
+    unsafe fn join(&mut self, left: (Id, usize), block: Block<Self::Token>) -> Id;
 
     /// Cuts the unlinked free block `id` of `len` after `front` granules into two; `id` keeps
     /// naming the front. The id of the back, or [`NIL`] and nothing done if a side table has no node.
@@ -264,26 +298,12 @@ pub unsafe trait Meta: Sized {
     /// The common rules; `0 < front < len`; the block is unlinked.
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
 
-    /// Lengthens `block` by the first `more` granules of the free, unlinked block `right` of `len`
-    /// behind it. The rest of `right`, if any, stays free and unlinked: its id, or [`NIL`].
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `right` is what [`Meta::after`] returned; `more <= len`.
-    unsafe fn grow(
-        &mut self,
-        block: Block<Self::Token>,
-        right: Id,
-        len: usize,
-        more: usize,
-    ) -> (Block<Self::Token>, Id);
-
     /// Cuts the allocated `block` after `front` granules into two allocated blocks. `None`, and
     /// nothing done, if a side table has no node.
     ///
     /// # Safety
     ///
-    /// The common rules; `0 < front < block.len`.
+    /// The common rules; `0 < front < block.len`. A part shorter than a unit is freed before all else.
     unsafe fn cut(
         &mut self,
         block: Block<Self::Token>,
@@ -304,7 +324,7 @@ pub unsafe trait Meta: Sized {
     /// The region was claimed with edges and is not lent.
     unsafe fn first_free(&self, region: usize) -> Id;
 
-    /// Raises the mark of the region of `block`: its granules are no longer known to be zero.
+    /// Notes that the granules of `block` are no longer known to be zero.
     fn touch(&mut self, block: Block<Self::Token>);
 
     /// Bytes at the start and at the end of a block fresh from zeroed memory that bookkeeping may
@@ -370,7 +390,7 @@ pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
 
 /// Bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
-    let words = if M::EDGE_BITS { (len + 2).div_ceil(usize::BITS as usize) } else { 0 };
+    let words = if M::EDGE_BITS { (len / M::UNIT + 2).div_ceil(usize::BITS as usize) } else { 0 };
     len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())
 }
 

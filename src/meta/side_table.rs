@@ -359,6 +359,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         owned: false,
     };
     const GRANULE: usize = G;
+    const UNIT: usize = 1;
     const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
     const EDGE_BITS: bool = false;
     type Index = I;
@@ -385,7 +386,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if edges && node == NIL {
             return Err(RegionError::NoNodes);
         }
-        let slot = match self.regions.insert(memory, start, len, 1, Self::LIMIT) {
+        let slot = match self.regions.insert(memory, start, len, (1, 1), Self::LIMIT) {
             Ok(slot) => slot,
             Err(error) => {
                 if edges {
@@ -414,7 +415,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if len > Self::MAX_LEN {
             return Err(RegionError::TooLarge { max: Self::MAX_LEN.saturating_mul(G) });
         }
-        if len > self.regions.room(slot, Self::LIMIT) {
+        if len > self.regions.room(slot, 1, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
         let offset = old.end();
@@ -430,8 +431,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         }
         let record = self.regions.record_mut(slot);
         (record.len, record.raw) = (len, (raw.start.as_ptr(), raw.size));
-        // One mark cannot say that there is zeroed memory below memory that is not.
-        record.mark = record.first + len;
+        // Two marks cannot say that there is memory that is not zero between memory that is.
+        record.mark = record.roof;
         if node == NIL {
             return Ok(Block { offset, len: len - old.len, token: NIL as u32 });
         }
@@ -493,13 +494,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<u32>, FreeError> {
-        let offset = self.locate(address).ok_or(FreeError::Foreign)?;
-        if address % G != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        if len > self.regions.of(offset).end() - offset {
-            return Err(FreeError::Foreign);
-        }
+        let offset = self.in_region(address, len)?;
         let node = self.find(offset);
         if node == NIL || self.length(node) < len {
             return Err(FreeError::NotABlock);
@@ -528,12 +523,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, _len: usize, to: Id) {
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
         self.node_mut(id).next = I::new(to);
     }
 
     #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, _len: usize, to: Id) {
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
         self.node_mut(id).prev = I::new(to);
     }
 
@@ -559,22 +554,34 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         let start = self.node(id).start.get();
         let rest =
             if want < len { self.insert_after(id, start + want, (len - want) | Self::FREE) } else { NIL };
-        let block = self.set_allocated(id, if rest == NIL { len } else { want });
-        self.touch(block);
-        (block, rest)
+        (self.set_allocated(id, if rest == NIL { len } else { want }), rest)
     }
 
-    unsafe fn join(&mut self, left: (Id, usize), block: Block<u32>, right: (Id, usize)) -> Id {
+    #[inline(always)]
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<u32>> {
+        let rest = len - want;
+        let back = self.insert_after(id, self.node(id).start.get() + rest, want);
+        if back == NIL {
+            return None;
+        }
+        self.set_free(id, rest);
+        Some(self.set_allocated(back, want))
+    }
+
+    #[inline(always)]
+    unsafe fn absorb(&mut self, block: Block<u32>, right: Id, len: usize) -> Block<u32> {
+        self.remove_after(right);
+        Block { len: block.len + len, ..block }
+    }
+
+    unsafe fn join(&mut self, left: (Id, usize), block: Block<u32>) -> Id {
         let mut id = block.token as usize;
         self.map_remove(id);
-        if right.0 != NIL {
-            self.remove_after(right.0);
-        }
         if left.0 != NIL {
             self.remove_after(id);
             id = left.0;
         }
-        self.set_free(id, left.1 + block.len + right.1);
+        self.set_free(id, left.1 + block.len);
         id
     }
 
@@ -585,22 +592,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
             self.set_free(id, front);
         }
         back
-    }
-
-    unsafe fn grow(&mut self, block: Block<u32>, right: Id, len: usize, more: usize) -> (Block<u32>, Id) {
-        let id = block.token as usize;
-        if more < len {
-            // The rest keeps the node: it only starts later.
-            let start = self.node(right).start.get() + more;
-            self.node_mut(right).start = I::new(start);
-            self.set_free(right, len - more);
-        } else {
-            self.remove_after(right);
-        }
-        let block = Block { len: block.len + more, ..block };
-        self.node_mut(id).len = I::new(block.len);
-        self.touch(block);
-        (block, if more < len { right } else { NIL })
     }
 
     unsafe fn cut(&mut self, block: Block<u32>, front: usize) -> Option<(Block<u32>, Block<u32>)> {

@@ -1,6 +1,7 @@
 //! Best fit.
 
 use super::coalescing::Coalescing;
+use super::coalescing::LARGE;
 use super::tree::{FreeTree, Order, scatter};
 use crate::meta::{Id, InBand, Meta, NIL};
 
@@ -18,6 +19,7 @@ pub struct BySize;
 // SAFETY: offsets are unique; `find` remembers only blocks that are long enough.
 unsafe impl<M: Meta> Order<M> for BySize {
     const ROOT_IS_LONGEST: bool = false;
+    const FROM_FRONT: usize = LARGE;
 
     #[inline]
     unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {

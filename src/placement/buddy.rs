@@ -38,7 +38,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     /// Order of a request: the exponent of the power of two that it is rounded up to.
     #[inline(always)]
     fn order(len: usize, align: usize) -> usize {
-        let len = if len > align { len } else { align };
+        let len = len.max(align).max(M::UNIT);
         (usize::BITS - (len - 1).leading_zeros()) as usize
     }
 
@@ -47,10 +47,10 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let old = self.heads[order].get();
         // SAFETY: `id` is free, and so is the head of a list.
         unsafe {
-            self.meta.set_next(id, 1 << order, old);
-            self.meta.set_prev(id, 1 << order, NIL);
+            self.meta.set_next(id, old);
+            self.meta.set_prev(id, NIL);
             if old != NIL {
-                self.meta.set_prev(old, 1 << order, id);
+                self.meta.set_prev(old, id);
             }
         }
         self.heads[order] = Index::new(id);
@@ -63,10 +63,10 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         unsafe {
             let (next, prev) = (self.meta.next(id), self.meta.prev(id));
             if next != NIL {
-                self.meta.set_prev(next, 1 << order, prev);
+                self.meta.set_prev(next, prev);
             }
             if prev != NIL {
-                self.meta.set_next(prev, 1 << order, next);
+                self.meta.set_next(prev, next);
                 return;
             }
             self.heads[order] = Index::new(next);
@@ -99,7 +99,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 block = if later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
                 order += 1;
             }
-            let id = self.meta.join((NIL, 0), block, (NIL, 0));
+            let id = self.meta.join((NIL, 0), block);
             self.insert(id, order);
         }
     }
@@ -246,9 +246,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let mut regions = self.meta.regions().iter();
-        let region = regions.position(|record| record.raw.0 == start);
-        if region.is_some_and(|region| self.lent >> region & 1 != 0) {
+        let region = self.meta.region_at(start)?;
+        if self.lent >> region & 1 != 0 {
             return Err(RegionError::InUse);
         }
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
@@ -261,8 +260,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let mut regions = self.meta.regions().iter();
-        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
+        let region = self.meta.region_at(start)?;
         let bytes = self.meta.regions()[region].len * M::GRANULE;
         if !self.is_free(region) {
             return Err(RegionError::InUse);
@@ -311,7 +309,9 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
                 from -= 1;
                 self.insert(half, from);
             }
-            Some(self.meta.take(id, 1 << order, 1 << order).0)
+            let (block, _) = self.meta.take(id, 1 << order, 1 << order);
+            self.meta.touch(block);
+            Some(block)
         }
     }
 
@@ -356,6 +356,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
                 self.remove(id, block.len.ilog2() as usize);
                 let (other, _) = self.meta.take(id, block.len, block.len);
                 block = self.meta.fuse(block, other);
+                self.meta.touch(block);
             }
             let target = if block.len < want { old } else { want };
             while block.len > target {

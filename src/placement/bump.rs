@@ -2,7 +2,7 @@
 
 use super::{Space, Token};
 use crate::meta::{Block, FreeError, InBand, Meta};
-use crate::region::{Region, RegionError};
+use crate::region::{Record, Region, RegionError};
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///
@@ -76,8 +76,7 @@ unsafe impl<M: Meta> Space for Bump<M> {
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let mut regions = self.meta.regions().iter();
-        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
+        let region = self.meta.region_at(start)?;
         let record = self.meta.regions()[region];
         if region < self.region || self.top_of(region) != record.first {
             return Err(RegionError::InUse);
@@ -166,16 +165,9 @@ unsafe impl<M: Meta> Space for Bump<M> {
         len: usize,
         _align: usize,
     ) -> Result<Block<Token<Self>>, FreeError> {
-        let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
-        if address % M::GRANULE != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        let records = self.meta.regions().iter().enumerate();
-        let (region, record) =
-            records.into_iter().find(|(_, record)| record.contains(offset)).ok_or(FreeError::Foreign)?;
-        if len > record.end() - offset {
-            return Err(FreeError::Foreign);
-        }
+        let offset = self.meta.in_region(address, len)?;
+        let holds = |record: &Record| record.contains(offset);
+        let region = self.meta.regions().iter().position(holds).ok_or(FreeError::Foreign)?;
         if region > self.region || region == self.region && offset + len > self.top {
             return Err(FreeError::AlreadyFree);
         }

@@ -4,13 +4,30 @@ use super::{Space, Token};
 use crate::meta::{Block, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
 
-/// An index of the free blocks: where a placement's policy lives.
+/// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:
+/// what lives long and grows in place (large blocks) is kept apart from what comes and goes.
+/// 4 KiB with granules of 8 bytes.
+pub(super) const LARGE: usize = 512;
+
+/// A free block that an index has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<S> {
+    /// Its id.
+    pub id: Id,
+    /// Its length in granules.
+    pub len: usize,
+    /// Where it stands in the index, so that it need not be looked up again.
+    pub spot: S,
+}
+
+/// An index of the free blocks: where a placement's policy lives. Blocks shorter than [`Meta::UNIT`]
+/// never enter it.
 ///
 /// # Safety
 ///
-/// [`Fit::find`] and [`Fit::pop`] return blocks that were inserted and not removed since, of at
-/// least the length asked for. The `unsafe` methods rely on their callers for `meta` being the same
-/// value each time, and for ids and lengths being those of free blocks of it.
+/// [`Fit::find`] returns blocks that were inserted and not removed since, of at least the length asked
+/// for. The `unsafe` methods rely on their callers for `meta` being the same value each time, and
+/// for ids and lengths being those of free blocks of it.
 pub unsafe trait Fit<M: Meta>: Sized {
     /// Holds nothing.
     const EMPTY: Self;
@@ -18,41 +35,77 @@ pub unsafe trait Fit<M: Meta>: Sized {
     /// Granules of the longest block that the index can hold.
     const MAX_LEN: usize;
 
-    /// A block of at least `len` granules, left where it is, and its length.
-    ///
-    /// # Safety
-    ///
-    /// See the trait.
-    unsafe fn find(&self, meta: &M, len: usize) -> Option<(Id, usize)>;
+    /// Requests longer than this many granules are cut from the front of a block, others from its back.
+    const FROM_FRONT: usize;
 
-    /// A block of at least `len` granules, taken out of the index, and its length.
+    /// Where blocks of a length stand in the index.
+    type Spot: Copy;
+
+    /// Where blocks of `len` granules stand.
+    fn spot(len: usize) -> Self::Spot;
+
+    /// Whether a block must be taken out and entered anew when its length changes so that it belongs
+    /// to `to` instead of `from`.
+    #[inline(always)]
+    fn moves(from: Self::Spot, to: Self::Spot) -> bool {
+        let _ = (from, to);
+        true
+    }
+
+    /// Takes out a block of exactly `len` granules, if that can be done at once; only for lengths
+    /// below [`BRIEF`](crate::region::BRIEF).
     ///
     /// # Safety
     ///
     /// See the trait.
     #[inline(always)]
-    unsafe fn pop(&mut self, meta: &mut M, len: usize) -> Option<(Id, usize)> {
-        // SAFETY: passed on; what was found is in the index.
-        unsafe {
-            let (id, found) = self.find(meta, len)?;
-            self.remove(meta, id, found);
-            Some((id, found))
-        }
+    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
+        let _ = (meta, len);
+        None
     }
 
-    /// Enters the free and unlinked block `id` of `len` granules.
+    /// A block of at least `len` granules, at most `FROM_FRONT` and `MAX_LEN`, left where it is. The
+    /// first attempt, made for speed: it may find nothing where [`Fit::search`] does.
     ///
     /// # Safety
     ///
     /// See the trait.
-    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize);
+    unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>>;
 
-    /// Takes the free and linked block `id` of `len` granules out.
+    /// As [`Fit::find`], with all that the policy has.
     ///
     /// # Safety
     ///
     /// See the trait.
-    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize);
+    unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>> {
+        // SAFETY: passed on.
+        unsafe { self.find(meta, len) }
+    }
+
+    /// Takes out what [`Fit::find`] has just found.
+    ///
+    /// # Safety
+    ///
+    /// See the trait.
+    #[inline(always)]
+    unsafe fn pop(&mut self, meta: &mut M, found: Found<Self::Spot>) {
+        // SAFETY: passed on.
+        unsafe { self.remove(meta, found.id, found.len, found.spot) }
+    }
+
+    /// Enters the free and unlinked block `id` of `len` granules, which belongs to `spot`.
+    ///
+    /// # Safety
+    ///
+    /// See the trait.
+    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize, spot: Self::Spot);
+
+    /// Takes the free and linked block `id` of `len` granules, which belongs to `spot`, out.
+    ///
+    /// # Safety
+    ///
+    /// See the trait.
+    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize, spot: Self::Spot);
 
     /// Length of the longest block that [`Fit::find`] would find; 0 if there is none. O(1).
     ///
@@ -68,80 +121,133 @@ pub unsafe trait Fit<M: Meta>: Sized {
 /// Every granule is either in a live block or in a free one; nothing is hidden in a block as padding.
 /// What an alignment leaves in front of a block becomes a free block again. (Knuth, *The
 /// Art of Computer Programming*, vol. 1, 2.5, boundary tags; here the tags are only in free blocks.)
+///
+/// Small requests are cut from the back of a free block and large ones from its front
+/// ([`Fit::FROM_FRONT`]). The rest of a block that is cut at its back stays where it is, often even in
+/// the index; and a large block has the free memory behind it to grow into.
 pub struct Coalescing<M, F> {
     meta: M,
     fit: F,
 }
 
 impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
-    /// Gives the regions' blocks to the index, merged with their free neighbours.
+    /// Frees `block`: merged with its free neighbours it enters the index.
     ///
     /// # Safety
     ///
     /// `block` is an allocated block of this metadata that nobody uses.
+    #[inline(never)]
     unsafe fn put(&mut self, block: Block<M::Token>) {
         let Self { meta, fit } = self;
-        // SAFETY: neighbours that the metadata reports are free, and every free block is in the
-        // index between operations; so they can be removed, joined and inserted.
+        let mut block = block;
+        // SAFETY: neighbours that the metadata reports are free, and every free block of a unit or more
+        // is in the index between operations; so they can be removed, joined and inserted.
         unsafe {
-            let (left, right) = (meta.before(block), meta.after(block));
-            if left.0 != NIL {
-                fit.remove(meta, left.0, left.1);
+            let (right, more) = meta.after(block);
+            if right != NIL {
+                if more >= M::UNIT {
+                    fit.remove(meta, right, more, F::spot(more));
+                }
+                block = meta.absorb(block, right, more);
             }
-            if right.0 != NIL {
-                fit.remove(meta, right.0, right.1);
+            let left = meta.before(block);
+            let len = left.1 + block.len;
+            let (old, spot) = (F::spot(left.1), F::spot(len));
+            let listed = left.1 >= M::UNIT;
+            let stays = listed && !F::moves(old, spot);
+            if listed && !stays {
+                fit.remove(meta, left.0, left.1, old);
             }
-            let id = meta.join(left, block, right);
-            fit.insert(meta, id, left.1 + block.len + right.1);
+            let id = meta.join(left, block);
+            if !stays && len >= M::UNIT {
+                fit.insert(meta, id, len, spot);
+            }
         }
     }
 
-    /// The first `len` granules of the free and unlinked block `id` of `found`; the rest goes back.
+    /// Frees all but the first `len` granules of `block`, if that can be done.
     ///
     /// # Safety
     ///
-    /// `id` is free, was removed from the index, and `len <= found`.
-    #[inline(always)]
-    unsafe fn carve(&mut self, id: Id, found: usize, len: usize) -> Block<M::Token> {
-        // SAFETY: passed on; the rest is free and unlinked.
+    /// As for [`Self::put`], for what is cut off; `len` is a unit or more.
+    unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
+        // SAFETY: passed on.
         unsafe {
-            let (block, rest) = self.meta.take(id, found, len);
-            if rest != NIL {
-                self.fit.insert(&mut self.meta, rest, found - len);
+            if block.len > len
+                && let Some((front, back)) = self.meta.cut(block, len)
+            {
+                self.put(back);
+                return front;
             }
-            block
+        }
+        block
+    }
+
+    /// The last `len` granules of a block that was found and is longer.
+    ///
+    /// # Safety
+    ///
+    /// `found` has just been found for `len`.
+    #[inline(always)]
+    unsafe fn carve(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
+        let Self { meta, fit } = self;
+        let rest = found.len - len;
+        let spot = F::spot(rest);
+        let moves = rest < M::UNIT || F::moves(found.spot, spot);
+        // SAFETY: the block is in the index; it leaves it before its length changes, unless it may
+        // stay in its place.
+        unsafe {
+            if moves {
+                fit.pop(meta, found);
+            }
+            if let Some(block) = meta.take_back(found.id, found.len, len) {
+                if moves && rest >= M::UNIT {
+                    fit.insert(meta, found.id, rest, spot);
+                }
+                return block;
+            }
+            // No node for the rest: the block keeps it.
+            if !moves {
+                fit.pop(meta, found);
+            }
+            meta.take(found.id, found.len, found.len).0
         }
     }
 
-    /// An aligned block: from one that is long enough by itself and happens to fit, else from one
-    /// that is so long that it must.
+    /// What [`Self::carve`] is not for: requests that are aligned, or large, or hard to find room for. An
+    /// aligned block is taken from one that is long enough by itself and happens to fit, else from one
+    /// that is so long that it must. What lies before it is skipped.
     #[cold]
     #[inline(never)]
-    fn allocate_aligned(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
-        let Self { meta, fit } = self;
+    fn allocate_with_care(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let padded = len.checked_add(align - 1)?;
-        for wanted in [len, padded] {
-            // SAFETY: `find` returns blocks in the index, which are free blocks of `meta`; each is
-            // removed before it is cut, and what is cut off is inserted again.
-            unsafe {
-                let Some((id, found)) = fit.find(meta, wanted) else { continue };
-                let front = meta.place(meta.offset(id)).wrapping_neg() & (align - 1);
-                if front + len > found {
-                    continue;
-                }
-                fit.remove(meta, id, found);
-                let mut back = id;
-                if front > 0 {
-                    back = meta.split(id, found, front);
-                    fit.insert(meta, id, if back == NIL { found } else { front });
-                    if back == NIL {
-                        return None;
-                    }
-                }
-                return Some(self.carve(back, found - front, len));
+        // SAFETY: `search` returns blocks in the index, which are free blocks of `meta`. The block is
+        // taken out and cut into allocated blocks, of which all but one go back.
+        unsafe {
+            let find = |wanted| {
+                let found = self.fit.search(&self.meta, wanted)?;
+                let skip = self.meta.place(self.meta.offset(found.id)).wrapping_neg() & (align - 1);
+                (skip + len <= found.len).then_some((found, skip))
+            };
+            let mut hit = find(len);
+            if hit.is_none() && align > 1 {
+                hit = find(padded);
             }
+            let (found, skip) = hit?;
+            self.fit.remove(&mut self.meta, found.id, found.len, found.spot);
+            let (mut block, _) = self.meta.take(found.id, found.len, found.len);
+            if skip > 0 {
+                let Some((front, back)) = self.meta.cut(block, skip) else {
+                    self.put(block);
+                    return None;
+                };
+                self.put(front);
+                block = back;
+            }
+            let block = self.trim(block, len);
+            self.meta.touch(block);
+            Some(block)
         }
-        None
     }
 
     fn admit(&self, bytes: usize) -> Result<(), RegionError> {
@@ -181,8 +287,8 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let old = self.meta.regions().iter().find(|record| record.raw.0 == start);
-        self.admit(old.map_or(0, |record| record.raw.1).saturating_add(bytes))?;
+        let old = self.meta.regions()[self.meta.region_at(start)?].raw.1;
+        self.admit(old.saturating_add(bytes))?;
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
@@ -193,8 +299,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         let Self { meta, fit } = self;
-        let mut regions = meta.regions().iter();
-        let region = regions.position(|r| r.raw.0 == start).ok_or(RegionError::Unknown)?;
+        let region = meta.region_at(start)?;
         let len = meta.regions()[region].len;
         // SAFETY: a free block as long as its region means that no block of it is live; once it is
         // out of the index, nothing refers to the region any more.
@@ -203,21 +308,36 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
             if id == NIL || meta.len(id) != len {
                 return Err(RegionError::InUse);
             }
-            fit.remove(meta, id, len);
+            fit.remove(meta, id, len, F::spot(len));
             Ok((meta.forget(region), len * M::GRANULE))
         }
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
-        if align > 1 {
-            return self.allocate_aligned(len, align);
+    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+        let len = len.max(M::UNIT);
+        if align > 1 || len > const { min(F::FROM_FRONT, F::MAX_LEN) } {
+            return None;
         }
-        // SAFETY: what `pop` returns is free, out of the index, and long enough.
+        // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
+        // and not in the index any more.
         unsafe {
-            let (id, found) = self.fit.pop(&mut self.meta, len)?;
-            Some(self.carve(id, found, len))
+            if let Some(id) = self.fit.pop_exact(&mut self.meta, len) {
+                // So short a block has no memory that is known to be zero: no need to note its use.
+                return Some(self.meta.take(id, len, len).0);
+            }
+            let found = self.fit.find(&self.meta, len)?;
+            if found.len == len {
+                return None;
+            }
+            let block = self.carve(found, len);
+            self.meta.touch(block);
+            Some(block)
         }
+    }
+
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+        self.allocate_with_care(len.max(M::UNIT), align)
     }
 
     #[inline(always)]
@@ -232,38 +352,34 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
         Ok(block.len)
     }
 
-    #[inline(always)]
     unsafe fn resize(
         &mut self,
-        block: Block<Token<Self>>,
+        mut block: Block<Token<Self>>,
         _len: usize,
         to: usize,
         _align: usize,
     ) -> Option<Block<Token<Self>>> {
         let Self { meta, fit } = self;
-        // SAFETY: the block is live; its right neighbour, if free, is in the index; what is cut off
-        // is not used any more.
+        let to = to.max(M::UNIT);
+        // SAFETY: the block is live; its right neighbour, if free, is in the index unless it is too
+        // short for that; what is cut off is not used any more.
         unsafe {
-            if to < block.len {
-                let Some((front, back)) = meta.cut(block, to) else { return Some(block) };
-                self.put(back);
-                return Some(front);
-            }
             if to > block.len {
                 let (right, found) = meta.after(block);
-                let more = to - block.len;
-                if found < more {
+                if found < to - block.len {
                     return None;
                 }
-                fit.remove(meta, right, found);
-                let (block, rest) = meta.grow(block, right, found, more);
-                if rest != NIL {
-                    fit.insert(meta, rest, found - more);
+                if found >= M::UNIT {
+                    fit.remove(meta, right, found, F::spot(found));
                 }
+                let (more, _) = meta.take(right, found, found);
+                block = meta.fuse(block, more);
+                block = self.trim(block, to);
+                self.meta.touch(block);
                 return Some(block);
             }
+            Some(self.trim(block, to))
         }
-        Some(block)
     }
 
     #[inline(always)]

@@ -28,6 +28,7 @@ pub struct ByAddress<const LIMIT: usize>;
 // SAFETY: offsets are unique; `find` stays on blocks that are long enough.
 unsafe impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
     const ROOT_IS_LONGEST: bool = true;
+    const FROM_FRONT: usize = 0;
 
     #[inline]
     unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {

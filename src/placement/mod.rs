@@ -25,19 +25,21 @@ mod coalescing;
 mod external;
 mod first_fit;
 mod slab;
+mod tiered;
 mod tlsf;
 mod tree;
 
 pub use best_fit::{BestFit, BySize};
 pub use buddy::Buddy;
 pub use bump::Bump;
-pub use coalescing::{Coalescing, Fit};
+pub use coalescing::{Coalescing, Fit, Found};
 #[cfg(feature = "buddy-system")]
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
 pub use slab::{Classes, DefaultClasses, Slab};
+pub use tiered::Tiered;
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
 
@@ -106,13 +108,19 @@ pub unsafe trait Space: Sized {
     #[inline(always)]
     fn granted(len: usize, align: usize) -> usize {
         let _ = align;
-        len
+        len.max(<Self::Meta as Meta>::UNIT)
     }
 
     /// A block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
     /// (One that takes a whole region, as [`Buddy`] can give, may count only the granules of the region,
     /// though the place of its bookkeeping belongs to the block as well.)
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
+
+    /// As [`Space::allocate`] for the common case only: `None` where more effort is needed.
+    #[inline(always)]
+    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+        self.allocate(len, align)
+    }
 
     /// Frees `block`, the result of a request with these `len` and `align` (or of
     /// [`Space::resize`]). Returns the granules that become available, or that the placement has
@@ -224,6 +232,12 @@ pub unsafe trait Placement: Sized {
     /// A block for `layout`; of one granule if its size is zero.
     fn allocate(&mut self, layout: Layout) -> Option<Grant>;
 
+    /// As [`Placement::allocate`] for the common case only: `None` where more effort is needed.
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
+
     /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
     /// that must be cleared to make it all zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
@@ -269,8 +283,19 @@ pub unsafe trait Placement: Sized {
 /// A layout in granules: length and alignment.
 #[inline(always)]
 fn measure<S: Space>(layout: Layout) -> (usize, usize) {
-    let shift = const { <S::Meta as Meta>::GRANULE.ilog2() };
-    (granules(layout.size(), shift), layout.align().max(1 << shift) >> shift)
+    let granule = <S::Meta as Meta>::GRANULE;
+    // A layout's size cannot overflow when it is rounded up.
+    let len = ((layout.size() + (granule - 1)) / granule).max(1);
+    (len, layout.align().max(granule) / granule)
+}
+
+/// The memory of a block.
+#[inline(always)]
+fn grant<S: Space>(space: &S, block: &Block<Token<S>>) -> Grant {
+    let start = space.meta().address(block.offset);
+    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+    let start = unsafe { NonNull::new_unchecked(start) };
+    Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
 }
 
 // SAFETY: a `Space` keeps the same promises in granules, and `Meta::address` maps them to addresses.
@@ -296,22 +321,27 @@ unsafe impl<S: Space> Placement for S {
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
         let block = Space::allocate(self, len, align)?;
-        let start = self.meta().address(block.offset);
-        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-        let start = unsafe { NonNull::new_unchecked(start) };
-        Some(Grant { start, size: block.len * <S::Meta as Meta>::GRANULE })
+        Some(grant(self, &block))
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        let (len, align) = measure::<S>(layout);
+        let block = Space::allocate_quick(self, len, align)?;
+        Some(grant(self, &block))
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let mut marks = [0; 16];
-        for (mark, record) in marks.iter_mut().zip(self.meta().regions()) {
-            *mark = record.mark;
+        let mut zeroed = [(0, 0); 16];
+        for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
+            *zeroed = (record.mark, record.roof);
         }
-        let grant = Placement::allocate(self, layout)?;
-        let fresh = self.meta().regions().iter().zip(marks).any(|(record, mark)| {
-            let from = record.base.wrapping_add(mark * <S::Meta as Meta>::GRANULE).addr();
-            let end = record.base.wrapping_add(record.end() * <S::Meta as Meta>::GRANULE).addr();
-            (from..end).contains(&grant.start.addr().get())
+        let quick = Placement::allocate_quick(self, layout);
+        let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
+        let start = grant.start.addr().get();
+        let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
+            let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
+            mark < roof && start >= at(mark) && start + grant.size <= at(roof)
         });
         let whole = self.meta().locate(grant.start.addr().get()).is_some_and(|offset| self.is_whole(offset));
         let (front, back) =

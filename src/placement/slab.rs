@@ -273,7 +273,8 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
     #[inline(always)]
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let Some(class) = Self::class(len, align) else {
-            return self.pages.allocate(len, align);
+            let quick = self.pages.allocate_quick(len, align);
+            return if quick.is_some() { quick } else { self.pages.allocate(len, align) };
         };
         // SAFETY: pages in the list of a class are open and have a free object.
         unsafe {

@@ -1,6 +1,6 @@
 //! Two-level segregated fit.
 
-use super::coalescing::{Coalescing, Fit};
+use super::coalescing::{Coalescing, Fit, Found, LARGE};
 use crate::meta::{Id, InBand, Meta, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};
 
@@ -10,9 +10,9 @@ const DEFAULT_COLUMNS: usize = if usize::BITS > 32 { 16 } else { 8 };
 /// The largest region that the default table serves: the whole index space on hosts; 16 MiB on
 /// microcontrollers, whose RAM the table must not eat.
 const DEFAULT_ROWS: usize =
-    if usize::BITS > 32 { class_rows::<16>(1 << 31) } else { class_rows::<8>(16 << 20 >> 3) };
+    if usize::BITS > 32 { class_rows::<16>(u32::MAX as usize) } else { class_rows::<8>(16 << 20 >> 3) };
 
-/// Rows that a [`Tlsf`] table with `SL` columns needs for regions of up to `bytes` bytes in granules
+/// Rows that a [`Tlsf`] table with `SL` classes per power of two needs for regions of up to `bytes` bytes in granules
 /// of `granule` bytes.
 ///
 /// ```
@@ -28,17 +28,17 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time
 /// systems" (ECRTS 2004). Free blocks are in lists by size class, `SL` classes per power of two (the
-/// lengths below `2 * SL` granules have a class each), and two levels of bitmaps find a
-/// class that is not empty. What is different here:
+/// lengths below `2 * SL` granules have a class each), and bitmaps find a class that is not
+/// empty. What is different here:
 ///
 /// * blocks have no headers ([`InBand`] keeps edge bits);
 /// * the request's own class is looked at before the next larger one, so that a block of the same
 ///   size that was just freed is found again; if nothing larger is free, up to
 ///   [`SegregatedLists::PROBES`] of its blocks are;
 /// * what an alignment skips becomes a free block;
-/// * the table has `ROWS` rows of `SL` classes, as many as the largest region needs
-///   ([`table_rows`]), at one index each: 29 × 16 × 4 bytes by default on 64-bit hosts (regions up
-///   to 16 GiB), 20 × 8 × 4 on 32-bit targets (16 MiB), and whatever a type asks for.
+/// * the table has `ROWS` rows of `4 * SL` classes, as many as the largest region needs
+///   ([`table_rows`]), at one index each: 8 × 64 × 4 bytes by default on 64-bit hosts (regions up to 32
+///   GiB), 5 × 32 × 4 on 32-bit targets (16 MiB), and whatever a type asks for.
 ///
 /// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
 /// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.
@@ -46,214 +46,219 @@ pub type Tlsf<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize
     Coalescing<M, SegregatedLists<<M as Meta>::Index, ROWS, SL>>;
 
 /// A [`Tlsf`] for microcontrollers: 16-bit indices, 8-byte granules and blocks, one region of up to
-/// 512 KiB, a table of 252 bytes.
+/// 512 KiB, a table of 272 bytes.
 pub type CompactTlsf = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }, 8>;
 
 /// The index of [`Tlsf`]: lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
-///  rows   0000...0101            which rows have a block at all
-///  maps   row 0: 0000000000100010    which classes of the row have one
+///  maps   row 0: 0000000000100010    which classes of the row have a block
 ///  heads  row 0: [ , x, , , , x, ..]   the first block of each class
 /// ```
+///
+/// A row is four powers of two, so that the few rows are searched one after the other and need no second level
+/// of bitmaps.
 pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
-    /// Bit `r`: a class of row `r` is not empty.
-    rows: u32,
-    /// Bit `c` of element `r`: class `r * SL + c` is not empty.
-    maps: [u16; ROWS],
+    /// Bit `c` of element `r`: class `r * 4 * SL + c` is not empty.
+    maps: [usize; ROWS],
     /// First block of each class; the second link of a first block is stale.
-    heads: [[I; SL]; ROWS],
+    heads: [[[I; SL]; OCTAVES]; ROWS],
 }
+
+/// Powers of two per row.
+const OCTAVES: usize = 4;
 
 impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> {
     /// Blocks of its own class that a request looks at before it fails.
     pub const PROBES: usize = 16;
 
+    /// Classes of a row.
+    const COLUMNS: usize = SL * OCTAVES;
+
     const CHECKED: () = {
-        assert!(SL.is_power_of_two() && SL <= 16, "SL must be a power of two up to 16");
-        assert!(ROWS > 0 && ROWS <= 32, "ROWS must be 1 to 32");
+        assert!(SL.is_power_of_two(), "SL must be a power of two");
+        assert!(Self::COLUMNS <= usize::BITS as usize, "SL is at most 16, on 32-bit targets 8");
+        assert!(ROWS > 0, "a table needs a row");
     };
 
     #[inline(always)]
-    fn head(&mut self, class: usize) -> &mut I {
-        debug_assert!(class / SL < ROWS);
+    fn head(&self, class: usize) -> Id {
+        debug_assert!(class / Self::COLUMNS < ROWS);
         // SAFETY: classes come from the lengths of blocks, which are at most `MAX_LEN`, and from the
         // bitmaps, which have bits for existing classes only.
-        unsafe { self.heads.as_flattened_mut().get_unchecked_mut(class) }
+        unsafe { self.heads.as_flattened().as_flattened().get_unchecked(class).get() }
     }
 
     #[inline(always)]
-    fn map(&self, row: usize) -> u32 {
-        debug_assert!(row < ROWS);
+    fn set_head(&mut self, class: usize, id: Id) {
+        debug_assert!(class / Self::COLUMNS < ROWS);
         // SAFETY: as in `head`.
-        u32::from(unsafe { *self.maps.get_unchecked(row) })
+        unsafe { *self.heads.as_flattened_mut().as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
     }
 
+    /// The bitmap that `class` is in, and its bit.
     #[inline(always)]
-    fn map_mut(&mut self, row: usize) -> &mut u16 {
-        debug_assert!(row < ROWS);
+    fn map(&mut self, class: usize) -> (&mut usize, usize) {
+        debug_assert!(class / Self::COLUMNS < ROWS);
         // SAFETY: as in `head`.
-        unsafe { self.maps.get_unchecked_mut(row) }
+        let map = unsafe { self.maps.get_unchecked_mut(class / Self::COLUMNS) };
+        (map, 1 << (class % Self::COLUMNS))
     }
 
     /// Makes `next` the first block of `class` after its first one was taken.
     #[inline(always)]
     fn advance(&mut self, class: usize, next: Id) {
-        *self.head(class) = I::new(next);
+        self.set_head(class, next);
         if next == NIL {
-            let map = self.map_mut(class / SL);
-            *map &= !(1 << (class % SL));
-            if *map == 0 {
-                self.rows &= !(1 << (class / SL));
-            }
+            let (map, bit) = self.map(class);
+            *map &= !bit;
         }
     }
 
     /// The first class that is not empty among those from `class` on.
     #[inline(always)]
     fn class_from(&self, class: usize) -> Option<usize> {
-        let row = class / SL;
-        if row >= ROWS {
-            return None;
+        let mut row = class / Self::COLUMNS;
+        let mut map = self.maps.get(row)? >> (class % Self::COLUMNS);
+        let mut class = class;
+        while map == 0 {
+            row += 1;
+            map = *self.maps.get(row)?;
+            class = row * Self::COLUMNS;
         }
-        let map = self.map(row) >> (class % SL);
-        if map != 0 {
-            return Some(class + map.trailing_zeros() as usize);
-        }
-        // Two shifts, since one by 32 is not allowed.
-        let rows = self.rows >> row >> 1;
-        if rows == 0 {
-            return None;
-        }
-        let row = row + 1 + rows.trailing_zeros() as usize;
-        Some(row * SL + self.map(row).trailing_zeros() as usize)
+        Some(class + map.trailing_zeros() as usize)
+    }
+}
+
+// SAFETY: lists hold what was inserted and not removed; `find` and `search` compare lengths, or take a
+// class all of whose blocks are longer.
+unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fit<M>
+    for SegregatedLists<I, ROWS, SL>
+{
+    const EMPTY: Self = {
+        let () = Self::CHECKED;
+        Self { maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
+    };
+
+    const MAX_LEN: usize = class_start::<SL>(ROWS * Self::COLUMNS) - 1;
+    const FROM_FRONT: usize = LARGE;
+
+    /// The class.
+    type Spot = usize;
+
+    #[inline(always)]
+    fn spot(len: usize) -> usize {
+        class_of::<SL>(len)
     }
 
-    /// The first class whose head is sure to have `len` granules, and that head's length.
     #[inline(always)]
-    unsafe fn class_for<M: Meta<Index = I>>(&self, meta: &M, len: usize) -> Option<(usize, Id, usize)> {
-        let own = class_of::<SL>(len);
-        if own / SL >= ROWS {
+    fn moves(from: usize, to: usize) -> bool {
+        from != to
+    }
+
+    #[inline(always)]
+    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
+        if len >= 2 * SL {
             return None;
         }
-        // SAFETY: heads are free blocks; the row was checked.
+        // Up to here every length has its class.
+        let id = self.head(len);
+        if id == NIL {
+            return None;
+        }
+        // SAFETY: heads are free blocks.
+        let next = unsafe { meta.next(id) };
+        self.advance(len, next);
+        Some(id)
+    }
+
+    #[inline(always)]
+    unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<usize>> {
+        let own = class_of::<SL>(len);
+        // SAFETY: heads are free blocks.
         unsafe {
-            let head = self.heads.as_flattened().get_unchecked(own).get();
-            if head != NIL {
-                let found = meta.len(head);
-                if found >= len {
-                    return Some((own, head, found));
+            if len >= 2 * SL {
+                let id = self.head(own);
+                if id != NIL && meta.len(id) >= len {
+                    return Some(Found { id, len: meta.len(id), spot: own });
                 }
             }
-            let class = self.class_from(own + 1)?;
-            let head = self.heads.as_flattened().get_unchecked(class).get();
-            Some((class, head, meta.len(head)))
+            let spot = self.class_from(own + 1)?;
+            let id = self.head(spot);
+            Some(Found { id, len: meta.len(id), spot })
         }
     }
 
-    /// The last resort: a block of the request's own class behind its head.
-    #[cold]
-    #[inline(never)]
-    unsafe fn probe<M: Meta<Index = I>>(&self, meta: &M, len: usize) -> Option<(Id, usize)> {
-        let class = class_of::<SL>(len);
-        if class / SL >= ROWS {
+    /// Adds a last resort: blocks of the request's own class behind its head.
+    unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<usize>> {
+        let own = class_of::<SL>(len);
+        if own >= ROWS * Self::COLUMNS {
             return None;
         }
-        let mut id = self.heads[class / SL][class % SL].get();
-        for _ in 0..Self::PROBES {
-            if id == NIL {
-                break;
+        // SAFETY: lists hold free blocks.
+        unsafe {
+            let mut id = self.head(own);
+            let mut spot = own;
+            if id == NIL || meta.len(id) < len {
+                if let Some(class) = self.class_from(own + 1) {
+                    (id, spot) = (self.head(class), class);
+                }
             }
-            // SAFETY: the list holds free blocks.
-            unsafe {
+            for _ in 0..Self::PROBES {
+                if id == NIL {
+                    break;
+                }
                 if meta.len(id) >= len {
-                    return Some((id, meta.len(id)));
+                    return Some(Found { id, len: meta.len(id), spot });
                 }
                 id = meta.next(id);
             }
         }
         None
     }
-}
 
-// SAFETY: lists hold what was inserted and not removed; `class_for` and `probe` compare lengths, or
-// take a class all of whose blocks are longer.
-unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fit<M>
-    for SegregatedLists<I, ROWS, SL>
-{
-    const EMPTY: Self = {
-        let () = Self::CHECKED;
-        Self { rows: 0, maps: [0; ROWS], heads: [[I::NIL; SL]; ROWS] }
-    };
-
-    const MAX_LEN: usize = class_start::<SL>(ROWS * SL) - 1;
-
-    #[inline(always)]
-    unsafe fn find(&self, meta: &M, len: usize) -> Option<(Id, usize)> {
-        // SAFETY: passed on.
+    unsafe fn insert(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
+        let old = self.head(class);
+        self.set_head(class, id);
+        // SAFETY: `id` is free, and so is a class's first block; blocks in lists have a unit or more.
         unsafe {
-            match self.class_for(meta, len) {
-                Some((_, id, found)) => Some((id, found)),
-                None => self.probe(meta, len),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn pop(&mut self, meta: &mut M, len: usize) -> Option<(Id, usize)> {
-        // SAFETY: passed on; the head of a class is free and linked.
-        unsafe {
-            let Some((class, id, found)) = self.class_for(meta, len) else {
-                let (id, found) = self.probe(meta, len)?;
-                self.remove(meta, id, found);
-                return Some((id, found));
-            };
-            let next = meta.next(id);
-            self.advance(class, next);
-            Some((id, found))
-        }
-    }
-
-    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize) {
-        let class = class_of::<SL>(len);
-        let old = self.head(class).get();
-        *self.head(class) = I::new(id);
-        // SAFETY: `id` is free, and so is a class's first block; blocks of one granule have a class.
-        unsafe {
-            meta.set_next(id, len, old);
+            meta.set_next(id, old);
             if old != NIL {
-                meta.set_prev(old, len, id);
+                meta.set_prev(old, id);
                 return;
             }
         }
-        *self.map_mut(class / SL) |= 1 << (class % SL);
-        self.rows |= 1 << (class / SL);
+        let (map, bit) = self.map(class);
+        *map |= bit;
     }
 
-    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize) {
-        let class = class_of::<SL>(len);
-        // SAFETY: `id` is in the list of its class; unless it is the first, its second link is
+    #[inline(always)]
+    unsafe fn pop(&mut self, meta: &mut M, found: Found<usize>) {
+        // SAFETY: `find` returns the first block of a class.
+        let next = unsafe { meta.next(found.id) };
+        self.advance(found.spot, next);
+    }
+
+    unsafe fn remove(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
+        // SAFETY: the block is in the list of the class; unless it is the first, its second link is
         // current.
         unsafe {
             let next = meta.next(id);
-            if self.head(class).get() == id {
+            if self.head(class) == id {
                 self.advance(class, next);
                 return;
             }
             let prev = meta.prev(id);
-            meta.set_next(prev, len, next);
+            meta.set_next(prev, next);
             if next != NIL {
-                meta.set_prev(next, len, prev);
+                meta.set_prev(next, prev);
             }
         }
     }
 
     unsafe fn largest(&self, meta: &M) -> usize {
-        if self.rows == 0 {
-            return 0;
-        }
-        let row = self.rows.ilog2() as usize;
-        let mut id = self.heads[row][self.map(row).ilog2() as usize].get();
+        let Some(row) = self.maps.iter().rposition(|&map| map != 0) else { return 0 };
+        let mut id = self.head(row * Self::COLUMNS + self.maps[row].ilog2() as usize);
         let mut longest = 0;
         for _ in 0..Self::PROBES {
             if id == NIL {

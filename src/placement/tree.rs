@@ -1,6 +1,6 @@
 //! A randomised tree of the free blocks, in the two links that every free block has.
 
-use super::coalescing::Fit;
+use super::coalescing::{Fit, Found};
 use crate::meta::{Id, Meta, NIL};
 use crate::units::Index;
 use core::marker::PhantomData;
@@ -14,6 +14,9 @@ use core::marker::PhantomData;
 pub unsafe trait Order<M: Meta> {
     /// Whether the root is the longest block, so that its length need not be kept.
     const ROOT_IS_LONGEST: bool;
+
+    /// See [`Fit::FROM_FRONT`].
+    const FROM_FRONT: usize;
 
     /// Whether free block `a` stands left of free block `b`.
     ///
@@ -76,8 +79,8 @@ impl<I: Index, O> FreeTree<I, O> {
         unsafe {
             match slot {
                 Slot::Root => self.root = I::new(to),
-                Slot::Left(id) => meta.set_next(id, meta.len(id), to),
-                Slot::Right(id) => meta.set_prev(id, meta.len(id), to),
+                Slot::Left(id) => meta.set_next(id, to),
+                Slot::Right(id) => meta.set_prev(id, to),
             }
         }
     }
@@ -88,17 +91,22 @@ unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O>
     const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
     const MAX_LEN: usize = M::MAX_LEN;
 
-    unsafe fn find(&self, meta: &M, len: usize) -> Option<(Id, usize)> {
+    const FROM_FRONT: usize = O::FROM_FRONT;
+    type Spot = ();
+
+    unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<()>> {
         // SAFETY: the root is NIL or a free block.
         unsafe {
             match O::find(meta, self.root.get(), len) {
                 NIL => None,
-                id => Some((id, meta.len(id))),
+                id => Some(Found { id, len: meta.len(id), spot: () }),
             }
         }
     }
 
-    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize) {
+    fn spot(_len: usize) {}
+
+    unsafe fn insert(&mut self, meta: &mut M, id: Id, len: usize, (): ()) {
         // SAFETY: every id met is NIL or in the tree, hence free; `id` is free.
         unsafe {
             // Down to where the new block belongs from top to bottom.
@@ -132,7 +140,7 @@ unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O>
         }
     }
 
-    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize) {
+    unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize, (): ()) {
         // SAFETY: as in `insert`; `id` is in the tree, so the way down ends at it.
         unsafe {
             let (mut slot, mut at) = (Slot::Root, self.root.get());

@@ -362,13 +362,12 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (start, crossed) = self.0.with(|state| {
-            let grant = loop {
-                if let Some(grant) = state.placement.allocate(layout) {
-                    break grant;
-                }
-                if !state.settle() {
-                    return (None, false);
-                }
+            let grant = match state.placement.allocate_quick(layout) {
+                Some(grant) => grant,
+                None => match state.otherwise(layout) {
+                    Some(grant) => grant,
+                    None => return (None, false),
+                },
             };
             if state.statistics.rises(grant.size) {
                 return (state.risen(grant, layout), true);
@@ -507,6 +506,18 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+    /// What there is beyond the quick way: all that the placement has, and memory that was not claimed yet.
+    #[cold]
+    #[inline(never)]
+    fn otherwise(&mut self, layout: Layout) -> Option<Grant> {
+        loop {
+            let grant = self.placement.allocate(layout);
+            if grant.is_some() || !self.settle() {
+                return grant;
+            }
+        }
+    }
+
     /// A request was served, which takes the heap's use beyond the band. It is not counted yet.
     #[cold]
     #[inline(never)]

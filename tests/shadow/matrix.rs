@@ -45,6 +45,11 @@ fn rounded<M: Meta>(size: usize) -> usize {
     size.max(1).div_ceil(M::GRANULE) * M::GRANULE
 }
 
+/// What a block takes where blocks have a unit at least.
+fn at_least<M: Meta>(size: usize) -> usize {
+    rounded::<M>(size).max(M::UNIT * M::GRANULE)
+}
+
 /// Coarse granules need more room.
 const fn slack<M: Meta>(slack: f64) -> f64 {
     if M::GRANULE > 16 { slack * M::GRANULE as f64 / 8.0 } else { slack }
@@ -61,7 +66,7 @@ impl<M: SubjectMeta, F: Fit<M>> Subject for Coalescing<M, F> {
     }
 
     fn taken(size: usize, _align: usize) -> usize {
-        rounded::<M>(size)
+        at_least::<M>(size)
     }
     const REGIONS: usize = M::REGIONS;
     const LIMIT: usize = limit::<M>();
@@ -75,7 +80,7 @@ impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
     }
 
     fn taken(size: usize, align: usize) -> usize {
-        rounded::<M>(size).max(align).next_power_of_two()
+        at_least::<M>(size).max(align).next_power_of_two()
     }
     // A region that is all free can be lent out as a whole, which `largest_free` counts in full only.
     const EXACT_LARGEST: bool = false;
@@ -94,7 +99,7 @@ impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
 
     fn taken(size: usize, align: usize) -> usize {
         let fits = |class: &&usize| rounded::<M>(**class) >= rounded::<M>(size) && align <= M::GRANULE;
-        C::SIZES.iter().find(fits).map_or(rounded::<M>(size), |&class| rounded::<M>(class))
+        C::SIZES.iter().find(fits).map_or(at_least::<M>(size), |&class| rounded::<M>(class))
     }
     const EXACT_LARGEST: bool = false;
     const MONOTONE: bool = false;

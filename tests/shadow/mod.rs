@@ -200,6 +200,11 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         Ok(())
     }
 
+    /// The memory of the region that was claimed as number `index`.
+    pub fn region(&mut self, index: usize) -> Region {
+        self.backing[index].region()
+    }
+
     pub fn live(&self) -> usize {
         self.live.len()
     }

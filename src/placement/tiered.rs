@@ -1,0 +1,625 @@
+//! Small blocks from pages, in front of a placement for all others.
+
+use super::{Grant, Placement, Space, Tlsf};
+use crate::meta::{FreeError, InBand, Meta};
+use crate::region::{Region, RegionError};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+
+/// The largest small request in bytes; the others go to the placement beneath.
+const SMALL: usize = 1024;
+
+/// Sizes of the objects that pages are cut into, in bytes: steps of 8 up to 128, then 8 steps per power of two.
+const SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let (mut size, mut class) = (0, 0);
+    while class < CLASSES {
+        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
+        sizes[class] = size;
+        class += 1;
+    }
+    assert!(size as usize == SMALL);
+    sizes
+};
+
+/// Number of sizes.
+const CLASSES: usize = 40;
+
+/// The class of a request, by its length in words of 8 bytes.
+const CLASS_OF: [u8; SMALL / 8 + 1] = {
+    let mut classes = [0; SMALL / 8 + 1];
+    let (mut words, mut class) = (0, 0);
+    while words <= SMALL / 8 {
+        if words * 8 > SIZES[class] as usize {
+            class += 1;
+        }
+        classes[words] = class as u8;
+        words += 1;
+    }
+    classes
+};
+
+/// Bytes that the smallest page has: the unit of the maps of pages.
+const SMALLEST_PAGE: usize = 512;
+/// Bytes that the largest page has.
+const LARGEST_PAGE: usize = 8192;
+/// Objects of a page at which larger pages are not worth it.
+const OBJECTS: usize = 16;
+
+/// Bytes of a page, by its class.
+const PAGES: [u16; CLASSES] = {
+    let mut pages = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let mut page = SMALLEST_PAGE;
+        while page < LARGEST_PAGE && (page - HEADER) / (SIZES[class] as usize) < OBJECTS {
+            page *= 2;
+        }
+        pages[class] = page as u16;
+        class += 1;
+    }
+    pages
+};
+
+/// Blocks of a class that the placement beneath must serve before a page is opened for it.
+const PATIENCE: u16 = 8;
+
+/// What stands at the start of a page, in front of its objects. An object that is free starts with the offset
+/// of the next free one.
+#[repr(C)]
+struct Page {
+    /// Offset of the first free object from the start of the page, in bytes; 0 if there is none.
+    free: u16,
+    /// Objects in use.
+    used: u16,
+    /// Class of its objects.
+    class: u8,
+    /// Whether it is in the list of its class: so are pages with free objects, and those that have just run
+    /// out of them.
+    listed: bool,
+    /// Neighbours in the list.
+    next: Link,
+    prev: Link,
+}
+
+/// A page's number: window and slot, plus 1. 0 is none.
+type Link = u32;
+
+/// Bits of a [`Link`] that tell the slot.
+const SLOT_BITS: u32 = Link::BITS - WINDOWS.ilog2();
+
+/// Bytes that it takes: objects of 16 bytes are aligned to their size.
+const HEADER: usize = {
+    assert!(size_of::<Page>() == 16);
+    size_of::<Page>()
+};
+
+/// The page of a class that has none: no object of it is free, so nothing is ever written to it.
+static NO_PAGE: Page = Page { free: 0, used: 1, class: 0, listed: true, next: 0, prev: 0 };
+
+const NONE: *mut Page = (&raw const NO_PAGE).cast_mut();
+
+/// The part of the address space in which one region's pages can be.
+#[derive(Clone, Copy)]
+struct Window {
+    /// Address of the first slot, aligned to the largest page. It may lie before the region.
+    base: *mut u8,
+    /// For each slot, the class of the page that starts there, plus 1; 0 if none does. The last bytes of the
+    /// region.
+    map: *mut u8,
+    /// Number of slots.
+    slots: usize,
+    /// Where the region starts.
+    start: *mut u8,
+}
+
+impl Window {
+    const NONE: Self = Self { base: ptr::null_mut(), map: ptr::null_mut(), slots: 0, start: ptr::null_mut() };
+
+    /// A window over `size` bytes from `start` on; its map at the end of them.
+    fn over(start: *mut u8, size: usize) -> Self {
+        let skew = start.addr() % LARGEST_PAGE;
+        let slots = (skew + size).div_ceil(SMALLEST_PAGE);
+        Self { base: start.wrapping_sub(skew), map: start.wrapping_add(size - slots), slots, start }
+    }
+}
+
+/// Regions that can have pages.
+const WINDOWS: usize = 8;
+
+/// Regions below this size, in bytes, are left to the placement beneath: pages would waste too much of them.
+const WORTH_IT: usize = 16 * 1024;
+
+/// Small blocks from pages of equal objects, in front of a placement `L` for all others: the fast default for
+/// hosts.
+///
+/// ```text
+///  heads   8 B | 16 B | 24 B | .. | 1 KiB         the pages of a class that have free objects
+///                 |
+///   page   | header | object | object | ...       free objects linked through their first two bytes
+///             next -> page -> ..
+///  map     | 0 | 0 | 2 | 0 | 7 | ...              one byte per 512 bytes: does a page start here, of what class?
+/// ```
+///
+/// Sizes up to 1 KiB (and alignments up to 8) have 40 classes. Pages are 512 bytes to 8 KiB long, aligned to their
+/// length, and come from `L`; one that is empty goes back unless it is the last of its class, and even
+/// then when memory runs out. A class gets its first page when `L` serves 8 blocks of it, so that rare sizes
+/// waste nothing, and regions below 16 KiB have no pages. The map takes 0.2 % of a region.
+///
+/// Small requests and frees are O(1), the rest as in `L`. A free must find whether an address lies in a page: the
+/// class follows from the layout, the page's start from the class, and the map answers. (Bonwick, "The slab
+/// allocator", USENIX 1994; Leijen, Zorn and de Moura, "Mimalloc: free list sharding in action", 2019.)
+pub struct Tiered<L = Tlsf<InBand<u32>>> {
+    /// For each class the first page of its list, or [`NONE`].
+    heads: [*mut Page; CLASSES],
+    windows: [Window; WINDOWS],
+    /// Live blocks of each class that the placement beneath serves.
+    direct: [u16; CLASSES],
+    large: L,
+}
+
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use, or to the page that is
+// never written to.
+unsafe impl<L: Send> Send for Tiered<L> {}
+
+/// The class of a small request.
+#[inline(always)]
+fn class_of(layout: Layout) -> Option<usize> {
+    if layout.size() > SMALL || layout.align() > 8 {
+        return None;
+    }
+    // SAFETY: at most `SMALL / 8`.
+    Some(unsafe { *CLASS_OF.get_unchecked(layout.size().div_ceil(8)) } as usize)
+}
+
+/// Bytes of an object of `class`.
+#[inline(always)]
+fn size_of_class(class: usize) -> usize {
+    // SAFETY: classes come from `CLASS_OF`, whose entries are below `CLASSES`.
+    unsafe { *SIZES.get_unchecked(class) as usize }
+}
+
+/// Bytes of a page of `class`.
+#[inline(always)]
+fn page_of_class(class: usize) -> usize {
+    // SAFETY: as in `size_of_class`.
+    unsafe { *PAGES.get_unchecked(class) as usize }
+}
+
+/// Granules of a page of `class`.
+fn page_len<L: Space>(class: usize) -> usize {
+    page_of_class(class) / <L::Meta as Meta>::GRANULE
+}
+
+impl<L: Space> Tiered<L> {
+    const CHECKED: () = {
+        assert!(
+            <L::Meta as Meta>::EDGE_BITS,
+            "pages are kept in the memory itself, so it must be CPU memory"
+        );
+        assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
+    };
+
+    /// An object of the first page of `class`, if that has one.
+    #[inline(always)]
+    fn take(&mut self, class: usize) -> Option<Grant> {
+        // SAFETY: classes are below `CLASSES`; heads are pages, whose free objects are nobody's and hold the
+        // offset of the next one. The page that stands for none has no free object.
+        unsafe {
+            let page = *self.heads.get_unchecked(class);
+            let offset = (*page).free as usize;
+            if offset == 0 {
+                return None;
+            }
+            let object = page.cast::<u8>().add(offset);
+            (*page).free = object.cast::<u16>().read();
+            (*page).used += 1;
+            Some(Grant { start: NonNull::new_unchecked(object), size: size_of_class(class) })
+        }
+    }
+
+    /// The page of `class` that holds the address `at`, if there is one.
+    #[inline(always)]
+    fn page_at(window: &Window, at: usize, class: usize) -> Option<*mut Page> {
+        let offset = at.wrapping_sub(window.base.addr());
+        let first = offset & page_of_class(class).wrapping_neg();
+        let slot = first / SMALLEST_PAGE;
+        // SAFETY: the map has a byte for each slot. A page of the class that starts there is as long as pages of
+        // the class are, so it holds the address.
+        let found = slot < window.slots && unsafe { *window.map.add(slot) } as usize == class + 1;
+        found.then(|| window.base.wrapping_add(first).cast())
+    }
+
+    /// As [`Self::page_at`], in any window.
+    fn find_page(&self, at: usize, class: usize) -> Option<*mut Page> {
+        self.windows.iter().find_map(|window| Self::page_at(window, at, class))
+    }
+
+    /// The number of a page.
+    fn link(&self, page: *mut Page) -> Link {
+        let slot = |window: &Window| {
+            let slot = page.addr().wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
+            (slot < window.slots).then_some(slot)
+        };
+        let mut windows = self.windows.iter().enumerate();
+        let number =
+            windows.find_map(|(index, window)| Some((index as Link) << SLOT_BITS | slot(window)? as Link));
+        number.map_or(0, |number| number + 1)
+    }
+
+    /// The page with a number, [`NONE`] for 0.
+    fn page(&self, link: Link) -> *mut Page {
+        if link == 0 {
+            return NONE;
+        }
+        let (window, slot) = ((link - 1) >> SLOT_BITS, (link - 1) & ((1 << SLOT_BITS) - 1));
+        self.windows[window as usize].base.wrapping_add(slot as usize * SMALLEST_PAGE).cast()
+    }
+
+    /// Puts a page first in the list of its class.
+    unsafe fn enlist(&mut self, page: *mut Page) {
+        let link = self.link(page);
+        // SAFETY: the page is open, and so is the head of a list unless it stands for none.
+        unsafe {
+            let class = (*page).class as usize;
+            let head = self.heads[class];
+            (*page).prev = 0;
+            (*page).next = if head == NONE { 0 } else { self.link(head) };
+            if head != NONE {
+                (*head).prev = link;
+            }
+            (*page).listed = true;
+            self.heads[class] = page;
+        }
+    }
+
+    /// Takes a page out of the list of its class.
+    unsafe fn delist(&mut self, page: *mut Page) {
+        // SAFETY: the page is in the list, and so are its neighbours there.
+        unsafe {
+            let (next, prev) = ((*page).next, (*page).prev);
+            if next != 0 {
+                (*self.page(next)).prev = prev;
+            }
+            if prev != 0 {
+                (*self.page(prev)).next = next;
+            } else {
+                self.heads[(*page).class as usize] = self.page(next);
+            }
+            (*page).listed = false;
+        }
+    }
+
+    /// An object of `class` where the first page has none: from the next page, or from a new one.
+    fn refill(&mut self, class: usize) -> Option<Grant> {
+        while self.heads[class] != NONE {
+            if let Some(grant) = self.take(class) {
+                return Some(grant);
+            }
+            // SAFETY: the head is in the list.
+            unsafe { self.delist(self.heads[class]) };
+        }
+        if self.direct[class] < PATIENCE {
+            return None;
+        }
+        let len = page_len::<L>(class);
+        let block = Space::allocate(&mut self.large, len, len)?;
+        let page = self.large.meta().address(block.offset).cast::<Page>();
+        let (size, bytes) = (size_of_class(class), page_of_class(class));
+        // SAFETY: the block is ours, as long as a page, and aligned to that; its objects are linked in the order of
+        // their addresses.
+        unsafe {
+            let Some(slot) = (block.len == len).then(|| self.slot(page)).flatten() else {
+                // In a region without a map.
+                let _ = Space::deallocate(&mut self.large, block, len, len);
+                return None;
+            };
+            slot.write(class as u8 + 1);
+            page.write(Page {
+                free: HEADER as u16,
+                used: 0,
+                class: class as u8,
+                listed: false,
+                next: 0,
+                prev: 0,
+            });
+            let objects = (bytes - HEADER) / size;
+            for object in 0..objects {
+                let offset = HEADER + object * size;
+                let next = if object + 1 < objects { offset + size } else { 0 };
+                page.cast::<u8>().add(offset).cast::<u16>().write(next as u16);
+            }
+            self.enlist(page);
+        }
+        self.take(class)
+    }
+
+    /// Where the map says what page starts at this address.
+    fn slot(&self, page: *mut Page) -> Option<*mut u8> {
+        self.windows.iter().find_map(|window| {
+            let slot = page.addr().wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
+            (slot < window.slots).then(|| window.map.wrapping_add(slot))
+        })
+    }
+
+    /// Gives an empty page back.
+    unsafe fn close(&mut self, page: *mut Page) {
+        // SAFETY: the page is open and none of its objects is live.
+        unsafe {
+            let class = (*page).class as usize;
+            if (*page).listed {
+                self.delist(page);
+            }
+            if let Some(slot) = self.slot(page) {
+                slot.write(0);
+            }
+            let len = page_len::<L>(class);
+            let block = self.large.block_at(page.addr(), len, len);
+            let _ = Space::deallocate(&mut self.large, block, len, len);
+        }
+    }
+
+    /// What a free changes in the lists: a page that was full has an object again, or one has become empty.
+    #[cold]
+    #[inline(never)]
+    unsafe fn relist(&mut self, page: *mut Page) {
+        // SAFETY: the page is open.
+        unsafe {
+            if !(*page).listed {
+                self.enlist(page);
+            }
+            if (*page).used == 0 && ((*page).next != 0 || (*page).prev != 0) {
+                self.close(page);
+            }
+        }
+    }
+
+    /// Gives all empty pages back. Whether there were any.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        for class in 0..CLASSES {
+            let mut page = self.heads[class];
+            while page != NONE {
+                // SAFETY: pages in lists are open.
+                unsafe {
+                    let next = self.page((*page).next);
+                    if (*page).used == 0 {
+                        self.close(page);
+                        any = true;
+                    }
+                    page = next;
+                }
+            }
+        }
+        any
+    }
+
+    /// A block from the placement beneath.
+    fn allocate_direct(&mut self, layout: Layout) -> Option<Grant> {
+        let quick = Placement::allocate_quick(&mut self.large, layout);
+        let mut grant = if quick.is_some() { quick } else { Placement::allocate(&mut self.large, layout) };
+        if grant.is_none() && self.flush() {
+            grant = Placement::allocate(&mut self.large, layout);
+        }
+        if let (Some(class), Some(_)) = (class_of(layout), grant) {
+            self.direct[class] = self.direct[class].saturating_add(1);
+        }
+        grant
+    }
+
+    /// Frees an object or a block that is not in the first window's pages.
+    #[inline(never)]
+    unsafe fn deallocate_elsewhere(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+    ) -> Result<usize, FreeError> {
+        if let Some(class) = class_of(layout) {
+            if let Some(page) = self.find_page(start.addr().get(), class) {
+                // SAFETY: passed on; the page is that of the object.
+                return unsafe { self.give(page, start, class) };
+            }
+            self.direct[class] = self.direct[class].saturating_sub(1);
+        }
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate(&mut self.large, start, layout) }
+    }
+
+    /// Puts an object back into its page.
+    #[inline(always)]
+    unsafe fn give(&mut self, page: *mut Page, start: NonNull<u8>, class: usize) -> Result<usize, FreeError> {
+        // SAFETY: the page is open and holds the object, which nobody uses any more.
+        unsafe {
+            let old = (*page).free;
+            start.cast::<u16>().write(old);
+            (*page).free = (start.addr().get() - page.addr()) as u16;
+            (*page).used -= 1;
+            if old == 0 || (*page).used == 0 {
+                self.relist(page);
+            }
+        }
+        Ok(size_of_class(class))
+    }
+
+    /// Adds a window for the last `size` bytes of a region; what is left of the region for the placement beneath.
+    fn open_window(&mut self, memory: Region) -> Option<(usize, Region)> {
+        let window = Window::over(memory.start.as_ptr(), memory.size);
+        let index = self.windows.iter().position(|window| window.slots == 0)?;
+        if memory.size < WORTH_IT || window.slots >= 1 << SLOT_BITS {
+            return None;
+        }
+        self.windows[index] = window;
+        Some((index, Region { size: memory.size - window.slots, ..memory }))
+    }
+}
+
+// SAFETY: objects are disjoint parts of pages, and pages are live blocks of the placement beneath, which
+// keeps the same promises; an object is handed out once, until it is given back.
+unsafe impl<L: Space> Placement for Tiered<L> {
+    const EMPTY: Self = {
+        let () = Self::CHECKED;
+        Self {
+            heads: [NONE; CLASSES],
+            windows: [Window::NONE; WINDOWS],
+            direct: [0; CLASSES],
+            large: <L as Space>::EMPTY,
+        }
+    };
+    const MAX_REGION: usize = <L as Placement>::MAX_REGION;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        let window = self.open_window(memory);
+        let rest = window.map_or(memory, |(_, rest)| rest);
+        // SAFETY: passed on, for a part of the memory; the map is the part behind it.
+        unsafe {
+            let claimed = Placement::claim(&mut self.large, rest);
+            if let Some((index, _)) = window {
+                match claimed {
+                    Ok(_) => self.windows[index].map.write_bytes(0, self.windows[index].slots),
+                    Err(_) => self.windows[index] = Window::NONE,
+                }
+            }
+            claimed
+        }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        let mut windows = self.windows.iter();
+        let Some(index) = windows.position(|window| window.slots > 0 && window.start == start) else {
+            // SAFETY: passed on.
+            return unsafe { Placement::extend(&mut self.large, start, bytes) };
+        };
+        let old = self.windows[index];
+        let size = old.map.addr() - start.addr() + old.slots;
+        let new = Window::over(start, size.checked_add(bytes).ok_or(RegionError::Overlap)?);
+        if new.slots >= 1 << SLOT_BITS {
+            return Err(RegionError::IndexSpace);
+        }
+        // SAFETY: the map moves to the new end of the region, and back if nothing comes of it; both places are
+        // the region's. What it leaves goes to the placement beneath.
+        unsafe {
+            ptr::copy(old.map, new.map, old.slots);
+            let more = new.map.addr() - old.map.addr();
+            let extended = Placement::extend(&mut self.large, start, more);
+            match extended {
+                Ok(_) => {
+                    new.map.add(old.slots).write_bytes(0, new.slots - old.slots);
+                    self.windows[index] = new;
+                }
+                Err(_) => ptr::copy(new.map, old.map, old.slots),
+            }
+            extended
+        }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        self.flush();
+        let (mut region, size) = Placement::release(&mut self.large, start)?;
+        let mut windows = self.windows.iter_mut();
+        if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
+            region.size += window.slots;
+            *window = Window::NONE;
+        }
+        Ok((region, size))
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        match class_of(layout) {
+            Some(class) => self.take(class),
+            None => Placement::allocate_quick(&mut self.large, layout),
+        }
+    }
+
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        if let Some(class) = class_of(layout)
+            && let Some(grant) = self.refill(class)
+        {
+            return Some(grant);
+        }
+        self.allocate_direct(layout)
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        if class_of(layout).is_none() {
+            let zeroed = Placement::allocate_zeroed(&mut self.large, layout);
+            if zeroed.is_some() || !self.flush() {
+                return zeroed;
+            }
+            return Placement::allocate_zeroed(&mut self.large, layout);
+        }
+        let quick = self.allocate_quick(layout);
+        let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
+        Some((grant, grant.size, 0))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        if cfg!(debug_assertions) {
+            self.check(start, layout)?;
+        }
+        // SAFETY: passed on; the page is that of the object.
+        unsafe {
+            let Some(class) = class_of(layout) else {
+                return Placement::deallocate(&mut self.large, start, layout);
+            };
+            match Self::page_at(&self.windows[0], start.addr().get(), class) {
+                Some(page) => self.give(page, start, class),
+                None => self.deallocate_elsewhere(start, layout),
+            }
+        }
+    }
+
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let wanted = Layout::from_size_align(size, layout.align()).ok()?;
+        let (old, new) = (class_of(layout), class_of(wanted));
+        if let Some(class) = old
+            && self.find_page(start.addr().get(), class).is_some()
+        {
+            // An object keeps its place as long as its class fits.
+            return (old == new).then(|| (size_of_class(class), size_of_class(class)));
+        }
+        // SAFETY: passed on; the block is not in a page, so the placement beneath has it.
+        let sizes = unsafe { Placement::resize(&mut self.large, start, layout, size)? };
+        for (class, more) in [(old, false), (new, true)] {
+            if let Some(class) = class {
+                let count = &mut self.direct[class];
+                *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
+            }
+        }
+        Some(sizes)
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let Some(class) = class_of(layout) else {
+            return Placement::check(&self.large, start, layout);
+        };
+        let at = start.addr().get();
+        let Some(page) = self.find_page(at, class) else {
+            return Placement::check(&self.large, start, layout);
+        };
+        let offset = at - page.addr();
+        if offset % 8 != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        let inside = offset.checked_sub(HEADER).ok_or(FreeError::NotABlock)?;
+        if inside % size_of_class(class) != 0 || offset + size_of_class(class) > page_of_class(class) {
+            return Err(FreeError::NotABlock);
+        }
+        // SAFETY: the page is open, so its free objects are linked; they are at most 1,022.
+        unsafe {
+            let mut free = (*page).free as usize;
+            while free != 0 {
+                if free == offset {
+                    return Err(FreeError::AlreadyFree);
+                }
+                free = page.cast::<u8>().add(free).cast::<u16>().read() as usize;
+            }
+        }
+        Ok(())
+    }
+
+    fn largest_free(&self) -> usize {
+        Placement::largest_free(&self.large)
+    }
+}
