@@ -155,6 +155,8 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
     windows: [Window; WINDOWS],
     /// Live blocks of each class that the placement beneath serves.
     direct: [u16; CLASSES],
+    /// Whether no page is to be opened, and none kept that is empty.
+    saving: bool,
     large: L,
 }
 
@@ -299,7 +301,7 @@ impl<L: Space> Tiered<L> {
             // SAFETY: the head is in the list.
             unsafe { self.delist(self.heads[class]) };
         }
-        if self.direct[class] < PATIENCE {
+        if self.saving || self.direct[class] < PATIENCE {
             return None;
         }
         let len = page_len::<L>(class);
@@ -368,7 +370,7 @@ impl<L: Space> Tiered<L> {
             if !(*page).listed {
                 self.enlist(page);
             }
-            if (*page).used == 0 && ((*page).next != 0 || (*page).prev != 0) {
+            if (*page).used == 0 && (self.saving || (*page).next != 0 || (*page).prev != 0) {
                 self.close(page);
             }
         }
@@ -462,6 +464,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             heads: [NONE; CLASSES],
             windows: [Window::NONE; WINDOWS],
             direct: [0; CLASSES],
+            saving: false,
             large: <L as Space>::EMPTY,
         }
     };
@@ -621,5 +624,18 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     fn largest_free(&self) -> usize {
         Placement::largest_free(&self.large)
+    }
+
+    /// No page is opened under pressure (the placement beneath serves small requests), and empty ones go back.
+    fn set_saving(&mut self, on: bool) {
+        self.saving = on;
+        if on {
+            self.flush();
+        }
+        Placement::set_saving(&mut self.large, on);
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        Placement::region(&self.large, n)
     }
 }
