@@ -15,13 +15,18 @@ use std::sync::LazyLock;
 static TRACES: LazyLock<Vec<Trace>> =
     LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
 
-/// Events of `trace` that a heap of `arena` bytes serves before a request fails.
-fn life<P: Placement>(trace: &Trace, arena: usize, saves: bool) -> usize {
+/// Events of `trace` that a heap of `arena` bytes serves before a request fails, without and with saving; in the
+/// same memory, since where it lies matters to some.
+fn both<P: Placement>(trace: &Trace, arena: usize) -> [usize; 2] {
     let mut backing = Backing::new(arena, 0);
+    [false, true].map(|saves| life::<P>(trace, backing.region(), saves))
+}
+
+fn life<P: Placement>(trace: &Trace, memory: Region, saves: bool) -> usize {
     let heap: Local<P> =
         PressureHeap::new(Heap::empty()).watermarks(Watermarks::percent(25, 10)).saves(saves);
     // SAFETY: the memory outlives the heap.
-    unsafe { heap.claim(backing.region()) }.unwrap();
+    unsafe { heap.claim(memory) }.unwrap();
     let mut blocks: Vec<Option<(*mut u8, Layout)>> = vec![None; trace.ids];
     for (served, event) in trace.events.iter().enumerate() {
         // SAFETY: blocks are live, with their layouts, and nothing is written to them.
@@ -57,18 +62,23 @@ fn life<P: Placement>(trace: &Trace, arena: usize, saves: bool) -> usize {
 
 /// The smallest arena, in steps of 1/256 of the peak, in which a trace runs to its end. (Where the need is not monotone: the first from below.)
 fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
-    (256..).find(|step| life::<P>(trace, trace.peak * step / 256, saves) == trace.events.len()).unwrap()
+    (256..)
+        .find(|step| {
+            let mut backing = Backing::new(trace.peak * step / 256, 0);
+            life::<P>(trace, backing.region(), saves) == trace.events.len()
+        })
+        .unwrap()
 }
 
 /// Events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
 fn lives<P: Placement>(name: &str) -> [usize; 2] {
     let mut sums = [0; 2];
     for trace in TRACES.iter() {
-        let of = |saves| -> usize {
-            let arenas = (32..40).map(|step| trace.peak * step / 32);
-            arenas.map(|arena| life::<P>(trace, arena, saves)).sum::<usize>()
-        };
-        let events = [of(false), of(true)];
+        let mut events = [0; 2];
+        for step in 32..40 {
+            let served = both::<P>(trace, trace.peak * step / 32);
+            events = [events[0] + served[0], events[1] + served[1]];
+        }
         let longer = events[1] as f64 / events[0] as f64;
         println!("{name:>10} {:>16} {:>9} {:>9} {longer:>8.3}", trace.name, events[0], events[1]);
         sums = [sums[0] + events[0], sums[1] + events[1]];
