@@ -2,20 +2,33 @@
 
 use crate::heap::Heap;
 use crate::lock::Lock;
+use crate::memory::{self, Memory};
 use crate::observe::Statistics;
 use crate::placement::Placement;
-use core::alloc::{GlobalAlloc, Layout};
+#[cfg(feature = "pressure")]
+use crate::pressure::{Critical, PressureHeap};
+use crate::zones::{Wanting, Zone};
+use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// Both traits have the same methods; the standard one is still changing, so it is named once.
 macro_rules! allocator {
     ($module:path) => {
+        allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
+        allocator!($module; Zone<'_>;);
+        allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
+        #[cfg(feature = "pressure")]
+        allocator!($module; PressureHeap<P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
+        #[cfg(feature = "pressure")]
+        allocator!($module; Critical<'_, P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
+    };
+    ($module:path; $front:ty; $($parameters:tt)*) => {
         const _: () = {
             use $module as api;
 
             // SAFETY: blocks stay valid and in place while the heap is borrowed or moved, since none of
             // them lies inside the value; sizes and alignments are those asked for.
-            unsafe impl<P: Placement, L: Lock, S: Statistics> api::Allocator for Heap<P, L, S> {
+            unsafe impl<$($parameters)*> api::Allocator for $front {
                 fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, api::AllocError> {
                     let start = match layout.size() {
                         0 => dangling(layout),
@@ -35,7 +48,7 @@ macro_rules! allocator {
                 unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
                     if layout.size() != 0 {
                         // SAFETY: the caller passes a live block of this heap and its layout.
-                        unsafe { self.dealloc(block.as_ptr(), layout) }
+                        unsafe { Memory::deallocate(self, block, layout) }
                     }
                 }
 
@@ -46,7 +59,7 @@ macro_rules! allocator {
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on.
-                    unsafe { self.change(block, old, new) }
+                    unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
                 }
@@ -59,7 +72,7 @@ macro_rules! allocator {
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on; the bytes behind the old size belong to the new block.
                     unsafe {
-                        let start = self.change(block, old, new).ok_or(api::AllocError)?;
+                        let start = change(self, block, old, new).ok_or(api::AllocError)?;
                         start.as_ptr().add(old.size()).write_bytes(0, new.size() - old.size());
                         Ok(NonNull::slice_from_raw_parts(start, new.size()))
                     }
@@ -72,7 +85,7 @@ macro_rules! allocator {
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on.
-                    unsafe { self.change(block, old, new) }
+                    unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
                 }
@@ -92,30 +105,21 @@ fn dangling(layout: Layout) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
-impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Makes a block of layout `old` one of layout `new`, in place if that is possible.
-    ///
-    /// # Safety
-    ///
-    /// As for `Allocator::grow` and `Allocator::shrink`.
-    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
-        if old.size() == 0 {
-            return if new.size() == 0 { Some(dangling(new)) } else { self.try_allocate(new).ok() };
+/// Makes a block of layout `old` one of layout `new`, in place if that is possible. Either may be empty.
+///
+/// # Safety
+///
+/// As for `Allocator::grow` and `Allocator::shrink`.
+unsafe fn change<M: Memory>(memory: &M, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+    match (old.size(), new.size()) {
+        (0, 0) => Some(dangling(new)),
+        (0, _) => memory.try_allocate(new).ok(),
+        (_, 0) => {
+            // SAFETY: the block is live and has layout `old`.
+            unsafe { memory.deallocate(block, old) };
+            Some(dangling(new))
         }
-        // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
-        unsafe {
-            if new.size() == 0 {
-                self.dealloc(block.as_ptr(), old);
-                return Some(dangling(new));
-            }
-            // In place only for the same alignment: it takes part in the look-up when the block is freed.
-            if new.align() == old.align() && self.try_resize(block, old, new.size()) {
-                return Some(block);
-            }
-            let moved = self.try_allocate(new).ok()?;
-            moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
-            self.dealloc(block.as_ptr(), old);
-            Some(moved)
-        }
+        // SAFETY: the block is live and has layout `old`.
+        _ => unsafe { memory::change(memory, block, old, new) },
     }
 }

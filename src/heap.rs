@@ -67,9 +67,9 @@ pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
 // placement and the statistics may be used by any thread in turn.
 unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
 
-struct State<P, S> {
-    placement: P,
-    statistics: S,
+pub(crate) struct State<P, S> {
+    pub(crate) placement: P,
+    pub(crate) statistics: S,
     /// Memory that is claimed at the first use.
     pending: Pending,
 }
@@ -118,7 +118,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
     /// Claims memory that is pending. Returns whether there was any.
     #[cold]
     #[inline(never)]
-    fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         let Some(mut region) = self.pending.take() else { return false };
         // A range between symbols may be larger than the placement can serve: the rest stays unused.
         region.size = region.size.min(P::MAX_REGION);
@@ -133,7 +133,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Ok(())
     }
 
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+    pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.placement.largest_free();
         OutOfMemory {
             requested: layout.size(),
@@ -183,8 +183,14 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self::with_pending(Pending::symbols(start, end))
     }
 
+    /// The statistics of a heap that nobody else has yet.
+    #[cfg(feature = "pressure")]
+    pub(crate) const fn statistics_mut(&mut self) -> &mut S {
+        &mut self.state.get_mut().statistics
+    }
+
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not
         // `Sync`, and no closure of this module calls back into the heap).
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
@@ -372,6 +378,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with_settled(|state| state.placement.largest_free())
     }
 
+    /// Region number `n`, from 0, in no particular order; `None` beyond the last one (and always with
+    /// [`BuddySystem`](crate::placement), which does not know its regions). O(1).
+    pub fn region(&self, n: usize) -> Option<Region> {
+        self.with_settled(|state| state.placement.region(n))
+    }
+
     /// Runs `f` on the placement inside the lock, to equip its metadata, for example.
     ///
     /// # Safety
@@ -383,7 +395,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 
     /// Frees a block that the caller vouches for; what is wrong all the same is reported.
     #[inline(never)]
-    unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
+    pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
         let freed = self.with(|state| {
             // SAFETY: passed on.
             let freed = unsafe { state.placement.deallocate(block, layout) };
@@ -413,19 +425,7 @@ impl<P: Placement, L: Lock> Heap<P, L> {
 
     /// All statistics at one moment. O(1): nothing is walked.
     pub fn stats(&self) -> Stats {
-        self.with_settled(|state| {
-            let counters = state.statistics;
-            Stats {
-                capacity: counters.capacity,
-                used: counters.used,
-                peak: counters.peak,
-                free: counters.free().unwrap_or(0),
-                largest_free: state.placement.largest_free(),
-                live_blocks: counters.live,
-                failed: counters.failed,
-                largest_failed: counters.largest_failed,
-            }
-        })
+        self.with_settled(|state| state.statistics.stats(state.placement.largest_free()))
     }
 
     /// Starts a new high-water mark at what is in use now.
@@ -467,7 +467,7 @@ extern "C" fn misuse_found(error: u8) {
 }
 
 #[cold]
-fn misuse(error: FreeError) {
+pub(crate) fn misuse(error: FreeError) {
     misuse_found(match error {
         FreeError::Foreign => 0,
         FreeError::Misaligned => 1,

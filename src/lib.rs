@@ -9,7 +9,7 @@
 //! | placement | which free block serves a request? | [`placement`] |
 //! | lock | who may call at once? | [`lock`] |
 //!
-//! [`Heap`] puts them together; [`heap!`] makes one that is ready without a call:
+//! [`Heap`] puts them together, and [`zones`] several heaps; [`heap!`] makes one that is ready without a call:
 //!
 //! ```
 //! use allotment::{Heap, heap};
@@ -35,6 +35,7 @@
 //!   operating system.
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `defmt`: `defmt::Format` for all value types.
 
 #![cfg_attr(not(test), no_std)]
@@ -42,21 +43,31 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
+#[cfg(all(feature = "std", not(test)))]
+extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 mod allocator;
 #[doc(hidden)]
 pub mod arena;
+pub mod bounds;
 mod heap;
 pub mod lock;
+mod memory;
 pub mod meta;
 pub mod observe;
+#[cfg(feature = "std")]
+pub mod os;
 pub mod placement;
 pub mod plan;
+#[cfg(feature = "pressure")]
+pub mod pressure;
 pub mod region;
 pub mod units;
+pub mod zones;
 
 pub use heap::{Heap, OutOfMemory};
+pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;
 #[cfg(feature = "buddy-system")]

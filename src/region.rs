@@ -35,6 +35,55 @@ impl defmt::Format for Region {
     }
 }
 
+bitflags::bitflags! {
+    /// What a piece of memory is and can do, as a set of flags. The lower half of the bits is named here or
+    /// kept for later; the upper half is the user's ([`Capabilities::user`]).
+    ///
+    /// ```
+    /// use allotment::region::Capabilities;
+    /// const RADIO: Capabilities = Capabilities::user(0); // the radio's controller reaches it
+    /// const NEEDS: Capabilities = Capabilities::DMA.union(RADIO);
+    /// assert!(!Capabilities::DMA.contains(NEEDS) && NEEDS.contains(RADIO));
+    /// ```
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Capabilities: u32 {
+        /// On the chip.
+        const INTERNAL = 1;
+        /// Outside of the chip, behind a bus.
+        const EXTERNAL = 1 << 1;
+        /// Reached by the controllers that move data without the core.
+        const DMA = 1 << 2;
+        /// As fast as the core: tightly coupled, or always in the cache.
+        const FAST = 1 << 3;
+        /// Keeps its contents in the sleep mode that matters.
+        const RETAINED = 1 << 4;
+        /// Code can be run from it.
+        const EXECUTABLE = 1 << 5;
+        /// A device's own memory, which the core may not be able to read: nobody gets it who does not
+        /// ask for it.
+        const DEVICE = 1 << 6;
+        /// Never moved or paged out.
+        const PINNED = 1 << 7;
+        // The user's own.
+        const _ = !0;
+    }
+}
+
+impl Capabilities {
+    /// Flag number `n` of the user's own, 0 to 15. A larger number panics, in a `const` when compiled.
+    pub const fn user(n: u32) -> Self {
+        assert!(n < 16, "there are 16 capabilities of the user's own, from 0 to 15");
+        Self::from_bits_retain(1 << (16 + n))
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Capabilities {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(fmt, "Capabilities({=u32:#010x})", self.bits());
+    }
+}
+
 /// Why a region was not accepted, extended or released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -88,6 +88,10 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
             section(&mut text, measure, &results, folder)?;
         }
     }
+    // Counted in firmware, by `cargo xtask wcet --bless`.
+    if let Ok(worst) = fs::read_to_string(folder.join("wcet.md")) {
+        write!(text, "\n{worst}")?;
+    }
     text.push_str("\n## The allocators\n\n| name | what |\n| --- | --- |\n");
     for entry in subjects::ENTRIES {
         writeln!(text, "| {} | {} |", entry.id, entry.about)?;

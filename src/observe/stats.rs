@@ -41,6 +41,22 @@ pub struct Counters {
     pub(crate) largest_failed: usize,
 }
 
+impl Counters {
+    /// The state of a heap with these counters.
+    pub(crate) fn stats(&self, largest_free: usize) -> Stats {
+        Stats {
+            capacity: self.capacity,
+            used: self.used,
+            peak: self.peak,
+            free: self.free().unwrap_or(0),
+            largest_free,
+            live_blocks: self.live,
+            failed: self.failed,
+            largest_failed: self.largest_failed,
+        }
+    }
+}
+
 // SAFETY: counting neither allocates nor unwinds.
 unsafe impl Statistics for Counters {
     const EMPTY: Self = Self { capacity: 0, used: 0, peak: 0, live: 0, failed: 0, largest_failed: 0 };

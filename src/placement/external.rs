@@ -105,6 +105,11 @@ unsafe impl Placement for LinkedList {
     fn largest_free(&self) -> usize {
         if self.0.bottom().is_null() { 0 } else { self.0.free() }
     }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        let start = NonNull::new(self.0.bottom())?;
+        (n == 0).then(|| Region::new(start, self.0.size()))
+    }
 }
 
 /// `buddy_system_allocator::Heap`: binary buddies up to `1 << (ORDER - 1)` bytes. Allocation is

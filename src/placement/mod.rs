@@ -52,7 +52,7 @@ pub type Default = Tiered;
 pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeError, Meta, region_size};
-use crate::region::{Region, RegionError};
+use crate::region::{Record, Region, RegionError};
 use crate::units::granules;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -157,6 +157,12 @@ pub unsafe trait Space: Sized {
         to: usize,
         align: usize,
     ) -> Option<Block<Token<Self>>>;
+
+    /// See [`Placement::set_saving`].
+    #[inline(always)]
+    fn set_saving(&mut self, on: bool) {
+        let _ = on;
+    }
 
     /// Whether the block at granule `offset` is a whole region, its bookkeeping included, of which
     /// nothing is known.
@@ -279,6 +285,22 @@ pub unsafe trait Placement: Sized {
 
     /// Bytes of the largest request that is sure to succeed now. O(1), always current.
     fn largest_free(&self) -> usize;
+
+    /// Switches the memory-saving behaviour on or off: a longer search for a better fit, caches given
+    /// back and not filled again, whatever the placement has. A heap under pressure calls this inside
+    /// its lock when the pressure begins and when it is over; live blocks stay as they are. Bounded by what
+    /// the placement caches. Does nothing where there is nothing to save.
+    #[inline(always)]
+    fn set_saving(&mut self, on: bool) {
+        let _ = on;
+    }
+
+    /// Region number `n`, from 0, in no particular order; `None` beyond the last one, and where
+    /// the placement does not know its regions. O(1).
+    fn region(&self, n: usize) -> Option<Region> {
+        let _ = n;
+        None
+    }
 }
 
 /// A layout in granules: length and alignment.
@@ -286,7 +308,7 @@ pub unsafe trait Placement: Sized {
 fn measure<S: Space>(layout: Layout) -> (usize, usize) {
     let granule = <S::Meta as Meta>::GRANULE;
     // A layout's size cannot overflow when it is rounded up.
-    let len = ((layout.size() + (granule - 1)) / granule).max(1);
+    let len = ((layout.size() + (granule - 1)) >> granule.ilog2()).max(1);
     (len, layout.align().max(granule) / granule)
 }
 
@@ -384,5 +406,13 @@ unsafe impl<S: Space> Placement for S {
     #[inline(always)]
     fn largest_free(&self) -> usize {
         self.largest() * <S::Meta as Meta>::GRANULE
+    }
+
+    fn set_saving(&mut self, on: bool) {
+        Space::set_saving(self, on);
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.meta().regions().get(n).map(Record::region)
     }
 }

@@ -257,6 +257,11 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
         self.pages.release(start)
     }
 
+    /// Passed on. Of the pages themselves none is kept that has no object.
+    fn set_saving(&mut self, on: bool) {
+        self.pages.set_saving(on);
+    }
+
     #[inline(always)]
     fn granted(len: usize, align: usize) -> usize {
         match Self::class(len, align) {

@@ -157,6 +157,8 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
     regions: usize,
     /// Live blocks of each class that the placement beneath serves.
     direct: [u16; CLASSES],
+    /// Whether no page is to be opened, and none kept that is empty.
+    saving: bool,
     large: L,
 }
 
@@ -179,7 +181,7 @@ fn class_of(layout: Layout) -> Option<usize> {
         return None;
     }
     // SAFETY: at most `SMALL / 8`.
-    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) / 8) } as usize)
+    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize)
 }
 
 /// Bytes of an object of `class`.
@@ -309,7 +311,7 @@ impl<L: Space> Tiered<L> {
                 (*page).used = 1;
             }
         }
-        if self.direct[class] < PATIENCE {
+        if self.saving || self.direct[class] < PATIENCE {
             return None;
         }
         self.open(class)
@@ -386,7 +388,7 @@ impl<L: Space> Tiered<L> {
                 (*page).used = ((page_of_class(class) - HEADER) / size_of_class(class)) as u16 - 1;
                 self.enlist(page);
             }
-            if (*page).used == 0 && (*page).next != page {
+            if (*page).used == 0 && (self.saving || (*page).next != page) {
                 self.close(page);
             }
         }
@@ -398,14 +400,20 @@ impl<L: Space> Tiered<L> {
         for class in 0..CLASSES {
             // Once around the ring.
             let mut page = self.heads[class];
-            let last = if page == NONE { NONE } else { unsafe { (*page).prev } };
-            while page != NONE {
-                // SAFETY: pages in lists are open.
-                unsafe {
-                    let next = if page == last { NONE } else { (*page).next };
-                    if (*page).used == 0 {
-                        self.close(page);
+            if page == NONE {
+                continue;
+            }
+            // SAFETY: pages in lists are open.
+            unsafe {
+                let last = (*page).prev;
+                loop {
+                    let (this, next) = (page, (*page).next);
+                    if (*this).used == 0 {
+                        self.close(this);
                         any = true;
+                    }
+                    if this == last {
+                        break;
                     }
                     page = next;
                 }
@@ -484,6 +492,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             windows: [Window::NONE; WINDOWS],
             regions: 0,
             direct: [0; CLASSES],
+            saving: false,
             large: <L as Space>::EMPTY,
         }
     };
@@ -654,5 +663,18 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     fn largest_free(&self) -> usize {
         Placement::largest_free(&self.large)
+    }
+
+    /// No page is opened under pressure (the placement beneath serves small requests), and empty ones go back.
+    fn set_saving(&mut self, on: bool) {
+        self.saving = on;
+        if on {
+            self.flush();
+        }
+        Placement::set_saving(&mut self.large, on);
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        Placement::region(&self.large, n)
     }
 }

@@ -11,9 +11,10 @@ pub mod trace;
 
 use allotment::lock::Unsync;
 use allotment::placement::Placement;
-use allotment::{Heap, Region, RegionError};
+use allotment::{Heap, Region, RegionError, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// What a test knows about a placement beyond the trait.
@@ -51,6 +52,45 @@ pub trait Subject: Placement {
     }
     /// Whether every double free is found.
     const FINDS_DOUBLE_FREES: bool = false;
+}
+
+/// The front end that a shadow drives: a plain heap, or what is built around one.
+pub trait Front<P: Subject>: GlobalAlloc {
+    /// One that is ready for `bytes` bytes of memory.
+    fn ready(bytes: usize) -> Self;
+    fn stats(&self) -> Stats;
+    fn largest_free(&self) -> usize;
+    /// See [`Heap::claim`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    unsafe fn claim(&self, region: Region) -> Result<(), RegionError>;
+    fn release(&self, start: *mut u8) -> Result<Region, RegionError>;
+    /// See [`Heap::trim`].
+    fn trim(&self);
+}
+
+impl<P: Subject> Front<P> for Heap<P, Unsync> {
+    fn ready(bytes: usize) -> Self {
+        empty(bytes)
+    }
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+    fn largest_free(&self) -> usize {
+        self.largest_free()
+    }
+    fn trim(&self) {
+        self.trim();
+    }
+    unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
+        // SAFETY: passed on.
+        unsafe { self.claim(region) }
+    }
+    fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
+        self.release(start)
+    }
 }
 
 /// A heap that is ready for `bytes` bytes of memory.
@@ -104,8 +144,8 @@ struct Live {
 }
 
 /// A heap and the truth about it.
-pub struct Shadow<P: Subject> {
-    pub heap: Heap<P, Unsync>,
+pub struct Shadow<P: Subject, F: Front<P> = Heap<P, Unsync>> {
+    pub heap: F,
     backing: Vec<Backing>,
     live: BTreeMap<usize, Live>,
     used: usize,
@@ -114,6 +154,7 @@ pub struct Shadow<P: Subject> {
     largest_failed: usize,
     capacity: usize,
     next_pattern: u64,
+    placement: PhantomData<P>,
 }
 
 /// A byte that depends on the block and on the place in it.
@@ -136,11 +177,11 @@ fn verify(start: *const u8, pattern: u64, size: usize) {
     }
 }
 
-impl<P: Subject> Shadow<P> {
+impl<P: Subject, F: Front<P>> Shadow<P, F> {
     /// A heap over regions with these sizes and skews.
     pub fn new(regions: &[(usize, usize)]) -> Self {
         let mut shadow = Self {
-            heap: empty(regions.iter().map(|region| region.0).sum::<usize>().max(200_000)),
+            heap: F::ready(regions.iter().map(|region| region.0).sum::<usize>().max(200_000)),
             backing: Vec::new(),
             live: BTreeMap::new(),
             used: 0,
@@ -149,6 +190,7 @@ impl<P: Subject> Shadow<P> {
             largest_failed: 0,
             capacity: 0,
             next_pattern: 1,
+            placement: PhantomData,
         };
         for &(size, skew) in regions {
             shadow.claim(size, skew).unwrap();
@@ -213,7 +255,7 @@ impl<P: Subject> Shadow<P> {
     /// What a block takes: what the placement says, or a whole region in which nothing else is.
     fn taken(&self, start: usize, layout: Layout, others: usize) -> usize {
         let taken = P::taken(layout.size(), layout.align());
-        let really = self.heap.used() - others;
+        let really = self.heap.stats().used - others;
         if really == P::taken_otherwise(layout.size(), layout.align()) {
             return really;
         }
@@ -293,13 +335,13 @@ impl<P: Subject> Shadow<P> {
         let Live { layout, pattern, taken } = self.live.remove(&block).unwrap();
         let start = self.pointer(block);
         verify(start, pattern, layout.size());
-        let before = self.heap.used();
+        let before = self.heap.stats().used;
         // SAFETY: the block is live, with this layout, and forgotten from here on.
         unsafe { self.heap.dealloc(start, layout) };
         if P::REUSES {
             self.used -= taken;
         } else {
-            let gone = before - self.heap.used();
+            let gone = before - self.heap.stats().used;
             assert!(gone == 0 || gone == taken);
             self.used -= gone;
         }
@@ -331,8 +373,8 @@ impl<P: Subject> Shadow<P> {
             self.used = both - taken;
             self.peak = if moved.addr() == block { self.peak } else { self.peak.max(both) };
         } else {
-            self.used = self.heap.used();
-            self.peak = self.heap.peak();
+            self.used = self.heap.stats().used;
+            self.peak = self.heap.stats().peak;
         }
         self.account();
         Some(moved.addr())
@@ -406,8 +448,18 @@ pub fn random_run<P: Subject>(
     max_size: usize,
     max_align: usize,
 ) {
+    random_run_on(Shadow::<P>::new(regions), seed, steps, max_size, max_align);
+}
+
+/// The same through any front end.
+pub fn random_run_on<P: Subject, F: Front<P>>(
+    mut shadow: Shadow<P, F>,
+    seed: u64,
+    steps: usize,
+    max_size: usize,
+    max_align: usize,
+) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut shadow = Shadow::<P>::new(regions);
     let mut target = 50;
     for step in 0..steps {
         if step % 512 == 0 {

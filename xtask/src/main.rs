@@ -2,7 +2,8 @@
 //!
 //! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
 //! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
-//! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own.
+//! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own, in
+//! which `wcet` looks for the worst.
 
 mod bench;
 mod child;
@@ -16,6 +17,7 @@ mod summary;
 mod sysroot;
 mod toolchain;
 mod tools;
+mod wcet;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -80,6 +82,8 @@ enum Command {
     Lint,
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
     Measure(measure::Options),
+    /// Count the most instructions that a call of the constant-time placements takes, under QEMU
+    Wcet(wcet::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
 }
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Lint => commands::lint(&setup),
         Command::Measure(options) => measure::run(&setup, &options),
+        Command::Wcet(options) => wcet::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),
     };
     outcome.unwrap_or_else(|error| {

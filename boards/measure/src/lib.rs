@@ -6,9 +6,13 @@
 #![no_std]
 
 mod machine;
+#[cfg(not(target_family = "wasm"))]
+mod probe;
 mod subject;
 
 pub use machine::{Instant, exit};
+#[cfg(not(target_family = "wasm"))]
+pub use probe::calibrate;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;

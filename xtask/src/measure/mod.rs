@@ -73,7 +73,7 @@ struct Outcome {
     case: Case,
     footprint: Footprint,
     /// What the workload printed, by name; empty where it was not run.
-    figures: BTreeMap<String, f64>,
+    figures: Figures,
     /// Why the workload failed.
     failure: Option<String>,
 }
@@ -179,8 +179,11 @@ fn target_folder() -> PathBuf {
     firmware::root().join("boards/target")
 }
 
+/// What a program printed, by name.
+pub type Figures = BTreeMap<String, f64>;
+
 /// Runs a workload and returns its figures.
-fn emulate(program: &Path, arguments: &[&str], file: &Path) -> Result<BTreeMap<String, f64>> {
+pub fn emulate(program: &Path, arguments: &[&str], file: &Path) -> Result<Figures> {
     let mut emulator = child::command(program);
     emulator.args(arguments).args(["-nographic", "-monitor", "none", "-serial", "null"]);
     emulator.args(["-semihosting-config", "enable=on,target=native", "-kernel"]).arg(file);

@@ -26,11 +26,10 @@ extern crate alloc;
 mod program {
     use alloc::alloc::{alloc, dealloc, realloc};
     use core::alloc::Layout;
-    use core::arch::asm;
     use core::hint::black_box;
     use core::ptr;
 
-    use measure::Instant;
+    use measure::{Instant, calibrate};
     use semihosting::println;
 
     use super::alloc;
@@ -42,8 +41,6 @@ mod program {
     const STEPS: usize = 20_000;
     const SEEDS: u32 = 64;
 
-    /// Exit status if the counter is not exact: QEMU runs without `-icount`, or with another shift.
-    const WRONG_COUNTER: i32 = 3;
     /// Exit status if two blocks overlap, or one lies outside the arena.
     const WRONG_BLOCK: i32 = 4;
 
@@ -181,39 +178,6 @@ mod program {
             println!("{name}_p99 {}", self.p99());
             println!("{name}_worst {}", self.worst);
         }
-    }
-
-    /// What two readings of the counter cost.
-    #[inline(never)]
-    fn window<const LENGTH: usize>() -> u32 {
-        let from = Instant::now();
-        // SAFETY: the instructions do nothing.
-        unsafe { asm!(".rept {}", "nop", ".endr", const LENGTH) };
-        from.elapsed()
-    }
-
-    /// Finds out what two readings cost, and whether windows of known length are counted right.
-    fn calibrate() -> u32 {
-        let empty = window::<0>();
-        let known = [
-            (window::<1>(), 1),
-            (window::<2>(), 2),
-            (window::<3>(), 3),
-            (window::<10>(), 10),
-            (window::<31>(), 31),
-            (window::<100>(), 100),
-            (window::<317>(), 317),
-            (window::<400>(), 400),
-        ];
-        for _ in 0..2 {
-            for (counted, length) in known {
-                if counted != empty + length {
-                    println!("counted {counted} instead of {}", empty + length);
-                    measure::exit(WRONG_COUNTER);
-                }
-            }
-        }
-        empty
     }
 
     fn instructions(empty: u32, allocs: &mut Counts, frees: &mut Counts) {

@@ -1,0 +1,102 @@
+//! The demo on two memories of Arm's MPS2 board with image AN386 (Cortex-M4F), joined as zones: small blocks
+//! live in 12 KiB of the fast RAM, everything else in the 16 MiB of PSRAM.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use allocator_api2::{boxed::Box, vec::Vec};
+use allotment::region::Capabilities as Can;
+use allotment::zones::{Zone, ZoneError, Zones};
+use allotment::{CompactTlsf, Heap, Stats, Tlsf, heap, lock::CriticalSection};
+use core::alloc::Layout;
+use core::ops::Range;
+use core::ptr::NonNull;
+
+unsafe extern "C" {
+    // Set by memory.x.
+    static mut __psram_start: u8;
+    static mut __psram_end: u8;
+}
+
+static FAST: Heap<CompactTlsf, CriticalSection> = heap!(12 * 1024);
+// SAFETY: nothing else of the program is in that memory.
+static BULK: Heap<Tlsf, CriticalSection> =
+    unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
+
+/// The line of a cache that the PSRAM would have on a larger core.
+const LINE: usize = 32;
+
+#[global_allocator]
+static ZONES: Zones<2> = Zones::new([
+    Zone::new("ssram", &FAST, Can::INTERNAL.union(Can::FAST)).up_to(64),
+    Zone::new("psram", &BULK, Can::EXTERNAL.union(Can::DMA)).above(64).cache_line(LINE),
+])
+.fallback(&[1]);
+
+const SSRAM: Range<usize> = 0x2000_0000..0x2040_0000;
+const PSRAM: Range<usize> = 0x2100_0000..0x2200_0000;
+
+fn address<T: ?Sized>(value: &T) -> usize {
+    core::ptr::from_ref(value).addr()
+}
+
+/// Collections in each memory by name, buffers that share no cache line, and blocks that move.
+fn work() -> Result<(), ZoneError> {
+    let [fast, bulk] = ZONES.zones();
+    let node: Box<[u32; 4], &Zone> = Box::new_in([7; 4], fast);
+    let mut samples: Vec<u16, &Zone> = Vec::new_in(bulk);
+    samples.extend(0..1000);
+    assert!(SSRAM.contains(&address(&*node)) && PSRAM.contains(&address(&samples[0])));
+    assert!(samples.iter().copied().eq(0..1000) && *node == [7; 4]);
+
+    let frame = Layout::new::<[u8; 100]>();
+    let (first, second) = (ZONES.allocate(frame, Can::DMA)?, ZONES.allocate(frame, Can::DMA)?);
+    assert_eq!((first.size, first.padding), (128, 28));
+    for buffer in [first.start, second.start] {
+        assert!(PSRAM.contains(&buffer.addr().get()) && buffer.addr().get() % LINE == 0);
+        // SAFETY: the block is live and has that many bytes.
+        unsafe { buffer.as_ptr().write_bytes(0x5a, 100) };
+    }
+    // SAFETY: the blocks are live, with this layout.
+    unsafe {
+        let moved = ZONES.migrate(first.start, frame, 0)?.start;
+        assert!(SSRAM.contains(&moved.addr().get()));
+        assert!(core::slice::from_raw_parts(moved.as_ptr(), 100).iter().all(|&byte| byte == 0x5a));
+        free(moved, frame)?;
+        free(second.start, frame)?;
+    }
+    // The global allocator goes by size.
+    let (small, large) = (alloc::boxed::Box::new(1u64), alloc::boxed::Box::new([1u8; 500]));
+    assert!(SSRAM.contains(&address(&*small)) && PSRAM.contains(&address(&*large)));
+    Ok(())
+}
+
+unsafe fn free(block: NonNull<u8>, layout: Layout) -> Result<(), ZoneError> {
+    // SAFETY: the caller passes a live block and its layout.
+    unsafe { ZONES.deallocate(block, layout) }.map_err(ZoneError::Free)
+}
+
+/// The state of both heaps together.
+fn stats() -> Stats {
+    let (mut all, bulk) = (FAST.stats(), BULK.stats());
+    all.capacity += bulk.capacity;
+    all.used += bulk.used;
+    all.peak += bulk.peak;
+    all.free += bulk.free;
+    all.largest_free = all.largest_free.max(bulk.largest_free);
+    all.live_blocks += bulk.live_blocks;
+    all.failed += bulk.failed;
+    all.largest_failed = all.largest_failed.max(bulk.largest_failed);
+    all
+}
+
+#[cortex_m_rt::entry]
+fn main() -> ! {
+    if let Err(error) = work() {
+        panic!("{}", error);
+    }
+    let outcome = demo::run(&demo::INVENTORY, 100, stats);
+    assert!(FAST.peak() > 4096 && BULK.peak() > 4096, "both memories are used");
+    support::finish(outcome)
+}

@@ -1,0 +1,4 @@
+//! What the operating system adds (feature `std`).
+
+#[cfg(feature = "pressure")]
+pub mod pressure;

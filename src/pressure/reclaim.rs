@@ -1,0 +1,163 @@
+//! Hooks that are asked to give memory back before a request fails.
+
+use heapless::Vec;
+
+/// What is missing, as a reclaim hook learns it. All in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Shortage {
+    /// Asked for.
+    pub requested: usize,
+    /// Alignment asked for.
+    pub align: usize,
+    /// The largest request that would succeed now: what is free is in smaller pieces.
+    pub largest_free: usize,
+    /// What the hooks before this one say that they gave back.
+    pub reclaimed: usize,
+}
+
+/// Something that can give memory back when it is asked to: a cache, a pool of buffers, a log.
+///
+/// A hook is called outside of the heap's lock, on the thread (or at the interrupt level) whose request
+/// found no room, so it may free and even allocate. While it runs it is not called again: a
+/// request that fails inside of it, or on another thread at the same time, asks the other hooks only.
+///
+/// Every `Fn(&Shortage) -> usize` is a hook.
+pub trait Reclaim {
+    /// Gives memory back and reports how many bytes; 0 if there was nothing to give. The request is
+    /// tried again after each hook that gave something.
+    fn reclaim(&self, shortage: &Shortage) -> usize;
+}
+
+impl<F: Fn(&Shortage) -> usize> Reclaim for F {
+    fn reclaim(&self, shortage: &Shortage) -> usize {
+        self(shortage)
+    }
+}
+
+/// A hook as the registry keeps it.
+pub type Hook = &'static (dyn Reclaim + Sync);
+
+/// Names a hook that was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct HookId(u32);
+
+/// The registry of hooks is full: raise the heap's `HOOKS` parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct TooManyHooks {
+    /// Hooks that the registry can hold.
+    pub max: usize,
+}
+
+impl core::fmt::Display for TooManyHooks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the heap already has its {} reclaim hooks", self.max)
+    }
+}
+
+impl core::error::Error for TooManyHooks {}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    key: Key,
+    hook: Hook,
+    running: bool,
+}
+
+/// The order of hooks: by priority, then by the time that they were registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key(u8, u32);
+
+/// Up to `N` hooks in order. Everything is O(`N`).
+pub(super) struct Registry<const N: usize> {
+    entries: Vec<Entry, N>,
+    registered: u32,
+}
+
+impl<const N: usize> Registry<N> {
+    pub(super) const EMPTY: Self = Self { entries: Vec::new(), registered: 0 };
+
+    pub(super) fn insert(&mut self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+        let key = Key(priority, self.registered);
+        let at = self.entries.iter().take_while(|entry| entry.key < key).count();
+        let full = |_| TooManyHooks { max: N };
+        self.entries.insert(at, Entry { key, hook, running: false }).map_err(full)?;
+        self.registered += 1;
+        Ok(HookId(key.1))
+    }
+
+    /// Takes a hook out. Whether it was there; it may be running still.
+    pub(super) fn remove(&mut self, id: HookId) -> bool {
+        let at = self.entries.iter().position(|entry| entry.key.1 == id.0);
+        at.map(|at| self.entries.remove(at)).is_some()
+    }
+
+    /// The first hook after `after` that is not running; it counts as running from here on. The order
+    /// holds even if hooks come and go between two calls.
+    pub(super) fn begin(&mut self, after: Option<Key>) -> Option<(Key, Hook)> {
+        let next = |entry: &&mut Entry| Some(entry.key) > after && !entry.running;
+        let entry = self.entries.iter_mut().find(next)?;
+        entry.running = true;
+        Some((entry.key, entry.hook))
+    }
+
+    /// The hook has returned.
+    pub(super) fn end(&mut self, key: Key) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
+            entry.running = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(_: &Shortage) -> usize {
+        0
+    }
+
+    #[test]
+    fn hooks_are_in_order_of_priority_and_then_of_registration() {
+        let mut registry = Registry::<4>::EMPTY;
+        let priorities = [5, 1, 5, 0];
+        let ids = priorities.map(|priority| registry.insert(priority, &nothing).unwrap());
+        assert_eq!(registry.insert(0, &nothing), Err(TooManyHooks { max: 4 }));
+        let mut order = std::vec::Vec::new();
+        let mut after = None;
+        while let Some((key, _)) = registry.begin(after) {
+            registry.end(key);
+            order.push(HookId(key.1));
+            after = Some(key);
+        }
+        assert_eq!(order, [ids[3], ids[1], ids[0], ids[2]]);
+        assert!(registry.remove(ids[1]) && !registry.remove(ids[1]));
+        assert!(registry.insert(0, &nothing).is_ok());
+    }
+
+    #[test]
+    fn a_hook_that_runs_is_passed_over_until_it_ends() {
+        let mut registry = Registry::<2>::EMPTY;
+        registry.insert(0, &nothing).unwrap();
+        registry.insert(1, &nothing).unwrap();
+        let (first, _) = registry.begin(None).unwrap();
+        let (second, _) = registry.begin(None).unwrap();
+        assert!(first < second && registry.begin(None).is_none());
+        registry.end(first);
+        assert_eq!(registry.begin(None).map(|found| found.0), Some(first));
+    }
+
+    #[test]
+    fn a_hook_that_leaves_does_not_disturb_the_order() {
+        let mut registry = Registry::<3>::EMPTY;
+        let ids = [0, 1, 2].map(|priority| registry.insert(priority, &nothing).unwrap());
+        let (first, _) = registry.begin(None).unwrap();
+        registry.remove(ids[0]);
+        registry.end(first);
+        let (second, _) = registry.begin(Some(first)).unwrap();
+        assert_eq!(second.1, ids[1].0);
+    }
+}

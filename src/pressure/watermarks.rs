@@ -1,0 +1,205 @@
+//! Watermarks: how little free memory is pressure.
+
+/// How short memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Pressure {
+    /// Nothing is wanted.
+    #[default]
+    Normal,
+    /// Save: close what can be reopened, drop what can be computed again.
+    Low,
+    /// The next requests may fail: do only what is necessary.
+    Critical,
+}
+
+/// An amount of memory: in bytes, or relative to what the heap can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Amount {
+    /// Bytes.
+    Bytes(usize),
+    /// Hundredths of the heap's capacity.
+    Percent(u8),
+}
+
+impl Amount {
+    /// Bytes in a heap of `capacity` bytes, rounded down.
+    pub const fn of(self, capacity: usize) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            // The division comes first where the product does not fit.
+            Self::Percent(percent) => match capacity.checked_mul(percent as usize) {
+                Some(product) => product / 100,
+                None => (capacity / 100).saturating_mul(percent as usize),
+            },
+        }
+    }
+}
+
+/// Amounts of free memory below which a heap is under pressure.
+///
+/// ```text
+///  free memory   |<- Critical ->|<---- Low ---->|<-- Normal ...
+///                0          critical           low
+///  on the way up     critical + hysteresis   low + hysteresis
+/// ```
+///
+/// Pressure begins as soon as less than a mark is free, and is over when a mark and the hysteresis
+/// are free again (or everything is), so a heap that hovers about a mark does not flicker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Watermarks {
+    pub(super) low: Amount,
+    pub(super) critical: Amount,
+    pub(super) hysteresis: Amount,
+}
+
+impl Watermarks {
+    /// No pressure, however little is free.
+    pub const NONE: Self =
+        Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0) };
+
+    /// [`Pressure::Low`] below `low` free bytes, [`Pressure::Critical`] below `critical`; the hysteresis
+    /// is an eighth of `low`. Should `critical` exceed `low`, there is no state between.
+    pub const fn bytes(low: usize, critical: usize) -> Self {
+        Self {
+            low: Amount::Bytes(low),
+            critical: Amount::Bytes(critical),
+            hysteresis: Amount::Bytes(low / 8),
+        }
+    }
+
+    /// The same in hundredths of the heap's capacity, with a hysteresis of 3. They follow the
+    /// capacity as regions come and go.
+    pub const fn percent(low: u8, critical: u8) -> Self {
+        Self {
+            low: Amount::Percent(low),
+            critical: Amount::Percent(critical),
+            hysteresis: Amount::Percent(3),
+        }
+    }
+
+    /// Another hysteresis.
+    pub const fn hysteresis(mut self, hysteresis: Amount) -> Self {
+        self.hysteresis = hysteresis;
+        self
+    }
+
+    /// The marks of a heap of `capacity` bytes.
+    pub(super) fn of(self, capacity: usize) -> Marks {
+        // With a mark beyond the capacity there is pressure unless everything is free.
+        let critical = self.critical.of(capacity).min(capacity);
+        Marks {
+            low: self.low.of(capacity).clamp(critical, capacity),
+            critical,
+            hysteresis: self.hysteresis.of(capacity),
+            capacity,
+        }
+    }
+}
+
+/// Watermarks in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    low: usize,
+    critical: usize,
+    hysteresis: usize,
+    capacity: usize,
+}
+
+impl Marks {
+    /// The state that follows `now` when `free` bytes are free. O(1).
+    pub(super) fn next(&self, now: Pressure, free: usize) -> Pressure {
+        // What counts as enough to leave a state can be reached by freeing everything.
+        let left = |mark: usize| free >= mark.saturating_add(self.hysteresis).min(self.capacity);
+        if free < self.critical || (now == Pressure::Critical && !left(self.critical)) {
+            Pressure::Critical
+        } else if free < self.low || (now != Pressure::Normal && !left(self.low)) {
+            Pressure::Low
+        } else {
+            Pressure::Normal
+        }
+    }
+
+    /// The bytes in use beyond which, and those below which, `now` is not the state any more. So a
+    /// heap compares once per call: with the first when it allocates, with the second when it frees. O(1).
+    pub(super) fn band(&self, now: Pressure) -> (usize, usize) {
+        let above = |mark: usize| self.capacity - mark;
+        let below = |mark: usize| self.capacity - mark.saturating_add(self.hysteresis).min(self.capacity) + 1;
+        match now {
+            Pressure::Normal => (above(self.low), 0),
+            Pressure::Low => (above(self.critical), below(self.low)),
+            Pressure::Critical => (usize::MAX, below(self.critical)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Pressure::{Critical, Low, Normal};
+
+    #[test]
+    fn amounts_follow_the_capacity_and_never_overflow() {
+        assert_eq!(Amount::Percent(25).of(4000), 1000);
+        assert_eq!(Amount::Percent(1).of(99), 0);
+        assert_eq!(Amount::Percent(50).of(usize::MAX), usize::MAX / 100 * 50);
+        assert_eq!(Amount::Bytes(7).of(0), 7);
+    }
+
+    #[test]
+    fn pressure_begins_at_the_mark_and_ends_above_the_hysteresis() {
+        let marks = Watermarks::bytes(800, 200).of(4000); // hysteresis 100
+        let mut now = Normal;
+        for (free, expected) in [
+            (800, Normal),
+            (799, Low),
+            (899, Low),
+            (900, Normal),
+            (200, Low),
+            (199, Critical),
+            (299, Critical),
+            (300, Low),
+            (0, Critical),
+            (899, Low),
+            (0, Critical),
+            (900, Normal),
+        ] {
+            now = marks.next(now, free);
+            assert_eq!(now, expected, "{free} bytes free");
+        }
+    }
+
+    #[test]
+    fn a_heap_of_which_everything_is_free_is_never_under_pressure_for_the_hysteresis() {
+        let marks = Watermarks::bytes(990, 100).of(1000);
+        assert_eq!(marks.next(Low, 1000), Normal);
+        let marks = Watermarks::bytes(2000, 1500).of(1000);
+        assert_eq!(marks.next(Critical, 1000), Normal);
+        assert_eq!(marks.next(Normal, 999), Critical);
+        assert_eq!(Watermarks::NONE.of(1000).next(Normal, 0), Normal);
+    }
+
+    /// The band is where `next` says that nothing changes: for every capacity, state and fill level.
+    #[test]
+    fn one_comparison_finds_every_transition() {
+        for (low, critical, hysteresis) in
+            [(8, 2, 1), (8, 8, 0), (3, 9, 2), (0, 0, 0), (40, 5, 7), (5, 0, 30), (1, 1, 1)]
+        {
+            let watermarks = Watermarks::bytes(low, critical).hysteresis(Amount::Bytes(hysteresis));
+            for capacity in 0..32 {
+                let marks = watermarks.of(capacity);
+                for now in [Normal, Low, Critical] {
+                    let (above, below) = marks.band(now);
+                    for used in 0..=capacity {
+                        let next = marks.next(now, capacity - used);
+                        let context = format!("{watermarks:?} of {capacity}, {now:?}, {used} used");
+                        assert_eq!(used > above, next > now, "{context}");
+                        assert_eq!(used < below, next < now, "{context}");
+                    }
+                }
+            }
+        }
+    }
+}

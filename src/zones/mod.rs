@@ -1,0 +1,394 @@
+//! Zones: several heaps whose memory differs, behind one front end.
+//!
+//! A [`Zone`] is a heap with the [`Capabilities`] of its memory; [`Zones`] chooses among several by what a
+//! request wants, an order of preference, rules on sizes and alignments, and a fallback chain. A block is
+//! freed without knowing its zone.
+
+mod table;
+mod zone;
+
+pub use zone::{Zone, ZoneBlock};
+
+use crate::heap::OutOfMemory;
+use crate::lock::{self, Lock};
+use crate::memory::{Memory, change};
+use crate::meta::FreeError;
+use crate::region::{Capabilities, Region};
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use table::Table;
+
+/// Why zones could not do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ZoneError {
+    /// No zone has all of the capabilities that are wanted.
+    NoZone {
+        /// What was wanted.
+        wanted: Capabilities,
+    },
+    /// Zones have what is wanted, but the rules of none are made for this layout, and none of them is in the
+    /// fallback chain.
+    NoRule {
+        /// Bytes asked for.
+        requested: usize,
+        /// Alignment asked for, in bytes.
+        align: usize,
+    },
+    /// All zones that may serve the request are full.
+    OutOfMemory {
+        /// What the zone that was tried last says.
+        last: OutOfMemory,
+        /// Zones that were tried.
+        tried: usize,
+    },
+    /// There is no zone of that number.
+    Unknown {
+        /// Zones that there are.
+        zones: usize,
+    },
+    /// The core cannot read or write the memory: it is a device's.
+    Inaccessible,
+    /// The block is not one.
+    Free(FreeError),
+}
+
+impl fmt::Display for ZoneError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoZone { wanted } => write!(f, "no zone has all of {wanted:?}"),
+            Self::NoRule { requested, align } => {
+                write!(f, "no zone takes {requested} bytes aligned to {align}, nor is one a fallback")
+            }
+            Self::OutOfMemory { last, tried } => write!(f, "{tried} zones are full; the last: {last}"),
+            Self::Unknown { zones } => write!(f, "there are only {zones} zones"),
+            Self::Inaccessible => f.write_str("the memory is a device's and cannot be copied by the core"),
+            Self::Free(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ZoneError {}
+
+/// Several zones, in order of preference.
+///
+/// A request wants capabilities. Of the zones that have them all, those are tried first whose rules are made
+/// for the request, in the order in which they were given; then those in the fallback chain, in its order.
+/// Nothing else is tried: a zone serves requests against its rules only if the chain names it.
+///
+/// ```
+/// use allotment::region::Capabilities as Can;
+/// use allotment::zones::{Zone, Zones};
+/// use allotment::{CompactTlsf, Heap, heap};
+///
+/// static DTCM: Heap<CompactTlsf> = heap!(16 * 1024);
+/// static SDRAM: Heap = heap!(1024 * 1024);
+/// static ZONES: Zones<2> = Zones::new([
+///     Zone::new("dtcm", &DTCM, Can::INTERNAL.union(Can::FAST)).up_to(256),
+///     Zone::new("sdram", &SDRAM, Can::EXTERNAL.union(Can::DMA)).above(256).cache_line(32),
+/// ])
+/// .fallback(&[1, 0]);
+///
+/// let small = core::alloc::Layout::new::<[u64; 4]>();
+/// let (node, buffer) = (ZONES.allocate(small, Can::empty())?, ZONES.allocate(small, Can::DMA)?);
+/// assert_eq!(ZONES.zone_of(node.start), Some(0));
+/// assert_eq!(ZONES.zone_of(buffer.start), Some(1)); // against its rule, by the chain
+/// unsafe {
+///     ZONES.deallocate(node.start, small)?;
+///     ZONES.deallocate(buffer.start, small)?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It can be the global allocator; requests want nothing in particular then, and never get memory of a
+/// device. `SPANS` is the number of regions, of all zones together, that a free finds in O(log
+/// regions); those beyond are found one by one. `L` guards the table of them and is held only to read or
+/// replace it.
+pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
+    zones: [Zone<'h>; N],
+    fallback: &'h [usize],
+    lock: L,
+    table: UnsafeCell<Table<SPANS>>,
+}
+
+// SAFETY: the zones are `Sync`, and the table is reached only inside the lock.
+unsafe impl<const N: usize, const SPANS: usize, L: Sync> Sync for Zones<'_, N, SPANS, L> {}
+
+/// Zones, with what is wanted of them: an allocator for collections. [`Zones::wanting`] makes it.
+pub struct Wanting<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
+    zones: &'z Zones<'h, N, SPANS, L>,
+    wanted: Capabilities,
+}
+
+impl<const N: usize, const SPANS: usize, L> Clone for Wanting<'_, '_, N, SPANS, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<const N: usize, const SPANS: usize, L> Copy for Wanting<'_, '_, N, SPANS, L> {}
+
+impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
+    /// Joins `zones`, of which earlier ones are preferred, without a fallback chain.
+    pub const fn new(zones: [Zone<'h>; N]) -> Self {
+        Self { zones, fallback: &[], lock: L::INIT, table: UnsafeCell::new(Table::EMPTY) }
+    }
+
+    /// Sets the fallback chain: numbers of zones, from 0.
+    ///
+    /// # Panics
+    ///
+    /// If there is no zone of one of the numbers; in a `const`, when compiled.
+    pub const fn fallback(mut self, chain: &'h [usize]) -> Self {
+        let mut at = 0;
+        while at < chain.len() {
+            assert!(chain[at] < N, "the fallback chain names a zone that is not there");
+            at += 1;
+        }
+        self.fallback = chain;
+        self
+    }
+
+    /// The zones, as they were given.
+    pub const fn zones(&self) -> &[Zone<'h>; N] {
+        &self.zones
+    }
+
+    /// All zones as one allocator of memory with the capabilities `wanted`, for `Box` and `Vec`.
+    pub const fn wanting(&self, wanted: Capabilities) -> Wanting<'_, 'h, N, SPANS, L> {
+        Wanting { zones: self, wanted }
+    }
+
+    /// Allocates a block for `layout` in memory with the capabilities `wanted`.
+    ///
+    /// # Errors
+    ///
+    /// [`ZoneError::NoZone`], [`ZoneError::NoRule`] or [`ZoneError::OutOfMemory`].
+    pub fn allocate(&self, layout: Layout, wanted: Capabilities) -> Result<ZoneBlock, ZoneError> {
+        self.choose(layout, wanted, |zone| zone.allocate(layout))
+    }
+
+    /// As [`Zones::allocate`], with all bytes zero.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn allocate_zeroed(&self, layout: Layout, wanted: Capabilities) -> Result<ZoneBlock, ZoneError> {
+        self.choose(layout, wanted, |zone| zone.allocate_zeroed(layout))
+    }
+
+    fn choose(
+        &self,
+        layout: Layout,
+        wanted: Capabilities,
+        mut allocate: impl FnMut(&Zone<'h>) -> Result<ZoneBlock, OutOfMemory>,
+    ) -> Result<ZoneBlock, ZoneError> {
+        let preferred = self.zones.iter().filter(|zone| zone.prefers(layout));
+        let chain = self.fallback.iter().map(|&number| &self.zones[number]);
+        let others = chain.filter(|zone| !zone.prefers(layout));
+        let mut failure = None;
+        let mut tried = 0;
+        for zone in preferred.chain(others).filter(|zone| zone.serves(wanted)) {
+            match allocate(zone) {
+                Ok(block) => return Ok(block),
+                Err(error) => failure = Some(error),
+            }
+            tried += 1;
+        }
+        Err(match failure {
+            Some(last) => ZoneError::OutOfMemory { last, tried },
+            None if self.zones.iter().any(|zone| zone.serves(wanted)) => {
+                ZoneError::NoRule { requested: layout.size(), align: layout.align() }
+            }
+            None => ZoneError::NoZone { wanted },
+        })
+    }
+
+    /// Number of the zone that holds `block`. O(log regions).
+    pub fn zone_of(&self, block: NonNull<u8>) -> Option<usize> {
+        let known = self.with_table(|table| table.find(block));
+        match known.filter(|&zone| self.zones[zone].holds(block)) {
+            Some(zone) => Some(zone),
+            None => self.search(block),
+        }
+    }
+
+    /// Asks every zone, and brings the table up to date if one holds the block.
+    #[cold]
+    #[inline(never)]
+    fn search(&self, block: NonNull<u8>) -> Option<usize> {
+        let zone = self.zones.iter().position(|zone| zone.holds(block))?;
+        let table = Table::of(&self.zones);
+        self.with_table(|old| *old = table);
+        Some(zone)
+    }
+
+    fn with_table<T>(&self, f: impl FnOnce(&mut Table<SPANS>) -> T) -> T {
+        // SAFETY: the lock lets only one closure run at a time, and those of this module do not use it again.
+        self.lock.with(|| f(unsafe { &mut *self.table.get() }))
+    }
+
+    /// Frees a block of whatever zone. O(log regions), and what the zone's heap takes.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError::Foreign`] if no zone holds it, and what the zone's heap finds.
+    ///
+    /// # Safety
+    ///
+    /// If the checks pass, the block must be live, allocated with `layout` from one of the zones, and not
+    /// be used any more.
+    pub unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        if let Some(zone) = self.with_table(|table| table.find(block)) {
+            // SAFETY: passed on.
+            match unsafe { self.zones[zone].deallocate(block, layout) } {
+                // The region may have gone to another zone since the table was made.
+                Err(FreeError::Foreign) => {}
+                done => return done,
+            }
+        }
+        let zone = self.search(block).ok_or(FreeError::Foreign)?;
+        // SAFETY: passed on.
+        unsafe { self.zones[zone].deallocate(block, layout) }
+    }
+
+    /// Moves a block to zone number `to`, with its contents; it stays where it is if it is there already.
+    /// O(size).
+    ///
+    /// # Errors
+    ///
+    /// The block stays live, where it is, if its new zone is [`ZoneError::Unknown`] or full
+    /// ([`ZoneError::OutOfMemory`]), if one of the two is [`ZoneError::Inaccessible`], or if no zone holds it
+    /// ([`ZoneError::Free`]).
+    ///
+    /// # Safety
+    ///
+    /// The block is live, was allocated with `layout` from one of the zones, and is not used at its old
+    /// address any more if it moves.
+    pub unsafe fn migrate(
+        &self,
+        block: NonNull<u8>,
+        layout: Layout,
+        to: usize,
+    ) -> Result<ZoneBlock, ZoneError> {
+        let target = self.zones.get(to).ok_or(ZoneError::Unknown { zones: N })?;
+        let from = self.zone_of(block).ok_or(ZoneError::Free(FreeError::Foreign))?;
+        if from == to {
+            let padding = target.padding(layout);
+            return Ok(ZoneBlock { start: block, size: layout.size() + padding, padding });
+        }
+        if !target.is_accessible() || !self.zones[from].is_accessible() {
+            return Err(ZoneError::Inaccessible);
+        }
+        let moved = target.allocate(layout).map_err(|last| ZoneError::OutOfMemory { last, tried: 1 })?;
+        // SAFETY: both blocks are live and have that many bytes; the old one is not used any more.
+        unsafe {
+            moved.start.copy_from_nonoverlapping(block, layout.size());
+            if let Err(error) = self.zones[from].deallocate(block, layout) {
+                // It was not live, so nothing was moved.
+                let _ = target.deallocate(moved.start, layout);
+                return Err(ZoneError::Free(error));
+            }
+        }
+        Ok(moved)
+    }
+}
+
+// SAFETY: the zones make these promises.
+unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, '_, N, SPANS, L> {
+    /// Fails if a device's memory is wanted, which is none for collections.
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        if self.wanted.contains(Capabilities::DEVICE) {
+            return Err(nothing(layout));
+        }
+        let block = self.zones.allocate(layout, self.wanted);
+        block.map(|block| block.start).map_err(|error| reason(error, layout))
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        if self.wanted.contains(Capabilities::DEVICE) {
+            return Err(nothing(layout));
+        }
+        let block = self.zones.allocate_zeroed(layout, self.wanted);
+        block.map(|block| block.start).map_err(|error| reason(error, layout))
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: passed on.
+        unsafe { self.zones.deallocate(block, layout) }
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
+            crate::heap::misuse(error);
+        }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let zone = self.zones.zone_of(block).map(|zone| &self.zones.zones[zone]);
+        // A block that has outgrown (or undergrown) its zone moves to one that prefers it.
+        let fits = |zone: &&Zone<'_>| {
+            Layout::from_size_align(size, layout.align())
+                .is_ok_and(|new| zone.prefers(new) || !zone.prefers(layout))
+        };
+        // SAFETY: passed on.
+        zone.filter(fits).is_some_and(|zone| unsafe { zone.try_resize(block, layout, size) })
+    }
+
+    fn largest_free(&self) -> usize {
+        let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
+        serving.map(Memory::largest_free).max().unwrap_or(0)
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        let all = |zone| (0..).map_while(move |n| Zone::region(zone, n));
+        self.zones.zones.iter().flat_map(all).nth(n)
+    }
+}
+
+/// What is said where no heap was asked.
+fn nothing(layout: Layout) -> OutOfMemory {
+    OutOfMemory { requested: layout.size(), align: layout.align(), free: 0, largest_free: 0 }
+}
+
+fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
+    match error {
+        ZoneError::OutOfMemory { last, .. } => last,
+        _ => nothing(layout),
+    }
+}
+
+// SAFETY: the zones' promises.
+unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let block = self.allocate(layout, Capabilities::empty());
+        block.map_or(ptr::null_mut(), |block| block.start.as_ptr())
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller passes a live block, which is not null.
+        unsafe {
+            Memory::deallocate(&self.wanting(Capabilities::empty()), NonNull::new_unchecked(block), layout)
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let block = self.allocate_zeroed(layout, Capabilities::empty());
+        block.map_or(ptr::null_mut(), |block| block.start.as_ptr())
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a
+        // valid layout.
+        unsafe {
+            let new = Layout::from_size_align_unchecked(size, layout.align());
+            let moved =
+                change(&self.wanting(Capabilities::empty()), NonNull::new_unchecked(block), layout, new);
+            moved.map_or(ptr::null_mut(), NonNull::as_ptr)
+        }
+    }
+}

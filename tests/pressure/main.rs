@@ -1,0 +1,62 @@
+//! Pressure and recovery: watermarks, reclaim hooks, headroom, saving, and what they do together.
+#![cfg(all(feature = "pressure", feature = "spin"))]
+
+#[path = "../shadow/mod.rs"]
+mod shadow;
+
+mod headroom;
+mod outlive;
+mod reclaim;
+mod watermarks;
+
+use allotment::lock::Unsync;
+use allotment::placement::Placement;
+use allotment::pressure::PressureHeap;
+use allotment::{Heap, Region, RegionError, Stats};
+use shadow::{Backing, Front, Subject};
+use std::alloc::Layout;
+
+/// A layout of `size` bytes aligned to 8.
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+/// A heap for one thread.
+type Local<P, const HOOKS: usize = 4> = PressureHeap<P, Unsync, HOOKS>;
+
+/// Gives a heap memory that is never given back; sizes need not be exact.
+fn feed<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) {
+    let backing = Box::leak(Box::new(Backing::new(bytes, 0)));
+    // SAFETY: the memory is leaked, and this heap's alone.
+    unsafe { heap.claim(backing.region()) }.unwrap();
+}
+
+/// Frees a block that [`PressureHeap::try_allocate`] returned for [`layout`] of `size`.
+fn free<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, block: std::ptr::NonNull<u8>, size: usize) {
+    // SAFETY: the tests free what they allocated, once.
+    unsafe { heap.try_deallocate(block, layout(size)) }.unwrap();
+}
+
+impl<P: Subject, const HOOKS: usize> Front<P> for Local<P, HOOKS> {
+    fn ready(_: usize) -> Self {
+        PressureHeap::new(Heap::empty())
+            .watermarks(allotment::pressure::Watermarks::percent(60, 20))
+            .on_transition(&|_| ())
+    }
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+    fn trim(&self) {
+        self.trim();
+    }
+    fn largest_free(&self) -> usize {
+        self.largest_free()
+    }
+    unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
+        // SAFETY: passed on.
+        unsafe { self.claim(region) }
+    }
+    fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
+        self.release(start)
+    }
+}

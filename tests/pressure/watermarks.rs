@@ -1,0 +1,244 @@
+//! States, transitions, and what is switched on with them.
+
+use super::shadow::{Shadow, random_run_on};
+use super::{Local, feed, free, layout};
+use allotment::placement::{Grant, Placement};
+use allotment::pressure::Pressure::{Critical, Low, Normal};
+use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
+use allotment::{Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+/// The shadow allocator finds a heap under watch as right as one that is not.
+#[test]
+fn a_heap_under_watch_is_a_heap() {
+    fn run<P: super::Subject>() {
+        for seed in 0..4 {
+            let shadow = Shadow::<P, Local<P>>::new(&[(60_000, 0), (9_001, 5)]);
+            random_run_on(shadow, seed, 6_000, 900, 64);
+        }
+    }
+    run::<Tlsf>();
+    run::<FirstFit>();
+    run::<Buddy>();
+    run::<Slab>();
+}
+
+thread_local! {
+    static SEEN: RefCell<Vec<(Pressure, Pressure)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note(transition: Transition) {
+    SEEN.with_borrow_mut(|seen| seen.push((transition.from, transition.to)));
+}
+
+fn seen() -> Vec<(Pressure, Pressure)> {
+    SEEN.take()
+}
+
+#[test]
+fn each_transition_is_told_once() {
+    let heap = Local::<Tlsf>::new(Heap::empty())
+        .watermarks(Watermarks::bytes(4000, 1000).hysteresis(Amount::Bytes(500)))
+        .on_transition(&note);
+    feed(&heap, 10_000);
+    let free_now = heap.free_bytes();
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![]));
+    let first = free_now - 4000;
+    let a = heap.try_allocate(layout(first)).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![]), "at the mark itself nothing is wanting");
+    let b = heap.try_allocate(layout(16)).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Low, vec![(Normal, Low)]));
+    let c = heap.try_allocate(layout(2984)).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Low, vec![]));
+    let d = heap.try_allocate(layout(16)).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Critical, vec![(Low, Critical)]));
+    free(&heap, d, 16);
+    assert_eq!((heap.pressure(), seen()), (Critical, vec![]), "hysteresis");
+    free(&heap, c, 2984);
+    assert_eq!((heap.pressure(), seen()), (Low, vec![(Critical, Low)]));
+    free(&heap, b, 16);
+    assert_eq!((heap.pressure(), seen()), (Low, vec![]), "hysteresis");
+    free(&heap, a, first);
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![(Low, Normal)]));
+    // A single request may pass both marks; so may a block that is resized in place.
+    let all = heap.try_allocate(layout(heap.largest_free())).unwrap();
+    assert_eq!(seen(), vec![(Normal, Critical)]);
+    // SAFETY: the block is live and has that layout.
+    assert!(unsafe { heap.try_resize(all, layout(free_now), 8) });
+    assert_eq!(seen(), vec![(Critical, Normal)]);
+    // SAFETY: the block is live and has that layout.
+    assert!(unsafe { heap.try_resize(all, layout(8), free_now) });
+    assert_eq!(seen(), vec![(Normal, Critical)]);
+    free(&heap, all, free_now);
+    // And so may the global allocator's ways.
+    let (all, one) = (layout(heap.largest_free()), layout(16));
+    seen();
+    // SAFETY: blocks are used with their layouts.
+    unsafe {
+        let block = heap.alloc_zeroed(all);
+        assert_eq!(seen(), vec![(Normal, Critical)]);
+        let block = heap.realloc(block, all, 16);
+        assert_eq!(seen(), vec![(Critical, Normal)]);
+        heap.dealloc(block, one);
+    }
+}
+
+#[test]
+fn percents_follow_the_capacity() {
+    let heap = Local::<Tlsf>::new(Heap::empty()).watermarks(Watermarks::percent(50, 10)).on_transition(&note);
+    assert_eq!(heap.pressure(), Normal, "a heap without memory is not short of it");
+    feed(&heap, 10_000);
+    let block = heap.try_allocate(layout(6000)).unwrap();
+    assert_eq!(heap.pressure(), Low);
+    seen();
+    let mut more = super::Backing::new(10_000, 0);
+    let region = more.region();
+    // SAFETY: the memory outlives the region's use.
+    unsafe { heap.claim(region) }.unwrap();
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![(Low, Normal)]));
+    heap.release(region.start.as_ptr()).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Low, vec![(Normal, Low)]));
+    free(&heap, block, 6000);
+}
+
+/// The hook runs outside the lock, may use the heap, and is not entered again by what it causes.
+#[test]
+fn the_hook_may_use_the_heap() {
+    use allotment::lock::Lock;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+    /// A lock that ends the test when it is taken twice, where others would wait for ever.
+    struct Strict(AtomicBool);
+    // SAFETY: one at a time, or a panic.
+    unsafe impl Lock for Strict {
+        const INIT: Self = Self(AtomicBool::new(false));
+        fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+            assert!(!self.0.swap(true, SeqCst), "a hook runs inside the lock");
+            let result = f();
+            self.0.store(false, SeqCst);
+            result
+        }
+    }
+
+    static HEAP: PressureHeap<Tlsf, Strict> = PressureHeap::new(allotment::heap!(20_000))
+        .watermarks(Watermarks::bytes(8000, 3000).hysteresis(Amount::Bytes(0)))
+        .on_transition(&hook);
+    static TOLD: Mutex<Vec<(Pressure, Pressure)>> = Mutex::new(Vec::new());
+    static DEPTH: AtomicUsize = AtomicUsize::new(0);
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+    fn hook(transition: Transition) {
+        assert_eq!(DEPTH.fetch_add(1, SeqCst), 0, "the hook is entered twice");
+        TOLD.lock().unwrap().push((transition.from, transition.to));
+        if transition.to == Low {
+            // More than it should: critical from here on.
+            let block = HEAP.try_allocate(layout(6000)).unwrap();
+            assert_eq!(HEAP.pressure(), Critical);
+            KEPT.store(block.addr().get(), SeqCst);
+        }
+        DEPTH.fetch_sub(1, SeqCst);
+    }
+
+    let block = HEAP.try_allocate(layout(13_000)).unwrap();
+    assert_eq!(*TOLD.lock().unwrap(), [(Normal, Low), (Low, Critical)]);
+    let kept = NonNull::new(std::ptr::with_exposed_provenance_mut(KEPT.load(SeqCst))).unwrap();
+    // SAFETY: both blocks are live, with these layouts.
+    unsafe {
+        HEAP.try_deallocate(block, layout(13_000)).unwrap();
+        HEAP.try_deallocate(kept, layout(6000)).unwrap();
+    }
+    assert_eq!(TOLD.lock().unwrap()[2..], [(Critical, Normal)]);
+}
+
+#[test]
+fn pressure_outside_counts_as_long_as_it_is_worse() {
+    let heap = Local::<Tlsf>::new(Heap::empty()).watermarks(Watermarks::percent(50, 10)).on_transition(&note);
+    feed(&heap, 10_000);
+    heap.set_outside_pressure(Critical);
+    assert_eq!((heap.pressure(), seen()), (Critical, vec![(Normal, Critical)]));
+    let block = heap.try_allocate(layout(6000)).unwrap();
+    assert_eq!((heap.pressure(), seen()), (Critical, vec![]));
+    heap.set_outside_pressure(Normal);
+    assert_eq!((heap.pressure(), seen()), (Low, vec![(Critical, Low)]));
+    free(&heap, block, 6000);
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![(Low, Normal)]));
+}
+
+/// A placement that notes how its saving is switched.
+pub struct Switched {
+    inner: Tlsf,
+    pub log: Vec<bool>,
+}
+
+// SAFETY: everything is passed on.
+unsafe impl Placement for Switched {
+    const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
+    const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: passed on.
+        unsafe { Placement::claim(&mut self.inner, memory) }
+    }
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: passed on.
+        unsafe { Placement::extend(&mut self.inner, start, bytes) }
+    }
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        Placement::release(&mut self.inner, start)
+    }
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        Placement::allocate(&mut self.inner, layout)
+    }
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        self.inner.allocate_zeroed(layout)
+    }
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate(&mut self.inner, start, layout) }
+    }
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        // SAFETY: passed on.
+        unsafe { Placement::resize(&mut self.inner, start, layout, size) }
+    }
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        Placement::check(&self.inner, start, layout)
+    }
+    fn largest_free(&self) -> usize {
+        Placement::largest_free(&self.inner)
+    }
+    fn set_saving(&mut self, on: bool) {
+        self.log.push(on);
+    }
+}
+
+fn log(heap: &Local<Switched>) -> Vec<bool> {
+    // SAFETY: the log is no part of what the placement places.
+    unsafe { heap.with_placement(|placement| std::mem::take(&mut placement.log)) }
+}
+
+/// On with the first pressure, whatever its degree, and off when it is over.
+#[test]
+fn saving_is_switched_with_the_pressure() {
+    let heap = Local::<Switched>::new(Heap::empty()).watermarks(Watermarks::percent(50, 20));
+    feed(&heap, 10_000);
+    let a = heap.try_allocate(layout(6000)).unwrap();
+    assert_eq!(log(&heap), [true]);
+    let b = heap.try_allocate(layout(2500)).unwrap();
+    assert_eq!((heap.pressure(), log(&heap)), (Critical, vec![]));
+    free(&heap, b, 2500);
+    assert_eq!((heap.pressure(), log(&heap)), (Low, vec![]));
+    free(&heap, a, 6000);
+    assert_eq!(log(&heap), [false]);
+    heap.set_outside_pressure(Low);
+    heap.set_outside_pressure(Critical);
+    heap.set_outside_pressure(Normal);
+    assert_eq!(log(&heap), [true, false]);
+
+    let heap = Local::<Switched>::new(Heap::empty()).watermarks(Watermarks::percent(50, 20)).saves(false);
+    feed(&heap, 10_000);
+    heap.try_allocate(layout(9000)).unwrap();
+    assert_eq!((heap.pressure(), log(&heap)), (Critical, vec![]));
+}

@@ -1,0 +1,291 @@
+//! `cargo xtask wcet`: the most instructions that a call of the constant-time placements takes, counted under QEMU
+//! over programs that look for the worst (`boards/measure/src/bin/worst.rs`), and held against ceilings.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use allotment_cli::table;
+use anyhow::{Context, Result};
+
+use crate::measure::{self, Figures};
+use crate::toolchain::{self, Toolchain};
+use crate::{Setup, firmware, tools};
+
+/// What to do.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Placements to count [default: all]
+    #[arg(value_name = "PLACEMENT", value_parser = placement_named)]
+    placements: Vec<&'static Placement>,
+    /// Fail if a count is more than 5 % above its ceiling in benches/results/wcet.csv
+    #[arg(long)]
+    check: bool,
+    /// Make the present counts the ceilings: write benches/results/wcet.csv, and wcet.md, which RESULTS.md shows
+    #[arg(long, conflicts_with_all = ["check", "placements"])]
+    bless: bool,
+}
+
+/// A constant-time placement: a feature of the firmware in `boards/measure`.
+#[derive(Debug, PartialEq, Eq)]
+struct Placement {
+    name: &'static str,
+    what: &'static str,
+}
+
+const PLACEMENTS: [Placement; 6] = [
+    Placement { name: "tlsf-compact", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
+    Placement { name: "tlsf-compact-4", what: "the same with 4 classes" },
+    Placement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
+    Placement { name: "tlsf", what: "`Heap` without any choice: for 16 MiB, four regions, with statistics" },
+    Placement { name: "slab", what: "`Slab` over tlsf-compact" },
+    Placement { name: "allotment-bump", what: "`Bump`, 16-bit links, one region" },
+];
+
+/// A core: what Rust calls it, what it is, and how QEMU shows it.
+struct Core {
+    target: &'static str,
+    core: &'static str,
+    emulator: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const CORES: [Core; 2] = [
+    Core {
+        target: "thumbv7em-none-eabihf",
+        core: "Cortex-M4F",
+        emulator: "qemu-system-arm",
+        arguments: &["-machine", "mps2-an386", "-icount", "shift=8"],
+    },
+    Core {
+        target: "riscv32imac-unknown-none-elf",
+        core: "RV32IMAC",
+        emulator: "qemu-system-riscv32",
+        arguments: &["-machine", "virt", "-bios", "none", "-icount", "shift=0"],
+    },
+];
+
+/// The kinds of calls that the firmware counts.
+const CALLS: [&str; 6] = ["alloc", "aligned", "failing", "free", "resize", "moving"];
+
+/// More than this times the ceiling is a failure: another compiler may take an instruction more.
+const SLACK: f64 = 1.05;
+
+const HEADER: &str = "target,placement,call,worst";
+
+fn placement_named(name: &str) -> Result<&'static Placement, String> {
+    PLACEMENTS.iter().find(|placement| placement.name == name).ok_or_else(|| {
+        let names: Vec<_> = PLACEMENTS.iter().map(|placement| placement.name).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+/// The worst counts, by target, placement and kind of call.
+type Counts = BTreeMap<(String, String, String), u64>;
+
+/// Counts, prints the tables, and compares or writes.
+pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
+    let targets: Vec<&str> = CORES.iter().map(|core| core.target).collect();
+    let toolchain = toolchain::find(&targets, setup)?;
+    let chosen =
+        |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
+    let mut counts = Counts::new();
+    for core in &CORES {
+        let emulator = tools::need(core.emulator, setup)?;
+        eprintln!("xtask: looking for the worst on {}", core.target);
+        for placement in PLACEMENTS.iter().filter(chosen) {
+            let program = build(core, placement, &toolchain)?;
+            let figures = measure::emulate(&emulator, core.arguments, &program)
+                .with_context(|| format!("{} on {}", placement.name, core.target))?;
+            enter(&mut counts, core, placement, &figures)?;
+        }
+    }
+    print!("{}", tables(&counts));
+    if options.bless {
+        let results = firmware::root().join("benches/results");
+        write(&results, "wcet.csv", &csv(&counts))?;
+        let version = toolchain.version()?;
+        write(&results, "wcet.md", &format!("{}{}", preamble(&version), tables(&counts)))?;
+        eprintln!("xtask: written to {}; `cargo xtask bench` puts it into RESULTS.md", results.display());
+    }
+    let above = if options.check { above(&counts, &ceilings(&ceilings_file())?) } else { Vec::new() };
+    for line in &above {
+        eprintln!("xtask: {line}");
+    }
+    Ok(if above.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn build(core: &Core, placement: &Placement, toolchain: &Toolchain) -> Result<PathBuf> {
+    let target_folder = firmware::root().join("boards/target");
+    let mut cargo = toolchain.cargo("build");
+    cargo.current_dir(firmware::root().join("boards/measure"));
+    cargo.args(["--quiet", "--locked", "--release", "--bin", "worst", "--target", core.target]);
+    cargo.arg("--target-dir").arg(&target_folder);
+    cargo.arg("--features").arg(format!("{},in-place", placement.name));
+    let status = cargo.status().context("cargo does not start")?;
+    anyhow::ensure!(status.success(), "{} does not build for {} ({status})", placement.name, core.target);
+    Ok(target_folder.join(core.target).join("release/worst"))
+}
+
+/// Takes a program's figures into the counts. A kind of call that was never made says nothing.
+fn enter(counts: &mut Counts, core: &Core, placement: &Placement, figures: &Figures) -> Result<()> {
+    for call in CALLS {
+        let figure = |name: &str| {
+            let value = figures.get(&format!("{call}_{name}")).copied();
+            value.with_context(|| format!("the program printed no {call}_{name}"))
+        };
+        anyhow::ensure!(figure("calls")? > 0.0, "{} was never called", call);
+        let key = (core.target.into(), placement.name.into(), call.into());
+        counts.insert(key, figure("worst")? as u64);
+    }
+    Ok(())
+}
+
+fn csv(counts: &Counts) -> String {
+    let mut text = format!("{HEADER}\n");
+    for ((target, placement, call), worst) in counts {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{target},{placement},{call},{worst}");
+    }
+    text
+}
+
+fn ceilings_file() -> PathBuf {
+    firmware::root().join("benches/results/wcet.csv")
+}
+
+fn ceilings(file: &Path) -> Result<Counts> {
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("{} is missing; `cargo xtask wcet --bless` writes it", file.display()))?;
+    parse(&text).with_context(|| format!("{}", file.display()))
+}
+
+fn parse(text: &str) -> Result<Counts> {
+    let mut lines = text.lines();
+    anyhow::ensure!(lines.next() == Some(HEADER), "the first line is not `{HEADER}`");
+    let mut counts = Counts::new();
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [target, placement, call, worst] = fields[..] else { anyhow::bail!("`{line}` is no ceiling") };
+        let worst = worst.parse().with_context(|| format!("`{line}` is no ceiling"))?;
+        counts.insert((target.into(), placement.into(), call.into()), worst);
+    }
+    Ok(counts)
+}
+
+/// What is above its ceiling, or has none.
+fn above(counts: &Counts, ceilings: &Counts) -> Vec<String> {
+    let mut above = Vec::new();
+    for (key @ (target, placement, call), &worst) in counts {
+        let name = format!("{placement} on {target}: {call}");
+        match ceilings.get(key) {
+            None => above.push(format!("{name} has no ceiling: `cargo xtask wcet --bless` sets it")),
+            Some(&ceiling) if worst as f64 > ceiling as f64 * SLACK => {
+                above.push(format!("{name} takes {worst} instructions, its ceiling is {ceiling}"));
+            }
+            Some(_) => {}
+        }
+    }
+    above
+}
+
+/// One table for each core.
+fn tables(counts: &Counts) -> String {
+    let mut text = String::new();
+    for core in &CORES {
+        let rows: Vec<[String; 7]> = PLACEMENTS
+            .iter()
+            .filter_map(|placement| {
+                let mut row: [String; 7] = Default::default();
+                row[0] = placement.name.into();
+                for (cell, call) in row[1..].iter_mut().zip(CALLS) {
+                    let key = (core.target.into(), placement.name.into(), call.into());
+                    *cell = counts.get(&key)?.to_string();
+                }
+                Some(row)
+            })
+            .collect();
+        let header =
+            ["placement", "allocate", "aligned", "failing", "deallocate", "reallocate in place", "moving"];
+        let table = table::render(header, rows, &[1, 2, 3, 4, 5, 6]);
+        let _ = write!(text, "### {} ({})\n\n{}\n", core.core, core.target, table.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn preamble(compiler: &str) -> String {
+    let mut text = String::from("## Worst-case instructions of the constant-time placements\n\n");
+    let _ = write!(
+        text,
+        "* compiler: {compiler}, opt-level s, fat LTO\n* command: cargo xtask wcet --bless\n\n\
+         The most instructions that a call took in QEMU (`-icount`: SysTick in mps2-an386, minstret in virt) over some \
+         300,000 calls of programs that look for the worst: blocks freed and resized between neighbours of all lengths \
+         about class borders, arenas filled and drained, crowded lists, Robson's construction, and random calls. Passing \
+         of arguments and return are included, a lock is not. *Aligned*: to more than 8 bytes. *Failing*: requests that \
+         find no room. *Moving*: resizes of blocks of up to 64 bytes that move, copying included. These are counts of \
+         one compiler's code, not a proof over all paths; `cargo xtask wcet --check` in CI holds them to within 5 %.\n\n"
+    );
+    for Placement { name, what } in &PLACEMENTS {
+        let _ = writeln!(text, "* `{name}`: {what}");
+    }
+    text.push('\n');
+    text
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let file = folder.join(name);
+    fs::write(&file, format!("{}\n", text.trim_end())).with_context(|| format!("{}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(worst: u64) -> Counts {
+        Counts::from([(("thumbv7em-none-eabihf".into(), "tlsf".into(), "free".into()), worst)])
+    }
+
+    #[test]
+    fn counts_above_their_ceilings_are_named() {
+        assert!(above(&counts(105), &counts(100)).is_empty());
+        let lines = above(&counts(106), &counts(100));
+        assert_eq!(lines, ["tlsf on thumbv7em-none-eabihf: free takes 106 instructions, its ceiling is 100"]);
+        assert!(above(&counts(1), &Counts::new())[0].contains("has no ceiling"));
+    }
+
+    #[test]
+    fn ceilings_are_read_as_they_are_written() {
+        assert_eq!(parse(&csv(&counts(7))).unwrap(), counts(7));
+        for wrong in ["", "a,b,c,d\n", &format!("{HEADER}\na,b,c\n"), &format!("{HEADER}\na,b,c,many\n")] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_was_never_made_is_no_result() {
+        let mut figures = Figures::new();
+        for call in CALLS {
+            figures.insert(format!("{call}_calls"), 10.0);
+            figures.insert(format!("{call}_worst"), 5.0);
+        }
+        let mut counts = Counts::new();
+        enter(&mut counts, &CORES[0], &PLACEMENTS[0], &figures).unwrap();
+        assert_eq!(counts.len(), CALLS.len());
+        figures.insert("free_calls".into(), 0.0);
+        assert!(enter(&mut counts, &CORES[0], &PLACEMENTS[0], &figures).is_err());
+        figures.remove("free_calls");
+        assert!(enter(&mut counts, &CORES[0], &PLACEMENTS[0], &figures).is_err());
+    }
+
+    /// Every placement is a feature of the firmware.
+    #[test]
+    fn placements_are_features() {
+        let manifest = fs::read_to_string(firmware::root().join("boards/measure/Cargo.toml")).unwrap();
+        for placement in &PLACEMENTS {
+            assert!(manifest.contains(&format!("\n{} = [", placement.name)), "{}", placement.name);
+        }
+    }
+}
