@@ -171,16 +171,15 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     ///
     /// As for [`Self::put`], for what is cut off; `len` is a unit or more.
     unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
+        if block.len <= len {
+            return block;
+        }
         // SAFETY: passed on.
         unsafe {
-            if block.len > len
-                && let Some((front, back)) = self.meta.cut(block, len)
-            {
-                self.put(back);
-                return front;
-            }
+            let Some((front, back)) = self.meta.cut(block, len) else { return block };
+            self.put(back);
+            front
         }
-        block
     }
 
     /// The last `len` granules of a block that was found and is longer.

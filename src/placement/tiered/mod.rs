@@ -1,131 +1,20 @@
 //! Small blocks from pages, in front of a placement for all others.
 
-use super::{Grant, Placement, Space, Tlsf};
+mod classes;
+mod page;
+mod recent;
+
+use super::{Grant, Placement, Space, Tlsf, measure};
 use crate::meta::{FreeError, InBand, Meta};
 use crate::region::{Region, RegionError};
+use classes::{CLASSES, SMALLEST_PAGE, class_of, mask_of_class, page_of_class, size_of_class};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
-
-/// The largest small request in bytes; the others go to the placement beneath.
-const SMALL: usize = 256;
-
-/// Sizes of the objects that pages are cut into, in bytes: steps of 8 up to 128, then 8 steps per power of two.
-const SIZES: [u16; CLASSES] = {
-    let mut sizes = [0; CLASSES];
-    let (mut size, mut class) = (0, 1);
-    while class < CLASSES {
-        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
-        sizes[class] = size;
-        class += 1;
-    }
-    assert!(size as usize == SMALL);
-    sizes
-};
-
-/// Number of classes; 0 is none.
-const CLASSES: usize = 1 + 16 + 8 * (SMALL.ilog2() as usize - 7);
-
-/// The class of a request, by its length in words of 8 bytes.
-const CLASS_OF: [u8; SMALL / 8 + 1] = {
-    let mut classes = [0; SMALL / 8 + 1];
-    let (mut words, mut class) = (0, 1);
-    while words <= SMALL / 8 {
-        if words * 8 > SIZES[class] as usize {
-            class += 1;
-        }
-        classes[words] = class as u8;
-        words += 1;
-    }
-    classes
-};
-
-/// Bytes that the smallest page has: the unit of the maps of pages.
-const SMALLEST_PAGE: usize = 512;
-/// Bytes that the largest page has.
-const LARGEST_PAGE: usize = 4096;
-/// Objects of a page at which larger pages are not worth it.
-const OBJECTS: usize = 16;
-
-/// Bytes of a page, by its class.
-const PAGES: [u16; CLASSES] = {
-    let mut pages = [0; CLASSES];
-    let mut class = 1;
-    while class < CLASSES {
-        let mut page = SMALLEST_PAGE;
-        while page < LARGEST_PAGE && (page - HEADER) / (SIZES[class] as usize) < OBJECTS {
-            page *= 2;
-        }
-        pages[class] = page as u16;
-        class += 1;
-    }
-    pages
-};
+use page::{HEADER, NONE, Page, WINDOWS, Window};
+use recent::{RECENT, RECENT_LARGEST, RECENT_SHARE, Recent};
 
 /// Blocks of a class that the placement beneath must serve before a page is opened for it.
 const PATIENCE: u16 = 8;
-
-/// What stands at the start of a page, in front of its objects. An object that is free starts with the offset
-/// of the next free one.
-#[repr(C)]
-struct Page {
-    /// Offset of the first free object from the start of the page, in bytes; 0 if there is none.
-    free: u16,
-    /// Objects in use; 1 in a page without free objects that is in no list, so that the next free is noticed.
-    used: u16,
-    /// Class of its objects.
-    class: u8,
-    /// Whether it is in the list of its class: so are pages with free objects, and those that have just run
-    /// out of them.
-    listed: bool,
-    /// Neighbours in the list, which is a ring.
-    next: *mut Page,
-    prev: *mut Page,
-}
-
-/// Bytes that it takes.
-const HEADER: usize = {
-    assert!(size_of::<Page>() % 8 == 0);
-    size_of::<Page>()
-};
-
-/// The page of a class that has none: no object of it is free, so nothing is ever written to it.
-static NO_PAGE: Nothing =
-    Nothing(Page { free: 0, used: 1, class: 0, listed: true, next: ptr::null_mut(), prev: ptr::null_mut() });
-
-struct Nothing(Page);
-
-// SAFETY: it is never written to, and its links lead nowhere.
-unsafe impl Sync for Nothing {}
-
-const NONE: *mut Page = (&raw const NO_PAGE.0).cast_mut();
-
-/// The part of the address space in which one region's pages can be.
-#[derive(Clone, Copy)]
-struct Window {
-    /// Address of the first slot, aligned to the largest page. It may lie before the region.
-    base: *mut u8,
-    /// For each slot, the class of the page that starts there; 0 if none does. The last bytes of the
-    /// region.
-    map: *mut u8,
-    /// Number of slots.
-    slots: usize,
-    /// Where the region starts.
-    start: *mut u8,
-}
-
-impl Window {
-    const NONE: Self = Self { base: ptr::null_mut(), map: ptr::null_mut(), slots: 0, start: ptr::null_mut() };
-
-    /// A window over `size` bytes from `start` on; its map at the end of them.
-    fn over(start: *mut u8, size: usize) -> Self {
-        let skew = start.addr() % LARGEST_PAGE;
-        let slots = (skew + size).div_ceil(SMALLEST_PAGE);
-        Self { base: start.wrapping_sub(skew), map: start.wrapping_add(size - slots), slots, start }
-    }
-}
-
-/// Regions that can have pages.
-const WINDOWS: usize = 8;
 
 /// Regions below this size, in bytes, are left to the placement beneath: pages would waste too much of them.
 const WORTH_IT: usize = 16 * 1024;
@@ -136,15 +25,18 @@ const WORTH_IT: usize = 16 * 1024;
 /// ```text
 ///  heads   8 B | 16 B | 24 B | .. | 1 KiB         the pages of a class that have free objects
 ///                 |
-///   page   | header | object | object | ...       free objects linked through their first two bytes
+///   page   | header | object | object | ...       free objects are linked through their first two bytes
 ///             next -> page -> ..
 ///  map     | 0 | 0 | 2 | 0 | 7 | ...              one byte per 512 bytes: does a page start here, of what class?
 /// ```
 ///
-/// Sizes up to 1 KiB (and alignments up to 8) have 40 classes. Pages are 512 bytes to 8 KiB long, aligned to their
-/// length, and come from `L`; one that is empty goes back unless it is the last of its class, and even
+/// Sizes up to 256 bytes (and alignments up to 8) have 24 classes. Pages are 512 bytes to 4 KiB long, aligned to
+/// their length, and come from `L`; one that is empty goes back unless it is the last of its class, and even
 /// then when memory runs out. A class gets its first page when `L` serves 8 blocks of it, so that rare sizes
 /// waste nothing, and regions below 16 KiB have no pages. The map takes 0.2 % of a region.
+///
+/// Of the larger sizes, up to 32 KiB, some blocks that were freed just now are kept as they are for the next request
+/// of the same size: 64 at most, and not more than 1/128 of the memory. They go back with the empty pages.
 ///
 /// Small requests and frees are O(1), the rest as in `L`. A free must find whether an address lies in a page: the
 /// class follows from the layout, the page's start from the class, and the map answers. (Bonwick, "The slab
@@ -159,60 +51,13 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
     direct: [u16; CLASSES],
     /// Whether no page is to be opened, and none kept that is empty.
     saving: bool,
+    recent: Recent,
     large: L,
 }
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use, or to the page that is
 // never written to.
 unsafe impl<L: Send> Send for Tiered<L> {}
-
-/// Tells the compiler that a branch is rare, so that it stays a branch.
-#[cold]
-fn rare() {}
-
-/// The class of a small request.
-#[inline(always)]
-fn class_of(layout: Layout) -> Option<usize> {
-    if layout.size() > SMALL {
-        return None;
-    }
-    if layout.align() > 8 {
-        rare();
-        return None;
-    }
-    // SAFETY: at most `SMALL / 8`.
-    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize)
-}
-
-/// Bytes of an object of `class`.
-#[inline(always)]
-fn size_of_class(class: usize) -> usize {
-    // SAFETY: classes come from `CLASS_OF`, whose entries are below `CLASSES`.
-    unsafe { *SIZES.get_unchecked(class) as usize }
-}
-
-/// The bits of an offset that tell the page of `class`.
-#[inline(always)]
-fn mask_of_class(class: usize) -> usize {
-    const MASKS: [i16; CLASSES] = {
-        let mut masks = [0; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            masks[class] = (PAGES[class] as i16).wrapping_neg();
-            class += 1;
-        }
-        masks
-    };
-    // SAFETY: as in `size_of_class`.
-    unsafe { *MASKS.get_unchecked(class) as usize }
-}
-
-/// Bytes of a page of `class`.
-#[inline(always)]
-fn page_of_class(class: usize) -> usize {
-    // SAFETY: as in `size_of_class`.
-    unsafe { *PAGES.get_unchecked(class) as usize }
-}
 
 /// Granules of a page of `class`.
 fn page_len<L: Space>(class: usize) -> usize {
@@ -397,6 +242,15 @@ impl<L: Space> Tiered<L> {
     /// Gives all empty pages back. Whether there were any. O(classes + listed pages).
     fn flush(&mut self) -> bool {
         let mut any = false;
+        for slot in 0..RECENT {
+            let recent = core::mem::replace(&mut self.recent.slots[slot], (ptr::null_mut(), 0));
+            if recent.1 != 0 {
+                // SAFETY: a slot with a size holds a block of that size that nobody uses.
+                unsafe { self.forget_recent(recent) };
+                self.recent.room += recent.1;
+                any = true;
+            }
+        }
         for class in 0..CLASSES {
             // Once around the ring.
             let mut page = self.heads[class];
@@ -433,6 +287,45 @@ impl<L: Space> Tiered<L> {
             self.direct[class] = self.direct[class].saturating_add(1);
         }
         grant
+    }
+
+    /// The size by which a block is known among the recent ones.
+    #[inline(always)]
+    fn recent_size(layout: Layout) -> Option<usize> {
+        let (len, align) = measure::<L>(layout);
+        // What the block takes, so that requests share it that would get as much.
+        let len = if align > 1 { usize::MAX } else { L::granted(len, align) };
+        (len <= RECENT_LARGEST / <L::Meta as Meta>::GRANULE).then(|| len * <L::Meta as Meta>::GRANULE)
+    }
+
+    /// Frees a block of the placement beneath, or keeps it for the next request of its size.
+    #[inline(always)]
+    unsafe fn deallocate_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        if let Some(size) = Self::recent_size(layout).filter(|_| !self.saving) {
+            let room = self.recent.room;
+            let slot = self.recent.slot(size);
+            let old = *slot;
+            if size <= room + old.1 {
+                *slot = (start.as_ptr(), size);
+                self.recent.room = room + old.1 - size;
+                if old.1 != 0 {
+                    // SAFETY: a slot with a size holds a block of that size that nobody uses.
+                    unsafe { self.forget_recent(old) };
+                }
+                return Ok(size);
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate(&mut self.large, start, layout) }
+    }
+
+    /// Frees a block that was recent.
+    unsafe fn forget_recent(&mut self, (start, size): (*mut u8, usize)) {
+        // SAFETY: passed on; the block was allocated with such a layout.
+        unsafe {
+            let layout = Layout::from_size_align_unchecked(size, 1);
+            let _ = Placement::deallocate(&mut self.large, NonNull::new_unchecked(start), layout);
+        }
     }
 
     /// Frees an object or a block that is not in the first window's pages.
@@ -493,6 +386,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             regions: 0,
             direct: [0; CLASSES],
             saving: false,
+            recent: Recent::EMPTY,
             large: <L as Space>::EMPTY,
         }
     };
@@ -504,6 +398,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         // SAFETY: passed on, for a part of the memory; the map is the part behind it.
         unsafe {
             let claimed = Placement::claim(&mut self.large, rest);
+            self.recent.room += claimed.map_or(0, |size| size / RECENT_SHARE);
             if let Some((index, _)) = window {
                 match claimed {
                     Ok(_) => self.windows[index].map.write_bytes(0, self.windows[index].slots),
@@ -529,6 +424,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
             let extended = Placement::extend(&mut self.large, start, more);
+            self.recent.room += extended.map_or(0, |size| size / RECENT_SHARE);
             match extended {
                 Ok(_) => {
                     new.map.add(old.slots).write_bytes(0, new.slots - old.slots);
@@ -543,6 +439,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         self.flush();
         let (mut region, size) = Placement::release(&mut self.large, start)?;
+        self.recent.room = self.recent.room.saturating_sub(size / RECENT_SHARE);
         let mut windows = self.windows.iter_mut();
         if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
             region.size += window.slots;
@@ -564,18 +461,34 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     #[inline(always)]
     fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
         match class_of(layout) {
-            Some(class) => self.refill(class),
-            None => Placement::allocate_quick(&mut self.large, layout),
+            Some(class) => {
+                let grant = self.refill(class);
+                if grant.is_some() {
+                    return grant;
+                }
+                let grant = Placement::allocate_quick(&mut self.large, layout)?;
+                self.direct[class] = self.direct[class].saturating_add(1);
+                Some(grant)
+            }
+            None => {
+                if let Some(size) = Self::recent_size(layout) {
+                    let slot = self.recent.slot(size);
+                    if slot.1 == size {
+                        // SAFETY: a slot with a size holds a block of that size, which is not null.
+                        let start = unsafe { NonNull::new_unchecked(slot.0) };
+                        slot.1 = 0;
+                        self.recent.room += size;
+                        return Some(Grant { start, size });
+                    }
+                }
+                Placement::allocate_quick(&mut self.large, layout)
+            }
         }
     }
 
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        if let Some(class) = class_of(layout)
-            && let Some(grant) = self.refill(class)
-        {
-            return Some(grant);
-        }
-        self.allocate_direct(layout)
+        let object = class_of(layout).and_then(|class| self.refill(class));
+        if object.is_some() { object } else { self.allocate_direct(layout) }
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -599,7 +512,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         // SAFETY: passed on; the page is that of the object.
         unsafe {
             let Some(class) = class_of(layout) else {
-                return Placement::deallocate(&mut self.large, start, layout);
+                return self.deallocate_large(start, layout);
             };
             match Self::page_at(&self.windows[0], start.addr().get(), class) {
                 Some(page) => self.give(page, start, class),
@@ -611,9 +524,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let wanted = Layout::from_size_align(size, layout.align()).ok()?;
         let (old, new) = (class_of(layout), class_of(wanted));
-        if let Some(class) = old
-            && self.find_page(start.addr().get(), class).is_some()
-        {
+        if let Some(class) = old.filter(|&class| self.find_page(start.addr().get(), class).is_some()) {
             // An object keeps its place as long as its class fits.
             return (old == new).then(|| (size_of_class(class), size_of_class(class)));
         }
@@ -634,7 +545,12 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let Some(class) = class_of(layout) else {
-            return Placement::check(&self.large, start, layout);
+            let recent = self.recent.slots.iter().any(|slot| slot.1 != 0 && slot.0 == start.as_ptr());
+            return if recent {
+                Err(FreeError::AlreadyFree)
+            } else {
+                Placement::check(&self.large, start, layout)
+            };
         };
         let at = start.addr().get();
         let Some(page) = self.find_page(at, class) else {
