@@ -1,0 +1,6 @@
+//! planner
+#![allow(missing_docs)]
+pub mod exact;
+pub mod model;
+pub mod sections;
+pub mod validate;
