@@ -8,11 +8,15 @@ fn main() {
     let cap: u64 = args[2].parse().unwrap();
     for path in &args[3..] {
         let mut b = vec![];
+        let inst = if let Some(spec) = path.strip_prefix("gen:") {
+            let v: Vec<u64> = spec.split(',').map(|x| x.parse().unwrap()).collect();
+            allotment_planner::generate::perfect_packing(v[0] as usize, v[1] as u32, v[2], v[3])
+        } else {
         for line in std::fs::read_to_string(path).unwrap().lines().skip(1) {
             let v: Vec<i64> = line.split(',').map(|x| x.parse().unwrap()).collect();
             b.push(Buffer::new(v[0].to_string(), v[3] as u64, v[1], v[2]));
         }
-        let inst = Instance::new(b).unwrap();
+        Instance::new(b).unwrap() };
         let s = Sections::new(inst.buffers().iter().map(|b| (b.start, b.end)));
         let lb = s.load(|n| inst.buffers()[n].size).into_iter().max().unwrap();
         let cap = if cap == 0 { lb } else { cap };

@@ -615,9 +615,6 @@ impl<'a> Search<'a> {
         let covers = |n: usize| problem.first[n] as usize <= section && section < problem.last[n] as usize;
         let meets = |a: usize, b: usize| problem.first[a] < problem.last[b] && problem.first[b] < problem.last[a];
         let slack = self.capacity - floor[section] - rest[section];
-        if slack == 0 {
-            return false;
-        }
         let mut next = height + slack + 1;
         let mut supports = Vec::new();
         for (&n, &at) in list.iter().zip(low.iter()) {
