@@ -1,7 +1,10 @@
 //! planner
 #![allow(missing_docs)]
+pub mod bounds;
 pub mod exact;
 pub mod generate;
+pub mod greedy;
 pub mod model;
 pub mod sections;
+pub mod solve;
 pub mod validate;

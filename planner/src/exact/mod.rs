@@ -1,5 +1,6 @@
 //! Exact search.
 
+pub mod general;
 pub mod skyline;
 
 use std::sync::atomic::{AtomicBool, Ordering};

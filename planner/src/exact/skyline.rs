@@ -18,6 +18,13 @@
 
 use super::Limits;
 
+impl Problem {
+    /// The lowest offset of buffer `n` that is no less than `height`.
+    fn above(&self, n: usize, height: u32) -> u32 {
+        if self.align[n] == 1 { height } else { height.next_multiple_of(self.align[n]) }
+    }
+}
+
 /// A wall: a section that needs nothing any more.
 const WALL: u32 = u32::MAX;
 
@@ -30,6 +37,8 @@ pub struct Problem {
     pub last: Vec<u32>,
     /// Height of each buffer, in units.
     pub size: Vec<u32>,
+    /// Its offset is a multiple of this many units, at least 1.
+    pub align: Vec<u32>,
     /// Number of sections.
     pub sections: usize,
 }
@@ -94,12 +103,8 @@ struct Level {
     base: Vec<u32>,
     /// The same, raised to the lowest offset of any unplaced buffer.
     floor: Vec<u32>,
-    /// Top of what was really placed.
-    top: Vec<u32>,
     /// Sum of the sizes still to be placed.
     rest: Vec<u32>,
-    /// The last buffer placed in each section.
-    owner: Vec<u32>,
     /// Unplaced buffers of this part.
     list: Vec<u32>,
     /// Their lowest possible offsets.
@@ -218,7 +223,7 @@ impl<'a> Search<'a> {
         let (n, sections) = (problem.size.len(), problem.sections);
         let mut equal = std::collections::HashMap::new();
         let twin = (0..n)
-            .map(|k| equal.insert((problem.first[k], problem.last[k], problem.size[k]), k as u32).unwrap_or(NOBODY))
+            .map(|k| equal.insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32).unwrap_or(NOBODY))
             .collect();
         Self {
             problem,
@@ -240,6 +245,15 @@ impl<'a> Search<'a> {
             valley: vec![0; sections],
             count: vec![0; sections + 1],
         }
+    }
+
+    /// Sets another capacity. Dead ends of a larger one are dead in a smaller one; the other way about they are
+    /// forgotten.
+    pub fn aim(&mut self, capacity: u32) {
+        if capacity > self.capacity {
+            self.dead.slots.fill((0, 0));
+        }
+        self.capacity = capacity;
     }
 
     /// Searches with one strategy until `limits`.
@@ -272,9 +286,7 @@ impl<'a> Search<'a> {
         let level = Level {
             base: vec![0; problem.sections],
             floor: vec![0; problem.sections],
-            top: vec![0; problem.sections],
             rest,
-            owner: vec![NOBODY; problem.sections],
             list: (0..n as u32).collect(),
             low: vec![0; n],
         };
@@ -300,9 +312,7 @@ impl<'a> Search<'a> {
             let fresh = Level {
                 base: vec![0; sections],
                 floor: vec![0; sections],
-                top: vec![0; sections],
                 rest: vec![0; sections],
-                owner: vec![NOBODY; sections],
                 list: Vec::new(),
                 low: Vec::new(),
             };
@@ -311,9 +321,7 @@ impl<'a> Search<'a> {
         let (parents, children) = self.levels.split_at_mut(depth + 1);
         let (parent, child) = (&parents[depth], &mut children[0]);
         child.base[lo..hi].copy_from_slice(&parent.base[lo..hi]);
-        child.top[lo..hi].copy_from_slice(&parent.top[lo..hi]);
         child.rest[lo..hi].copy_from_slice(&parent.rest[lo..hi]);
-        child.owner[lo..hi].copy_from_slice(&parent.owner[lo..hi]);
         child.list.clear();
         child.low.clear();
         let problem = self.problem;
@@ -331,14 +339,12 @@ impl<'a> Search<'a> {
         let top = offset + size;
         let range = first as usize..last as usize;
         child.base[range.clone()].fill(top);
-        child.top[range.clone()].fill(top);
-        child.owner[range.clone()].fill(buffer);
         child.rest[range].iter_mut().for_each(|rest| *rest -= size);
         for (&n, &low) in parent.list.iter().zip(&parent.low) {
             if n != buffer {
                 let meets = problem.first[n as usize] < last && first < problem.last[n as usize];
                 child.list.push(n);
-                child.low.push(if meets { low.max(top) } else { low });
+                child.low.push(if meets { low.max(problem.above(n as usize, top)) } else { low });
             }
         }
     }
@@ -381,11 +387,12 @@ impl<'a> Search<'a> {
             let (first, last) = (problem.first[n as usize] as usize, problem.last[n as usize] as usize);
             if first <= section && section < last {
                 let height = height.min(low);
-                if (first..last).any(|s| base[s] >= height && has(reason, s)) {
+                let holds = |&s: &usize| problem.above(n as usize, base[s]) >= height;
+                if (first..last).any(|s| holds(&s) && has(reason, s)) {
                     continue;
                 }
-                let right = (section..last).find(|&s| base[s] >= height);
-                let left = (first..section).rev().find(|&s| base[s] >= height);
+                let right = (section..last).find(holds);
+                let left = (first..section).rev().find(holds);
                 match (left, right) {
                     (Some(left), Some(right)) if section - left < right - section => set(reason, left),
                     (_, Some(right)) => set(reason, right),
@@ -412,6 +419,10 @@ impl<'a> Search<'a> {
             if let Some(s) = self.propagate(depth, lo, hi) {
                 self.weight[s] += self.bump;
                 self.bump *= 1.0001;
+                if self.bump > 1e20 {
+                    self.weight.iter_mut().for_each(|weight| *weight = (*weight / 1e20).max(1e-9));
+                    self.bump /= 1e20;
+                }
                 let floor = self.levels[depth].floor[s];
                 self.explain(depth, s, floor);
                 break;
@@ -641,8 +652,9 @@ impl<'a> Search<'a> {
         let reason = &mut self.reasons[depth];
         let mut hold = |n: usize, height: u32| {
             let mut range = problem.first[n] as usize..problem.last[n] as usize;
-            if !range.clone().any(|s| base[s] >= height && has(reason, s)) {
-                let nearest = range.clone().filter(|&s| base[s] >= height).min_by_key(|&s| s.abs_diff(section));
+            let holds = |&s: &usize| problem.above(n, base[s]) >= height;
+            if !range.clone().any(|s| holds(&s) && has(reason, s)) {
+                let nearest = range.clone().filter(holds).min_by_key(|&s| s.abs_diff(section));
                 debug_assert!(nearest.is_some() || height == 0);
                 set(reason, nearest.unwrap_or(range.next().unwrap_or(section)));
             }
@@ -666,7 +678,7 @@ impl<'a> Search<'a> {
         base[section] = next;
         for (&n, low) in list.iter().zip(low.iter_mut()) {
             if covers(n as usize) {
-                *low = (*low).max(next);
+                *low = (*low).max(problem.above(n as usize, next));
             }
         }
         true
