@@ -5,6 +5,7 @@ pub mod exact;
 pub mod generate;
 pub mod greedy;
 pub mod model;
+pub mod read;
 pub mod sections;
 pub mod solve;
 pub mod validate;
