@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::bounds::{self, Bound};
 use crate::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use crate::exact::{Limits, general};
-use crate::greedy::descent::{Prefer, descend};
+use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
 use crate::sections::Sections;
@@ -106,8 +106,11 @@ pub struct Progress {
 /// Instances up to this size are searched exactly as a whole.
 const SEARCHED: usize = 12_000;
 
+/// Bytes of the states of one search's nodes, at most.
+const SEARCH_BYTES: usize = 1 << 30;
+
 /// Conflicts up to this number are listed.
-const LISTED: u64 = 40_000_000;
+const LISTED: u64 = 80_000_000;
 
 /// What the threads share.
 struct Shared<'a> {
@@ -259,25 +262,29 @@ fn constrained(shared: &Shared, seed: u64) {
 fn plain(shared: &Shared, threads: usize, seed: u64) {
     let instance = shared.instance;
     // The first plan: in milliseconds for all but the largest.
-    shared.offer(descend(instance, Prefer::Leftmost, false));
+    let first = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
+    shared.offer(descend(instance, first, &AtomicBool::new(false)).expect("nobody stops it"));
     let done = || shared.stop.load(Ordering::Relaxed);
     if done() {
         return;
     }
     let small = instance.len() <= SEARCHED;
     let scaled = small.then(|| Scaled::new(instance)).flatten();
+    // A search keeps a state for every buffer on its path.
+    let state = scaled.as_ref().map_or(0, |scaled| 12 * scaled.problem.sections + 4 * instance.len());
+    let searches = SEARCH_BYTES / (state * instance.len()).max(1);
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let scaled = &scaled;
             let work = move || {
                 match scaled {
-                    Some(scaled) => {
+                    Some(scaled) if thread < searches => {
                         if thread == threads - 1 {
                             heuristics(shared, thread, 1, true);
                         }
                         descend_exactly(shared, scaled, thread as u64, seed);
                     }
-                    None => heuristics(shared, thread, threads, false),
+                    _ => heuristics(shared, thread, threads, false),
                 }
             };
             // The search's depth is the number of buffers.
@@ -297,18 +304,24 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
         turn += 1;
         (turn - 1) % threads == thread % threads
     };
+    let descent = |prefer, mirror, noise| {
+        if let Some(offsets) = descend(instance, Descent { prefer, mirror, noise }, &shared.stop) {
+            shared.offer(offsets);
+        }
+    };
     for (prefer, mirror) in [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)] {
         if mine() && !done() {
-            shared.offer(descend(instance, prefer, mirror));
+            descent(prefer, mirror, None);
         }
     }
-    if done() || Conflicts::count(instance) > if brief { 1_000_000 } else { LISTED } {
+    if done() {
         return;
     }
-    let conflicts = Conflicts::new(instance);
+    let listed = Conflicts::count(instance) <= if brief { 1_000_000 } else { LISTED };
+    let conflicts = if listed { Conflicts::new(instance) } else { Conflicts::default() };
     for order in [greedy::Order::Size, greedy::Order::Area, greedy::Order::Length, greedy::Order::Start] {
         for fit in [Fit::Best, Fit::First] {
-            if mine() && !done() {
+            if listed && mine() && !done() {
                 let order = greedy::ordered(instance, &conflicts, order, None);
                 shared.offer(greedy::place(instance, &conflicts, &order, fit));
             }
@@ -318,9 +331,14 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
         if brief || done() {
             return;
         }
-        let order = greedy::Order::ALL[round as usize % 3];
-        let order = greedy::ordered(instance, &conflicts, order, Some((0.2, round * 64 + thread as u64)));
-        shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
+        let seed = round * 64 + thread as u64;
+        let prefer = if round % 3 == 0 { Prefer::Longest } else { Prefer::Leftmost };
+        descent(prefer, round % 2 == 0, Some((4 << (round % 6), seed)));
+        if listed && round % 8 == 0 && !done() {
+            let order = greedy::Order::ALL[round as usize / 8 % 3];
+            let order = greedy::ordered(instance, &conflicts, order, Some((0.2, seed)));
+            shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
+        }
     }
 }
 
@@ -409,11 +427,11 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
             let goal = match floor {
                 // With a capacity there is one goal, and it is the easiest.
                 _ if shared.capacity < u64::MAX => high,
-                0 => low,
+                0 if n <= 1000 || round > 2 => low,
                 _ => low + (high - low) / 2,
             };
             let mut found = None;
-            let tries = if floor == 0 { STRATEGIES.len() } else { STRATEGIES.len() / 2 };
+            let tries = STRATEGIES.len() / if n > 1000 { 4 } else if floor > 0 { 2 } else { 1 };
             for _ in 0..tries {
                 let (pick, order) = STRATEGIES[(turn % STRATEGIES.len() as u64) as usize];
                 let first_time = turn < STRATEGIES.len() as u64 && thread == 0;

@@ -624,27 +624,42 @@ impl<'a> Search<'a> {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, .. } = &mut self.levels[depth];
         let covers = |n: usize| problem.first[n] as usize <= section && section < problem.last[n] as usize;
-        let meets = |a: usize, b: usize| problem.first[a] < problem.last[b] && problem.first[b] < problem.last[a];
         let slack = self.capacity - floor[section] - rest[section];
         let mut next = height + slack + 1;
-        let mut supports = Vec::new();
+        // Those that could lie here must lie on something that does not lie in this section, or on something higher.
+        let (mut lo, mut hi) = (usize::MAX, 0);
         for (&n, &at) in list.iter().zip(low.iter()) {
             let n = n as usize;
-            if !covers(n) {
-                continue;
+            if covers(n) {
+                if at > height {
+                    next = next.min(at);
+                } else {
+                    lo = lo.min(problem.first[n] as usize);
+                    hi = hi.max(problem.last[n] as usize);
+                }
             }
-            if at > height {
-                next = next.min(at);
-                continue;
-            }
-            // It must lie on something that does not lie in this section, or on something higher.
+        }
+        let mut supports = Vec::new();
+        if lo < hi {
+            // The lowest possible top of a support in each section.
+            let tops = &mut self.lowest;
+            tops[lo..hi].fill(WALL);
             for (&k, &at) in list.iter().zip(low.iter()) {
                 let k = k as usize;
-                if meets(n, k) && !covers(k) {
-                    next = next.min(at + problem.size[k]);
+                let (first, last) = (problem.first[k] as usize, problem.last[k] as usize);
+                if first < hi && lo < last && !covers(k) {
+                    let top = at + problem.size[k];
+                    tops[first.max(lo)..last.min(hi)].iter_mut().for_each(|lowest| *lowest = top.min(*lowest));
                     if at > height {
-                        supports.push(k);
+                        supports.push((k, top));
                     }
+                }
+            }
+            for (&n, &at) in list.iter().zip(low.iter()) {
+                let n = n as usize;
+                if covers(n) && at <= height {
+                    let range = problem.first[n] as usize..problem.last[n] as usize;
+                    next = next.min(tops[range].iter().min().copied().unwrap_or(WALL));
                 }
             }
         }
@@ -664,9 +679,8 @@ impl<'a> Search<'a> {
                 hold(n as usize, next);
             }
         }
-        supports.sort_unstable();
-        supports.dedup();
-        for k in supports {
+        // A lower top belongs to one that carries nothing here.
+        for (k, _) in supports.into_iter().filter(|&(_, top)| top >= next) {
             let need = next.saturating_sub(problem.size[k]);
             if need > height {
                 hold(k, need);

@@ -32,36 +32,40 @@ impl Conflicts {
         let buffers = instance.buffers();
         let mut by_start: Vec<u32> = (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
         by_start.sort_by_key(|&n| buffers[n as usize].start);
-        let mut degree = vec![0_usize; buffers.len() + 1];
-        let mut pairs: Vec<(u32, u32)> = Vec::new();
-        let mut live: Vec<u32> = Vec::new();
-        for &n in &by_start {
-            let buffer = &buffers[n as usize];
-            live.retain(|&other| buffers[other as usize].end > buffer.start);
-            if buffer.end == buffer.start {
-                continue;
-            }
-            for &other in &live {
-                if buffers[other as usize].tier == buffer.tier {
-                    pairs.push((n, other));
-                    degree[n as usize] += 1;
-                    degree[other as usize] += 1;
+        let sweep = |pair: &mut dyn FnMut(u32, u32)| {
+            let mut live: Vec<u32> = Vec::new();
+            for &n in &by_start {
+                let buffer = &buffers[n as usize];
+                live.retain(|&other| buffers[other as usize].end > buffer.start);
+                if buffer.end == buffer.start {
+                    continue;
                 }
+                for &other in &live {
+                    if buffers[other as usize].tier == buffer.tier {
+                        pair(n, other);
+                    }
+                }
+                live.push(n);
             }
-            live.push(n);
-        }
+        };
+        // Once to count, once to fill.
+        let mut degree = vec![0_usize; buffers.len() + 1];
+        sweep(&mut |a, b| {
+            degree[a as usize] += 1;
+            degree[b as usize] += 1;
+        });
         let mut sum = 0;
         for degree in &mut degree {
             sum += std::mem::replace(degree, sum);
         }
         let starts = degree.clone();
         let mut list = vec![0; sum];
-        for (a, b) in pairs {
-            list[degree[a as usize]] = b;
-            degree[a as usize] += 1;
-            list[degree[b as usize]] = a;
-            degree[b as usize] += 1;
-        }
+        sweep(&mut |a, b| {
+            for (n, other) in [(a, b), (b, a)] {
+                list[degree[n as usize]] = other;
+                degree[n as usize] += 1;
+            }
+        });
         Self { starts, list }
     }
 

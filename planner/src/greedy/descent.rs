@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::model::Instance;
 use crate::sections::Sections;
@@ -102,15 +103,29 @@ impl Unplaced {
     }
 }
 
-/// Packs a plain instance. With `mirror` the time runs backwards. O(n log n) expected.
-pub fn descend(instance: &Instance, prefer: Prefer, mirror: bool) -> Vec<u64> {
+/// How a packing is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Descent {
+    /// What goes first.
+    pub prefer: Prefer,
+    /// Time runs backwards.
+    pub mirror: bool,
+    /// Of this many choices in 256 one is the second best; with the seed of the chance.
+    pub noise: Option<(u8, u64)>,
+}
+
+/// Packs a plain instance; `None` if `stop` became true meanwhile. O(n log n) expected.
+pub fn descend(instance: &Instance, descent: Descent, stop: &AtomicBool) -> Option<Vec<u64>> {
+    let Descent { prefer, mirror, noise } = descent;
+    let mut random = noise.map(|(noise, seed)| (noise, fastrand::Rng::with_seed(seed)));
+    let mut steps = 0_u32;
     let buffers = instance.buffers();
     let lifetimes = buffers.iter().map(|b| if mirror { (-b.end, -b.start) } else { (b.start, b.end) });
     let sections = Sections::new(lifetimes);
     let count = sections.count;
     let mut offsets = vec![0; buffers.len()];
     if count == 0 {
-        return offsets;
+        return Some(offsets);
     }
     let leaves = count.next_power_of_two();
     let mut unplaced = Unplaced {
@@ -129,6 +144,10 @@ pub fn descend(instance: &Instance, prefer: Prefer, mirror: bool) -> Vec<u64> {
     runs[0] = Run { end: count as u32, height: 0, before: u32::MAX };
     let mut heap = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     while let Some(Reverse((height, start))) = heap.pop() {
+        steps += 1;
+        if steps % 4096 == 0 && stop.load(Ordering::Relaxed) {
+            return None;
+        }
         let run = runs[start as usize];
         if run.end == 0 || run.height != height {
             continue;
@@ -165,6 +184,12 @@ pub fn descend(instance: &Instance, prefer: Prefer, mirror: bool) -> Vec<u64> {
             heap.push(Reverse((level, start)));
             continue;
         };
+        let mut entry = entry;
+        if let Some((noise, random)) = &mut random {
+            if random.u8(..) < *noise {
+                entry = unplaced.starts[first as usize].range(..entry).next_back().copied().unwrap_or(entry);
+            }
+        }
         let (last, _, n) = entry;
         unplaced.starts[first as usize].remove(&entry);
         unplaced.update(first as usize);
@@ -187,5 +212,5 @@ pub fn descend(instance: &Instance, prefer: Prefer, mirror: bool) -> Vec<u64> {
             runs[run.end as usize].before = before;
         }
     }
-    offsets
+    Some(offsets)
 }
