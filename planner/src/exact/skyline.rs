@@ -145,6 +145,9 @@ fn meets_range(bits: &[u64], lo: usize, hi: usize) -> bool {
 /// A direct-mapped table of parts that cannot be completed.
 struct DeadEnds {
     slots: Vec<(u64, u64)>,
+    /// The reason of each slot, `words` long.
+    reasons: Vec<u64>,
+    words: usize,
     by_section: Vec<(u64, u64)>,
     by_buffer: Vec<(u64, u64)>,
 }
@@ -157,13 +160,15 @@ impl DeadEnds {
             by_section: pairs(problem.sections),
             by_buffer: pairs(problem.size.len()),
             slots: vec![(0, 0); 1 << bits],
+            words: problem.sections.div_ceil(64),
+            reasons: vec![0; problem.sections.div_ceil(64) << bits],
         }
     }
 
     /// A hash of 128 bits of a part's floors and unplaced buffers.
     fn key(&self, level: &Level, lo: usize, hi: usize) -> (u64, u64) {
         let mut key = (hi as u64, lo as u64);
-        for (&floor, &(a, b)) in level.floor[lo..hi].iter().zip(&self.by_section[lo..hi]) {
+        for (&floor, &(a, b)) in level.base[lo..hi].iter().zip(&self.by_section[lo..hi]) {
             key.0 = key.0.wrapping_add(a.wrapping_mul(u64::from(floor)));
             key.1 = key.1.wrapping_add(b.wrapping_mul(u64::from(floor)));
         }
@@ -180,13 +185,15 @@ impl DeadEnds {
         (key.0 >> 20) as usize & (self.slots.len() - 1)
     }
 
-    fn contains(&self, key: (u64, u64)) -> bool {
-        self.slots[self.slot(key)] == key
+    fn reason(&self, key: (u64, u64)) -> Option<&[u64]> {
+        let slot = self.slot(key);
+        (self.slots[slot] == key).then(|| &self.reasons[slot * self.words..][..self.words])
     }
 
-    fn insert(&mut self, key: (u64, u64)) {
+    fn insert(&mut self, key: (u64, u64), reason: &[u64]) {
         let slot = self.slot(key);
         self.slots[slot] = key;
+        self.reasons[slot * self.words..][..self.words].copy_from_slice(reason);
     }
 }
 
@@ -231,7 +238,7 @@ impl<'a> Search<'a> {
             levels: Vec::new(),
             offsets: vec![0; n],
             twin,
-            dead: DeadEnds::new(problem, 16),
+            dead: DeadEnds::new(problem, if sections <= 2048 { 16 } else { 12 }),
             strategy: Strategy { order: Order::Area, section: Pick::Fewest, seed: 0 },
             value: vec![0; n],
             seen: vec![0; n],
@@ -454,10 +461,8 @@ impl<'a> Search<'a> {
             }
             (lo, hi) = parts[0];
             let key = self.dead.key(&self.levels[depth], lo, hi);
-            if self.dead.contains(key) {
-                for s in lo..hi {
-                    set(&mut self.reasons[depth], s);
-                }
+            if let Some(reason) = self.dead.reason(key) {
+                self.reasons[depth].copy_from_slice(reason);
                 break;
             }
             keys.push(key);
@@ -497,14 +502,20 @@ impl<'a> Search<'a> {
             let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
             skipped.push((section, reason));
         }
-        while let Some((section, before)) = skipped.pop() {
-            let own = &mut self.reasons[depth];
+        // Backwards through the skips: each is a child in all but its level.
+        let own = &mut self.reasons[depth];
+        loop {
+            if keys.len() > skipped.len() {
+                if let Some(key) = keys.pop() {
+                    self.dead.insert(key, own);
+                }
+            }
+            let Some((section, before)) = skipped.pop() else {
+                break;
+            };
             if has(own, section) {
                 own.iter_mut().zip(&before).for_each(|(own, before)| *own |= before);
             }
-        }
-        for key in keys {
-            self.dead.insert(key);
         }
         Outcome::Failed
     }
