@@ -427,7 +427,7 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
             let goal = match floor {
                 // With a capacity there is one goal, and it is the easiest.
                 _ if shared.capacity < u64::MAX => high,
-                0 if n <= 1000 || round > 2 => low,
+                0 if n <= 4000 || round > 2 => low,
                 _ => low + (high - low) / 2,
             };
             let mut found = None;
