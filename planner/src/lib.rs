@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 pub mod bounds;
 pub mod exact;
+pub mod explain;
 pub mod generate;
 pub mod greedy;
 pub mod model;
@@ -9,3 +10,4 @@ pub mod read;
 pub mod sections;
 pub mod solve;
 pub mod validate;
+pub mod write;
