@@ -1,1 +1,0 @@
-//! TensorFlow Lite models.
