@@ -11,5 +11,6 @@ pub mod model;
 pub mod read;
 pub mod sections;
 pub mod solve;
+pub mod transform;
 pub mod validate;
 pub mod write;
