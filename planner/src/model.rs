@@ -183,6 +183,16 @@ impl Instance {
         self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
     }
 
+    /// The buffers `members` alone. What may share with one that is left out shares no more.
+    pub fn part(&self, members: &[usize]) -> Self {
+        let place: HashMap<usize, usize> = members.iter().enumerate().map(|(new, &old)| (old, new)).collect();
+        let take = |&n: &usize| {
+            let buffer = self.buffers[n].clone();
+            Buffer { alias: buffer.alias.and_then(|other| place.get(&other).copied()), ..buffer }
+        };
+        Self { buffers: members.iter().map(take).collect() }
+    }
+
     /// True if `a` and `b` may be placed without regard to each other's offsets, seen from their list of wishes
     /// alone (not from their lifetimes).
     pub fn may_share(&self, a: usize, b: usize) -> bool {

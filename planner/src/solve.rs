@@ -1,5 +1,6 @@
 //! The driver: bounds, heuristics, exact search; the best plan so far at any time.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -175,7 +176,7 @@ impl Shared<'_> {
     }
 }
 
-/// Plans an instance. Buffers of different tiers are planned apart, each tier from offset 0.
+/// Plans an instance of one tier; see [`solve_tiers`] for several.
 ///
 /// The plan is always complete and valid, whatever the status. Time is bounded by the limit, save for the first
 /// greedy plan: O(n log n), or O(conflicts) where buffers are not plain.
@@ -214,6 +215,65 @@ pub fn solve(instance: &Instance, options: &Options, watcher: Option<&(dyn Fn(Pr
     let nodes = shared.nodes.load(Ordering::Relaxed);
     // A capacity that is proved too small raises the bound to just above it, which is no statement about the peak.
     Solution { offsets, peak, lower_bound, bound, status, seed: options.seed, nodes, elapsed: started.elapsed(), history }
+}
+
+/// The plan of one tier.
+#[derive(Clone, Debug)]
+pub struct TierPlan {
+    /// The tier.
+    pub tier: u32,
+    /// Its buffers (indices of the whole instance), in the order of `instance`.
+    pub members: Vec<usize>,
+    /// Its buffers alone.
+    pub instance: Instance,
+    /// Their plan.
+    pub solution: Solution,
+}
+
+/// Plans every tier by itself, within its own capacity if one is given; the time limit is shared out evenly.
+pub fn solve_tiers(
+    instance: &Instance,
+    options: &Options,
+    capacities: &BTreeMap<u32, u64>,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Vec<TierPlan> {
+    let mut tiers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (n, buffer) in instance.buffers().iter().enumerate() {
+        tiers.entry(buffer.tier).or_default().push(n);
+    }
+    if tiers.is_empty() {
+        tiers.insert(0, Vec::new());
+    }
+    let time_limit = options.time_limit / tiers.len() as u32;
+    let plan = |(tier, members): (u32, Vec<usize>)| {
+        let part = instance.part(&members);
+        let options = Options { capacity: capacities.get(&tier).copied(), time_limit, ..options.clone() };
+        let solution = solve(&part, &options, watcher);
+        TierPlan { tier, members, instance: part, solution }
+    };
+    tiers.into_iter().map(plan).collect()
+}
+
+/// One solution for the whole instance: the offsets of all tiers (each from 0), the largest peak and bound, the worst status.
+pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
+    let rank = |tier: &&TierPlan| match tier.solution.status {
+        Status::Optimal => 0,
+        Status::Fits => 1,
+        Status::Gap => 2,
+        Status::Inconclusive => 3,
+        Status::Infeasible => 4,
+    };
+    let worst = tiers.iter().max_by_key(rank).map(|tier| tier.solution.clone());
+    let mut whole = worst.unwrap_or_else(|| solve(&Instance::default(), &Options::default(), None));
+    whole.offsets = vec![0; instance.len()];
+    for tier in tiers {
+        for (&n, &offset) in tier.members.iter().zip(&tier.solution.offsets) {
+            whole.offsets[n] = offset;
+        }
+        whole.peak = whole.peak.max(tier.solution.peak);
+        whole.lower_bound = whole.lower_bound.max(tier.solution.lower_bound);
+    }
+    whole
 }
 
 /// Greedy orders, then exact search for what has gaps, fixed offsets or places to share.
