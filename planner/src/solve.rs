@@ -539,6 +539,6 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
         if round > 0 && !scaled.exact && shared.peak.load(Ordering::Relaxed) <= shared.bound.load(Ordering::Relaxed) {
             return;
         }
-        budget = budget.saturating_mul(2);
+        budget = budget.saturating_add(budget / 2);
     }
 }

@@ -215,6 +215,10 @@ pub struct Search<'a> {
     budget: u64,
     words: usize,
     reasons: Vec<Vec<u64>>,
+    /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
+    borders: Vec<[Vec<u32>; 2]>,
+    /// What is placed on the way to the node.
+    placed: Vec<bool>,
     /// How often each section overflowed, decaying.
     weight: Vec<f32>,
     bump: f32,
@@ -232,7 +236,14 @@ impl<'a> Search<'a> {
         let twin = (0..n)
             .map(|k| equal.insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32).unwrap_or(NOBODY))
             .collect();
+        let mut borders = vec![[Vec::new(), Vec::new()]; sections + 1];
+        for k in 0..n {
+            borders[problem.first[k] as usize][0].push(k as u32);
+            borders[problem.last[k] as usize][1].push(k as u32);
+        }
         Self {
+            borders,
+            placed: vec![false; n],
             problem,
             capacity,
             levels: Vec::new(),
@@ -298,7 +309,8 @@ impl<'a> Search<'a> {
             low: vec![0; n],
         };
         self.set_level(0, level);
-        match self.node(0, 0, problem.sections, limits) {
+        self.placed.fill(false);
+        match self.node(0, 0, problem.sections, [0, 0], limits) {
             Outcome::Solved => Answer::Found(self.offsets.clone()),
             Outcome::Failed => Answer::None,
             Outcome::Limit => Answer::Unknown,
@@ -411,7 +423,10 @@ impl<'a> Search<'a> {
     }
 
     /// Solves the sections `lo..hi` of level `depth`.
-    fn node(&mut self, depth: usize, mut lo: usize, mut hi: usize, limits: &Limits) -> Outcome {
+    ///
+    /// `changed` are the borders at which the floors' difference is new.
+    fn node(&mut self, depth: usize, mut lo: usize, mut hi: usize, changed: [usize; 2], limits: &Limits) -> Outcome {
+        let mut changed = changed;
         if self.reasons.len() <= depth + 1 {
             self.reasons.resize(depth + 2, vec![0; self.words]);
         }
@@ -437,17 +452,29 @@ impl<'a> Search<'a> {
             if self.levels[depth].list.is_empty() {
                 return Outcome::Solved;
             }
+            if let Some(border) = changed.into_iter().find(|&border| !self.matches(depth, lo, hi, border)) {
+                for s in [border - 1, border] {
+                    self.weight[s] += self.bump;
+                    let floor = self.levels[depth].floor[s];
+                    self.explain(depth, s, floor);
+                }
+                break;
+            }
             // Independent parts.
             let parts = self.parts(depth, lo, hi);
             if parts.len() > 1 {
                 let mut failed = false;
                 for (lo, hi) in parts {
                     self.child(depth, lo, hi, None);
-                    match self.node(depth + 1, lo, hi, limits) {
+                    match self.node(depth + 1, lo, hi, [0, 0], limits) {
                         Outcome::Solved => {}
                         Outcome::Limit => return Outcome::Limit,
                         Outcome::Failed => {
                             failed = true;
+                            // The parts before it were solved for nothing.
+                            for &n in &self.levels[depth].list {
+                                self.placed[n as usize] = false;
+                            }
                             let (own, child) = self.reasons.split_at_mut(depth + 1);
                             own[depth].iter_mut().zip(&child[0]).for_each(|(own, child)| *own |= child);
                             break;
@@ -476,8 +503,10 @@ impl<'a> Search<'a> {
                 }
                 self.offsets[n as usize] = height;
                 self.child(depth, lo, hi, Some((n, height)));
-                match self.node(depth + 1, lo, hi, limits) {
-                    Outcome::Failed => {}
+                self.placed[n as usize] = true;
+                let borders = [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
+                match self.node(depth + 1, lo, hi, borders, limits) {
+                    Outcome::Failed => self.placed[n as usize] = false,
                     other => return other,
                 }
                 let (own, child) = self.reasons.split_at_mut(depth + 1);
@@ -501,6 +530,7 @@ impl<'a> Search<'a> {
             // What follows is a child in all but its level.
             let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
             skipped.push((section, reason));
+            changed = [section, section + 1];
         }
         // Backwards through the skips: each is a child in all but its level.
         let own = &mut self.reasons[depth];
@@ -518,6 +548,47 @@ impl<'a> Search<'a> {
             }
         }
         Outcome::Failed
+    }
+
+    /// True if the stacks on both sides of a border can reach a common height, for the lowest unplaced buffer across it.
+    ///
+    /// Up to there only buffers that start at the border lie on its right and only such that end there on its left, so
+    /// some of their sizes must make up for the difference of the floors, give or take what the sections can spare.
+    fn matches(&self, depth: usize, lo: usize, hi: usize, border: usize) -> bool {
+        if border <= lo || border >= hi {
+            return true;
+        }
+        let Level { floor, rest, .. } = &self.levels[depth];
+        let (left, right) = (border - 1, border);
+        if floor[left] == WALL || floor[right] == WALL {
+            return true;
+        }
+        let spare = |s: usize| i64::from(self.capacity - floor[s] - rest[s]);
+        let unplaced = |side: usize| {
+            let side = self.borders[border][side].iter().filter(|&&n| !self.placed[n as usize]);
+            side.map(|&n| i64::from(self.problem.size[n as usize]))
+        };
+        let crossing = i64::from(rest[right]) - unplaced(0).sum::<i64>();
+        let count = unplaced(0).count() + unplaced(1).count();
+        let difference = i64::from(floor[left]) - i64::from(floor[right]);
+        let (low, high) = (difference - spare(right), difference + spare(left));
+        if crossing <= 0 || count > 10 || (low <= 0 && 0 <= high) {
+            return true;
+        }
+        // All sums of some that start less some that end.
+        let mut sums = [0_i64; 1 << 10];
+        let mut known = 1;
+        for size in unplaced(0).chain(unplaced(1).map(|size| -size)) {
+            for n in 0..known {
+                let sum = sums[n] + size;
+                if low <= sum && sum <= high {
+                    return true;
+                }
+                sums[known + n] = sum;
+            }
+            known *= 2;
+        }
+        false
     }
 
     /// The runs of sections in `lo..hi` that still need something.
