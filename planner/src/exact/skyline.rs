@@ -109,6 +109,8 @@ struct Level {
     list: Vec<u32>,
     /// Their lowest possible offsets.
     low: Vec<u32>,
+    /// The sections whose floors may have risen since they were computed.
+    dirty: (usize, usize),
 }
 
 /// How a node ended. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
@@ -307,6 +309,7 @@ impl<'a> Search<'a> {
             rest,
             list: (0..n as u32).collect(),
             low: vec![0; n],
+            dirty: (0, problem.sections),
         };
         self.set_level(0, level);
         self.placed.fill(false);
@@ -334,12 +337,15 @@ impl<'a> Search<'a> {
                 rest: vec![0; sections],
                 list: Vec::new(),
                 low: Vec::new(),
+                dirty: (0, 0),
             };
             self.levels.push(fresh);
         }
         let (parents, children) = self.levels.split_at_mut(depth + 1);
         let (parent, child) = (&parents[depth], &mut children[0]);
         child.base[lo..hi].copy_from_slice(&parent.base[lo..hi]);
+        child.floor[lo..hi].copy_from_slice(&parent.floor[lo..hi]);
+        child.dirty = (lo, lo);
         child.rest[lo..hi].copy_from_slice(&parent.rest[lo..hi]);
         child.list.clear();
         child.low.clear();
@@ -359,24 +365,36 @@ impl<'a> Search<'a> {
         let range = first as usize..last as usize;
         child.base[range.clone()].fill(top);
         child.rest[range].iter_mut().for_each(|rest| *rest -= size);
+        let mut dirty = (first, last);
         for (&n, &low) in parent.list.iter().zip(&parent.low) {
-            if n != buffer {
-                let meets = problem.first[n as usize] < last && first < problem.last[n as usize];
-                child.list.push(n);
-                child.low.push(if meets { low.max(problem.above(n as usize, top)) } else { low });
+            if n == buffer {
+                continue;
+            }
+            let (from, to) = (problem.first[n as usize], problem.last[n as usize]);
+            child.list.push(n);
+            if from < last && first < to && low < top {
+                child.low.push(problem.above(n as usize, top));
+                dirty = (dirty.0.min(from), dirty.1.max(to));
+            } else {
+                child.low.push(low);
             }
         }
+        child.dirty = (dirty.0 as usize, dirty.1 as usize);
     }
 
     /// Raises floors to what is possible; a section that overflows is returned.
-    fn propagate(&mut self, depth: usize, lo: usize, hi: usize) -> Option<usize> {
+    fn propagate(&mut self, depth: usize) -> Option<usize> {
         let problem = self.problem;
-        let Level { base, floor, rest, list, low, .. } = &mut self.levels[depth];
+        let Level { base, floor, rest, list, low, dirty, .. } = &mut self.levels[depth];
+        let (lo, hi) = std::mem::replace(dirty, (0, 0));
         let lowest = &mut self.lowest;
         lowest[lo..hi].fill(WALL);
         for (&n, &low) in list.iter().zip(low.iter()) {
-            for lowest in &mut lowest[problem.first[n as usize] as usize..problem.last[n as usize] as usize] {
-                *lowest = (*lowest).min(low);
+            let (first, last) = (problem.first[n as usize] as usize, problem.last[n as usize] as usize);
+            if first < hi && lo < last {
+                for lowest in &mut lowest[first.max(lo)..last.min(hi)] {
+                    *lowest = (*lowest).min(low);
+                }
             }
         }
         let mut fits = true;
@@ -438,7 +456,7 @@ impl<'a> Search<'a> {
             if self.nodes > self.budget || (self.nodes & 255 == 0 && limits.over()) {
                 return Outcome::Limit;
             }
-            if let Some(s) = self.propagate(depth, lo, hi) {
+            if let Some(s) = self.propagate(depth) {
                 self.weight[s] += self.bump;
                 self.bump *= 1.0001;
                 if self.bump > 1e20 {
@@ -704,7 +722,7 @@ impl<'a> Search<'a> {
     /// Leaves `section` empty at `height`: raises its floor to where anything could lie. False if that fails.
     fn skip(&mut self, depth: usize, section: usize, height: u32) -> bool {
         let problem = self.problem;
-        let Level { base, floor, rest, list, low, .. } = &mut self.levels[depth];
+        let Level { base, floor, rest, list, low, dirty } = &mut self.levels[depth];
         let covers = |n: usize| problem.first[n] as usize <= section && section < problem.last[n] as usize;
         let slack = self.capacity - floor[section] - rest[section];
         let mut next = height + slack + 1;
@@ -772,9 +790,12 @@ impl<'a> Search<'a> {
             return false;
         }
         base[section] = next;
+        *dirty = (section, section + 1);
         for (&n, low) in list.iter().zip(low.iter_mut()) {
-            if covers(n as usize) {
-                *low = (*low).max(problem.above(n as usize, next));
+            if covers(n as usize) && *low < next {
+                *low = problem.above(n as usize, next);
+                dirty.0 = dirty.0.min(problem.first[n as usize] as usize);
+                dirty.1 = dirty.1.max(problem.last[n as usize] as usize);
             }
         }
         true
