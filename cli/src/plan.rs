@@ -84,7 +84,9 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
 
 fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
     match text.split_once('=') {
-        Some((tier, bytes)) => Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_bytes(bytes)?)),
+        Some((tier, bytes)) => {
+            Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_bytes(bytes)?))
+        }
         None => Ok((0, parse_bytes(text)?)),
     }
 }
@@ -156,13 +158,22 @@ fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
         return Ok(Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true });
     }
     if args.in_place || args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill {
-        return Err(PlanError::Option("--in-place, --reorder, --rematerialise, --stream and --spill are for models"));
+        return Err(PlanError::Option(
+            "--in-place, --reorder, --rematerialise, --stream and --spill are for models",
+        ));
     }
     Ok(Source::Instance(read::read_instance(&args.input)?))
 }
 
+/// For each tensor the buffer it lies in.
+type Places = Vec<Option<usize>>;
+
 /// A model, transformed as asked for, and its instance.
-fn lower(args: &PlanArgs, graph: &Graph, out: &mut impl Write) -> Result<(Graph, Instance, Option<Vec<Option<usize>>>), PlanError> {
+fn lower(
+    args: &PlanArgs,
+    graph: &Graph,
+    out: &mut impl Write,
+) -> Result<(Graph, Instance, Option<Places>), PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align.max(1) };
     let mut graph = graph.clone();
     if args.reorder {
@@ -173,12 +184,20 @@ fn lower(args: &PlanArgs, graph: &Graph, out: &mut impl Write) -> Result<(Graph,
     }
     if let Some(budget) = args.rematerialise {
         let made = transform::rematerialise(&graph, lowering, budget);
-        writeln!(out, "rematerialise: load {} -> {} B, {} operators again, {} elements more", made.before, made.after, made.again.len(), made.cost)?;
+        writeln!(
+            out,
+            "rematerialise: load {} -> {} B, {} operators again, {} elements more",
+            made.before,
+            made.after,
+            made.again.len(),
+            made.cost
+        )?;
         graph = made.graph;
     }
     if let Some(chunks) = args.stream {
         let streamed = transform::stream(&graph, chunks, 1);
-        let saved: u64 = streamed.tensors.iter().map(|&(n, before)| before - streamed.graph.tensors[n].bytes).sum();
+        let saved: u64 =
+            streamed.tensors.iter().map(|&(n, before)| before - streamed.graph.tensors[n].bytes).sum();
         writeln!(out, "stream: {} tensors in {chunks} chunks, {saved} B smaller", streamed.tensors.len())?;
         graph = streamed.graph;
     }
@@ -186,7 +205,8 @@ fn lower(args: &PlanArgs, graph: &Graph, out: &mut impl Write) -> Result<(Graph,
         if args.in_place {
             return Err(PlanError::Option("--spill and --in-place do not go together"));
         }
-        let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
+        let capacity =
+            args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
         let spilled = transform::spill(&graph, lowering, capacity)?;
         let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
         writeln!(out, "spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic)?;
@@ -225,7 +245,8 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let instance = fused.map_or(instance, |fused| fused.instance);
     let bar = progress_bar(args);
-    let options = Options { capacity: None, time_limit: args.time_limit, threads: args.threads, seed: args.seed };
+    let options =
+        Options { capacity: None, time_limit: args.time_limit, threads: args.threads, seed: args.seed };
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
     let tiers = solve_tiers(&instance, &options, &capacities, Some(&show));
@@ -251,7 +272,12 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     Ok(kept)
 }
 
-fn summary(out: &mut impl Write, instance: &Instance, solution: &Solution, capacity: Option<u64>) -> io::Result<()> {
+fn summary(
+    out: &mut impl Write,
+    instance: &Instance,
+    solution: &Solution,
+    capacity: Option<u64>,
+) -> io::Result<()> {
     writeln!(
         out,
         "{} buffers, peak {} B, lower bound {} B: {solution} ({:.2} s)",
@@ -262,7 +288,11 @@ fn summary(out: &mut impl Write, instance: &Instance, solution: &Solution, capac
     )?;
     match capacity {
         Some(capacity) if solution.peak > capacity => {
-            writeln!(out, "the best plan exceeds the capacity of {capacity} B by {} B", solution.peak - capacity)
+            writeln!(
+                out,
+                "the best plan exceeds the capacity of {capacity} B by {} B",
+                solution.peak - capacity
+            )
         }
         _ => Ok(()),
     }
@@ -303,7 +333,12 @@ fn save(
         "tflite" => match (source, model) {
             (Source::Model { bytes, tflite: true, .. }, Some(graph)) => {
                 // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
-                if args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill || args.fuse.is_some() {
+                if args.reorder
+                    || args.rematerialise.is_some()
+                    || args.stream.is_some()
+                    || args.spill
+                    || args.fuse.is_some()
+                {
                     return Err(PlanError::Option("a plan for TFLite Micro goes with --in-place at most"));
                 }
                 tflite::write_offline_plan(bytes, &offline_offsets(graph, buffer_of, instance, solution)?)?

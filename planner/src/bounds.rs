@@ -93,7 +93,9 @@ pub fn load_bound(instance: &Instance) -> Bound {
 
 /// The buffers with bytes in use at `time`.
 pub fn live_at(instance: &Instance, time: i64) -> Vec<usize> {
-    let live = |&n: &usize| instance.buffers()[n].pieces().iter().any(|&(start, end, ..)| start <= time && time < end);
+    let live = |&n: &usize| {
+        instance.buffers()[n].pieces().iter().any(|&(start, end, ..)| start <= time && time < end)
+    };
     (0..instance.len()).filter(live).collect()
 }
 
@@ -142,9 +144,15 @@ pub fn clique_bound(instance: &Instance, nodes: usize) -> Bound {
         }
         let candidates: Vec<usize> = order[k + 1..].iter().copied().filter(|&m| conflict(n, m)).collect();
         left = left.saturating_sub(order.len() / 16 + 1);
-        grow(&mut vec![n], buffers[n].size, &candidates, &mut best, &mut left, &|a, b| conflict(a, b), &|n| {
-            buffers[n].size
-        });
+        grow(
+            &mut vec![n],
+            buffers[n].size,
+            &candidates,
+            &mut best,
+            &mut left,
+            &|a, b| conflict(a, b),
+            &|n| buffers[n].size,
+        );
     }
     Bound { bytes: best.0, time: None, buffers: best.1 }
 }

@@ -64,7 +64,14 @@ pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) 
         *change.entry(start).or_default() += i128::from(to - from);
         *change.entry(end).or_default() -= i128::from(to - from);
     }
-    let highest = change.values().scan(0, |load, change| { *load += change; Some(*load) }).max().unwrap_or(0);
+    let highest = change
+        .values()
+        .scan(0, |load, change| {
+            *load += change;
+            Some(*load)
+        })
+        .max()
+        .unwrap_or(0);
     let mut load = 0;
     for (k, &time) in times.iter().enumerate() {
         load += change.get(&time).copied().unwrap_or(0);
@@ -113,7 +120,10 @@ pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) 
         // One that ends within a step of its start, and is large enough.
         let fits = |other: &&usize| {
             let other = &buffers[**other];
-            other.end > buffer.start && other.end <= buffer.start + 1 && other.size >= buffer.size && other.id != buffer.id
+            other.end > buffer.start
+                && other.end <= buffer.start + 1
+                && other.size >= buffer.size
+                && other.id != buffer.id
         };
         if live.iter().any(|other| fits(&other)) {
             with(Remedy::Alias, None);
@@ -139,9 +149,12 @@ pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranges: Vec<String> = self.steps.iter().take(8).map(|(a, b)| format!("{a}..{b}")).collect();
-        let more = if self.steps.len() > 8 { format!(" and {} more", self.steps.len() - 8) } else { String::new() };
+        let more =
+            if self.steps.len() > 8 { format!(" and {} more", self.steps.len() - 8) } else { String::new() };
         writeln!(f, "{} B are needed at steps {}{more}.", self.load, ranges.join(", "))?;
-        if let Some(over) = self.capacity.and_then(|capacity| self.load.checked_sub(capacity)).filter(|&over| over > 0) {
+        if let Some(over) =
+            self.capacity.and_then(|capacity| self.load.checked_sub(capacity)).filter(|&over| over > 0)
+        {
             writeln!(f, "That is {over} B above the capacity: no placement can help.")?;
         }
         if self.packing > 0 {

@@ -32,6 +32,13 @@ pub struct Tensor {
     pub kind: Kind,
 }
 
+impl Tensor {
+    /// Number of elements; 2^64 - 1 if there are more.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |count: u64, &dim| count.saturating_mul(dim))
+    }
+}
+
 /// One operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {

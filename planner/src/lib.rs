@@ -1,5 +1,20 @@
-//! planner
-#![allow(missing_docs)]
+//! The host planner: buffers with sizes and lifetimes in, offsets in the smallest arena out, with a proof or a gap.
+//!
+//! The way of an instance is one direction: [`read`] or [`import`] → [`model`] (after [`transform`], for graphs) →
+//! [`bounds`] → [`greedy`] → [`exact`] → [`validate`] → [`write`] and [`explain`]; [`solve`] drives it.
+//!
+//! ```
+//! use allotment_planner::model::{Buffer, Instance};
+//! use allotment_planner::solve::{Options, Status, solve};
+//!
+//! let buffers = vec![Buffer::new("a", 8, 0, 3), Buffer::new("b", 4, 2, 5), Buffer::new("c", 8, 3, 6)];
+//! let plan = solve(&Instance::new(buffers)?, &Options::default(), None);
+//! assert_eq!((plan.peak, plan.status), (12, Status::Optimal));
+//! # Ok::<(), allotment_planner::model::InstanceError>(())
+//! ```
+//!
+//! Time steps are half-open ranges of 64-bit integers, offsets and sizes are bytes.
+
 pub mod bounds;
 pub mod exact;
 pub mod explain;

@@ -87,7 +87,9 @@ pub enum InstanceError {
     #[error("buffer `{0}` has an alignment of 0: write 1 for none")]
     Alignment(String),
     /// A gap outside of the lifetime, or two that overlap, or a window outside of the buffer.
-    #[error("buffer `{id}`: the gap {start}..{end} must lie in its lifetime, after the gap before it, its window in its size")]
+    #[error(
+        "buffer `{id}`: the gap {start}..{end} must lie in its lifetime, after the gap before it, its window in its size"
+    )]
     Gap {
         /// The buffer's name.
         id: String,
@@ -154,7 +156,10 @@ impl Instance {
             if buffer.alias.is_some_and(|other| other == n || other >= buffers.len()) {
                 return Err(InstanceError::Alias(id()));
             }
-            let most = buffer.size.checked_add(buffer.align).and_then(|most| most.checked_add(buffer.fixed.unwrap_or(0)));
+            let most = buffer
+                .size
+                .checked_add(buffer.align)
+                .and_then(|most| most.checked_add(buffer.fixed.unwrap_or(0)));
             total = most
                 .and_then(|most| total.checked_add(most))
                 .filter(|&total| total <= i64::MAX as u64)

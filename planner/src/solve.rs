@@ -113,6 +113,9 @@ const SEARCH_BYTES: usize = 1 << 30;
 /// Conflicts up to this number are listed.
 const LISTED: u64 = 80_000_000;
 
+/// The best offsets so far, and when which peak was reached.
+type Best = (Vec<u64>, Vec<(Duration, u64)>);
+
 /// What the threads share.
 struct Shared<'a> {
     instance: &'a Instance,
@@ -123,12 +126,12 @@ struct Shared<'a> {
     peak: AtomicU64,
     bound: AtomicU64,
     nodes: AtomicU64,
-    best: Mutex<(Vec<u64>, Vec<(Duration, u64)>)>,
+    best: Mutex<Best>,
     watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
 }
 
 impl Shared<'_> {
-    fn best(&self) -> MutexGuard<'_, (Vec<u64>, Vec<(Duration, u64)>)> {
+    fn best(&self) -> MutexGuard<'_, Best> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,7 +183,11 @@ impl Shared<'_> {
 ///
 /// The plan is always complete and valid, whatever the status. Time is bounded by the limit, save for the first
 /// greedy plan: O(n log n), or O(conflicts) where buffers are not plain.
-pub fn solve(instance: &Instance, options: &Options, watcher: Option<&(dyn Fn(Progress) + Sync)>) -> Solution {
+pub fn solve(
+    instance: &Instance,
+    options: &Options,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Solution {
     let started = Instant::now();
     let bound = bounds::lower_bound(instance);
     let shared = Shared {
@@ -214,7 +221,17 @@ pub fn solve(instance: &Instance, options: &Options, watcher: Option<&(dyn Fn(Pr
     };
     let nodes = shared.nodes.load(Ordering::Relaxed);
     // A capacity that is proved too small raises the bound to just above it, which is no statement about the peak.
-    Solution { offsets, peak, lower_bound, bound, status, seed: options.seed, nodes, elapsed: started.elapsed(), history }
+    Solution {
+        offsets,
+        peak,
+        lower_bound,
+        bound,
+        status,
+        seed: options.seed,
+        nodes,
+        elapsed: started.elapsed(),
+        history,
+    }
 }
 
 /// The plan of one tier.
@@ -299,7 +316,8 @@ fn constrained(shared: &Shared, seed: u64) {
             }
         }
         if round == 3 {
-            let goal = |shared: &Shared| shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
+            let goal =
+                |shared: &Shared| shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
             loop {
                 let goal = goal(shared);
                 match general::search(instance, &conflicts, goal, &shared.limits(3_000_000)) {
@@ -336,20 +354,21 @@ fn plain(shared: &Shared, threads: usize, seed: u64) {
     std::thread::scope(|scope| {
         for thread in 0..threads {
             let scaled = &scaled;
-            let work = move || {
-                match scaled {
-                    Some(scaled) if thread < searches => {
-                        if thread == threads - 1 {
-                            heuristics(shared, thread, 1, true);
-                        }
-                        descend_exactly(shared, scaled, thread as u64, seed);
+            let work = move || match scaled {
+                Some(scaled) if thread < searches => {
+                    if thread == threads - 1 {
+                        heuristics(shared, thread, 1, true);
                     }
-                    _ => heuristics(shared, thread, threads, false),
+                    descend_exactly(shared, scaled, thread as u64, seed);
                 }
+                _ => heuristics(shared, thread, threads, false),
             };
             // The search's depth is the number of buffers.
             let stack = (8 << 20) + instance.len().min(SEARCHED) * 4096;
-            std::thread::Builder::new().stack_size(stack).spawn_scoped(scope, work).expect("a thread can be made");
+            std::thread::Builder::new()
+                .stack_size(stack)
+                .spawn_scoped(scope, work)
+                .expect("a thread can be made");
         }
         // The threads stop by themselves; this one only tells the watcher that time passes.
     });
@@ -415,7 +434,8 @@ impl Scaled {
     fn new(instance: &Instance) -> Option<Self> {
         let buffers = instance.buffers();
         let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
-        let common = buffers.iter().fold(0, |unit, buffer| bounds::gcd(bounds::gcd(unit, buffer.size), buffer.align));
+        let common =
+            buffers.iter().fold(0, |unit, buffer| bounds::gcd(bounds::gcd(unit, buffer.size), buffer.align));
         let mut unit = common.max(1);
         let total: u64 = buffers.iter().map(|buffer| buffer.size + buffer.align).sum();
         let mut exact = true;
@@ -491,7 +511,14 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
                 _ => low + (high - low) / 2,
             };
             let mut found = None;
-            let tries = STRATEGIES.len() / if n > 1000 { 4 } else if floor > 0 { 2 } else { 1 };
+            let tries = STRATEGIES.len()
+                / if n > 1000 {
+                    4
+                } else if floor > 0 {
+                    2
+                } else {
+                    1
+                };
             for _ in 0..tries {
                 let (pick, order) = STRATEGIES[(turn % STRATEGIES.len() as u64) as usize];
                 let first_time = turn < STRATEGIES.len() as u64 && thread == 0;
@@ -499,7 +526,8 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
                 turn += 1;
                 search.aim(u32::try_from(goal).unwrap_or(u32::MAX / 2));
                 let before = search.nodes;
-                let answer = search.run(Strategy { order, section: pick, seed: chance }, &shared.limits(budget));
+                let answer =
+                    search.run(Strategy { order, section: pick, seed: chance }, &shared.limits(budget));
                 shared.nodes.fetch_add(search.nodes - before, Ordering::Relaxed);
                 match answer {
                     Answer::Unknown => {}
@@ -508,7 +536,9 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
                         break;
                     }
                 }
-                if shared.stop.load(Ordering::Relaxed) || shared.peak.load(Ordering::Relaxed) / scaled.unit <= goal {
+                if shared.stop.load(Ordering::Relaxed)
+                    || shared.peak.load(Ordering::Relaxed) / scaled.unit <= goal
+                {
                     break;
                 }
             }
@@ -536,7 +566,10 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
-        if round > 0 && !scaled.exact && shared.peak.load(Ordering::Relaxed) <= shared.bound.load(Ordering::Relaxed) {
+        if round > 0
+            && !scaled.exact
+            && shared.peak.load(Ordering::Relaxed) <= shared.bound.load(Ordering::Relaxed)
+        {
             return;
         }
         budget = budget.saturating_add(budget / 2);

@@ -156,7 +156,11 @@ fn perfect_packings_are_solved() {
         for seed in 0..4 {
             let instance = perfect_packing(count, 1_000_000, 1 << 24, seed);
             let solution = solved(&instance, None, 60);
-            assert_eq!((solution.peak, solution.status), (1 << 24, Status::Optimal), "{count} buffers, seed {seed}");
+            assert_eq!(
+                (solution.peak, solution.status),
+                (1 << 24, Status::Optimal),
+                "{count} buffers, seed {seed}"
+            );
         }
     }
 }
@@ -227,6 +231,7 @@ fn numbers_at_the_border_of_64_bits() {
     assert!(Instance::new(vec![Buffer { align: u64::MAX, ..Buffer::new("a", 1, 0, 1) }]).is_err());
     assert!(Instance::new(vec![Buffer { fixed: Some(u64::MAX), ..Buffer::new("a", 1, 0, 1) }]).is_err());
     let times = Buffer::new("t", 8, i64::MIN, i64::MAX);
-    let solution = solved(&Instance::new(vec![times, Buffer::new("u", 8, i64::MAX - 1, i64::MAX)]).unwrap(), None, 5);
+    let solution =
+        solved(&Instance::new(vec![times, Buffer::new("u", 8, i64::MAX - 1, i64::MAX)]).unwrap(), None, 5);
     assert_eq!(solution.peak, 16);
 }

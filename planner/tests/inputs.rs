@@ -51,14 +51,18 @@ fn wrong_csv_is_refused_with_its_line() {
     assert!(matches!(instance("id,lower,upper,size,align\na,0,1,8,0\n"), InstanceError::Alignment(_)));
     assert!(matches!(instance("id,lower,upper,size,gaps\na,0,3,8,2-4\n"), InstanceError::Gap { .. }));
     assert!(matches!(instance("id,lower,upper,size,gaps\na,0,3,8,1-2@0:9\n"), InstanceError::Gap { .. }));
-    assert!(matches!(instance("id,lower,upper,size,fixed,align\na,0,3,8,4,8\n"), InstanceError::Misaligned { .. }));
+    assert!(matches!(
+        instance("id,lower,upper,size,fixed,align\na,0,3,8,4,8\n"),
+        InstanceError::Misaligned { .. }
+    ));
     assert!(matches!(instance("id,lower,upper,size,alias\na,0,3,8,a\n"), InstanceError::Alias(_)));
     assert!(matches!(instance("id,lower,upper,size\na,0,1,18446744073709551615\n"), InstanceError::TooLarge));
 }
 
 #[test]
 fn traces_are_read() {
-    let instance = read_trace(b"# a comment\na 1 8 16\na 2 24 0 @7 #tag\nr 1 32\nf 2\nf 1\na 1 4 4\n").unwrap();
+    let instance =
+        read_trace(b"# a comment\na 1 8 16\na 2 24 0 @7 #tag\nr 1 32\nf 2\nf 1\na 1 4 4\n").unwrap();
     let with = |buffer: Buffer, align| Buffer { align, ..buffer };
     let expected = [
         with(Buffer::new("1", 8, 0, 3), 16),
@@ -103,7 +107,9 @@ fn files_that_are_not_there_or_not_known() {
 
 #[test]
 fn every_violation_is_found() {
-    let two = Instance::new(vec![Buffer::new("a", 8, 0, 5), Buffer { align: 4, ..Buffer::new("b", 8, 4, 6) }]).unwrap();
+    let two =
+        Instance::new(vec![Buffer::new("a", 8, 0, 5), Buffer { align: 4, ..Buffer::new("b", 8, 4, 6) }])
+            .unwrap();
     assert!(matches!(validate(&two, &[0], None), Err(Violation::Count { .. })));
     assert!(matches!(validate(&two, &[0, 10], None), Err(Violation::Misaligned { .. })));
     assert!(matches!(validate(&two, &[0, 4], None), Err(Violation::Overlap { time: 4, .. })));
@@ -169,7 +175,8 @@ fn what_is_written_is_read_again() {
     buffers[1].align = 4;
     buffers[2].id = "</title><script>\"&".into();
     let instance = Instance::new(buffers).unwrap();
-    let solution = solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
+    let solution =
+        solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
     let planned = Planned { name: "a<b", instance: &instance, solution: &solution };
     let text = write_csv(planned);
     assert_eq!(read_csv(text.as_bytes()).unwrap(), instance);

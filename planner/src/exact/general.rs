@@ -38,9 +38,10 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
     if n > 2000 {
         return Answer::Unknown;
     }
-    let proves = instance.buffers().iter().all(|buffer| {
-        buffer.alias.is_none() && buffer.gaps.iter().all(|gap| gap.window.is_none())
-    });
+    let proves = instance
+        .buffers()
+        .iter()
+        .all(|buffer| buffer.alias.is_none() && buffer.gaps.iter().all(|gap| gap.window.is_none()));
     let mut state = State {
         instance,
         conflicts,
@@ -83,15 +84,15 @@ impl State<'_> {
         let buffers = self.instance.buffers();
         let mut choices = Vec::with_capacity(left);
         let mut first_top = u64::MAX;
-        for n in 0..buffers.len() {
+        for (n, buffer) in buffers.iter().enumerate() {
             if self.placed[n] {
                 continue;
             }
             let offset = self.lowest(n, last)?;
-            if offset.checked_add(buffers[n].size).is_none_or(|end| end > self.capacity) {
+            if offset.checked_add(buffer.size).is_none_or(|end| end > self.capacity) {
                 return Some(false);
             }
-            first_top = first_top.min(offset + buffers[n].size.max(1));
+            first_top = first_top.min(offset + buffer.size.max(1));
             choices.push((offset, n));
         }
         choices.sort_unstable();
@@ -138,7 +139,13 @@ impl State<'_> {
                     let others = self.conflicts.of(n).iter().map(|&other| other as usize);
                     let mut blocked = others.filter(|&other| self.placed[other]).any(|other| {
                         let mut intervals = Vec::new();
-                        self.conflicts.forbidden(self.instance, n, other, self.offsets[other], &mut intervals);
+                        self.conflicts.forbidden(
+                            self.instance,
+                            n,
+                            other,
+                            self.offsets[other],
+                            &mut intervals,
+                        );
                         let shared = self.instance.may_share(n, other) && self.offsets[other] == at;
                         !shared && intervals.iter().any(|&(lo, hi)| offset > lo && offset < hi)
                     });

@@ -236,7 +236,11 @@ impl<'a> Search<'a> {
         let (n, sections) = (problem.size.len(), problem.sections);
         let mut equal = std::collections::HashMap::new();
         let twin = (0..n)
-            .map(|k| equal.insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32).unwrap_or(NOBODY))
+            .map(|k| {
+                equal
+                    .insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32)
+                    .unwrap_or(NOBODY)
+            })
             .collect();
         let mut borders = vec![[Vec::new(), Vec::new()]; sections + 1];
         for k in 0..n {
@@ -386,7 +390,7 @@ impl<'a> Search<'a> {
     fn propagate(&mut self, depth: usize) -> Option<usize> {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, dirty, .. } = &mut self.levels[depth];
-        let (lo, hi) = std::mem::replace(dirty, (0, 0));
+        let (lo, hi) = std::mem::take(dirty);
         let lowest = &mut self.lowest;
         lowest[lo..hi].fill(WALL);
         for (&n, &low) in list.iter().zip(low.iter()) {
@@ -443,7 +447,14 @@ impl<'a> Search<'a> {
     /// Solves the sections `lo..hi` of level `depth`.
     ///
     /// `changed` are the borders at which the floors' difference is new.
-    fn node(&mut self, depth: usize, mut lo: usize, mut hi: usize, changed: [usize; 2], limits: &Limits) -> Outcome {
+    fn node(
+        &mut self,
+        depth: usize,
+        mut lo: usize,
+        mut hi: usize,
+        changed: [usize; 2],
+        limits: &Limits,
+    ) -> Outcome {
         let mut changed = changed;
         if self.reasons.len() <= depth + 1 {
             self.reasons.resize(depth + 2, vec![0; self.words]);
@@ -522,7 +533,8 @@ impl<'a> Search<'a> {
                 self.offsets[n as usize] = height;
                 self.child(depth, lo, hi, Some((n, height)));
                 self.placed[n as usize] = true;
-                let borders = [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
+                let borders =
+                    [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
                 match self.node(depth + 1, lo, hi, borders, limits) {
                     Outcome::Failed => self.placed[n as usize] = false,
                     other => return other,
@@ -749,7 +761,9 @@ impl<'a> Search<'a> {
                 let (first, last) = (problem.first[k] as usize, problem.last[k] as usize);
                 if first < hi && lo < last && !covers(k) {
                     let top = at + problem.size[k];
-                    tops[first.max(lo)..last.min(hi)].iter_mut().for_each(|lowest| *lowest = top.min(*lowest));
+                    tops[first.max(lo)..last.min(hi)]
+                        .iter_mut()
+                        .for_each(|lowest| *lowest = top.min(*lowest));
                     if at > height {
                         supports.push((k, top));
                     }

@@ -30,7 +30,8 @@ impl Conflicts {
     /// Lists all pairs. O(n log n + pairs) time, 8 bytes for each pair.
     pub fn new(instance: &Instance) -> Self {
         let buffers = instance.buffers();
-        let mut by_start: Vec<u32> = (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
+        let mut by_start: Vec<u32> =
+            (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
         by_start.sort_by_key(|&n| buffers[n as usize].start);
         let sweep = |pair: &mut dyn FnMut(u32, u32)| {
             let mut live: Vec<u32> = Vec::new();

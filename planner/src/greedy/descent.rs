@@ -72,7 +72,8 @@ impl Unplaced {
     fn longest(&self, lo: u32, hi: u32) -> Option<(u32, (u32, u64, u32))> {
         let mut heap = BinaryHeap::new();
         let mut best: Option<(u32, (u32, u64, u32))> = None;
-        let length = |best: &Option<(u32, (u32, u64, u32))>| best.map_or(0, |(first, (last, ..))| last - first);
+        let length =
+            |best: &Option<(u32, (u32, u64, u32))>| best.map_or(0, |(first, (last, ..))| last - first);
         heap.push((self.longest[1], 1_usize, 0_usize, self.leaves));
         let mut steps = 0;
         while let Some((bound, n, start, end)) = heap.pop() {

@@ -30,7 +30,8 @@ pub enum Order {
 
 impl Order {
     /// All orders.
-    pub const ALL: [Self; 6] = [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
+    pub const ALL: [Self; 6] =
+        [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
 }
 
 /// Which of the free places is taken.
@@ -43,7 +44,12 @@ pub enum Fit {
 }
 
 /// The buffers in `order`; `noise` in 0..1 shuffles them a little.
-pub fn ordered(instance: &Instance, conflicts: &Conflicts, order: Order, noise: Option<(f64, u64)>) -> Vec<usize> {
+pub fn ordered(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    order: Order,
+    noise: Option<(f64, u64)>,
+) -> Vec<usize> {
     let mut random = fastrand::Rng::with_seed(noise.map_or(0, |(_, seed)| seed));
     let key = |n: usize| -> f64 {
         let buffer = &instance.buffers()[n];

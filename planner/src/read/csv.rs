@@ -78,7 +78,9 @@ pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
             field(column).map(|text| parse(text, name).map_err(wrong)).transpose()
         };
         let time = |column: Column, name: &str| -> Result<i64, ReadError> {
-            field(column).ok_or_else(|| wrong(format!("`{name}` is empty"))).and_then(|text| parse(text, name).map_err(wrong))
+            field(column)
+                .ok_or_else(|| wrong(format!("`{name}` is empty")))
+                .and_then(|text| parse(text, name).map_err(wrong))
         };
         let id = field(Column::Id).ok_or_else(|| wrong("`id` is empty".into()))?;
         let size = number(Column::Size, "size")?.ok_or_else(|| wrong("`size` is empty".into()))?;
@@ -89,7 +91,9 @@ pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
         let tier = number(Column::Tier, "tier")?.unwrap_or(0);
         buffer.tier = u32::try_from(tier).map_err(|_| wrong(format!("tier {tier} is above 2^32")))?;
         for gap in field(Column::Gaps).unwrap_or_default().split_whitespace() {
-            buffer.gaps.push(parse_gap(gap).ok_or_else(|| wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64")))?);
+            buffer.gaps.push(
+                parse_gap(gap).ok_or_else(|| wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64")))?,
+            );
         }
         if let Some(alias) = field(Column::Alias) {
             aliases.push((buffers.len(), alias.to_string(), line));

@@ -56,7 +56,9 @@ pub enum ReadError {
     #[error(transparent)]
     Instance(#[from] InstanceError),
     /// A form that is not known.
-    #[error("{0}: not known; CSV (.csv), idealloc (.plc), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz")]
+    #[error(
+        "{0}: not known; CSV (.csv), idealloc (.plc), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
+    )]
     Form(PathBuf),
 }
 
@@ -75,7 +77,8 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     let mut plain = Vec::new();
     match outer.as_str() {
         "zst" => {
-            let decoder = ruzstd::decoding::StreamingDecoder::new(&bytes[..]).map_err(|error| damaged(&error))?;
+            let decoder =
+                ruzstd::decoding::StreamingDecoder::new(&bytes[..]).map_err(|error| damaged(&error))?;
             decoder.take(MOST + 1).read_to_end(&mut plain).map_err(|error| damaged(&error))?;
         }
         "gz" => {

@@ -46,14 +46,16 @@ pub fn read_trace(bytes: &[u8]) -> Result<Instance, ReadError> {
             }
             "r" => {
                 let size = number("size")?;
-                let old = *live.get(&id).ok_or_else(|| wrong(format!("block {id} is resized, but not live")))?;
+                let old =
+                    *live.get(&id).ok_or_else(|| wrong(format!("block {id} is resized, but not live")))?;
                 buffers[old].end = now + 1;
                 live.insert(id, buffers.len());
                 let align = buffers[old].align;
                 buffers.push(Buffer { align, ..Buffer::new(name(id), size, now, i64::MAX) });
             }
             "f" => {
-                let old = live.remove(&id).ok_or_else(|| wrong(format!("block {id} is freed, but not live")))?;
+                let old =
+                    live.remove(&id).ok_or_else(|| wrong(format!("block {id} is freed, but not live")))?;
                 buffers[old].end = now;
             }
             other => return Err(wrong(format!("`{other}` is no event: a, r or f"))),

@@ -17,7 +17,8 @@ pub struct InPlace {
 }
 
 /// Lowers a graph so that views lie in what they show, and operators that go element by element overwrite an input
-/// of the same size (or larger) that nobody reads afterwards. O(tensors + edges).
+/// of the same size that nobody reads afterwards (in a larger one they would keep more alive than they need).
+/// O(tensors + edges).
 ///
 /// # Errors
 /// As [`Graph::instance`].
@@ -42,9 +43,9 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
             }),
             Sharing::InPlace => {
                 let free = |&group: &usize| {
-                    !fixed[group] && last[group] == step && tensors[output].bytes <= tensors[group].bytes
+                    !fixed[group] && last[group] == step && tensors[output].bytes == tensors[group].bytes
                 };
-                op.inputs.iter().filter(planned).map(|&input| root[input]).filter(free).max_by_key(|&g| tensors[g].bytes)
+                op.inputs.iter().filter(planned).map(|&input| root[input]).find(free)
             }
         };
         if let Some(group) = target {
@@ -69,7 +70,8 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
             let align = lowering.align.max(1);
             let size = tensors[group].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
             let start = lives[group].map_or(first, |life| life.0) as i64;
-            buffers.push(Buffer { align, ..Buffer::new(tensors[group].name.clone(), size, start, start + 1) });
+            buffers
+                .push(Buffer { align, ..Buffer::new(tensors[group].name.clone(), size, start, start + 1) });
             buffers.len() - 1
         });
         buffers[number].end = buffers[number].end.max(end as i64 + 1);

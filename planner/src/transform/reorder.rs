@@ -70,7 +70,8 @@ impl Steps {
             base: 0,
         };
         for (n, op) in graph.ops.iter().enumerate() {
-            steps.before[n] = op.inputs.iter().filter_map(|&tensor| made_by[tensor]).filter(|&m| m != n).collect();
+            steps.before[n] =
+                op.inputs.iter().filter_map(|&tensor| made_by[tensor]).filter(|&m| m != n).collect();
         }
         for (n, tensor) in graph.tensors.iter().enumerate() {
             let bytes = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
@@ -108,7 +109,10 @@ impl Steps {
         after[op / 64] |= 1 << (op % 64);
         let during = load.saturating_add(self.makes[op]);
         let freed = self.touches[op].iter().map(|&end| &self.ends[end]);
-        let freed: u64 = freed.filter(|(_, users)| users.iter().all(|&user| has(&after, user))).map(|(bytes, _)| bytes).sum();
+        let freed: u64 = freed
+            .filter(|(_, users)| users.iter().all(|&user| has(&after, user)))
+            .map(|(bytes, _)| bytes)
+            .sum();
         (during, during.saturating_sub(freed), after)
     }
 }

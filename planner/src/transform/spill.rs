@@ -87,7 +87,9 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
             possible.push(Trip { tensor: n, leaves: pair[0], returns: pair[1], traffic });
         }
     }
-    possible.retain(|trip| size(trip.tensor) > 0 && load[trip.leaves + 1..trip.returns].iter().any(|&load| load > capacity));
+    possible.retain(|trip| {
+        size(trip.tensor) > 0 && load[trip.leaves + 1..trip.returns].iter().any(|&load| load > capacity)
+    });
     // Even with all of them?
     let mut least = load.clone();
     for trip in &possible {
@@ -105,10 +107,20 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
             possible.iter().zip(taken).filter(|&(_, &taken)| taken).map(|(trip, _)| trip.traffic).sum()
         };
         let mut best = (cost(&taken), taken.clone());
-        choose(&possible, 0, &mut vec![false; possible.len()], 0, &mut load.clone(), capacity, &size, &mut best);
+        choose(
+            &possible,
+            0,
+            &mut vec![false; possible.len()],
+            0,
+            &mut load.clone(),
+            capacity,
+            &size,
+            &mut best,
+        );
         taken = best.1;
     }
-    let trips: Vec<Trip> = possible.into_iter().zip(taken).filter(|&(_, taken)| taken).map(|(trip, _)| trip).collect();
+    let trips: Vec<Trip> =
+        possible.into_iter().zip(taken).filter(|&(_, taken)| taken).map(|(trip, _)| trip).collect();
     let mut buffers = Vec::new();
     for (n, life) in lives.iter().enumerate() {
         let Some((first, last)) = life.filter(|_| size(n) > 0) else {
@@ -139,7 +151,9 @@ fn greedy(possible: &[Trip], load: &[u64], capacity: u64, size: &dyn Fn(usize) -
             let relief: u64 = over.map(|over| over.min(size(trip.tensor))).fold(0, u64::saturating_add);
             relief as f64 / trip.traffic.max(1) as f64
         };
-        let best = (0..possible.len()).filter(|&n| !taken[n]).max_by(|&a, &b| relief(&possible[a]).total_cmp(&relief(&possible[b])));
+        let best = (0..possible.len())
+            .filter(|&n| !taken[n])
+            .max_by(|&a, &b| relief(&possible[a]).total_cmp(&relief(&possible[b])));
         let Some(best) = best else {
             break;
         };

@@ -22,10 +22,17 @@ pub fn stream(graph: &Graph, chunks: u64, least: u64) -> Streamed {
             continue;
         };
         let readers = graph.ops.iter().filter(|op| op.inputs.contains(&tensor)).count();
-        let same = reader.outputs.first().is_some_and(|&output| graph.tensors[output].bytes == graph.tensors[tensor].bytes);
+        let same = reader
+            .outputs
+            .first()
+            .is_some_and(|&output| graph.tensors[output].bytes == graph.tensors[tensor].bytes);
         let kind = graph.tensors[tensor].kind;
         let bytes = graph.tensors[tensor].bytes;
-        let fits = readers == 1 && reader.inputs.contains(&tensor) && same && kind == Kind::Intermediate && bytes >= least;
+        let fits = readers == 1
+            && reader.inputs.contains(&tensor)
+            && same
+            && kind == Kind::Intermediate
+            && bytes >= least;
         if fits && by_element(producer.sharing) && by_element(reader.sharing) {
             streamed.tensors.push((tensor, bytes));
             streamed.graph.tensors[tensor].bytes = bytes.div_ceil(chunks.max(1));

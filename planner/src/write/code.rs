@@ -54,7 +54,10 @@ pub fn rust_source(planned: Planned) -> String {
     );
     for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
         let (size, start, end, id) = (buffer.size, buffer.start, buffer.end, comment(&buffer.id));
-        let _ = writeln!(out, "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {id}");
+        let _ = writeln!(
+            out,
+            "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {id}"
+        );
     }
     out += "];\n\n/// Indices into [`PLAN`].\npub mod index {\n";
     for (n, name) in constants(planned).iter().enumerate() {

@@ -40,7 +40,8 @@ pub fn csv(planned: Planned) -> String {
     // Writing to memory does not fail, and all records have the header's length.
     let _ = writer.write_record(header);
     for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let _ = writer.write_record(columns.iter().map(|(_, field)| field(buffer)).chain([offset.to_string()]));
+        let _ =
+            writer.write_record(columns.iter().map(|(_, field)| field(buffer)).chain([offset.to_string()]));
     }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }

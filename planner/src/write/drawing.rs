@@ -79,7 +79,9 @@ pub fn svg(planned: Planned) -> String {
             rectangle(gap.start, gap.end, 0, buffer.size, "url(#gap)");
         }
     }
-    for (bytes, colour, name) in [(solution.lower_bound, "#c00", "lower bound"), (solution.peak, "#000", "peak")] {
+    for (bytes, colour, name) in
+        [(solution.lower_bound, "#c00", "lower bound"), (solution.peak, "#000", "peak")]
+    {
         let level = y(bytes as f64);
         let _ = writeln!(
             out,

@@ -25,9 +25,38 @@ pub const VIEWS: &[&str] = &["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Iden
 
 /// One input, element by element.
 pub const UNARY: &[&str] = &[
-    "Abs", "Acos", "Asin", "Atan", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin",
-    "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu",
+    "Abs",
+    "Acos",
+    "Asin",
+    "Atan",
+    "Ceil",
+    "Celu",
+    "Clip",
+    "Cos",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Selu",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
 ];
 
 /// Two inputs (or more) broadcast against each other, of their own type.
@@ -41,15 +70,54 @@ const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOr
 pub const ROWWISE: &[&str] = &["BatchNormalization", "LayerNormalization", "LogSoftmax", "Softmax"];
 
 const REDUCE: &[&str] = &[
-    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
-    "ReduceSum", "ReduceSumSquare",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
 ];
 
 const OTHER: &[&str] = &[
-    "ArgMax", "ArgMin", "AveragePool", "Cast", "Concat", "Constant", "ConstantOfShape", "Conv", "ConvTranspose",
-    "DepthToSpace", "DequantizeLinear", "Expand", "Gather", "Gemm", "GlobalAveragePool", "GlobalMaxPool",
-    "InstanceNormalization", "Isnan", "LRN", "MatMul", "MaxPool", "Not", "Pad", "QuantizeLinear", "Range", "Resize",
-    "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose", "Trilu", "Where",
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "Cast",
+    "Concat",
+    "Constant",
+    "ConstantOfShape",
+    "Conv",
+    "ConvTranspose",
+    "DepthToSpace",
+    "DequantizeLinear",
+    "Expand",
+    "Gather",
+    "Gemm",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "InstanceNormalization",
+    "Isnan",
+    "LRN",
+    "MatMul",
+    "MaxPool",
+    "Not",
+    "Pad",
+    "QuantizeLinear",
+    "Range",
+    "Resize",
+    "Shape",
+    "Size",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Where",
 ];
 
 /// True if the operator's shapes are known here.
@@ -67,25 +135,34 @@ pub fn full_name(node: &Node) -> String {
 /// An initializer's value.
 pub fn constant(tensor: &TensorProto) -> Result<Value, String> {
     let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
-    let count = shape.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim)).ok_or("the shape overflows")?;
+    let count =
+        shape.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim)).ok_or("the shape overflows")?;
     let mut value = Value { shape, dtype: tensor.data_type, ..Value::default() };
     if count > FOLDED as u64 {
         return Ok(value);
     }
     let raw = |bytes: usize| {
         let chunks = tensor.raw_data.chunks_exact(bytes);
-        chunks.map(|chunk| chunk.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte))).collect::<Vec<_>>()
+        chunks
+            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte)))
+            .collect::<Vec<_>>()
     };
     let ints: Option<Vec<i64>> = match tensor.data_type {
         7 if !tensor.raw_data.is_empty() => Some(raw(8).into_iter().map(|word| word as i64).collect()),
         7 => Some(tensor.int64_data.clone()),
-        6 if !tensor.raw_data.is_empty() => Some(raw(4).into_iter().map(|word| i64::from(word as u32 as i32)).collect()),
-        9 if !tensor.raw_data.is_empty() => Some(tensor.raw_data.iter().map(|&byte| i64::from(byte)).collect()),
+        6 if !tensor.raw_data.is_empty() => {
+            Some(raw(4).into_iter().map(|word| i64::from(word as u32 as i32)).collect())
+        }
+        9 if !tensor.raw_data.is_empty() => {
+            Some(tensor.raw_data.iter().map(|&byte| i64::from(byte)).collect())
+        }
         6 | 9 => Some(tensor.int32_data.iter().map(|&int| i64::from(int)).collect()),
         _ => None,
     };
     match ints {
-        Some(ints) if ints.len() as u64 != count => return Err(format!("it has {} elements of {count}", ints.len())),
+        Some(ints) if ints.len() as u64 != count => {
+            return Err(format!("it has {} elements of {count}", ints.len()));
+        }
         ints => value.ints = ints,
     }
     if tensor.data_type == FLOAT {
@@ -120,7 +197,8 @@ impl<'a> Context<'a> {
     }
 
     fn text(&self, name: &str) -> String {
-        self.attribute(name).map_or(String::new(), |attribute| String::from_utf8_lossy(&attribute.s).into_owned())
+        self.attribute(name)
+            .map_or(String::new(), |attribute| String::from_utf8_lossy(&attribute.s).into_owned())
     }
 
     fn optional(&self, n: usize) -> Option<&'a Value> {
@@ -155,7 +233,9 @@ fn axis(axis: i64, rank: usize) -> Result<usize, String> {
 }
 
 fn product(dims: &[u64]) -> Result<u64, String> {
-    dims.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim)).ok_or_else(|| "the shape overflows".into())
+    dims.iter()
+        .try_fold(1_u64, |count, &dim| count.checked_mul(dim))
+        .ok_or_else(|| "the shape overflows".into())
 }
 
 fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
@@ -263,11 +343,16 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
         "Constant" => one(constant_node(&context)?),
         "ConstantOfShape" => {
             let shape = context.known(0)?.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<_>, _>>()?;
-            let fill = context.attribute("value").and_then(|attribute| attribute.t.as_ref()).map(constant).transpose()?;
+            let fill = context
+                .attribute("value")
+                .and_then(|attribute| attribute.t.as_ref())
+                .map(constant)
+                .transpose()?;
             let count = product(&shape)?;
             let dtype = fill.as_ref().map_or(FLOAT, |fill| fill.dtype);
             let element = fill.and_then(|fill| fill.ints).and_then(|ints| ints.first().copied());
-            let ints = element.filter(|_| count <= FOLDED as u64).map(|element| vec![element; count as usize]);
+            let ints =
+                element.filter(|_| count <= FOLDED as u64).map(|element| vec![element; count as usize]);
             one(Value { shape, dtype, ints, ..Value::default() })
         }
         "Shape" => {
@@ -309,7 +394,10 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             let x = context.input(0)?;
             let at = context.int("axis", 1);
             let at = if at < 0 { at.saturating_add(x.shape.len() as i64) } else { at };
-            let at = usize::try_from(at).ok().filter(|&at| at <= x.shape.len()).ok_or("its axis is out of range")?;
+            let at = usize::try_from(at)
+                .ok()
+                .filter(|&at| at <= x.shape.len())
+                .ok_or("its axis is out of range")?;
             one(Value { shape: vec![product(&x.shape[..at])?, product(&x.shape[at..])?], ..x.clone() })
         }
         "Squeeze" => {
@@ -327,7 +415,8 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             let rank = x.shape.len() + axes.len();
             let axes = axes.iter().map(|&a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
             let mut rest = x.shape.iter().copied();
-            let shape = (0..rank).map(|n| if axes.contains(&n) { 1 } else { rest.next().unwrap_or(1) }).collect();
+            let shape =
+                (0..rank).map(|n| if axes.contains(&n) { 1 } else { rest.next().unwrap_or(1) }).collect();
             one(Value { shape, ..x.clone() })
         }
         "Transpose" => {
@@ -367,10 +456,17 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             let along = axis(context.int("axis", 0), x.shape.len())?;
             let shape: Vec<u64> =
                 x.shape[..along].iter().chain(&at.shape).chain(&x.shape[along + 1..]).copied().collect();
-            let ints = x.ints.as_ref().zip(at.ints.as_ref()).filter(|_| x.shape.len() == 1).and_then(|(ints, at)| {
-                let pick = |&n: &i64| ints.get(usize::try_from(if n < 0 { n.saturating_add(ints.len() as i64) } else { n }).ok()?);
-                at.iter().map(|n| pick(n).copied()).collect()
-            });
+            let ints = x.ints.as_ref().zip(at.ints.as_ref()).filter(|_| x.shape.len() == 1).and_then(
+                |(ints, at)| {
+                    let pick = |&n: &i64| {
+                        ints.get(
+                            usize::try_from(if n < 0 { n.saturating_add(ints.len() as i64) } else { n })
+                                .ok()?,
+                        )
+                    };
+                    at.iter().map(|n| pick(n).copied()).collect()
+                },
+            );
             one(Value { shape, dtype: x.dtype, ints, ..Value::default() })
         }
         "Expand" => {
@@ -385,7 +481,10 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             let shape = broadcast(&[&test.shape, &a.shape, &b.shape])?;
             let ints = stretched(test, &shape).zip(stretched(a, &shape)).zip(stretched(b, &shape));
             let choose = |((test, a), b): ((Vec<i64>, Vec<i64>), Vec<i64>)| {
-                test.iter().zip(a.iter().zip(b)).map(|(&test, (&a, b))| if test != 0 { a } else { b }).collect()
+                test.iter()
+                    .zip(a.iter().zip(b))
+                    .map(|(&test, (&a, b))| if test != 0 { a } else { b })
+                    .collect()
             };
             one(Value { shape, dtype: a.dtype, ints: ints.map(choose), ..Value::default() })
         }
@@ -412,14 +511,17 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             let count = (span / i128::from(step) + i128::from(span % i128::from(step) != 0)).max(0);
             let count = u64::try_from(count).map_err(|_| "it is too long")?;
             let known = count <= FOLDED as u64;
-            let ints = known.then(|| (0..count as i64).map(|n| start.wrapping_add(n.wrapping_mul(step))).collect());
+            let ints =
+                known.then(|| (0..count as i64).map(|n| start.wrapping_add(n.wrapping_mul(step))).collect());
             one(Value { shape: vec![count], dtype: context.input(0)?.dtype, ints, ..Value::default() })
         }
         "Pad" => {
             let x = context.input(0)?;
             let pads = context.list("pads", 1)?.ok_or("its pads are missing")?;
             let axes: Vec<usize> = match context.optional(3) {
-                Some(_) => context.known(3)?.iter().map(|&a| axis(a, x.shape.len())).collect::<Result<_, _>>()?,
+                Some(_) => {
+                    context.known(3)?.iter().map(|&a| axis(a, x.shape.len())).collect::<Result<_, _>>()?
+                }
                 None => (0..x.shape.len()).collect(),
             };
             if pads.len() != 2 * axes.len() {
@@ -485,7 +587,12 @@ fn constant_node(context: &Context) -> Result<Value, String> {
         return Ok(scalar(FLOAT, None));
     }
     if let Some(ints) = context.ints("value_ints") {
-        return Ok(Value { shape: vec![ints.len() as u64], dtype: INT64, ints: Some(ints.into()), ..Value::default() });
+        return Ok(Value {
+            shape: vec![ints.len() as u64],
+            dtype: INT64,
+            ints: Some(ints.into()),
+            ..Value::default()
+        });
     }
     Err("it has no value that is supported".into())
 }
@@ -498,7 +605,9 @@ fn reduce(context: &Context, op: &str) -> Result<Value, String> {
         vec![axis(context.int("axis", 0), rank)?]
     } else {
         match context.list("axes", 1)? {
-            Some(axes) if !axes.is_empty() => axes.iter().map(|&a| axis(a, rank)).collect::<Result<_, _>>()?,
+            Some(axes) if !axes.is_empty() => {
+                axes.iter().map(|&a| axis(a, rank)).collect::<Result<_, _>>()?
+            }
             _ if context.int("noop_with_empty_axes", 0) != 0 => vec![],
             _ => (0..rank).collect(),
         }
@@ -594,7 +703,8 @@ fn slice(context: &Context) -> Result<Value, String> {
         None => (0..starts.len()).collect(),
     };
     let steps = context.optional(4).map(|_| context.known(4)).transpose()?;
-    if starts.len() != ends.len() || axes.len() != starts.len() || axes.iter().any(|&at| at >= x.shape.len()) {
+    if starts.len() != ends.len() || axes.len() != starts.len() || axes.iter().any(|&at| at >= x.shape.len())
+    {
         return Err("its starts, ends and axes do not fit".into());
     }
     let mut shape = x.shape.clone();
@@ -602,7 +712,9 @@ fn slice(context: &Context) -> Result<Value, String> {
     for (n, &at) in axes.iter().enumerate() {
         let step = steps.and_then(|steps| steps.get(n).copied()).unwrap_or(1);
         let dim = x.shape[at] as i64;
-        let clamp = |place: i64, low: i64, high: i64| (if place < 0 { place.saturating_add(dim) } else { place }).clamp(low, high);
+        let clamp = |place: i64, low: i64, high: i64| {
+            (if place < 0 { place.saturating_add(dim) } else { place }).clamp(low, high)
+        };
         let (start, end) = match step {
             0 => return Err("its step is 0".into()),
             1.. => (clamp(starts[n], 0, dim), clamp(ends[n], 0, dim)),
@@ -610,7 +722,11 @@ fn slice(context: &Context) -> Result<Value, String> {
         };
         let span = i128::from(end) - i128::from(start);
         let step = i128::from(step);
-        let count = if span == 0 || (span > 0) != (step > 0) { 0 } else { (span.abs() + step.abs() - 1) / step.abs() };
+        let count = if span == 0 || (span > 0) != (step > 0) {
+            0
+        } else {
+            (span.abs() + step.abs() - 1) / step.abs()
+        };
         shape[at] = count as u64;
         ints = ints.map(|ints| {
             let places = (0..count).map(|k| (i128::from(start) + k * step) as usize);
@@ -633,7 +749,8 @@ fn resize(context: &Context) -> Result<Value, String> {
     let scales = context.optional(at).and_then(|scales| scales.floats.as_ref());
     match scales.filter(|scales| scales.len() == x.shape.len()) {
         Some(scales) => {
-            let dims = x.shape.iter().zip(scales).map(|(&dim, &scale)| (dim as f64 * f64::from(scale)).floor());
+            let dims =
+                x.shape.iter().zip(scales).map(|(&dim, &scale)| (dim as f64 * f64::from(scale)).floor());
             Ok(Value { shape: dims.map(|dim| dim as u64).collect(), dtype: x.dtype, ..Value::default() })
         }
         None => Err("neither its sizes nor its scales are known for all axes".into()),
@@ -653,7 +770,11 @@ fn windows(context: &Context, op: &str) -> Result<Vec<Value>, String> {
     };
     let list = |name: &str, count: usize, default: i64| -> Result<Vec<i64>, String> {
         let list = context.ints(name).map_or(vec![default; count], <[i64]>::to_vec);
-        if list.len() == count { Ok(list) } else { Err(format!("{name} has {} entries of {count}", list.len())) }
+        if list.len() == count {
+            Ok(list)
+        } else {
+            Err(format!("{name} has {} entries of {count}", list.len()))
+        }
     };
     let strides = list("strides", spatial, 1)?;
     let dilations = list("dilations", spatial, 1)?;
@@ -671,7 +792,10 @@ fn windows(context: &Context, op: &str) -> Result<Vec<Value>, String> {
     };
     if let Some(weights) = weights.filter(|_| op == "Conv") {
         if weights.shape.get(1).is_none_or(|&per_group| per_group.saturating_mul(group) != x.shape[1]) {
-            return Err(format!("{:?} does not fit weights of {:?} in {group} groups", x.shape, weights.shape));
+            return Err(format!(
+                "{:?} does not fit weights of {:?} in {group} groups",
+                x.shape, weights.shape
+            ));
         }
     }
     let mut shape = vec![x.shape[0], channels];

@@ -1,7 +1,7 @@
 //! ONNX models.
 
 mod infer;
-pub mod proto;
+mod proto;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -107,7 +107,8 @@ pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, On
         if element == 0 {
             return Err(OnnxError::Type { tensor: name.into(), dtype: value.dtype });
         }
-        let bytes = value.shape.iter().try_fold(element, |bytes, &dim| bytes.checked_mul(dim)).unwrap_or(u64::MAX);
+        let bytes =
+            value.shape.iter().try_fold(element, |bytes, &dim| bytes.checked_mul(dim)).unwrap_or(u64::MAX);
         let tensor =
             Tensor { name: name.into(), shape: value.shape.clone(), dtype: dtype_name.into(), bytes, kind };
         if index.insert(name.into(), made.tensors.len()).is_some() {
@@ -141,7 +142,11 @@ pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, On
     }
     let wanted: BTreeSet<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
     for node in &graph.node {
-        let name = if node.name.is_empty() { node.output.first().cloned().unwrap_or_default() } else { node.name.clone() };
+        let name = if node.name.is_empty() {
+            node.output.first().cloned().unwrap_or_default()
+        } else {
+            node.name.clone()
+        };
         let mut inputs = Vec::new();
         for tensor in &node.input {
             if tensor.is_empty() {
@@ -171,7 +176,7 @@ pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, On
             values.insert(tensor.clone(), value);
             written.push(number);
         }
-        let cost = written.first().map_or(0, |&n| made.tensors[n].shape.iter().product());
+        let cost = written.first().map_or(0, |&n| made.tensors[n].elements());
         made.ops.push(Op {
             name,
             kind: node.op_type.clone(),

@@ -113,7 +113,8 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
 pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
     let model = model(bytes)?;
     let subgraphs = model.subgraphs().map_or(0, |subgraphs| subgraphs.len());
-    let Some(subgraph) = model.subgraphs().filter(|_| subgraphs == 1).map(|subgraphs| subgraphs.get(0)) else {
+    let Some(subgraph) = model.subgraphs().filter(|_| subgraphs == 1).map(|subgraphs| subgraphs.get(0))
+    else {
         return Err(TfliteError::Subgraphs(subgraphs));
     };
     let buffers = model.buffers();
@@ -136,13 +137,20 @@ pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
         let constant = match buffers.filter(|_| number < count).map(|buffers| buffers.get(number)) {
             Some(buffer) => buffer.data().is_some_and(|data| !data.is_empty()) || buffer.size() > 0,
             None if number == 0 => false,
-            None => return Err(TfliteError::Index { what: format!("the buffer of tensor `{name}`"), index: number as i64, count }),
+            None => {
+                return Err(TfliteError::Index {
+                    what: format!("the buffer of tensor `{name}`"),
+                    index: number as i64,
+                    count,
+                });
+            }
         };
         if bits == 0 && !constant {
             return Err(TfliteError::Type { tensor: name, dtype: tensor.kind() });
         }
         let elements = dims.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim));
-        let bytes = elements.and_then(|count| count.checked_mul(bits)).map_or(u64::MAX, |bits| bits.div_ceil(8));
+        let bytes =
+            elements.and_then(|count| count.checked_mul(bits)).map_or(u64::MAX, |bits| bits.div_ceil(8));
         let kind = match () {
             () if constant => Kind::Constant,
             () if tensor.is_variable() => Kind::State,
@@ -170,7 +178,11 @@ pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
         let number = operator.opcode_index() as usize;
         let known = codes.map_or(0, |codes| codes.len());
         let Some(code) = codes.filter(|_| number < known).map(|codes| codes.get(number)) else {
-            return Err(TfliteError::Index { what: format!("the code of operator {n}"), index: number as i64, count: known });
+            return Err(TfliteError::Index {
+                what: format!("the code of operator {n}"),
+                index: number as i64,
+                count: known,
+            });
         };
         let number = code.builtin_code().max(i32::from(code.deprecated_builtin_code()));
         let kind = match code.custom_code() {
@@ -198,7 +210,7 @@ pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
             kind if builtin::IN_PLACE.contains(&kind) => Sharing::InPlace,
             _ => Sharing::None,
         };
-        let cost = outputs.first().map_or(0, |&n| graph.tensors[n].shape.iter().product());
+        let cost = outputs.first().map_or(0, |&n| graph.tensors[n].elements());
         graph.ops.push(Op { name: format!("{n}:{kind}"), kind, inputs, outputs, sharing, cost });
     }
     if !refused.is_empty() {

@@ -35,8 +35,12 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     }
     let old_buffers: Vec<usize> = root.buffers().iter().flatten().map(|buffer| buffer.place()).collect();
     let entries = root.metadata();
-    let old_metadata: Vec<usize> =
-        entries.iter().flatten().filter(|entry| entry.name() != Some(OFFLINE_NAME)).map(|entry| entry.place()).collect();
+    let old_metadata: Vec<usize> = entries
+        .iter()
+        .flatten()
+        .filter(|entry| entry.name() != Some(OFFLINE_NAME))
+        .map(|entry| entry.place())
+        .collect();
     // The places of the parts in the new head.
     let fields = usize::from(root.fields()).max(usize::from(METADATA) + 1);
     let mut head = Head { bytes: Vec::new() };
@@ -176,7 +180,9 @@ pub fn read_offline_plan(bytes: &[u8], graph: &Graph) -> Result<Option<Vec<i32>>
     let words: Vec<i32> =
         data.chunks_exact(4).map(|word| i32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     match words.split_first_chunk::<3>() {
-        Some((&[1, 0, tensors], offsets)) if usize::try_from(tensors) == Ok(offsets.len()) && offsets.len() == graph.tensors.len() => {
+        Some((&[1, 0, tensors], offsets))
+            if usize::try_from(tensors) == Ok(offsets.len()) && offsets.len() == graph.tensors.len() =>
+        {
             for (tensor, &offset) in graph.tensors.iter().zip(offsets) {
                 let end = i64::from(offset).checked_add_unsigned(tensor.bytes);
                 if offset < -1 || end.is_none_or(|end| end > i64::from(i32::MAX)) {
