@@ -41,7 +41,9 @@ fn main() {
             ("--minimalloc", Some(value)) => args.minimalloc = Some(value.into()),
             ("--only", Some(value)) => args.only = Some(value),
             _ => {
-                eprintln!("usage: plan_bench [--data DIR] [--minimalloc BIN] [--only fit|minimum|packings|large|tflm|torch|models]");
+                eprintln!(
+                    "usage: plan_bench [--data DIR] [--minimalloc BIN] [--only fit|minimum|packings|large|tflm|torch|models]"
+                );
                 std::process::exit(2);
             }
         }
@@ -92,7 +94,9 @@ fn fit(args: &Args) {
     println!("\n## MiniMalloc's challenging instances: seconds to a fit of 1 MiB\n");
     let label = if args.minimalloc.is_some() { "measured beside" } else { "reference, another machine" };
     println!("Two threads; mean of 3 runs; MiniMalloc: {label}.\n");
-    println!("| instance | allotment, s | nodes | MiniMalloc, s | ratio |\n| --- | ---: | ---: | ---: | ---: |");
+    println!(
+        "| instance | allotment, s | nodes | MiniMalloc, s | ratio |\n| --- | ---: | ---: | ---: | ---: |"
+    );
     let (mut ours, mut theirs) = (0.0, 0.0);
     for (n, name, path) in challenging(args) {
         let instance = read_instance(&path).expect("the instance is readable");
@@ -134,14 +138,23 @@ fn minimum(args: &Args) {
         let s = run(&instance, None, 20.0);
         let first = s.history.first().map_or(0.0, |entry| entry.0.as_secs_f64() * 1e3);
         let seconds = s.history.last().map_or(0.0, |entry| entry.0.as_secs_f64());
-        println!("| {name} | {} | {} | {} | {s} | {first:.1} | {seconds:.2} |", instance.len(), s.peak, s.lower_bound);
+        println!(
+            "| {name} | {} | {} | {} | {s} | {first:.1} | {seconds:.2} |",
+            instance.len(),
+            s.peak,
+            s.lower_bound
+        );
     }
 }
 
 fn packings(_: &Args) {
-    println!("\n## Perfect packings: a rectangle of 2^20 steps × 2^24 B, cut at random; the optimum is 2^24\n");
+    println!(
+        "\n## Perfect packings: a rectangle of 2^20 steps × 2^24 B, cut at random; the optimum is 2^24\n"
+    );
     println!("10 s at most each.\n");
-    println!("| buffers | seeds | solved exactly | worst | median s to the best plan |\n| ---: | ---: | ---: | ---: | ---: |");
+    println!(
+        "| buffers | seeds | solved exactly | worst | median s to the best plan |\n| ---: | ---: | ---: | ---: | ---: |"
+    );
     for (count, seeds) in [(50, 20), (100, 20), (200, 20), (500, 10), (1000, 5), (2000, 5)] {
         let mut exact = 0;
         let mut worst: f64 = 0.0;
@@ -160,7 +173,9 @@ fn packings(_: &Args) {
 fn large(args: &Args) {
     println!("\n## Large instances\n");
     println!("10 s at most (8 s for 10^6). `random N`: N buffers, 1 B to 1 MiB, 64 live on average.\n");
-    println!("| instance | buffers | peak, B | above the bound | first plan, s | best plan, s | all, s | resident, MiB |");
+    println!(
+        "| instance | buffers | peak, B | above the bound | first plan, s | best plan, s | all, s | resident, MiB |"
+    );
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     let row = |name: &str, instance: &Instance, seconds: f64| {
         let start = Instant::now();
@@ -169,7 +184,11 @@ fn large(args: &Args) {
         let first = s.history.first().map_or(0.0, |entry| entry.0.as_secs_f64());
         let last = s.history.last().map_or(0.0, |entry| entry.0.as_secs_f64());
         let (peak, gap) = (s.peak, above(s.peak, s.lower_bound));
-        println!("| {name} | {} | {peak} | {gap} | {first:.3} | {last:.3} | {all:.2} | {} |", instance.len(), resident());
+        println!(
+            "| {name} | {} | {peak} | {gap} | {first:.3} | {last:.3} | {all:.2} | {} |",
+            instance.len(),
+            resident()
+        );
     };
     for name in ["resnet50", "G_1", "S_1"] {
         if let Some(path) = find(args, &format!("idealloc/{name}.csv")) {
@@ -198,7 +217,13 @@ fn against_baselines(name: &str, instance: &Instance, rules: &[Baseline], second
     });
     let peers: Vec<String> = peers.collect();
     let s = run(instance, None, seconds);
-    println!("| {name} | {} | {} | {} | {s} | {} |", instance.len(), s.peak, above(s.peak, s.lower_bound), peers.join(" | "));
+    println!(
+        "| {name} | {} | {} | {} | {s} | {} |",
+        instance.len(),
+        s.peak,
+        above(s.peak, s.lower_bound),
+        peers.join(" | ")
+    );
 }
 
 fn header(rules: &[Baseline]) {
@@ -208,19 +233,38 @@ fn header(rules: &[Baseline]) {
 }
 
 fn tflm(args: &Args) {
-    println!("\n## TensorFlow Lite Micro's models, beside the rules of others (re-implemented), above the bound\n");
+    println!(
+        "\n## TensorFlow Lite Micro's models, beside the rules of others (re-implemented), above the bound\n"
+    );
     header(&Baseline::ALL);
-    let names = ["audio_preprocessor_int8", "hello_world_int8", "keyword_scrambled_8bit", "micro_speech_quantized", "person_detect", "trained_lstm_int8"];
+    let names = [
+        "audio_preprocessor_int8",
+        "hello_world_int8",
+        "keyword_scrambled_8bit",
+        "micro_speech_quantized",
+        "person_detect",
+        "trained_lstm_int8",
+    ];
     for name in names {
         if let Some(path) = find(args, &format!("tflm/{name}.sg0.csv")) {
-            against_baselines(name, &read_instance(&path).expect("the instance is readable"), &Baseline::ALL, 5.0);
+            against_baselines(
+                name,
+                &read_instance(&path).expect("the instance is readable"),
+                &Baseline::ALL,
+                5.0,
+            );
         }
     }
 }
 
 fn torch(args: &Args) {
     println!("\n## PyTorch's training and generation, 20 s at most\n");
-    let rules = [Baseline::TfLiteMicro, Baseline::SizeBestFit, Baseline::FirstFitByBirth, Baseline::FirstFitByDuration];
+    let rules = [
+        Baseline::TfLiteMicro,
+        Baseline::SizeBestFit,
+        Baseline::FirstFitByBirth,
+        Baseline::FirstFitByDuration,
+    ];
     header(&rules);
     for name in ["resnet18_train", "gpt_train", "unet_train", "gpt_generate"] {
         if let Some(path) = find(args, &format!("torch/{name}.csv")) {
@@ -231,10 +275,16 @@ fn torch(args: &Args) {
 
 fn models(_: &Args) {
     println!("\n## ONNX models: what transformations save\n");
-    println!("Activations, 16-byte alignment; rematerialisation for at most a tenth more elements; streaming in 8 chunks.\n");
-    println!("| model | buffers | no sharing at all, B | planned, B | in place | reordered | reordered, in place | rematerialised | streamed, in place |");
+    println!(
+        "Activations, 16-byte alignment; rematerialisation for at most a tenth more elements; streaming in 8 chunks.\n"
+    );
+    println!(
+        "| model | buffers | no sharing at all, B | planned, B | in place | reordered | reordered, in place | rematerialised | streamed, in place |"
+    );
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    let dims = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> { pairs.iter().map(|&(n, d)| (n.into(), d)).collect() };
+    let dims = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+        pairs.iter().map(|&(n, d)| (n.into(), d)).collect()
+    };
     let list = [
         ("kws_dscnn", dims(&[])),
         ("resnet8_cifar", dims(&[("batch", 1)])),
@@ -243,7 +293,8 @@ fn models(_: &Args) {
     ];
     let lowering = Lowering { align: 16, ..Lowering::default() };
     let plain = |graph: &Graph| run(&graph.instance(lowering).expect("it can be counted"), None, 5.0).peak;
-    let shared = |graph: &Graph| run(&in_place(graph, lowering).expect("it can be counted").instance, None, 5.0).peak;
+    let shared =
+        |graph: &Graph| run(&in_place(graph, lowering).expect("it can be counted").instance, None, 5.0).peak;
     for (name, dims) in list {
         let bytes = std::fs::read(own(&format!("onnx/{name}.onnx"))).expect("the model is there");
         let graph = read_onnx(&bytes, &dims).expect("the model is readable");
@@ -254,7 +305,13 @@ fn models(_: &Args) {
         let ordered = reorder(&graph, lowering).graph;
         let budget = graph.ops.iter().map(|op| op.cost).sum::<u64>() / 10;
         let again = rematerialise(&graph, lowering, budget).graph;
-        let columns = [shared(&graph), plain(&ordered), shared(&ordered), plain(&again), shared(&stream(&graph, 8, 1).graph)];
+        let columns = [
+            shared(&graph),
+            plain(&ordered),
+            shared(&ordered),
+            plain(&again),
+            shared(&stream(&graph, 8, 1).graph),
+        ];
         let columns: Vec<String> = columns.into_iter().map(saved).collect();
         println!("| {name} | {} | {naive} | {base} | {} |", instance.len(), columns.join(" | "));
     }
