@@ -25,6 +25,9 @@ use allotment_planner::validate::validate;
 /// Seconds of MiniMalloc to a fit, A to K, on another machine (two cores, November 2026).
 const REFERENCE: [f64; 11] = [5.8, 4.3, 0.8, 3.1, 4.4, 7.3, 1.4, 2.2, 4.5, 1.1, 0.75];
 
+/// Prints one table.
+type Part = fn(&Args);
+
 struct Args {
     data: Option<PathBuf>,
     minimalloc: Option<PathBuf>,
@@ -48,7 +51,7 @@ fn main() {
             }
         }
     }
-    let parts: [(&str, fn(&Args)); 7] = [
+    let parts: [(&str, Part); 7] = [
         ("fit", fit),
         ("minimum", minimum),
         ("packings", packings),

@@ -1,7 +1,7 @@
 //! The host planner: buffers with sizes and lifetimes in, offsets in the smallest arena out, with a proof or a gap.
 //!
 //! The way of an instance is one direction: [`read`] or [`import`] → [`model`] (after [`transform`], for graphs) →
-//! [`bounds`] → [`greedy`] → [`exact`] → [`validate`] → [`write`] and [`explain`]; [`solve`] drives it.
+//! [`bounds`] → [`greedy`] → [`exact`] → [`validate`] → [`mod@write`] and [`explain`]; [`solve`] drives it.
 //!
 //! ```
 //! use allotment_planner::model::{Buffer, Instance};

@@ -77,14 +77,27 @@ pub fn ordered(
 /// Gaps in lifetimes and places that may be shared are made use of; fixed buffers lie where they must, whatever is
 /// there (the validator tells).
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
+    complete(instance, conflicts, &vec![None; instance.len()], order, fit)
+}
+
+/// Completes a plan: what has an offset in `partial` keeps it, the others are placed as by [`place`].
+pub fn complete(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    partial: &[Option<u64>],
+    order: &[usize],
+    fit: Fit,
+) -> Vec<u64> {
     let buffers = instance.buffers();
-    let mut offsets = vec![0_u64; buffers.len()];
-    let mut placed = vec![false; buffers.len()];
+    let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
+    let mut placed: Vec<bool> = partial.iter().map(Option::is_some).collect();
     let mut forbidden: Vec<(i128, i128)> = Vec::new();
     let mut shares: Vec<u64> = Vec::new();
     for &n in order {
         let buffer = &buffers[n];
-        placed[n] = true;
+        if std::mem::replace(&mut placed[n], true) {
+            continue;
+        }
         if let Some(fixed) = buffer.fixed {
             offsets[n] = fixed;
             continue;

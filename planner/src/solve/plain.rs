@@ -170,6 +170,10 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
     let problem = mirrored.as_ref().unwrap_or(&scaled.problem);
     let n = problem.size.len() as u64;
     let mut search = Search::new(problem, 0);
+    let mut most = 0;
+    let conflicts = Conflicts::new(shared.instance);
+    let orders = [greedy::Order::Area, greedy::Order::Size]
+        .map(|order| greedy::ordered(shared.instance, &conflicts, order, None));
     let mut budget = 2 * n + 500;
     let mut turn = 0_u64;
     // In units: goals are tried in `low..=high`.
@@ -212,6 +216,21 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
                 let answer =
                     search.run(Strategy { order, section: pick, seed: chance }, &shared.limits(budget));
                 shared.nodes.fetch_add(search.nodes - before, Ordering::Relaxed);
+                if answer == Answer::Unknown && search.placed_area() > most {
+                    most = search.placed_area();
+                    // What it could not place goes wherever there is room, or on top.
+                    let units = |offset: Option<u32>| offset.map(|offset| u64::from(offset) * scaled.unit);
+                    let partial: Vec<Option<u64>> = search.partial().into_iter().map(units).collect();
+                    for order in &orders {
+                        shared.offer(greedy::complete(
+                            shared.instance,
+                            &conflicts,
+                            &partial,
+                            order,
+                            Fit::Best,
+                        ));
+                    }
+                }
                 match answer {
                     Answer::Unknown => {}
                     other => {

@@ -147,8 +147,11 @@ pub struct Search<'a> {
     reasons: Vec<Vec<u64>>,
     /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
     borders: Vec<[Vec<u32>; 2]>,
-    /// What is placed on the way to the node.
+    /// What is placed on the way to the node, and its bytes × sections.
     placed: Vec<bool>,
+    area: u64,
+    /// The most that was ever placed in this run: its area, and the offsets (`WALL` where there is none).
+    most: (u64, Vec<u32>),
     /// How often each section overflowed, decaying.
     weight: Vec<f32>,
     bump: f32,
@@ -178,6 +181,8 @@ impl<'a> Search<'a> {
         Self {
             borders,
             placed: vec![false; n],
+            area: 0,
+            most: (0, Vec::new()),
             problem,
             capacity,
             levels: Vec::new(),
@@ -245,6 +250,8 @@ impl<'a> Search<'a> {
         };
         self.set_level(0, level);
         self.placed.fill(false);
+        self.area = 0;
+        self.most.0 = 0;
         match self.node(0, 0, problem.sections, [0, 0], limits) {
             Outcome::Solved => Answer::Found(self.offsets.clone()),
             Outcome::Failed => Answer::None,
@@ -310,7 +317,9 @@ impl<'a> Search<'a> {
                             failed = true;
                             // The parts before it were solved for nothing.
                             for &n in &self.levels[depth].list {
-                                self.placed[n as usize] = false;
+                                if std::mem::take(&mut self.placed[n as usize]) {
+                                    self.area -= self.area_of(n);
+                                }
                             }
                             let (own, child) = self.reasons.split_at_mut(depth + 1);
                             own[depth].iter_mut().zip(&child[0]).for_each(|(own, child)| *own |= child);
@@ -341,10 +350,14 @@ impl<'a> Search<'a> {
                 self.offsets[n as usize] = height;
                 self.child(depth, lo, hi, Some((n, height)));
                 self.placed[n as usize] = true;
+                self.area += self.area_of(n);
                 let borders =
                     [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
                 match self.node(depth + 1, lo, hi, borders, limits) {
-                    Outcome::Failed => self.placed[n as usize] = false,
+                    Outcome::Failed => {
+                        self.placed[n as usize] = false;
+                        self.area -= self.area_of(n);
+                    }
                     other => return other,
                 }
                 let (own, child) = self.reasons.split_at_mut(depth + 1);
@@ -369,6 +382,11 @@ impl<'a> Search<'a> {
             let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
             skipped.push((section, reason));
             changed = [section, section + 1];
+        }
+        if self.area > self.most.0 {
+            let offsets = self.offsets.iter().zip(&self.placed);
+            let offsets = offsets.map(|(&offset, &placed)| if placed { offset } else { WALL }).collect();
+            self.most = (self.area, offsets);
         }
         // Backwards through the skips: each is a child in all but its level.
         let own = &mut self.reasons[depth];
@@ -405,6 +423,26 @@ impl<'a> Search<'a> {
             parts.push((start, s));
         }
         parts
+    }
+
+    /// Bytes × sections of the plan of [`partial`](Self::partial).
+    pub fn placed_area(&self) -> u64 {
+        self.most.0
+    }
+
+    /// Of the last run, if it found nothing: the offsets of the plan that left the least out.
+    pub fn partial(&self) -> Vec<Option<u32>> {
+        let all = vec![None; self.offsets.len()];
+        if self.most.0 == 0 {
+            all
+        } else {
+            self.most.1.iter().map(|&offset| (offset != WALL).then_some(offset)).collect()
+        }
+    }
+
+    fn area_of(&self, n: u32) -> u64 {
+        let n = n as usize;
+        u64::from(self.problem.size[n]) * u64::from(self.problem.last[n] - self.problem.first[n])
     }
 
     fn set_level(&mut self, depth: usize, level: Level) {
