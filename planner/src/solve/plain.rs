@@ -6,7 +6,7 @@ use super::Shared;
 use crate::bounds;
 use crate::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use crate::greedy::descent::{Descent, Prefer, descend};
-use crate::greedy::{self, Conflicts, Fit};
+use crate::greedy::{self, Baseline, Conflicts, Fit, baseline};
 use crate::model::Instance;
 use crate::sections::Sections;
 
@@ -81,12 +81,16 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
     }
     let listed = Conflicts::count(instance) <= if brief { 1_000_000 } else { LISTED };
     let conflicts = if listed { Conflicts::new(instance) } else { Conflicts::default() };
-    for order in [greedy::Order::Size, greedy::Order::Area, greedy::Order::Length, greedy::Order::Start] {
-        for fit in [Fit::Best, Fit::First] {
-            if listed && mine() && !done() {
-                let order = greedy::ordered(instance, &conflicts, order, None);
-                shared.offer(greedy::place(instance, &conflicts, &order, fit));
-            }
+    // The rules of others first, so that nothing here is ever worse than they are.
+    for rule in Baseline::ALL {
+        if listed && mine() && !done() {
+            shared.offer(baseline(instance, &conflicts, rule));
+        }
+    }
+    for order in [greedy::Order::Conflicts, greedy::Order::Area, greedy::Order::Length, greedy::Order::Start] {
+        if listed && mine() && !done() {
+            let order = greedy::ordered(instance, &conflicts, order, None);
+            shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
         }
     }
     for round in 1.. {
@@ -97,8 +101,9 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
         let prefer = if round % 3 == 0 { Prefer::Longest } else { Prefer::Leftmost };
         descent(prefer, round % 2 == 0, Some((4 << (round % 6), seed)));
         if listed && round % 8 == 0 && !done() {
-            let order = greedy::Order::ALL[round as usize / 8 % 3];
-            let order = greedy::ordered(instance, &conflicts, order, Some((0.2, seed)));
+            let order = [greedy::Order::Conflicts, greedy::Order::Size, greedy::Order::Length][round as usize / 8 % 3];
+            let noise = [0.005, 0.02, 0.1][round as usize / 24 % 3];
+            let order = greedy::ordered(instance, &conflicts, order, Some((noise, seed)));
             shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
         }
     }
