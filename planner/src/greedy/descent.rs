@@ -5,8 +5,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::exact::Limits;
 use crate::model::Instance;
 use crate::sections::Sections;
 
@@ -115,8 +115,8 @@ pub struct Descent {
     pub noise: Option<(u8, u64)>,
 }
 
-/// Packs a plain instance; `None` if `stop` became true meanwhile. O(n log n) expected.
-pub fn descend(instance: &Instance, descent: Descent, stop: &AtomicBool) -> Option<Vec<u64>> {
+/// Packs a plain instance; `None` if `limits` came first (nodes are not counted). O(n log n) expected.
+pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option<Vec<u64>> {
     let Descent { prefer, mirror, noise } = descent;
     let mut random = noise.map(|(noise, seed)| (noise, fastrand::Rng::with_seed(seed)));
     let mut steps = 0_u32;
@@ -146,7 +146,7 @@ pub fn descend(instance: &Instance, descent: Descent, stop: &AtomicBool) -> Opti
     let mut heap = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     while let Some(Reverse((height, start))) = heap.pop() {
         steps += 1;
-        if steps % 4096 == 0 && stop.load(Ordering::Relaxed) {
+        if steps % 4096 == 0 && limits.over() {
             return None;
         }
         let run = runs[start as usize];

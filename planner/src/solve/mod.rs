@@ -4,7 +4,7 @@ mod plain;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::bounds::{self, Bound};
@@ -117,12 +117,18 @@ struct Shared<'a> {
     bound: AtomicU64,
     nodes: AtomicU64,
     best: Mutex<Best>,
+    conflicts: OnceLock<Conflicts>,
     watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
 }
 
 impl Shared<'_> {
     fn best(&self) -> MutexGuard<'_, Best> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All conflicts, listed when first asked for.
+    fn conflicts(&self) -> &Conflicts {
+        self.conflicts.get_or_init(|| Conflicts::new(self.instance))
     }
 
     /// True if nothing is left to be found out.
@@ -190,6 +196,7 @@ pub fn solve(
         bound: AtomicU64::new(bound.bytes),
         nodes: AtomicU64::new(0),
         best: Mutex::new((Vec::new(), Vec::new())),
+        conflicts: OnceLock::new(),
         watcher,
     };
     let threads = options.threads.max(1);
@@ -286,13 +293,13 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
 /// Greedy orders, then exact search for what has gaps, fixed offsets or places to share.
 fn constrained(shared: &Shared, seed: u64) {
     let instance = shared.instance;
-    let conflicts = Conflicts::new(instance);
+    let conflicts = shared.conflicts();
     for round in 0_u64.. {
         for order in greedy::Order::ALL {
             for fit in [Fit::First, Fit::Best] {
                 let noise = (round > 0).then(|| (0.1 * (1 + round % 10) as f64, seed ^ round << 8));
-                let order = greedy::ordered(instance, &conflicts, order, noise);
-                let offsets = greedy::place(instance, &conflicts, &order, fit);
+                let order = greedy::ordered(instance, conflicts, order, noise);
+                let offsets = greedy::place(instance, conflicts, &order, fit);
                 // Fixed buffers may stand in each other's way.
                 if crate::validate::validate(instance, &offsets, None).is_ok() {
                     shared.offer(offsets);
@@ -310,7 +317,7 @@ fn constrained(shared: &Shared, seed: u64) {
                 |shared: &Shared| shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
             loop {
                 let goal = goal(shared);
-                match general::search(instance, &conflicts, goal, &shared.limits(3_000_000)) {
+                match general::search(instance, conflicts, goal, &shared.limits(3_000_000)) {
                     general::Answer::Found(offsets) => shared.offer(offsets),
                     general::Answer::None => shared.raise_bound(goal + 1),
                     general::Answer::Unknown => break,

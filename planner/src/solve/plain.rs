@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Shared;
 use crate::bounds;
+use crate::exact::Limits;
 use crate::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::{self, Baseline, Conflicts, Fit, baseline};
@@ -24,7 +25,8 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     let instance = shared.instance;
     // The first plan: in milliseconds for all but the largest.
     let first = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
-    shared.offer(descend(instance, first, &AtomicBool::new(false)).expect("nobody stops it"));
+    let limits = Limits { nodes: u64::MAX, deadline: None, stop: &AtomicBool::new(false) };
+    shared.offer(descend(instance, first, &limits).expect("nobody stops it"));
     let done = || shared.stop.load(Ordering::Relaxed);
     if done() {
         return;
@@ -60,14 +62,18 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
 /// Greedy plans, shared out among the threads; the cheap ones first.
 fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
     let instance = shared.instance;
-    let done = || shared.stop.load(Ordering::Relaxed);
+    let done = || {
+        shared.check();
+        shared.stop.load(Ordering::Relaxed)
+    };
     let mut turn = 0;
     let mut mine = || {
         turn += 1;
         (turn - 1) % threads == thread % threads
     };
     let descent = |prefer, mirror, noise| {
-        if let Some(offsets) = descend(instance, Descent { prefer, mirror, noise }, &shared.stop) {
+        if let Some(offsets) = descend(instance, Descent { prefer, mirror, noise }, &shared.limits(u64::MAX))
+        {
             shared.offer(offsets);
         }
     };
@@ -80,17 +86,18 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
         return;
     }
     let listed = Conflicts::count(instance) <= if brief { 1_000_000 } else { LISTED };
-    let conflicts = if listed { Conflicts::new(instance) } else { Conflicts::default() };
+    let conflicts = if listed { shared.conflicts() } else { &Conflicts::default() };
     // The rules of others first, so that nothing here is ever worse than they are.
     for rule in Baseline::ALL {
         if listed && mine() && !done() {
-            shared.offer(baseline(instance, &conflicts, rule));
+            shared.offer(baseline(instance, conflicts, rule));
         }
     }
-    for order in [greedy::Order::Conflicts, greedy::Order::Area, greedy::Order::Length, greedy::Order::Start] {
+    for order in [greedy::Order::Conflicts, greedy::Order::Area, greedy::Order::Length, greedy::Order::Start]
+    {
         if listed && mine() && !done() {
-            let order = greedy::ordered(instance, &conflicts, order, None);
-            shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
+            let order = greedy::ordered(instance, conflicts, order, None);
+            shared.offer(greedy::place(instance, conflicts, &order, Fit::Best));
         }
     }
     for round in 1.. {
@@ -101,10 +108,11 @@ fn heuristics(shared: &Shared, thread: usize, threads: usize, brief: bool) {
         let prefer = if round % 3 == 0 { Prefer::Longest } else { Prefer::Leftmost };
         descent(prefer, round % 2 == 0, Some((4 << (round % 6), seed)));
         if listed && round % 8 == 0 && !done() {
-            let order = [greedy::Order::Conflicts, greedy::Order::Size, greedy::Order::Length][round as usize / 8 % 3];
+            let order = [greedy::Order::Conflicts, greedy::Order::Size, greedy::Order::Length]
+                [round as usize / 8 % 3];
             let noise = [0.005, 0.02, 0.1][round as usize / 24 % 3];
-            let order = greedy::ordered(instance, &conflicts, order, Some((noise, seed)));
-            shared.offer(greedy::place(instance, &conflicts, &order, Fit::Best));
+            let order = greedy::ordered(instance, conflicts, order, Some((noise, seed)));
+            shared.offer(greedy::place(instance, conflicts, &order, Fit::Best));
         }
     }
 }
@@ -176,9 +184,9 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
     let n = problem.size.len() as u64;
     let mut search = Search::new(problem, 0);
     let mut most = 0;
-    let conflicts = Conflicts::new(shared.instance);
+    let conflicts = shared.conflicts();
     let orders = [greedy::Order::Area, greedy::Order::Size]
-        .map(|order| greedy::ordered(shared.instance, &conflicts, order, None));
+        .map(|order| greedy::ordered(shared.instance, conflicts, order, None));
     let mut budget = 2 * n + 500;
     let mut turn = 0_u64;
     // In units: goals are tried in `low..=high`.
@@ -229,7 +237,7 @@ fn descend_exactly(shared: &Shared, scaled: &Scaled, thread: u64, seed: u64) {
                     for order in &orders {
                         shared.offer(greedy::complete(
                             shared.instance,
-                            &conflicts,
+                            conflicts,
                             &partial,
                             order,
                             Fit::Best,
