@@ -165,6 +165,21 @@ fn perfect_packings_are_solved() {
     }
 }
 
+/// A search that gives up may be unlucky; one that claims a proof at the optimum is wrong.
+#[test]
+fn no_strategy_disproves_a_perfect_packing() {
+    let stop = AtomicBool::new(false);
+    let limits = Limits { nodes: 3000, deadline: None, stop: &stop };
+    for (count, seed) in [(200, 2), (200, 7), (500, 2), (500, 5)] {
+        let problem = problem(&perfect_packing(count, 10_000, 1 << 20, seed));
+        for (section, order) in EVERY {
+            let strategy = Strategy { order, section, seed };
+            let answer = Search::new(&problem, 1 << 20).run(strategy, &limits);
+            assert_ne!(answer, Answer::None, "{count} buffers, seed {seed}, {section:?}, {order:?}");
+        }
+    }
+}
+
 #[test]
 fn the_challenging_instances_fit() {
     for name in 'A'..='K' {
