@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use allotment_cli::boards::Boards;
+use allotment_cli::plan::{self, PlanArgs};
 use allotment_cli::table;
 use clap::{Parser, Subcommand};
 
@@ -25,14 +26,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Lay out buffers of known lifetimes in as little memory as possible
+    Plan(Box<PlanArgs>),
 }
 
 fn main() -> ExitCode {
-    let Command::Boards { json } = Cli::parse().command;
-    match boards(json) {
-        Ok(()) => ExitCode::SUCCESS,
+    let result = match Cli::parse().command {
+        Command::Boards { json } => boards(json).map(|()| true).map_err(plan::PlanError::Io),
+        Command::Plan(args) => plan::plan(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         // Whoever read our output has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(plan::PlanError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment: {error}");
             ExitCode::FAILURE

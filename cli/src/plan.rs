@@ -1,0 +1,372 @@
+//! `allotment plan`: offsets for buffers of known lifetimes.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use allotment_planner::explain::explain;
+use allotment_planner::graph::{Graph, Kind, Lowering};
+use allotment_planner::import::{onnx, tflite};
+use allotment_planner::model::{Instance, InstanceError};
+use allotment_planner::read::{self, ReadError};
+use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers};
+use allotment_planner::validate::{Violation, validate};
+use allotment_planner::{transform, write};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Arguments of `allotment plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// Buffers or a model: .csv, .plc, .trace, .txt, .onnx, .tflite; each also .zst or .gz
+    input: PathBuf,
+    /// Bytes that the plan must fit, such as 1MiB; without it the plan is as small as possible. For a tier: 1=8MiB
+    #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
+    capacity: Vec<(u32, u64)>,
+    /// When to stop with the best plan so far
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    time_limit: Duration,
+    /// Where the plan goes: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// Say what makes the instance tight, and what would relieve it most
+    #[arg(long)]
+    explain: bool,
+    /// Size of a model's named dimension
+    #[arg(long, value_name = "NAME=N", value_parser = parse_dim)]
+    dim: Vec<(String, u64)>,
+    /// Alignment of a model's buffers in bytes, to which their sizes are rounded up
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    align: u64,
+    /// Plan a model's weights too
+    #[arg(long)]
+    weights: bool,
+    /// Plan a model's inputs too
+    #[arg(long)]
+    inputs: bool,
+    /// Let views lie in what they show, and let operators overwrite inputs that nobody reads again
+    #[arg(long)]
+    in_place: bool,
+    /// Run a model's operators in the order that needs the least memory
+    #[arg(long)]
+    reorder: bool,
+    /// Run cheap operators again instead of keeping their results, for up to this many elements more
+    #[arg(long, value_name = "ELEMENTS")]
+    rematerialise: Option<u64>,
+    /// Pass tensors between operators that go element by element in this many chunks
+    #[arg(long, value_name = "CHUNKS")]
+    stream: Option<u64>,
+    /// Move tensors to a slower memory while nobody reads them, until the capacity is kept
+    #[arg(long, requires = "capacity")]
+    spill: bool,
+    /// Join buffers of one lifetime up to this size
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    fuse: Option<u64>,
+    /// Number of threads
+    #[arg(long, default_value_t = default_threads())]
+    threads: usize,
+    /// Seed of all that is left to chance
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Show no progress bar
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
+}
+
+fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
+    match text.split_once('=') {
+        Some((tier, bytes)) => {
+            Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_bytes(bytes)?))
+        }
+        None => Ok((0, parse_bytes(text)?)),
+    }
+}
+
+fn parse_dim(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.split_once('=').ok_or("write NAME=N")?;
+    Ok((name.into(), size.parse().map_err(|error| format!("`{size}`: {error}"))?))
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The input was refused.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The ONNX model was refused.
+    #[error(transparent)]
+    Onnx(#[from] onnx::OnnxError),
+    /// The TFLite model was refused, or cannot take the plan.
+    #[error(transparent)]
+    Tflite(#[from] tflite::TfliteError),
+    /// A model's tensors make no instance.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// Spilling is not enough.
+    #[error(transparent)]
+    Spill(#[from] transform::SpillError),
+    /// The output cannot be written.
+    #[error("{path}: {source}")]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An ending that is not known.
+    #[error("{0}: write .csv, .json, .rs, .h, .svg, .html or .tflite")]
+    Form(PathBuf),
+    /// An option that does not go with the input.
+    #[error("{0}")]
+    Option(&'static str),
+    /// The plan is wrong: a defect of this program.
+    #[error("the plan is wrong, please report this: {0}")]
+    Wrong(#[from] Violation),
+    /// Standard output.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What was read.
+enum Source {
+    Instance(Instance),
+    Model { graph: Graph, bytes: Vec<u8>, tflite: bool },
+}
+
+fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
+    let name = args.input.to_string_lossy().to_lowercase();
+    let name = name.trim_end_matches(".zst").trim_end_matches(".gz");
+    let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
+    if name.ends_with(".onnx") {
+        let (bytes, _) = read::read_bytes(&args.input)?;
+        return Ok(Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false });
+    }
+    if !dims.is_empty() {
+        return Err(PlanError::Option("--dim is for ONNX models"));
+    }
+    if name.ends_with(".tflite") {
+        let (bytes, _) = read::read_bytes(&args.input)?;
+        return Ok(Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true });
+    }
+    if args.in_place || args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill {
+        return Err(PlanError::Option(
+            "--in-place, --reorder, --rematerialise, --stream and --spill are for models",
+        ));
+    }
+    Ok(Source::Instance(read::read_instance(&args.input)?))
+}
+
+/// For each tensor the buffer it lies in.
+type Places = Vec<Option<usize>>;
+
+/// A model, transformed as asked for, and its instance.
+fn lower(
+    args: &PlanArgs,
+    graph: &Graph,
+    out: &mut impl Write,
+) -> Result<(Graph, Instance, Option<Places>), PlanError> {
+    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align.max(1) };
+    let mut graph = graph.clone();
+    if args.reorder {
+        let reordered = transform::reorder(&graph, lowering);
+        let how = if reordered.optimal { "the best order" } else { "the best order found" };
+        writeln!(out, "reorder: load {} -> {} B ({how})", reordered.before, reordered.after)?;
+        graph = reordered.graph;
+    }
+    if let Some(budget) = args.rematerialise {
+        let made = transform::rematerialise(&graph, lowering, budget);
+        writeln!(
+            out,
+            "rematerialise: load {} -> {} B, {} operators again, {} elements more",
+            made.before,
+            made.after,
+            made.again.len(),
+            made.cost
+        )?;
+        graph = made.graph;
+    }
+    if let Some(chunks) = args.stream {
+        let streamed = transform::stream(&graph, chunks, 1);
+        let saved: u64 =
+            streamed.tensors.iter().map(|&(n, before)| before - streamed.graph.tensors[n].bytes).sum();
+        writeln!(out, "stream: {} tensors in {chunks} chunks, {saved} B smaller", streamed.tensors.len())?;
+        graph = streamed.graph;
+    }
+    if args.spill {
+        if args.in_place {
+            return Err(PlanError::Option("--spill and --in-place do not go together"));
+        }
+        let capacity =
+            args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
+        let spilled = transform::spill(&graph, lowering, capacity)?;
+        let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
+        writeln!(out, "spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic)?;
+        for trip in &spilled.trips {
+            let name = &graph.tensors[trip.tensor].name;
+            writeln!(out, "  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)?;
+        }
+        return Ok((graph, spilled.instance, None));
+    }
+    if args.in_place {
+        let shared = transform::in_place(&graph, lowering)?;
+        writeln!(out, "in place: {} views, {} tensors overwrite another", shared.views, shared.overwrites)?;
+        return Ok((graph, shared.instance, Some(shared.buffer_of)));
+    }
+    let instance = graph.instance(lowering)?;
+    Ok((graph, instance, None))
+}
+
+/// Runs `allotment plan`; true if there is a plan that keeps what was asked for.
+///
+/// # Errors
+/// See [`PlanError`].
+pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
+    let mut out = io::stdout().lock();
+    let source = read_source(args)?;
+    let (model, instance, buffer_of) = match &source {
+        Source::Instance(instance) => (None, instance.clone(), None),
+        Source::Model { graph, .. } => {
+            let (graph, instance, buffer_of) = lower(args, graph, &mut out)?;
+            (Some(graph), instance, buffer_of)
+        }
+    };
+    let fused = args.fuse.map(|most| transform::fuse(&instance, most, 1)).transpose()?;
+    if let Some(fused) = &fused {
+        writeln!(out, "fuse: {} buffers -> {}", instance.len(), fused.instance.len())?;
+    }
+    let instance = fused.map_or(instance, |fused| fused.instance);
+    let bar = progress_bar(args);
+    let options =
+        Options { capacity: None, time_limit: args.time_limit, threads: args.threads, seed: args.seed };
+    let show = |progress: Progress| show(&bar, progress, args.time_limit);
+    let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
+    let tiers = solve_tiers(&instance, &options, &capacities, Some(&show));
+    bar.finish_and_clear();
+    let mut kept = true;
+    for tier in &tiers {
+        let (part, solution) = (&tier.instance, &tier.solution);
+        validate(part, &solution.offsets, None)?;
+        let capacity = capacities.get(&tier.tier).copied();
+        if tiers.len() > 1 {
+            writeln!(out, "tier {}:", tier.tier)?;
+        }
+        summary(&mut out, part, solution, capacity)?;
+        if args.explain {
+            write!(out, "{}", explain(part, solution, capacity))?;
+        }
+        kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
+    }
+    if let Some(path) = &args.output {
+        let whole = allotment_planner::solve::merge(&instance, &tiers);
+        save(path, args, &source, model.as_ref(), buffer_of.as_deref(), &instance, &whole)?;
+    }
+    Ok(kept)
+}
+
+fn summary(
+    out: &mut impl Write,
+    instance: &Instance,
+    solution: &Solution,
+    capacity: Option<u64>,
+) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} buffers, peak {} B, lower bound {} B: {solution} ({:.2} s)",
+        instance.len(),
+        solution.peak,
+        solution.lower_bound,
+        solution.elapsed.as_secs_f64()
+    )?;
+    match capacity {
+        Some(capacity) if solution.peak > capacity => {
+            writeln!(
+                out,
+                "the best plan exceeds the capacity of {capacity} B by {} B",
+                solution.peak - capacity
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+fn progress_bar(args: &PlanArgs) -> ProgressBar {
+    if args.quiet || !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {msg}");
+    ProgressBar::new(1000).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn show(bar: &ProgressBar, progress: Progress, limit: Duration) {
+    let gap = (progress.peak as f64 / progress.lower_bound.max(1) as f64 - 1.0) * 100.0;
+    bar.set_position((progress.elapsed.as_secs_f64() / limit.as_secs_f64().max(1e-9) * 1000.0) as u64);
+    bar.set_message(format!("peak {} B, bound {} B, gap {gap:.2} %", progress.peak, progress.lower_bound));
+}
+
+fn save(
+    path: &Path,
+    args: &PlanArgs,
+    source: &Source,
+    model: Option<&Graph>,
+    buffer_of: Option<&[Option<usize>]>,
+    instance: &Instance,
+    solution: &Solution,
+) -> Result<(), PlanError> {
+    let name = args.input.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let planned = write::Planned { name: &name, instance, solution };
+    let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
+        "csv" => write::csv(planned).into_bytes(),
+        "json" => write::json(planned).into_bytes(),
+        "rs" => write::rust_source(planned).into_bytes(),
+        "h" => write::c_header(planned).into_bytes(),
+        "svg" => write::svg(planned).into_bytes(),
+        "html" => write::html(planned).into_bytes(),
+        "tflite" => match (source, model) {
+            (Source::Model { bytes, tflite: true, .. }, Some(graph)) => {
+                // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
+                if args.reorder
+                    || args.rematerialise.is_some()
+                    || args.stream.is_some()
+                    || args.spill
+                    || args.fuse.is_some()
+                {
+                    return Err(PlanError::Option("a plan for TFLite Micro goes with --in-place at most"));
+                }
+                tflite::write_offline_plan(bytes, &offline_offsets(graph, buffer_of, instance, solution)?)?
+            }
+            _ => return Err(PlanError::Option("a .tflite output needs a .tflite input")),
+        },
+        _ => return Err(PlanError::Form(path.into())),
+    };
+    std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
+}
+
+/// One offset for each tensor; -1 for constants, which the interpreter leaves where they are.
+fn offline_offsets(
+    graph: &Graph,
+    buffer_of: Option<&[Option<usize>]>,
+    instance: &Instance,
+    solution: &Solution,
+) -> Result<Vec<i32>, PlanError> {
+    let by_name: BTreeMap<&str, usize> =
+        instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
+    let place = |n: usize| match buffer_of {
+        Some(buffer_of) => buffer_of[n],
+        None => by_name.get(graph.tensors[n].name.as_str()).copied(),
+    };
+    let offset = |n: usize| match place(n).filter(|_| graph.tensors[n].kind != Kind::Constant) {
+        Some(buffer) => i32::try_from(solution.offsets[buffer])
+            .map_err(|_| tflite::TfliteError::Plan(graph.tensors[n].name.clone()).into()),
+        None => Ok(-1),
+    };
+    (0..graph.tensors.len()).map(offset).collect()
+}

@@ -1,0 +1,509 @@
+//! Exact search over skylines.
+//!
+//! Everything placed so far is seen from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a
+//! run of sections of one height between higher ones. In some solution every buffer rests on another or on the
+//! ground, so for any section of a valley exactly one of these holds: one of the buffers that fit the valley lies on
+//! its floor there, or none does, and then the floor of that section rises to the next height at which anything
+//! could lie. These are the branches of a node; the section with the fewest of them is taken.
+//!
+//! What cuts the tree:
+//! * *sections*: floor + what is still to be placed must not exceed the capacity, in every section; also with
+//!   only those buffers counted that cannot lie below a given height;
+//! * *floors* rise to the lowest offset of what is still to be placed;
+//! * *parts* that no unplaced buffer connects are solved one after the other;
+//! * *symmetry*: of equal buffers the first goes first, of two with one lifetime the smaller goes below;
+//! * *dominance*: a hole into which an unplaced buffer would fit is never left;
+//! * *dead ends* are remembered (floors and unplaced buffers of a part), and a dead end that does not depend on a
+//!   node's decision is passed upwards at once.
+
+mod branch;
+mod dead_ends;
+mod reasons;
+
+use super::Limits;
+use dead_ends::DeadEnds;
+use reasons::{has, meets_range};
+
+impl Problem {
+    /// The lowest offset of buffer `n` that is no less than `height`.
+    fn above(&self, n: usize, height: u32) -> u32 {
+        if self.align[n] == 1 { height } else { height.next_multiple_of(self.align[n]) }
+    }
+}
+
+/// A wall: a section that needs nothing any more.
+const WALL: u32 = u32::MAX;
+
+/// A plain instance in units small enough for 32 bits.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// First section of each buffer.
+    pub first: Vec<u32>,
+    /// The section after its last.
+    pub last: Vec<u32>,
+    /// Height of each buffer, in units.
+    pub size: Vec<u32>,
+    /// Its offset is a multiple of this many units, at least 1.
+    pub align: Vec<u32>,
+    /// Number of sections.
+    pub sections: usize,
+}
+
+/// How a search answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Offsets in units.
+    Found(Vec<u32>),
+    /// There is none: proved.
+    None,
+    /// The limits were reached first.
+    Unknown,
+}
+
+/// What the search prefers.
+#[derive(Clone, Copy, Debug)]
+pub struct Strategy {
+    /// Which buffer of a valley goes first.
+    pub order: Order,
+    /// Which section is branched on among those with equally few branches.
+    pub section: Pick,
+    /// Seed for the breaking of ties.
+    pub seed: u64,
+}
+
+/// Preference among buffers; the larger goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Size × sections.
+    Area,
+    /// Bytes.
+    Size,
+    /// Sections.
+    Length,
+    /// Bytes still to come in its sections.
+    Total,
+    /// By chance.
+    Random,
+}
+
+/// Preference among sections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pick {
+    /// The fewest branches anywhere.
+    Fewest,
+    /// The fewest branches in the lowest valley.
+    Lowest,
+    /// The fewest branches in the narrowest valley.
+    Narrowest,
+    /// The leftmost section of the lowest valley.
+    LowestLeft,
+}
+
+/// No buffer.
+const NOBODY: u32 = u32::MAX;
+
+/// The state of one node: a part of the instance, partly placed.
+#[derive(Clone, Default)]
+struct Level {
+    /// Lowest offset of each section at which anything may still be placed, by what was placed and skipped.
+    base: Vec<u32>,
+    /// The same, raised to the lowest offset of any unplaced buffer.
+    floor: Vec<u32>,
+    /// Sum of the sizes still to be placed.
+    rest: Vec<u32>,
+    /// Unplaced buffers of this part.
+    list: Vec<u32>,
+    /// Their lowest possible offsets.
+    low: Vec<u32>,
+    /// The sections whose floors may have risen since they were computed.
+    dirty: (usize, usize),
+}
+
+/// How a node ended. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
+/// them, on the floors of the node, cannot be placed.
+enum Outcome {
+    Solved,
+    Failed,
+    Limit,
+}
+
+/// A search for a plan within one capacity. What it learns holds for later runs too.
+pub struct Search<'a> {
+    problem: &'a Problem,
+    capacity: u32,
+    levels: Vec<Level>,
+    offsets: Vec<u32>,
+    /// The equal buffer before each, if any.
+    twin: Vec<u32>,
+    dead: DeadEnds,
+    strategy: Strategy,
+    value: Vec<u64>,
+    /// Stamps of the node that saw a buffer unplaced.
+    seen: Vec<u64>,
+    /// Nodes visited, over all runs.
+    pub nodes: u64,
+    budget: u64,
+    words: usize,
+    reasons: Vec<Vec<u64>>,
+    /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
+    borders: Vec<[Vec<u32>; 2]>,
+    /// What is placed on the way to the node, and its bytes × sections.
+    placed: Vec<bool>,
+    area: u64,
+    /// The most that was ever placed in this run: its area, and the offsets (`WALL` where there is none).
+    most: (u64, Vec<u32>),
+    /// How often each section overflowed, decaying.
+    weight: Vec<f32>,
+    bump: f32,
+    // Scratch of one node, overwritten by the next.
+    lowest: Vec<u32>,
+    valley: Vec<u32>,
+    count: Vec<i32>,
+}
+
+impl<'a> Search<'a> {
+    /// Prepares a search within `capacity` units, at most 2^31.
+    pub fn new(problem: &'a Problem, capacity: u32) -> Self {
+        let (n, sections) = (problem.size.len(), problem.sections);
+        let mut equal = std::collections::HashMap::new();
+        let twin = (0..n)
+            .map(|k| {
+                equal
+                    .insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32)
+                    .unwrap_or(NOBODY)
+            })
+            .collect();
+        let mut borders = vec![[Vec::new(), Vec::new()]; sections + 1];
+        for k in 0..n {
+            borders[problem.first[k] as usize][0].push(k as u32);
+            borders[problem.last[k] as usize][1].push(k as u32);
+        }
+        Self {
+            borders,
+            placed: vec![false; n],
+            area: 0,
+            most: (0, Vec::new()),
+            problem,
+            capacity,
+            levels: Vec::new(),
+            offsets: vec![0; n],
+            twin,
+            dead: DeadEnds::new(problem, if sections <= 2048 { 16 } else { 12 }),
+            strategy: Strategy { order: Order::Area, section: Pick::Fewest, seed: 0 },
+            value: vec![0; n],
+            seen: vec![0; n],
+            nodes: 0,
+            budget: 0,
+            words: sections.div_ceil(64),
+            reasons: Vec::new(),
+            weight: vec![1.0; sections],
+            bump: 1.0,
+            lowest: vec![0; sections],
+            valley: vec![0; sections],
+            count: vec![0; sections + 1],
+        }
+    }
+
+    /// Sets another capacity. Dead ends of a larger one are dead in a smaller one; the other way about they are
+    /// forgotten.
+    pub fn aim(&mut self, capacity: u32) {
+        if capacity > self.capacity {
+            self.dead.clear();
+        }
+        self.capacity = capacity;
+    }
+
+    /// Searches with one strategy until `limits`.
+    pub fn run(&mut self, strategy: Strategy, limits: &Limits) -> Answer {
+        let problem = self.problem;
+        let n = problem.size.len();
+        self.strategy = strategy;
+        self.budget = self.nodes.saturating_add(limits.nodes);
+        let mut random = fastrand::Rng::with_seed(strategy.seed);
+        let mut rest = vec![0_u32; problem.sections];
+        for k in 0..n {
+            for rest in &mut rest[problem.first[k] as usize..problem.last[k] as usize] {
+                *rest = rest.saturating_add(problem.size[k]);
+            }
+        }
+        for k in 0..n {
+            let (first, last) = (problem.first[k], problem.last[k]);
+            let (size, length) = (u64::from(problem.size[k]), u64::from(last - first));
+            let value = match strategy.order {
+                Order::Area => size * length,
+                Order::Size => size,
+                Order::Length => length << 32 | size,
+                Order::Total => rest[first as usize..last as usize].iter().map(|&rest| u64::from(rest)).sum(),
+                Order::Random => 1,
+            };
+            // The noise is a fifth, and decides alone where all are equal.
+            let noise = if strategy.seed == 0 { 1.0 } else { 0.9 + 0.2 * random.f64() };
+            self.value[k] = (value as f64 * 1024.0 * noise) as u64;
+        }
+        let level = Level {
+            base: vec![0; problem.sections],
+            floor: vec![0; problem.sections],
+            rest,
+            list: (0..n as u32).collect(),
+            low: vec![0; n],
+            dirty: (0, problem.sections),
+        };
+        self.set_level(0, level);
+        self.placed.fill(false);
+        self.area = 0;
+        self.most.0 = 0;
+        match self.node(0, 0, problem.sections, [0, 0], limits) {
+            Outcome::Solved => Answer::Found(self.offsets.clone()),
+            Outcome::Failed => Answer::None,
+            Outcome::Limit => Answer::Unknown,
+        }
+    }
+
+    /// Solves the sections `lo..hi` of level `depth`.
+    ///
+    /// `changed` are the borders at which the floors' difference is new.
+    fn node(
+        &mut self,
+        depth: usize,
+        mut lo: usize,
+        mut hi: usize,
+        changed: [usize; 2],
+        limits: &Limits,
+    ) -> Outcome {
+        let mut changed = changed;
+        if self.reasons.len() <= depth + 1 {
+            self.reasons.resize(depth + 2, vec![0; self.words]);
+        }
+        self.reasons[depth].fill(0);
+        let mut keys: Vec<(u64, u64)> = Vec::new();
+        let mut skipped: Vec<(usize, Vec<u64>)> = Vec::new();
+        loop {
+            self.nodes += 1;
+            if self.nodes > self.budget || (self.nodes & 255 == 0 && limits.over()) {
+                return Outcome::Limit;
+            }
+            if let Some(s) = self.propagate(depth) {
+                self.weight[s] += self.bump;
+                self.bump *= 1.0001;
+                if self.bump > 1e20 {
+                    self.weight.iter_mut().for_each(|weight| *weight = (*weight / 1e20).max(1e-9));
+                    self.bump /= 1e20;
+                }
+                let floor = self.levels[depth].floor[s];
+                self.explain(depth, s, floor);
+                break;
+            }
+            if self.levels[depth].list.is_empty() {
+                return Outcome::Solved;
+            }
+            if let Some(border) = changed.into_iter().find(|&border| !self.matches(depth, lo, hi, border)) {
+                for s in [border - 1, border] {
+                    self.weight[s] += self.bump;
+                    let floor = self.levels[depth].floor[s];
+                    self.explain(depth, s, floor);
+                }
+                break;
+            }
+            // Independent parts.
+            let parts = self.parts(depth, lo, hi);
+            if parts.len() > 1 {
+                let mut failed = false;
+                for (lo, hi) in parts {
+                    self.child(depth, lo, hi, None);
+                    match self.node(depth + 1, lo, hi, [0, 0], limits) {
+                        Outcome::Solved => {}
+                        Outcome::Limit => return Outcome::Limit,
+                        Outcome::Failed => {
+                            failed = true;
+                            // The parts before it were solved for nothing.
+                            for &n in &self.levels[depth].list {
+                                if std::mem::take(&mut self.placed[n as usize]) {
+                                    self.area -= self.area_of(n);
+                                }
+                            }
+                            let (own, child) = self.reasons.split_at_mut(depth + 1);
+                            own[depth].iter_mut().zip(&child[0]).for_each(|(own, child)| *own |= child);
+                            break;
+                        }
+                    }
+                }
+                if !failed {
+                    return Outcome::Solved;
+                }
+                break;
+            }
+            (lo, hi) = parts[0];
+            let key = self.dead.key(&self.levels[depth], lo, hi);
+            if let Some(reason) = self.dead.reason(key) {
+                self.reasons[depth].copy_from_slice(reason);
+                break;
+            }
+            keys.push(key);
+            let (section, height) = self.choose(depth, lo, hi);
+            let mut candidates = self.candidates(depth, section, height);
+            candidates.sort_by_key(|&(n, _)| std::cmp::Reverse(self.value[n as usize]));
+            let mut jump = false;
+            for (n, allowed) in candidates {
+                if !allowed {
+                    continue;
+                }
+                self.offsets[n as usize] = height;
+                self.child(depth, lo, hi, Some((n, height)));
+                self.placed[n as usize] = true;
+                self.area += self.area_of(n);
+                let borders =
+                    [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
+                match self.node(depth + 1, lo, hi, borders, limits) {
+                    Outcome::Failed => {
+                        self.placed[n as usize] = false;
+                        self.area -= self.area_of(n);
+                    }
+                    other => return other,
+                }
+                let (own, child) = self.reasons.split_at_mut(depth + 1);
+                let (own, child) = (&mut own[depth], &child[0]);
+                let range = self.problem.first[n as usize] as usize..self.problem.last[n as usize] as usize;
+                if !meets_range(child, range.start, range.end) {
+                    // It failed whether or not `n` lies here.
+                    own.copy_from_slice(child);
+                    jump = true;
+                    break;
+                }
+                own.iter_mut().zip(child).for_each(|(own, child)| *own |= child);
+            }
+            if jump {
+                break;
+            }
+            self.explain(depth, section, height);
+            if !self.skip(depth, section, height) {
+                break;
+            }
+            // What follows is a child in all but its level.
+            let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
+            skipped.push((section, reason));
+            changed = [section, section + 1];
+        }
+        if self.area > self.most.0 {
+            let offsets = self.offsets.iter().zip(&self.placed);
+            let offsets = offsets.map(|(&offset, &placed)| if placed { offset } else { WALL }).collect();
+            self.most = (self.area, offsets);
+        }
+        // Backwards through the skips: each is a child in all but its level.
+        let own = &mut self.reasons[depth];
+        loop {
+            if keys.len() > skipped.len() {
+                if let Some(key) = keys.pop() {
+                    self.dead.insert(key, own);
+                }
+            }
+            let Some((section, before)) = skipped.pop() else {
+                break;
+            };
+            if has(own, section) {
+                own.iter_mut().zip(&before).for_each(|(own, before)| *own |= before);
+            }
+        }
+        Outcome::Failed
+    }
+
+    /// The runs of sections in `lo..hi` that still need something.
+    fn parts(&self, depth: usize, lo: usize, hi: usize) -> Vec<(usize, usize)> {
+        let floor = &self.levels[depth].floor;
+        let mut parts = Vec::new();
+        let mut s = lo;
+        while s < hi {
+            if floor[s] == WALL {
+                s += 1;
+                continue;
+            }
+            let start = s;
+            while s < hi && floor[s] != WALL {
+                s += 1;
+            }
+            parts.push((start, s));
+        }
+        parts
+    }
+
+    /// Bytes × sections of the plan of [`partial`](Self::partial).
+    pub fn placed_area(&self) -> u64 {
+        self.most.0
+    }
+
+    /// Of the last run, if it found nothing: the offsets of the plan that left the least out.
+    pub fn partial(&self) -> Vec<Option<u32>> {
+        let all = vec![None; self.offsets.len()];
+        if self.most.0 == 0 {
+            all
+        } else {
+            self.most.1.iter().map(|&offset| (offset != WALL).then_some(offset)).collect()
+        }
+    }
+
+    fn area_of(&self, n: u32) -> u64 {
+        let n = n as usize;
+        u64::from(self.problem.size[n]) * u64::from(self.problem.last[n] - self.problem.first[n])
+    }
+
+    fn set_level(&mut self, depth: usize, level: Level) {
+        if self.levels.len() <= depth {
+            self.levels.resize_with(depth + 1, Level::default);
+        }
+        self.levels[depth] = level;
+    }
+
+    /// Makes level `depth + 1` of the sections `lo..hi` of level `depth`, with `placed` on its lowest offset.
+    fn child(&mut self, depth: usize, lo: usize, hi: usize, placed: Option<(u32, u32)>) {
+        if self.levels.len() <= depth + 1 {
+            let sections = self.problem.sections;
+            let fresh = Level {
+                base: vec![0; sections],
+                floor: vec![0; sections],
+                rest: vec![0; sections],
+                list: Vec::new(),
+                low: Vec::new(),
+                dirty: (0, 0),
+            };
+            self.levels.push(fresh);
+        }
+        let (parents, children) = self.levels.split_at_mut(depth + 1);
+        let (parent, child) = (&parents[depth], &mut children[0]);
+        child.base[lo..hi].copy_from_slice(&parent.base[lo..hi]);
+        child.floor[lo..hi].copy_from_slice(&parent.floor[lo..hi]);
+        child.dirty = (lo, lo);
+        child.rest[lo..hi].copy_from_slice(&parent.rest[lo..hi]);
+        child.list.clear();
+        child.low.clear();
+        let problem = self.problem;
+        let Some((buffer, offset)) = placed else {
+            for (&n, &low) in parent.list.iter().zip(&parent.low) {
+                if problem.first[n as usize] as usize >= lo && (problem.first[n as usize] as usize) < hi {
+                    child.list.push(n);
+                    child.low.push(low);
+                }
+            }
+            return;
+        };
+        let (first, last) = (problem.first[buffer as usize], problem.last[buffer as usize]);
+        let size = problem.size[buffer as usize];
+        let top = offset + size;
+        let range = first as usize..last as usize;
+        child.base[range.clone()].fill(top);
+        child.rest[range].iter_mut().for_each(|rest| *rest -= size);
+        let mut dirty = (first, last);
+        for (&n, &low) in parent.list.iter().zip(&parent.low) {
+            if n == buffer {
+                continue;
+            }
+            let (from, to) = (problem.first[n as usize], problem.last[n as usize]);
+            child.list.push(n);
+            if from < last && first < to && low < top {
+                child.low.push(problem.above(n as usize, top));
+                dirty = (dirty.0.min(from), dirty.1.max(to));
+            } else {
+                child.low.push(low);
+            }
+        }
+        child.dirty = (dirty.0 as usize, dirty.1 as usize);
+    }
+}

@@ -1,0 +1,184 @@
+//! Why an instance needs what it needs, and what would relieve it most.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+use crate::bounds::{live_at, load_bound};
+use crate::model::{Buffer, Instance};
+use crate::solve::Solution;
+
+/// A remedy and the bytes by which it lowers the load bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relief {
+    /// What to do.
+    pub remedy: Remedy,
+    /// The buffer's name.
+    pub buffer: String,
+    /// Bytes by which the bound falls.
+    pub saved: u64,
+}
+
+/// What can be done about a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Let it start after or end before the tight moment.
+    Shorten,
+    /// Halve it (a narrower type, chunks).
+    Shrink,
+    /// Move it to another memory for all its life.
+    Spill,
+    /// Let it take the place of one that ends when it starts.
+    Alias,
+    /// Run its operator, or its last reader, at another time.
+    Reorder,
+}
+
+/// What makes an instance tight.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The steps at which the most is live, as half-open ranges.
+    pub steps: Vec<(i64, i64)>,
+    /// Bytes live there.
+    pub load: u64,
+    /// The buffers live at the first of them, largest first: name and bytes.
+    pub live: Vec<(String, u64)>,
+    /// What would relieve it most, best first.
+    pub reliefs: Vec<Relief>,
+    /// The capacity that was asked for.
+    pub capacity: Option<u64>,
+    /// Bytes of the plan above the bound: what is lost to packing, not to load.
+    pub packing: u64,
+}
+
+/// Explains an instance and its plan. O(live · n log n).
+pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) -> Explanation {
+    let bound = load_bound(instance);
+    let buffers = instance.buffers();
+    // Moments at which the load changes, and the load from there on.
+    let mut times: Vec<i64> = buffers.iter().flat_map(|b| b.pieces()).flat_map(|p| [p.0, p.1]).collect();
+    times.sort_unstable();
+    times.dedup();
+    let mut steps: Vec<(i64, i64)> = Vec::new();
+    let mut change = std::collections::BTreeMap::<i64, i128>::new();
+    for (start, end, from, to) in buffers.iter().flat_map(|b| b.pieces()) {
+        *change.entry(start).or_default() += i128::from(to - from);
+        *change.entry(end).or_default() -= i128::from(to - from);
+    }
+    let highest = change
+        .values()
+        .scan(0, |load, change| {
+            *load += change;
+            Some(*load)
+        })
+        .max()
+        .unwrap_or(0);
+    let mut load = 0;
+    for (k, &time) in times.iter().enumerate() {
+        load += change.get(&time).copied().unwrap_or(0);
+        if load == highest && k + 1 < times.len() {
+            let end = times[k + 1];
+            match steps.last_mut() {
+                Some(last) if last.1 == time => last.1 = end,
+                _ => steps.push((time, end)),
+            }
+        }
+    }
+    let moment = steps.first().map_or(0, |step| step.0);
+    let mut live: Vec<usize> = live_at(instance, moment);
+    live.sort_by_key(|&n| Reverse(buffers[n].size));
+    let mut reliefs = Vec::new();
+    for &n in live.iter().take(24) {
+        let mut with = |remedy: Remedy, replacement: Option<Buffer>| {
+            let mut changed = buffers.to_vec();
+            for buffer in &mut changed {
+                buffer.alias = None;
+            }
+            match replacement {
+                Some(buffer) => changed[n] = buffer,
+                None => {
+                    changed.swap_remove(n);
+                }
+            }
+            let lower = Instance::new(changed).map_or(bound.bytes, |changed| load_bound(&changed).bytes);
+            if lower < bound.bytes {
+                let buffer = buffers[n].id.clone();
+                reliefs.push(Relief { remedy, buffer, saved: bound.bytes - lower });
+            }
+        };
+        let buffer = &buffers[n];
+        let (first, last) = (steps.first().map_or(0, |s| s.0), steps.last().map_or(0, |s| s.1));
+        if buffer.gaps.is_empty() {
+            // Out of all tight steps, to the side where less of its life is lost.
+            if last.saturating_sub(buffer.start) <= buffer.end.saturating_sub(first) && last < buffer.end {
+                with(Remedy::Shorten, Some(Buffer { start: last, ..buffer.clone() }));
+            } else if buffer.start < first {
+                with(Remedy::Shorten, Some(Buffer { end: first, ..buffer.clone() }));
+            }
+            with(Remedy::Shrink, Some(Buffer { size: buffer.size / 2, ..buffer.clone() }));
+        }
+        with(Remedy::Spill, None);
+        // One that ends within a step of its start, and is large enough.
+        let fits = |other: &&usize| {
+            let other = &buffers[**other];
+            other.end > buffer.start
+                && other.end <= buffer.start + 1
+                && other.size >= buffer.size
+                && other.id != buffer.id
+        };
+        if live.iter().any(|other| fits(&other)) {
+            with(Remedy::Alias, None);
+        }
+        if buffer.start == first || buffer.end == last {
+            let later = if buffer.start == first { (last, buffer.end) } else { (buffer.start, first) };
+            if later.0 < later.1 && buffer.gaps.is_empty() {
+                with(Remedy::Reorder, Some(Buffer { start: later.0, end: later.1, ..buffer.clone() }));
+            }
+        }
+    }
+    reliefs.sort_by_key(|relief| Reverse(relief.saved));
+    Explanation {
+        steps,
+        load: bound.bytes,
+        live: live.iter().map(|&n| (buffers[n].id.clone(), buffers[n].size)).collect(),
+        reliefs,
+        capacity,
+        packing: solution.peak.saturating_sub(bound.bytes),
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges: Vec<String> = self.steps.iter().take(8).map(|(a, b)| format!("{a}..{b}")).collect();
+        let more =
+            if self.steps.len() > 8 { format!(" and {} more", self.steps.len() - 8) } else { String::new() };
+        writeln!(f, "{} B are needed at steps {}{more}.", self.load, ranges.join(", "))?;
+        if let Some(over) =
+            self.capacity.and_then(|capacity| self.load.checked_sub(capacity)).filter(|&over| over > 0)
+        {
+            writeln!(f, "That is {over} B above the capacity: no placement can help.")?;
+        }
+        if self.packing > 0 {
+            writeln!(f, "{} B of the plan are lost between buffers.", self.packing)?;
+        }
+        writeln!(f, "Live then ({} buffers):", self.live.len())?;
+        for (id, size) in self.live.iter().take(12) {
+            writeln!(f, "  {size:>12} B  {id}")?;
+        }
+        if self.reliefs.is_empty() {
+            writeln!(f, "No change to one buffer alone lowers this: several steps are equally tight.")?;
+        } else {
+            writeln!(f, "What one change would save:")?;
+        }
+        for relief in self.reliefs.iter().take(10) {
+            let what = match relief.remedy {
+                Remedy::Shorten => "shorten the life of",
+                Remedy::Shrink => "halve",
+                Remedy::Spill => "spill",
+                Remedy::Alias => "let share with the buffer it replaces",
+                Remedy::Reorder => "move the operator at the end of",
+            };
+            writeln!(f, "  {:>12} B  {what} {}", relief.saved, relief.buffer)?;
+        }
+        Ok(())
+    }
+}

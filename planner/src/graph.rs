@@ -1,0 +1,161 @@
+//! Operator graphs: what the importers of models make, and what the transformations change.
+
+use crate::model::{Buffer, Instance, InstanceError};
+
+/// What a tensor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Given by the caller.
+    Input,
+    /// Known before the run: weights and what is computed from them alone.
+    Constant,
+    /// Made and used within the run.
+    Intermediate,
+    /// Handed to the caller.
+    Output,
+    /// Kept from run to run.
+    State,
+}
+
+/// One tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name, unique in the graph.
+    pub name: String,
+    /// Its shape in elements.
+    pub shape: Vec<u64>,
+    /// Its element type, by the model format's name.
+    pub dtype: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// What it is for.
+    pub kind: Kind,
+}
+
+impl Tensor {
+    /// Number of elements; 2^64 - 1 if there are more.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |count: u64, &dim| count.saturating_mul(dim))
+    }
+}
+
+/// One operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Its name.
+    pub name: String,
+    /// Its type, by the model format's name.
+    pub kind: String,
+    /// The tensors it reads.
+    pub inputs: Vec<usize>,
+    /// The tensors it writes.
+    pub outputs: Vec<usize>,
+    /// What its first output may do to its inputs' memory.
+    pub sharing: Sharing,
+    /// Steps of work, for rematerialisation: elements written unless the format says better.
+    pub cost: u64,
+}
+
+/// What the first output of an operator may share with its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nothing.
+    None,
+    /// It is the first input seen otherwise: nothing needs to be computed.
+    View,
+    /// Element by element: it may overwrite an input of its size that is used no more.
+    InPlace,
+}
+
+/// A graph whose operators are in an order of execution.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    /// All tensors.
+    pub tensors: Vec<Tensor>,
+    /// All operators.
+    pub ops: Vec<Op>,
+}
+
+/// What becomes of a graph's tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lowering {
+    /// Weights are planned too, live throughout.
+    pub weights: bool,
+    /// The caller's inputs are planned too, live from the start.
+    pub inputs: bool,
+    /// Alignment of every buffer; sizes are rounded up to it.
+    pub align: u64,
+}
+
+impl Default for Lowering {
+    fn default() -> Self {
+        Self { weights: false, inputs: false, align: 1 }
+    }
+}
+
+/// A tensor's life: first and last operator (inclusive), `None` where it has no buffer.
+pub(crate) type Life = Option<(usize, usize)>;
+
+impl Graph {
+    /// The life of each tensor, as operators are ordered now: from the producing operator to the last consumer inclusive;
+    /// outputs to the end.
+    pub(crate) fn lives(&self, lowering: Lowering) -> Vec<Life> {
+        let end = self.ops.len().saturating_sub(1);
+        let mut lives: Vec<Life> = self
+            .tensors
+            .iter()
+            .map(|tensor| match tensor.kind {
+                Kind::Constant => lowering.weights.then_some((0, end)),
+                Kind::State => Some((0, end)),
+                Kind::Input => lowering.inputs.then_some((0, 0)),
+                Kind::Intermediate | Kind::Output => None,
+            })
+            .collect();
+        for (step, op) in self.ops.iter().enumerate() {
+            for &tensor in &op.outputs {
+                if matches!(self.tensors[tensor].kind, Kind::Intermediate | Kind::Output) {
+                    lives[tensor] = Some((step, step));
+                }
+            }
+            for &tensor in &op.inputs {
+                if let Some(life) = &mut lives[tensor] {
+                    life.1 = life.1.max(step);
+                }
+            }
+        }
+        for (tensor, life) in self.tensors.iter().zip(&mut lives) {
+            if let (Kind::Output, Some(life)) = (tensor.kind, life) {
+                life.1 = end;
+            }
+        }
+        lives
+    }
+
+    /// The planning instance in the graph's order: one buffer for each tensor that needs memory.
+    ///
+    /// # Errors
+    /// If the tensors together are too large to be counted.
+    pub fn instance(&self, lowering: Lowering) -> Result<Instance, InstanceError> {
+        let lives = self.lives(lowering);
+        let buffers = self.tensors.iter().zip(lives).filter_map(|(tensor, life)| {
+            let (first, last) = life.filter(|_| tensor.bytes > 0)?;
+            let size = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
+            Some(Buffer {
+                align: lowering.align.max(1),
+                ..Buffer::new(tensor.name.clone(), size, first as i64, last as i64 + 1)
+            })
+        });
+        Instance::new(buffers.collect())
+    }
+
+    /// The names of the operators' types, each once, in order of appearance.
+    pub fn kinds(&self) -> Vec<&str> {
+        let mut kinds: Vec<&str> = Vec::new();
+        for op in &self.ops {
+            if !kinds.contains(&op.kind.as_str()) {
+                kinds.push(&op.kind);
+            }
+        }
+        kinds
+    }
+}

@@ -1,0 +1,93 @@
+//! The planners that others ship, re-implemented by their rules, to be compared with.
+
+use std::cmp::Reverse;
+
+use super::{Conflicts, Fit, place};
+use crate::model::Instance;
+
+/// A planner of another project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Baseline {
+    /// TensorFlow Lite's arena planner: what lives throughout first, then by falling size, best fit.
+    TfLite,
+    /// TensorFlow Lite Micro's greedy planner: by falling size, first fit.
+    TfLiteMicro,
+    /// TVM's unified static memory planner, greedy by size: by falling size, then by conflicts, first fit.
+    TvmBySize,
+    /// TVM's, greedy by conflicts: by falling number of conflicts, then by size, first fit.
+    TvmByConflicts,
+    /// By falling size, the later of equals first, best fit.
+    SizeBestFit,
+    /// First fit in the order of starts: an allocator at run time.
+    FirstFitByBirth,
+    /// First fit, longest lifetime first.
+    FirstFitByDuration,
+}
+
+impl Baseline {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::TfLite,
+        Self::TfLiteMicro,
+        Self::TvmBySize,
+        Self::TvmByConflicts,
+        Self::SizeBestFit,
+        Self::FirstFitByBirth,
+        Self::FirstFitByDuration,
+    ];
+
+    /// A short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TfLite => "TFLite",
+            Self::TfLiteMicro => "TFLite Micro",
+            Self::TvmBySize => "TVM by size",
+            Self::TvmByConflicts => "TVM by conflicts",
+            Self::SizeBestFit => "size, best fit",
+            Self::FirstFitByBirth => "birth, first fit",
+            Self::FirstFitByDuration => "duration, first fit",
+        }
+    }
+}
+
+/// The offsets that `rule` gives.
+pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> Vec<u64> {
+    let buffers = instance.buffers();
+    let (start, end) = buffers
+        .iter()
+        .fold((i64::MAX, i64::MIN), |(start, end), buffer| (start.min(buffer.start), end.max(buffer.end)));
+    let mut order: Vec<usize> = (0..buffers.len()).collect();
+    let length = |n: usize| i128::from(buffers[n].end) - i128::from(buffers[n].start);
+    let size = |n: usize| Reverse(buffers[n].size);
+    let fit = match rule {
+        Baseline::TfLite => {
+            order.sort_by_key(|&n| (buffers[n].start != start || buffers[n].end != end, size(n)));
+            Fit::Best
+        }
+        Baseline::TfLiteMicro => {
+            order.sort_by_key(|&n| size(n));
+            Fit::First
+        }
+        Baseline::TvmBySize => {
+            order.sort_by_key(|&n| (size(n), Reverse(conflicts.of(n).len())));
+            Fit::First
+        }
+        Baseline::TvmByConflicts => {
+            order.sort_by_key(|&n| (Reverse(conflicts.of(n).len()), size(n)));
+            Fit::First
+        }
+        Baseline::SizeBestFit => {
+            order.sort_by_key(|&n| (size(n), Reverse(n)));
+            Fit::Best
+        }
+        Baseline::FirstFitByBirth => {
+            order.sort_by_key(|&n| buffers[n].start);
+            Fit::First
+        }
+        Baseline::FirstFitByDuration => {
+            order.sort_by_key(|&n| Reverse(length(n)));
+            Fit::First
+        }
+    };
+    place(instance, conflicts, &order, fit)
+}

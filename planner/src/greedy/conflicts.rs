@@ -1,0 +1,103 @@
+//! Which buffers are live at once.
+
+use crate::model::Instance;
+
+/// For each buffer the others that are ever live with it, in one array.
+#[derive(Clone, Debug, Default)]
+pub struct Conflicts {
+    starts: Vec<usize>,
+    list: Vec<u32>,
+}
+
+impl Conflicts {
+    /// Number of pairs, without listing them. O(n log n).
+    pub fn count(instance: &Instance) -> u64 {
+        let mut starts: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.start).collect();
+        let mut ends: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.end).collect();
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let mut ended = 0;
+        let mut pairs = 0;
+        for (started, &start) in starts.iter().enumerate() {
+            while ended < ends.len() && ends[ended] <= start {
+                ended += 1;
+            }
+            pairs += started.saturating_sub(ended) as u64;
+        }
+        pairs
+    }
+
+    /// Lists all pairs. O(n log n + pairs) time, 8 bytes for each pair.
+    pub fn new(instance: &Instance) -> Self {
+        let buffers = instance.buffers();
+        let mut by_start: Vec<u32> =
+            (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
+        by_start.sort_by_key(|&n| buffers[n as usize].start);
+        let sweep = |pair: &mut dyn FnMut(u32, u32)| {
+            let mut live: Vec<u32> = Vec::new();
+            for &n in &by_start {
+                let buffer = &buffers[n as usize];
+                live.retain(|&other| buffers[other as usize].end > buffer.start);
+                if buffer.end == buffer.start {
+                    continue;
+                }
+                for &other in &live {
+                    if buffers[other as usize].tier == buffer.tier {
+                        pair(n, other);
+                    }
+                }
+                live.push(n);
+            }
+        };
+        // Once to count, once to fill.
+        let mut degree = vec![0_usize; buffers.len() + 1];
+        sweep(&mut |a, b| {
+            degree[a as usize] += 1;
+            degree[b as usize] += 1;
+        });
+        let mut sum = 0;
+        for degree in &mut degree {
+            sum += std::mem::replace(degree, sum);
+        }
+        let starts = degree.clone();
+        let mut list = vec![0; sum];
+        sweep(&mut |a, b| {
+            for (n, other) in [(a, b), (b, a)] {
+                list[degree[n as usize]] = other;
+                degree[n as usize] += 1;
+            }
+        });
+        Self { starts, list }
+    }
+
+    /// The buffers that are ever live with `n`.
+    pub fn of(&self, n: usize) -> &[u32] {
+        &self.list[self.starts[n]..self.starts[n + 1]]
+    }
+
+    /// Adds the open intervals of offsets that `n` may not have because `other` lies at `offset`.
+    pub fn forbidden(
+        &self,
+        instance: &Instance,
+        n: usize,
+        other: usize,
+        offset: u64,
+        forbidden: &mut Vec<(i128, i128)>,
+    ) {
+        let (a, b) = (&instance.buffers()[n], &instance.buffers()[other]);
+        let offset = i128::from(offset);
+        if a.gaps.is_empty() && b.gaps.is_empty() {
+            forbidden.push((offset - i128::from(a.size), offset + i128::from(b.size)));
+            return;
+        }
+        let theirs = b.pieces();
+        for p in a.pieces() {
+            for q in &theirs {
+                if p.0 < q.1 && q.0 < p.1 {
+                    let (from, to) = (i128::from(p.2), i128::from(p.3));
+                    forbidden.push((offset + i128::from(q.2) - to, offset + i128::from(q.3) - from));
+                }
+            }
+        }
+    }
+}

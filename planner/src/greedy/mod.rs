@@ -1,0 +1,163 @@
+//! Greedy placement: one buffer after the other, never moved again.
+
+mod baselines;
+mod conflicts;
+pub mod descent;
+
+pub use baselines::{Baseline, baseline};
+pub use conflicts::Conflicts;
+
+use std::cmp::Reverse;
+
+use crate::model::Instance;
+
+/// The order in which buffers are placed; ties go by the input's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Largest first.
+    Size,
+    /// Largest size × lifetime first.
+    Area,
+    /// Longest lifetime first.
+    Length,
+    /// Most conflicts first.
+    Conflicts,
+    /// In the order of their starts, as an allocator would see them.
+    Start,
+    /// In the order of their ends, backwards.
+    End,
+}
+
+impl Order {
+    /// All orders.
+    pub const ALL: [Self; 6] =
+        [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
+}
+
+/// Which of the free places is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The lowest.
+    First,
+    /// The one that leaves least.
+    Best,
+}
+
+/// The buffers in `order`; `noise` in 0..1 shuffles them a little.
+pub fn ordered(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    order: Order,
+    noise: Option<(f64, u64)>,
+) -> Vec<usize> {
+    let mut random = fastrand::Rng::with_seed(noise.map_or(0, |(_, seed)| seed));
+    let key = |n: usize| -> f64 {
+        let buffer = &instance.buffers()[n];
+        let length = (buffer.end - buffer.start) as f64;
+        match order {
+            Order::Size => buffer.size as f64,
+            Order::Area => buffer.size as f64 * length,
+            Order::Length => length,
+            Order::Conflicts => conflicts.of(n).len() as f64,
+            Order::Start => -(buffer.start as f64),
+            Order::End => buffer.end as f64,
+        }
+    };
+    let mut keyed: Vec<(f64, usize)> = (0..instance.len())
+        .map(|n| (key(n) * noise.map_or(1.0, |(noise, _)| 1.0 + noise * (random.f64() - 0.5)), n))
+        .collect();
+    // What is fixed stands in everybody's way, so it goes first.
+    keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    keyed.sort_by_key(|&(_, n)| Reverse(instance.buffers()[n].fixed.is_some()));
+    keyed.into_iter().map(|(_, n)| n).collect()
+}
+
+/// Places the buffers in the given order. O(conflicts · log) time.
+///
+/// Gaps in lifetimes and places that may be shared are made use of; fixed buffers lie where they must, whatever is
+/// there (the validator tells).
+pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
+    complete(instance, conflicts, &vec![None; instance.len()], order, fit)
+}
+
+/// Completes a plan: what has an offset in `partial` keeps it, the others are placed as by [`place`].
+pub fn complete(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    partial: &[Option<u64>],
+    order: &[usize],
+    fit: Fit,
+) -> Vec<u64> {
+    let buffers = instance.buffers();
+    let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
+    let mut placed: Vec<bool> = partial.iter().map(Option::is_some).collect();
+    let mut forbidden: Vec<(i128, i128)> = Vec::new();
+    let mut shares: Vec<u64> = Vec::new();
+    for &n in order {
+        let buffer = &buffers[n];
+        if std::mem::replace(&mut placed[n], true) {
+            continue;
+        }
+        if let Some(fixed) = buffer.fixed {
+            offsets[n] = fixed;
+            continue;
+        }
+        forbidden.clear();
+        shares.clear();
+        for &other in conflicts.of(n) {
+            let other = other as usize;
+            if !placed[other] {
+                continue;
+            }
+            if instance.may_share(n, other) {
+                shares.push(offsets[other]);
+            }
+            conflicts.forbidden(instance, n, other, offsets[other], &mut forbidden);
+        }
+        offsets[n] = lowest(buffer.size, buffer.align, buffer.hint, fit, &mut forbidden);
+        // A shared place costs nothing if nobody else is in the way.
+        shares.retain(|&offset| offset % buffer.align == 0 && offset <= offsets[n]);
+        for &offset in &shares {
+            let free = conflicts.of(n).iter().filter(|&&other| placed[other as usize]).all(|&other| {
+                let other = other as usize;
+                let mut intervals = Vec::new();
+                conflicts.forbidden(instance, n, other, offsets[other], &mut intervals);
+                (instance.may_share(n, other) && offsets[other] == offset)
+                    || intervals.iter().all(|&(lo, hi)| i128::from(offset) <= lo || i128::from(offset) >= hi)
+            });
+            if free {
+                offsets[n] = offset;
+                break;
+            }
+        }
+    }
+    offsets
+}
+
+/// The lowest (or tightest) aligned offset outside of the open intervals `forbidden`.
+fn lowest(size: u64, align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i128, i128)]) -> u64 {
+    forbidden.sort_unstable();
+    if let Some(hint) = hint.filter(|hint| hint % align == 0) {
+        let at = i128::from(hint);
+        if forbidden.iter().all(|&(lo, hi)| at <= lo || at >= hi) {
+            return hint;
+        }
+    }
+    let _ = size;
+    let up = |offset: i128| (offset as u128).next_multiple_of(u128::from(align)) as i128;
+    let mut offset = 0_i128;
+    let mut best: Option<(i128, i128)> = None;
+    for &(lo, hi) in forbidden.iter() {
+        // `offset..=lo` is free.
+        if offset <= lo && fit == Fit::First {
+            return offset as u64;
+        }
+        if offset <= lo && best.is_none_or(|(room, _)| lo - offset < room) {
+            best = Some((lo - offset, offset));
+        }
+        if hi > offset {
+            offset = up(hi);
+        }
+    }
+    best.map_or(offset, |(_, offset)| offset) as u64
+}

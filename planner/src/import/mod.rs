@@ -1,0 +1,4 @@
+//! Importers of models.
+
+pub mod onnx;
+pub mod tflite;

@@ -1,0 +1,114 @@
+//! The part of TensorFlow Lite's schema that is read. Field numbers are those of `schema.fbs`.
+
+use flatbuffers::{
+    Follow, ForwardsUOffset, InvalidFlatbuffer, Table, VOffsetT, Vector, Verifiable, Verifier,
+};
+
+/// The place of field `id` in a table's list of fields.
+pub const fn slot(id: VOffsetT) -> VOffsetT {
+    4 + 2 * id
+}
+
+/// A table type, its fields with their types, and how they are verified.
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $id:literal => $type:ty),* $(,)? } numbers { $($number:ident: $nid:literal => $ntype:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $name<'a>(Table<'a>);
+
+        impl<'a> Follow<'a> for $name<'a> {
+            type Inner = Self;
+            unsafe fn follow(buf: &'a [u8], loc: usize) -> Self {
+                // SAFETY: the caller gives the place of a table.
+                Self(unsafe { Table::new(buf, loc) })
+            }
+        }
+
+        impl<'a> Verifiable for $name<'a> {
+            fn run_verifier(v: &mut Verifier, pos: usize) -> Result<(), InvalidFlatbuffer> {
+                v.visit_table(pos)?
+                    $(.visit_field::<ForwardsUOffset<$type>>(stringify!($field), slot($id), false)?)*
+                    $(.visit_field::<$ntype>(stringify!($number), slot($nid), false)?)*
+                    .finish();
+                Ok(())
+            }
+        }
+
+        #[allow(dead_code)]
+        impl<'a> $name<'a> {
+            $(pub fn $field(self) -> Option<<ForwardsUOffset<$type> as Follow<'a>>::Inner> {
+                // SAFETY: `run_verifier` visited this field with this type.
+                unsafe { self.0.get::<ForwardsUOffset<$type>>(slot($id), None) }
+            })*
+            $(pub fn $number(self) -> $ntype {
+                // SAFETY: `run_verifier` visited this field with this type.
+                unsafe { self.0.get::<$ntype>(slot($nid), None) }.unwrap_or_default()
+            })*
+
+            /// The place of the table in the file.
+            pub fn place(self) -> usize {
+                self.0.loc()
+            }
+
+            /// The place of field `id` in the file, if it is there.
+            pub fn field(self, id: VOffsetT) -> Option<usize> {
+                match self.0.vtable().get(slot(id)) {
+                    0 => None,
+                    offset => Some(self.0.loc() + offset as usize),
+                }
+            }
+
+            /// Number of fields that the table's list has room for.
+            pub fn fields(self) -> u16 {
+                self.0.vtable().num_fields() as u16
+            }
+        }
+    };
+}
+
+type List<'a, T> = Vector<'a, ForwardsUOffset<T>>;
+
+table! {
+    /// The whole model.
+    Model {
+        operator_codes: 1 => List<'a, OperatorCode<'a>>,
+        subgraphs: 2 => List<'a, SubGraph<'a>>,
+        buffers: 4 => List<'a, Buffer<'a>>,
+        metadata: 6 => List<'a, Metadata<'a>>,
+    } numbers { version: 0 => u32 }
+}
+
+table! {
+    /// A kind of operator that the model uses.
+    OperatorCode { custom_code: 1 => &'a str } numbers { deprecated_builtin_code: 0 => i8, builtin_code: 3 => i32 }
+}
+
+table! {
+    /// A graph.
+    SubGraph {
+        tensors: 0 => List<'a, Tensor<'a>>,
+        inputs: 1 => Vector<'a, i32>,
+        outputs: 2 => Vector<'a, i32>,
+        operators: 3 => List<'a, Operator<'a>>,
+    } numbers {}
+}
+
+table! {
+    /// A tensor.
+    Tensor { shape: 0 => Vector<'a, i32>, name: 3 => &'a str } numbers { kind: 1 => i8, buffer: 2 => u32, is_variable: 5 => bool }
+}
+
+table! {
+    /// An operator.
+    Operator { inputs: 1 => Vector<'a, i32>, outputs: 2 => Vector<'a, i32> } numbers { opcode_index: 0 => u32 }
+}
+
+table! {
+    /// Constant data.
+    Buffer { data: 0 => Vector<'a, u8> } numbers { offset: 1 => u64, size: 2 => u64 }
+}
+
+table! {
+    /// A named buffer.
+    Metadata { name: 0 => &'a str } numbers { buffer: 1 => u32 }
+}

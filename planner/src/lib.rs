@@ -1,0 +1,31 @@
+//! The host planner: buffers with sizes and lifetimes in, offsets in the smallest arena out, with a proof or a gap.
+//!
+//! The way of an instance is one direction: [`read`] or [`import`] → [`model`] (after [`transform`], for graphs) →
+//! [`bounds`] → [`greedy`] → [`exact`] → [`validate`] → [`mod@write`] and [`explain`]; [`solve`] drives it.
+//!
+//! ```
+//! use allotment_planner::model::{Buffer, Instance};
+//! use allotment_planner::solve::{Options, Status, solve};
+//!
+//! let buffers = vec![Buffer::new("a", 8, 0, 3), Buffer::new("b", 4, 2, 5), Buffer::new("c", 8, 3, 6)];
+//! let plan = solve(&Instance::new(buffers)?, &Options::default(), None);
+//! assert_eq!((plan.peak, plan.status), (12, Status::Optimal));
+//! # Ok::<(), allotment_planner::model::InstanceError>(())
+//! ```
+//!
+//! Time steps are half-open ranges of 64-bit integers, offsets and sizes are bytes.
+
+pub mod bounds;
+pub mod exact;
+pub mod explain;
+pub mod generate;
+pub mod graph;
+pub mod greedy;
+pub mod import;
+pub mod model;
+pub mod read;
+pub mod sections;
+pub mod solve;
+pub mod transform;
+pub mod validate;
+pub mod write;

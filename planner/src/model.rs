@@ -1,0 +1,211 @@
+//! Instances and plans: what is to be placed, and where it was placed.
+
+use std::collections::HashMap;
+
+/// A part of a buffer's lifetime in which it needs less than all of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// First time step of the gap.
+    pub start: i64,
+    /// The time step after its last.
+    pub end: i64,
+    /// The bytes `from..to` of the buffer that stay in use meanwhile; `None`: none of them.
+    pub window: Option<(u64, u64)>,
+}
+
+/// One buffer to be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Name in the input, unique in its instance.
+    pub id: String,
+    /// Bytes.
+    pub size: u64,
+    /// The offset is a multiple of this many bytes; at least 1.
+    pub align: u64,
+    /// First time step at which the buffer is live.
+    pub start: i64,
+    /// The time step after the last one at which it is live.
+    pub end: i64,
+    /// Disjoint, ascending parts of the lifetime in which it needs less.
+    pub gaps: Vec<Gap>,
+    /// The offset that it must have.
+    pub fixed: Option<u64>,
+    /// An offset that it should have if that costs nothing.
+    pub hint: Option<u64>,
+    /// Another buffer (an index) with which it may share its place: both at one offset, or apart as usual.
+    pub alias: Option<usize>,
+    /// The memory it belongs to; buffers of different tiers never meet.
+    pub tier: u32,
+}
+
+impl Buffer {
+    /// A buffer without any of the optional wishes.
+    pub fn new(id: impl Into<String>, size: u64, start: i64, end: i64) -> Self {
+        let (gaps, fixed, hint, alias, tier) = (Vec::new(), None, None, None, 0);
+        Self { id: id.into(), size, align: 1, start, end, gaps, fixed, hint, alias, tier }
+    }
+
+    /// True if it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
+    pub fn is_plain(&self) -> bool {
+        self.gaps.is_empty() && self.fixed.is_none() && self.alias.is_none()
+    }
+
+    /// The pieces of time × bytes that it occupies: `(start, end, from, to)`, ascending in time.
+    pub fn pieces(&self) -> Vec<(i64, i64, u64, u64)> {
+        let mut pieces = Vec::with_capacity(2 * self.gaps.len() + 1);
+        let mut now = self.start;
+        for gap in &self.gaps {
+            pieces.push((now, gap.start, 0, self.size));
+            if let Some((from, to)) = gap.window {
+                pieces.push((gap.start, gap.end, from, to));
+            }
+            now = gap.end;
+        }
+        pieces.push((now, self.end, 0, self.size));
+        pieces.retain(|&(start, end, from, to)| start < end && from < to);
+        pieces
+    }
+}
+
+/// Why a list of buffers is no instance.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InstanceError {
+    /// Two buffers have one name.
+    #[error("buffer `{0}` is listed twice: names must be unique")]
+    Duplicate(String),
+    /// A lifetime that ends before it starts.
+    #[error("buffer `{id}` ends at {end}, before it starts at {start}")]
+    Lifetime {
+        /// Its name.
+        id: String,
+        /// Its start.
+        start: i64,
+        /// Its end.
+        end: i64,
+    },
+    /// An alignment of 0.
+    #[error("buffer `{0}` has an alignment of 0: write 1 for none")]
+    Alignment(String),
+    /// A gap outside of the lifetime, or two that overlap, or a window outside of the buffer.
+    #[error(
+        "buffer `{id}`: the gap {start}..{end} must lie in its lifetime, after the gap before it, its window in its size"
+    )]
+    Gap {
+        /// The buffer's name.
+        id: String,
+        /// The gap's start.
+        start: i64,
+        /// The gap's end.
+        end: i64,
+    },
+    /// A fixed offset that is not aligned.
+    #[error("buffer `{id}` is fixed at {offset}, which is no multiple of its alignment {align}")]
+    Misaligned {
+        /// The buffer's name.
+        id: String,
+        /// Where it is fixed.
+        offset: u64,
+        /// Its alignment.
+        align: u64,
+    },
+    /// A buffer that may share with itself or with one that is not there.
+    #[error("buffer `{0}` shares with a buffer that does not exist, or with itself")]
+    Alias(String),
+    /// All buffers in a row, aligned, do not fit 63 bits.
+    #[error("the buffers together exceed 2^63 bytes")]
+    TooLarge,
+}
+
+/// The buffers to be placed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    buffers: Vec<Buffer>,
+}
+
+impl Instance {
+    /// Checks `buffers` and makes an instance of them. O(n log n).
+    ///
+    /// # Errors
+    /// See [`InstanceError`].
+    pub fn new(buffers: Vec<Buffer>) -> Result<Self, InstanceError> {
+        let mut names = HashMap::with_capacity(buffers.len());
+        let mut total = 0_u64;
+        for (n, buffer) in buffers.iter().enumerate() {
+            let id = || buffer.id.clone();
+            if names.insert(buffer.id.as_str(), n).is_some() {
+                return Err(InstanceError::Duplicate(id()));
+            }
+            let (start, end) = (buffer.start, buffer.end);
+            if end < start {
+                return Err(InstanceError::Lifetime { id: id(), start, end });
+            }
+            if buffer.align == 0 {
+                return Err(InstanceError::Alignment(id()));
+            }
+            let mut now = start;
+            for gap in &buffer.gaps {
+                let window_fits = gap.window.is_none_or(|(from, to)| from <= to && to <= buffer.size);
+                if gap.start < now || gap.end < gap.start || gap.end > end || !window_fits {
+                    return Err(InstanceError::Gap { id: id(), start: gap.start, end: gap.end });
+                }
+                now = gap.end;
+            }
+            if let Some(offset) = buffer.fixed.filter(|offset| offset % buffer.align != 0) {
+                return Err(InstanceError::Misaligned { id: id(), offset, align: buffer.align });
+            }
+            if buffer.alias.is_some_and(|other| other == n || other >= buffers.len()) {
+                return Err(InstanceError::Alias(id()));
+            }
+            let most = buffer
+                .size
+                .checked_add(buffer.align)
+                .and_then(|most| most.checked_add(buffer.fixed.unwrap_or(0)));
+            total = most
+                .and_then(|most| total.checked_add(most))
+                .filter(|&total| total <= i64::MAX as u64)
+                .ok_or(InstanceError::TooLarge)?;
+        }
+        Ok(Self { buffers })
+    }
+
+    /// The buffers in the order of the input.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// Number of buffers.
+    pub fn len(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// True if there are no buffers.
+    pub fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
+    /// True if every buffer is a plain rectangle of one tier.
+    pub fn is_plain(&self) -> bool {
+        self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
+    }
+
+    /// The buffers `members` alone. What may share with one that is left out shares no more.
+    pub fn part(&self, members: &[usize]) -> Self {
+        let place: HashMap<usize, usize> = members.iter().enumerate().map(|(new, &old)| (old, new)).collect();
+        let take = |&n: &usize| {
+            let buffer = self.buffers[n].clone();
+            Buffer { alias: buffer.alias.and_then(|other| place.get(&other).copied()), ..buffer }
+        };
+        Self { buffers: members.iter().map(take).collect() }
+    }
+
+    /// True if `a` and `b` may be placed without regard to each other's offsets, seen from their list of wishes
+    /// alone (not from their lifetimes).
+    pub fn may_share(&self, a: usize, b: usize) -> bool {
+        self.buffers[a].alias == Some(b) || self.buffers[b].alias == Some(a)
+    }
+
+    /// The offsets' peak: the highest end of any buffer, in bytes.
+    pub fn peak(&self, offsets: &[u64]) -> u64 {
+        self.buffers.iter().zip(offsets).map(|(buffer, &offset)| offset + buffer.size).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,109 @@
+//! Reading instances: CSV, idealloc's binary form, and allocation traces; any of them compressed.
+
+mod csv;
+mod plc;
+mod trace;
+
+pub use self::csv::read_csv;
+pub use plc::read_plc;
+pub use trace::read_trace;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::model::{Instance, InstanceError};
+
+/// Why an input was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file could not be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The compressed data are damaged, or larger than is sensible.
+    #[error("the compressed input is damaged or too large: {0}")]
+    Compressed(String),
+    /// The text is no UTF-8.
+    #[error("the input is no text: byte {0} is not UTF-8")]
+    Text(usize),
+    /// A column is missing.
+    #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
+    Column(&'static str),
+    /// A column that is there twice.
+    #[error("the header has the column `{0}` twice")]
+    Twice(String),
+    /// A line that is not understood.
+    #[error("line {line}: {what}")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A record of a binary file that is not understood.
+    #[error("record {record}: {what}")]
+    Record {
+        /// Its number, from 0.
+        record: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The buffers contradict each other.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// A form that is not known.
+    #[error(
+        "{0}: not known; CSV (.csv), idealloc (.plc), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
+    )]
+    Form(PathBuf),
+}
+
+/// Decompressed inputs above this are refused: 4 GiB.
+const MOST: u64 = 4 << 30;
+
+/// Reads a file, decompressed by its ending; also says the ending beneath.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
+    let bytes = std::fs::read(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let damaged = |error: &dyn std::fmt::Display| ReadError::Compressed(error.to_string());
+    let outer = ending(path);
+    let mut plain = Vec::new();
+    match outer.as_str() {
+        "zst" => {
+            let decoder =
+                ruzstd::decoding::StreamingDecoder::new(&bytes[..]).map_err(|error| damaged(&error))?;
+            decoder.take(MOST + 1).read_to_end(&mut plain).map_err(|error| damaged(&error))?;
+        }
+        "gz" => {
+            let decoder = flate2::read::MultiGzDecoder::new(&bytes[..]);
+            decoder.take(MOST + 1).read_to_end(&mut plain).map_err(|error| damaged(&error))?;
+        }
+        _ => return Ok((bytes, outer)),
+    }
+    if plain.len() as u64 > MOST {
+        return Err(damaged(&"more than 4 GiB"));
+    }
+    let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
+    Ok((plain, inner))
+}
+
+/// Reads an instance of any form that is no model, by its ending.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_instance(path: &Path) -> Result<Instance, ReadError> {
+    let (bytes, form) = read_bytes(path)?;
+    match form.as_str() {
+        "csv" => read_csv(&bytes),
+        "plc" => read_plc(&bytes),
+        "trace" | "txt" => read_trace(&bytes),
+        _ => Err(ReadError::Form(path.into())),
+    }
+}

@@ -1,0 +1,334 @@
+//! The driver: bounds, heuristics, exact search; the best plan so far at any time.
+
+mod plain;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::bounds::{self, Bound};
+use crate::exact::{Limits, general};
+use crate::greedy::{self, Conflicts, Fit};
+use crate::model::Instance;
+
+/// What a run is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes that the plan must fit; `None`: as few as possible.
+    pub capacity: Option<u64>,
+    /// When to stop without an answer.
+    pub time_limit: Duration,
+    /// Number of threads; at least 1.
+    pub threads: usize,
+    /// Seed of all that is left to chance.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { capacity: None, time_limit: Duration::from_secs(60), threads: 2, seed: 0 }
+    }
+}
+
+/// What is known of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// No plan is smaller: proved.
+    Optimal,
+    /// The plan fits the capacity that was asked for.
+    Fits,
+    /// The best plan found; the lower bound says how far from the optimum it can be.
+    Gap,
+    /// No plan fits the capacity: proved. The plan is the best found.
+    Infeasible,
+    /// No plan was found that fits, and none was proved impossible. The plan is the best found.
+    Inconclusive,
+}
+
+/// A plan, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// One offset for each buffer, in bytes.
+    pub offsets: Vec<u64>,
+    /// The highest end of a buffer, in bytes.
+    pub peak: u64,
+    /// No plan has a lower peak: bytes.
+    pub lower_bound: u64,
+    /// The bound that needs no search, with its moment and buffers.
+    pub bound: Bound,
+    /// What this means.
+    pub status: Status,
+    /// The seed that makes the same run again, up to the timing of threads.
+    pub seed: u64,
+    /// Nodes of the exact search.
+    pub nodes: u64,
+    /// Time used.
+    pub elapsed: Duration,
+    /// When which peak was reached.
+    pub history: Vec<(Duration, u64)>,
+}
+
+impl Solution {
+    /// How far above the lower bound the plan is, in percent.
+    pub fn gap(&self) -> f64 {
+        if self.lower_bound == 0 {
+            return 0.0;
+        }
+        (self.peak as f64 / self.lower_bound as f64 - 1.0) * 100.0
+    }
+}
+
+impl std::fmt::Display for Solution {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.status {
+            Status::Optimal => write!(f, "optimal (proved)"),
+            Status::Fits => write!(f, "fits"),
+            Status::Gap => write!(f, "gap ≤ {:.2} %", self.gap()),
+            Status::Infeasible => write!(f, "infeasible (proved)"),
+            Status::Inconclusive => write!(f, "no fit found, none disproved"),
+        }
+    }
+}
+
+/// What a watcher is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Time since the start.
+    pub elapsed: Duration,
+    /// Best peak so far, in bytes.
+    pub peak: u64,
+    /// Best lower bound so far, in bytes.
+    pub lower_bound: u64,
+}
+
+/// The best offsets so far, and when which peak was reached.
+type Best = (Vec<u64>, Vec<(Duration, u64)>);
+
+/// What the threads share.
+struct Shared<'a> {
+    instance: &'a Instance,
+    started: Instant,
+    deadline: Instant,
+    capacity: u64,
+    stop: AtomicBool,
+    peak: AtomicU64,
+    bound: AtomicU64,
+    nodes: AtomicU64,
+    best: Mutex<Best>,
+    conflicts: OnceLock<Conflicts>,
+    watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
+}
+
+impl Shared<'_> {
+    fn best(&self) -> MutexGuard<'_, Best> {
+        self.best.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All conflicts, listed when first asked for.
+    fn conflicts(&self) -> &Conflicts {
+        self.conflicts.get_or_init(|| Conflicts::new(self.instance))
+    }
+
+    /// True if nothing is left to be found out.
+    fn done(&self) -> bool {
+        let (peak, bound) = (self.peak.load(Ordering::Relaxed), self.bound.load(Ordering::Relaxed));
+        peak <= bound || (self.capacity < u64::MAX && (peak <= self.capacity || bound > self.capacity))
+    }
+
+    fn check(&self) {
+        if self.done() || Instant::now() >= self.deadline {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(watcher) = self.watcher {
+            let (peak, lower_bound) = (self.peak.load(Ordering::Relaxed), self.bound.load(Ordering::Relaxed));
+            watcher(Progress { elapsed: self.started.elapsed(), peak, lower_bound });
+        }
+    }
+
+    fn offer(&self, offsets: Vec<u64>) {
+        let peak = self.instance.peak(&offsets);
+        let mut best = self.best();
+        if peak < self.peak.load(Ordering::Relaxed) {
+            best.0 = offsets;
+            best.1.push((self.started.elapsed(), peak));
+            self.peak.store(peak, Ordering::Relaxed);
+            drop(best);
+            self.tell();
+        }
+        self.check();
+    }
+
+    fn raise_bound(&self, bound: u64) {
+        if self.bound.fetch_max(bound, Ordering::Relaxed) < bound {
+            self.tell();
+        }
+        self.check();
+    }
+
+    fn limits(&self, nodes: u64) -> Limits<'_> {
+        Limits { nodes, deadline: Some(self.deadline), stop: &self.stop }
+    }
+}
+
+/// Plans an instance of one tier; see [`solve_tiers`] for several.
+///
+/// The plan is always complete and valid, whatever the status. Time is bounded by the limit, save for the first
+/// greedy plan: O(n log n), or O(conflicts) where buffers are not plain.
+pub fn solve(
+    instance: &Instance,
+    options: &Options,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Solution {
+    let started = Instant::now();
+    let bound = bounds::lower_bound(instance);
+    let shared = Shared {
+        instance,
+        started,
+        deadline: started + options.time_limit.min(Duration::from_secs(100 * 365 * 86_400)),
+        capacity: options.capacity.unwrap_or(u64::MAX),
+        stop: AtomicBool::new(false),
+        peak: AtomicU64::new(u64::MAX),
+        bound: AtomicU64::new(bound.bytes),
+        nodes: AtomicU64::new(0),
+        best: Mutex::new((Vec::new(), Vec::new())),
+        conflicts: OnceLock::new(),
+        watcher,
+    };
+    let threads = options.threads.max(1);
+    if instance.is_empty() {
+        shared.offer(Vec::new());
+    } else if instance.is_plain() {
+        plain::plain(&shared, threads, options.seed);
+    } else {
+        constrained(&shared, options.seed);
+    }
+    let (offsets, history) = std::mem::take(&mut *shared.best());
+    let (peak, lower_bound) = (instance.peak(&offsets), shared.bound.load(Ordering::Relaxed));
+    let status = match options.capacity {
+        _ if peak <= lower_bound && options.capacity.is_none() => Status::Optimal,
+        None => Status::Gap,
+        Some(capacity) if peak <= capacity => Status::Fits,
+        Some(capacity) if lower_bound > capacity => Status::Infeasible,
+        Some(_) => Status::Inconclusive,
+    };
+    let nodes = shared.nodes.load(Ordering::Relaxed);
+    // A capacity that is proved too small raises the bound to just above it, which is no statement about the peak.
+    Solution {
+        offsets,
+        peak,
+        lower_bound,
+        bound,
+        status,
+        seed: options.seed,
+        nodes,
+        elapsed: started.elapsed(),
+        history,
+    }
+}
+
+/// The plan of one tier.
+#[derive(Clone, Debug)]
+pub struct TierPlan {
+    /// The tier.
+    pub tier: u32,
+    /// Its buffers (indices of the whole instance), in the order of `instance`.
+    pub members: Vec<usize>,
+    /// Its buffers alone.
+    pub instance: Instance,
+    /// Their plan.
+    pub solution: Solution,
+}
+
+/// Plans every tier by itself, within its own capacity if one is given; the time limit is shared out evenly.
+pub fn solve_tiers(
+    instance: &Instance,
+    options: &Options,
+    capacities: &BTreeMap<u32, u64>,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Vec<TierPlan> {
+    let mut tiers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (n, buffer) in instance.buffers().iter().enumerate() {
+        tiers.entry(buffer.tier).or_default().push(n);
+    }
+    if tiers.is_empty() {
+        tiers.insert(0, Vec::new());
+    }
+    let time_limit = options.time_limit / tiers.len() as u32;
+    let plan = |(tier, members): (u32, Vec<usize>)| {
+        let part = instance.part(&members);
+        let options = Options { capacity: capacities.get(&tier).copied(), time_limit, ..options.clone() };
+        let solution = solve(&part, &options, watcher);
+        TierPlan { tier, members, instance: part, solution }
+    };
+    tiers.into_iter().map(plan).collect()
+}
+
+/// One solution for the whole instance: the offsets of all tiers (each from 0), the largest peak and bound, the worst status.
+pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
+    let rank = |tier: &&TierPlan| match tier.solution.status {
+        Status::Optimal => 0,
+        Status::Fits => 1,
+        Status::Gap => 2,
+        Status::Inconclusive => 3,
+        Status::Infeasible => 4,
+    };
+    let worst = tiers.iter().max_by_key(rank).map(|tier| tier.solution.clone());
+    let mut whole = worst.unwrap_or_else(|| solve(&Instance::default(), &Options::default(), None));
+    whole.offsets = vec![0; instance.len()];
+    for tier in tiers {
+        for (&n, &offset) in tier.members.iter().zip(&tier.solution.offsets) {
+            whole.offsets[n] = offset;
+        }
+        whole.peak = whole.peak.max(tier.solution.peak);
+        whole.lower_bound = whole.lower_bound.max(tier.solution.lower_bound);
+    }
+    whole
+}
+
+/// Greedy orders, then exact search for what has gaps, fixed offsets or places to share.
+fn constrained(shared: &Shared, seed: u64) {
+    let instance = shared.instance;
+    let conflicts = shared.conflicts();
+    for round in 0_u64.. {
+        for order in greedy::Order::ALL {
+            for fit in [Fit::First, Fit::Best] {
+                let noise = (round > 0).then(|| (0.1 * (1 + round % 10) as f64, seed ^ round << 8));
+                let order = greedy::ordered(instance, conflicts, order, noise);
+                let offsets = greedy::place(instance, conflicts, &order, fit);
+                // Fixed buffers may stand in each other's way.
+                if crate::validate::validate(instance, &offsets, None).is_ok() {
+                    shared.offer(offsets);
+                } else if shared.best().0.is_empty() {
+                    let mut best = shared.best();
+                    best.0 = offsets;
+                }
+                if shared.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+        if round == 3 {
+            let goal =
+                |shared: &Shared| shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
+            loop {
+                let goal = goal(shared);
+                match general::search(instance, conflicts, goal, &shared.limits(3_000_000)) {
+                    general::Answer::Found(offsets) => shared.offer(offsets),
+                    general::Answer::None => shared.raise_bound(goal + 1),
+                    general::Answer::Unknown => break,
+                }
+                if shared.stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+        if round >= 200 {
+            return;
+        }
+    }
+}

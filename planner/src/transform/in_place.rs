@@ -1,0 +1,81 @@
+//! Views, and outputs that take their inputs' place.
+
+use crate::graph::{Graph, Kind, Lowering, Sharing};
+use crate::model::{Buffer, Instance, InstanceError};
+
+/// A graph lowered with shared buffers.
+#[derive(Clone, Debug)]
+pub struct InPlace {
+    /// One buffer for each group of tensors, named by the first.
+    pub instance: Instance,
+    /// For each tensor the buffer it lies in, if any.
+    pub buffer_of: Vec<Option<usize>>,
+    /// Number of tensors that are views of others.
+    pub views: usize,
+    /// Number of tensors that overwrite another.
+    pub overwrites: usize,
+}
+
+/// Lowers a graph so that views lie in what they show, and operators that go element by element overwrite an input
+/// of the same size that nobody reads afterwards (in a larger one they would keep more alive than they need).
+/// O(tensors + edges).
+///
+/// # Errors
+/// As [`Graph::instance`].
+pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceError> {
+    let lives = graph.lives(lowering);
+    let tensors = &graph.tensors;
+    let mut root: Vec<usize> = (0..tensors.len()).collect();
+    // Per group: the last step that reads it, and whether the caller gets to see it.
+    let mut last: Vec<usize> = lives.iter().map(|life| life.map_or(0, |life| life.1)).collect();
+    let mut fixed: Vec<bool> = tensors.iter().map(|tensor| tensor.kind != Kind::Intermediate).collect();
+    let (mut views, mut overwrites) = (0, 0);
+    for (step, op) in graph.ops.iter().enumerate() {
+        let Some(&output) = op.outputs.first().filter(|&&output| lives[output].is_some()) else {
+            continue;
+        };
+        let planned = |&&input: &&usize| lives[input].is_some();
+        let target = match op.sharing {
+            Sharing::None => None,
+            Sharing::View => op.inputs.first().filter(planned).map(|&input| root[input]).filter(|&group| {
+                // The caller's memory is not shown to itself under another name.
+                tensors[group].kind == Kind::Intermediate && tensors[output].bytes <= tensors[group].bytes
+            }),
+            Sharing::InPlace => {
+                let free = |&group: &usize| {
+                    !fixed[group] && last[group] == step && tensors[output].bytes == tensors[group].bytes
+                };
+                op.inputs.iter().filter(planned).map(|&input| root[input]).find(free)
+            }
+        };
+        if let Some(group) = target {
+            match op.sharing {
+                Sharing::View => views += 1,
+                _ => overwrites += 1,
+            }
+            root[output] = group;
+            last[group] = last[group].max(last[output]);
+            fixed[group] |= fixed[output];
+        }
+    }
+    let mut buffers = Vec::new();
+    let mut buffer_of: Vec<Option<usize>> = vec![None; tensors.len()];
+    let mut of_root = vec![None; tensors.len()];
+    for (n, tensor) in tensors.iter().enumerate() {
+        let (Some((first, end)), true) = (lives[n], tensor.bytes > 0) else {
+            continue;
+        };
+        let group = root[n];
+        let number = *of_root[group].get_or_insert_with(|| {
+            let align = lowering.align.max(1);
+            let size = tensors[group].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+            let start = lives[group].map_or(first, |life| life.0) as i64;
+            buffers
+                .push(Buffer { align, ..Buffer::new(tensors[group].name.clone(), size, start, start + 1) });
+            buffers.len() - 1
+        });
+        buffers[number].end = buffers[number].end.max(end as i64 + 1);
+        buffer_of[n] = Some(number);
+    }
+    Ok(InPlace { instance: Instance::new(buffers)?, buffer_of, views, overwrites })
+}

@@ -1,0 +1,15 @@
+//! Transformations that save memory. Each works on a graph or an instance and leaves the original as it is.
+
+mod fuse;
+mod in_place;
+mod remat;
+mod reorder;
+mod spill;
+mod stream;
+
+pub use fuse::{Fused, fuse};
+pub use in_place::{InPlace, in_place};
+pub use remat::{Rematerialised, rematerialise};
+pub use reorder::{Reordered, peak_load, reorder};
+pub use spill::{SpillError, Spilled, Trip, spill};
+pub use stream::{Streamed, stream};

@@ -1,0 +1,81 @@
+//! Rematerialisation: computing a tensor again instead of keeping it.
+
+use super::peak_load;
+use crate::graph::{Graph, Kind, Lowering};
+
+/// A graph with operators that run again.
+#[derive(Clone, Debug)]
+pub struct Rematerialised {
+    /// The graph.
+    pub graph: Graph,
+    /// The operators that run again, by name.
+    pub again: Vec<String>,
+    /// The work added, in the graph's units of cost.
+    pub cost: u64,
+    /// The largest load before, in bytes.
+    pub before: u64,
+    /// The largest load after, in bytes.
+    pub after: u64,
+}
+
+/// Lets operators run again just before later readers of their results, as long as that lowers the largest load
+/// and adds at most `budget` to the cost. Greedy: the largest relief first, the cheaper of equals.
+pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Rematerialised {
+    let before = peak_load(graph, lowering);
+    let mut made = Rematerialised { graph: graph.clone(), again: Vec::new(), cost: 0, before, after: before };
+    // Every round adds one operator; more than the graph has are never useful.
+    for _ in 0..graph.ops.len() {
+        let mut best: Option<(u64, u64, Graph, String)> = None;
+        for n in 0..made.graph.ops.len() {
+            let op = &made.graph.ops[n];
+            if op.outputs.len() != 1 || made.cost.saturating_add(op.cost) > budget {
+                continue;
+            }
+            let tensor = op.outputs[0];
+            let readers: Vec<usize> = (n + 1..made.graph.ops.len())
+                .filter(|&reader| made.graph.ops[reader].inputs.contains(&tensor))
+                .collect();
+            // From each later reader on, the readers take the copy.
+            for &from in readers.iter().filter(|&&reader| reader > n + 1) {
+                let changed = again(&made.graph, n, from);
+                let load = peak_load(&changed, lowering);
+                let better = best.as_ref().is_none_or(|&(known, cost, ..)| (load, op.cost) < (known, cost));
+                if load < made.after && better {
+                    best = Some((load, op.cost, changed, op.name.clone()));
+                }
+            }
+        }
+        let Some((load, cost, changed, name)) = best else {
+            break;
+        };
+        made.graph = changed;
+        made.after = load;
+        made.cost += cost;
+        made.again.push(name);
+    }
+    made
+}
+
+/// The graph with operator `n` run again right before operator `from`, whose readers from there on take the copy.
+fn again(graph: &Graph, n: usize, from: usize) -> Graph {
+    let mut changed = graph.clone();
+    let mut op = graph.ops[n].clone();
+    let old = op.outputs[0];
+    let mut copy = graph.tensors[old].clone();
+    copy.name = format!("{}'{}", copy.name, graph.tensors.len());
+    // The caller's own tensor stays; the copy is never his.
+    copy.kind = Kind::Intermediate;
+    let new = changed.tensors.len();
+    changed.tensors.push(copy);
+    op.outputs = vec![new];
+    op.name = format!("{} again", op.name);
+    for reader in &mut changed.ops[from..] {
+        for input in &mut reader.inputs {
+            if *input == old {
+                *input = new;
+            }
+        }
+    }
+    changed.ops.insert(from, op);
+    changed
+}

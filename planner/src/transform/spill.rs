@@ -1,0 +1,208 @@
+//! Spilling: tensors leave for a slower memory while nobody reads them.
+
+use crate::graph::{Graph, Kind, Lowering};
+use crate::model::{Buffer, Instance, InstanceError};
+
+/// One trip of a tensor to the slower memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trip {
+    /// The tensor's number.
+    pub tensor: usize,
+    /// It leaves after this step.
+    pub leaves: usize,
+    /// It is back at this step.
+    pub returns: usize,
+    /// Bytes moved: out and back (constants only come back).
+    pub traffic: u64,
+}
+
+/// A graph lowered with trips.
+#[derive(Clone, Debug)]
+pub struct Spilled {
+    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`.
+    pub instance: Instance,
+    /// The trips, by step.
+    pub trips: Vec<Trip>,
+    /// Bytes moved in all.
+    pub traffic: u64,
+    /// True if no choice of trips moves fewer bytes: proved.
+    pub optimal: bool,
+}
+
+/// Why no choice of trips is enough.
+#[derive(Debug, thiserror::Error)]
+pub enum SpillError {
+    /// What an operator reads and writes is more than the capacity.
+    #[error("step {step} needs {needed} B at once, {over} B above the capacity, even with all else spilled")]
+    Step {
+        /// The step.
+        step: usize,
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes too many.
+        over: u64,
+    },
+    /// The tensors together are too large to be counted.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+}
+
+/// Up to this many possible trips the choice is exact.
+const EXACT: usize = 22;
+
+/// Chooses trips so that the load never exceeds `capacity`, moving as few bytes as possible: exactly for few possible
+/// trips, greedily (most relief for each byte moved, then whatever is not needed taken back) for many.
+///
+/// # Errors
+/// [`SpillError`] if even all trips together are not enough.
+pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled, SpillError> {
+    let lives = graph.lives(lowering);
+    let steps = graph.ops.len().max(1);
+    let align = lowering.align.max(1);
+    let size = |n: usize| graph.tensors[n].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+    let mut uses: Vec<Vec<usize>> = vec![Vec::new(); graph.tensors.len()];
+    for (step, op) in graph.ops.iter().enumerate() {
+        for &tensor in op.outputs.iter().chain(&op.inputs) {
+            uses[tensor].push(step);
+        }
+    }
+    let mut load = vec![0_u64; steps];
+    let mut possible = Vec::new();
+    for (n, life) in lives.iter().enumerate() {
+        let Some((first, last)) = *life else {
+            continue;
+        };
+        for load in &mut load[first..=last] {
+            *load = load.saturating_add(size(n));
+        }
+        let mut stops = uses[n].clone();
+        // What the caller gives or gets is there at the start or the end as well.
+        stops.push(first);
+        stops.push(last);
+        stops.sort_unstable();
+        stops.dedup();
+        let constant = graph.tensors[n].kind == Kind::Constant;
+        for pair in stops.windows(2).filter(|pair| pair[1] - pair[0] > 1) {
+            let traffic = size(n).saturating_mul(if constant { 1 } else { 2 });
+            possible.push(Trip { tensor: n, leaves: pair[0], returns: pair[1], traffic });
+        }
+    }
+    possible.retain(|trip| {
+        size(trip.tensor) > 0 && load[trip.leaves + 1..trip.returns].iter().any(|&load| load > capacity)
+    });
+    // Even with all of them?
+    let mut least = load.clone();
+    for trip in &possible {
+        for load in &mut least[trip.leaves + 1..trip.returns] {
+            *load = load.saturating_sub(size(trip.tensor));
+        }
+    }
+    if let Some((step, &needed)) = least.iter().enumerate().find(|&(_, &load)| load > capacity) {
+        return Err(SpillError::Step { step, needed, over: needed - capacity });
+    }
+    let mut taken = greedy(&possible, &load, capacity, &size);
+    let optimal = possible.len() <= EXACT;
+    if optimal {
+        let cost = |taken: &[bool]| -> u64 {
+            possible.iter().zip(taken).filter(|&(_, &taken)| taken).map(|(trip, _)| trip.traffic).sum()
+        };
+        let mut best = (cost(&taken), taken.clone());
+        choose(
+            &possible,
+            0,
+            &mut vec![false; possible.len()],
+            0,
+            &mut load.clone(),
+            capacity,
+            &size,
+            &mut best,
+        );
+        taken = best.1;
+    }
+    let trips: Vec<Trip> =
+        possible.into_iter().zip(taken).filter(|&(_, taken)| taken).map(|(trip, _)| trip).collect();
+    let mut buffers = Vec::new();
+    for (n, life) in lives.iter().enumerate() {
+        let Some((first, last)) = life.filter(|_| size(n) > 0) else {
+            continue;
+        };
+        let mut start = first;
+        let mut add = |start: usize, end: usize| {
+            let name = &graph.tensors[n].name;
+            let name = if start == first { name.clone() } else { format!("{name}@{start}") };
+            buffers.push(Buffer { align, ..Buffer::new(name, size(n), start as i64, end as i64 + 1) });
+        };
+        for trip in trips.iter().filter(|trip| trip.tensor == n) {
+            add(start, trip.leaves);
+            start = trip.returns;
+        }
+        add(start, last);
+    }
+    let traffic = trips.iter().map(|trip| trip.traffic).fold(0, u64::saturating_add);
+    Ok(Spilled { instance: Instance::new(buffers)?, trips, traffic, optimal })
+}
+
+fn greedy(possible: &[Trip], load: &[u64], capacity: u64, size: &dyn Fn(usize) -> u64) -> Vec<bool> {
+    let mut load = load.to_vec();
+    let mut taken = vec![false; possible.len()];
+    while load.iter().any(|&load| load > capacity) {
+        let relief = |trip: &Trip| -> f64 {
+            let over = load[trip.leaves + 1..trip.returns].iter().map(|&load| load.saturating_sub(capacity));
+            let relief: u64 = over.map(|over| over.min(size(trip.tensor))).fold(0, u64::saturating_add);
+            relief as f64 / trip.traffic.max(1) as f64
+        };
+        let best = (0..possible.len())
+            .filter(|&n| !taken[n])
+            .max_by(|&a, &b| relief(&possible[a]).total_cmp(&relief(&possible[b])));
+        let Some(best) = best else {
+            break;
+        };
+        taken[best] = true;
+        for load in &mut load[possible[best].leaves + 1..possible[best].returns] {
+            *load = load.saturating_sub(size(possible[best].tensor));
+        }
+    }
+    // The dearest first: what is not needed any more stays.
+    let mut order: Vec<usize> = (0..possible.len()).filter(|&n| taken[n]).collect();
+    order.sort_by_key(|&n| std::cmp::Reverse(possible[n].traffic));
+    for n in order {
+        let range = possible[n].leaves + 1..possible[n].returns;
+        let bytes = size(possible[n].tensor);
+        if load[range.clone()].iter().all(|&load| load.saturating_add(bytes) <= capacity) {
+            taken[n] = false;
+            load[range].iter_mut().for_each(|load| *load += bytes);
+        }
+    }
+    taken
+}
+
+#[allow(clippy::too_many_arguments)]
+fn choose(
+    possible: &[Trip],
+    n: usize,
+    taken: &mut Vec<bool>,
+    cost: u64,
+    load: &mut Vec<u64>,
+    capacity: u64,
+    size: &dyn Fn(usize) -> u64,
+    best: &mut (u64, Vec<bool>),
+) {
+    if cost >= best.0 {
+        return;
+    }
+    if load.iter().all(|&load| load <= capacity) {
+        *best = (cost, taken.clone());
+        return;
+    }
+    let Some(trip) = possible.get(n) else {
+        return;
+    };
+    let range = trip.leaves + 1..trip.returns;
+    let bytes = size(trip.tensor);
+    taken[n] = true;
+    load[range.clone()].iter_mut().for_each(|load| *load -= bytes);
+    choose(possible, n + 1, taken, cost.saturating_add(trip.traffic), load, capacity, size, best);
+    load[range].iter_mut().for_each(|load| *load += bytes);
+    taken[n] = false;
+    choose(possible, n + 1, taken, cost, load, capacity, size, best);
+}

@@ -1,0 +1,42 @@
+//! Streaming: a tensor between two operators that go element by element passes in chunks.
+
+use crate::graph::{Graph, Kind, Sharing};
+
+/// A graph with streamed tensors.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// The graph; streamed tensors have a chunk's bytes.
+    pub graph: Graph,
+    /// The streamed tensors: number and bytes before.
+    pub tensors: Vec<(usize, u64)>,
+}
+
+/// Cuts every intermediate tensor of at least `least` bytes into `chunks`, if the operator after its producer is its
+/// only reader and both go element by element. The two must then run interleaved, chunk by chunk.
+pub fn stream(graph: &Graph, chunks: u64, least: u64) -> Streamed {
+    let mut streamed = Streamed { graph: graph.clone(), tensors: Vec::new() };
+    for pair in 0..graph.ops.len().saturating_sub(1) {
+        let (producer, reader) = (&graph.ops[pair], &graph.ops[pair + 1]);
+        let by_element = |sharing| sharing == Sharing::InPlace;
+        let &[tensor] = &producer.outputs[..] else {
+            continue;
+        };
+        let readers = graph.ops.iter().filter(|op| op.inputs.contains(&tensor)).count();
+        let same = reader
+            .outputs
+            .first()
+            .is_some_and(|&output| graph.tensors[output].bytes == graph.tensors[tensor].bytes);
+        let kind = graph.tensors[tensor].kind;
+        let bytes = graph.tensors[tensor].bytes;
+        let fits = readers == 1
+            && reader.inputs.contains(&tensor)
+            && same
+            && kind == Kind::Intermediate
+            && bytes >= least;
+        if fits && by_element(producer.sharing) && by_element(reader.sharing) {
+            streamed.tensors.push((tensor, bytes));
+            streamed.graph.tensors[tensor].bytes = bytes.div_ceil(chunks.max(1));
+        }
+    }
+    streamed
+}

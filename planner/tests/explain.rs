@@ -1,0 +1,59 @@
+//! Explanations name the moment, the buffers and what helps.
+
+mod common;
+
+use allotment_planner::bounds::load_bound;
+use allotment_planner::explain::{Remedy, explain};
+use allotment_planner::model::{Buffer, Instance};
+use common::{read, solved};
+
+#[test]
+fn the_tight_moment_is_named_and_its_relief_is_real() {
+    let buffers = vec![
+        Buffer::new("early", 10, 0, 3),
+        Buffer::new("late", 30, 2, 6),
+        Buffer::new("long", 20, 0, 9),
+        Buffer::new("apart", 39, 7, 9),
+    ];
+    let instance = Instance::new(buffers).unwrap();
+    let solution = solved(&instance, Some(50), 5);
+    let explanation = explain(&instance, &solution, Some(50));
+    assert_eq!((explanation.load, &explanation.steps[..]), (60, &[(2, 3)][..]));
+    assert_eq!(
+        explanation.live.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
+        ["late", "long", "early"]
+    );
+    // Whatever is left, `long` and `apart` need 59 together.
+    assert!(explanation.reliefs.iter().all(|relief| relief.saved <= 20));
+    let spill = |id: &str| {
+        explanation.reliefs.iter().find(|r| r.remedy == Remedy::Spill && r.buffer == id).unwrap().saved
+    };
+    assert_eq!((spill("early"), spill("late"), spill("long")), (1, 1, 20));
+    let text = explanation.to_string();
+    assert!(
+        text.contains("steps 2..3")
+            && text.contains("10 B above the capacity")
+            && text.contains("spill long"),
+        "{text}"
+    );
+}
+
+/// Every relief that is promised holds when the buffer is taken out or halved.
+#[test]
+fn promises_hold_on_a_real_instance() {
+    let instance = read("tflm/person_detect.sg0.csv");
+    let explanation = explain(&instance, &solved(&instance, None, 5), None);
+    assert!(!explanation.reliefs.is_empty());
+    for relief in explanation.reliefs.iter().filter(|r| matches!(r.remedy, Remedy::Spill | Remedy::Shrink)) {
+        let changed = instance.buffers().iter().map(|b| {
+            let size = match relief.remedy {
+                _ if b.id != relief.buffer => b.size,
+                Remedy::Shrink => b.size / 2,
+                _ => 0,
+            };
+            Buffer { size, ..b.clone() }
+        });
+        let after = load_bound(&Instance::new(changed.collect()).unwrap()).bytes;
+        assert_eq!(explanation.load - after, relief.saved, "{relief:?}");
+    }
+}

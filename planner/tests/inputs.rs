@@ -1,0 +1,193 @@
+//! Readers and the validator, on good and bad input.
+
+mod common;
+
+use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
+use allotment_planner::read::{ReadError, read_csv, read_instance, read_plc, read_trace};
+use allotment_planner::validate::{Violation, validate};
+use common::{apart, read};
+use proptest::prelude::*;
+
+fn csv(text: &str) -> Result<Instance, ReadError> {
+    read_csv(text.as_bytes())
+}
+
+#[test]
+fn all_columns_are_read() {
+    let instance = csv("size,id,start,end,alignment,hint,gaps,fixed,alias,tier,offset\n\
+                        8,a,0,9,4,16,2-3 5-7@0:4,,b,1,0\n\
+                        16,b,-3,4,,,,32,,,7\n")
+    .unwrap();
+    let gaps = vec![Gap { start: 2, end: 3, window: None }, Gap { start: 5, end: 7, window: Some((0, 4)) }];
+    let a = Buffer { align: 4, hint: Some(16), gaps, alias: Some(1), tier: 1, ..Buffer::new("a", 8, 0, 9) };
+    let b = Buffer { fixed: Some(32), ..Buffer::new("b", 16, -3, 4) };
+    assert_eq!(instance.buffers(), [a, b]);
+}
+
+#[test]
+fn wrong_csv_is_refused_with_its_line() {
+    let line = |text: &str| match csv(text).unwrap_err() {
+        ReadError::Line { line, .. } => line,
+        other => panic!("{text:?}: {other}"),
+    };
+    assert_eq!(line("id,lower,upper,size\na,0,1,8\nb,0,x,8\n"), 3);
+    assert_eq!(line("id,lower,upper,size\na,0,1,-8\n"), 2);
+    assert_eq!(line("id,lower,upper,size\na,0,1\n"), 2);
+    assert_eq!(line("id,lower,upper,size\na,0,1,18446744073709551616\n"), 2);
+    assert_eq!(line("id,lower,upper,size\na,99999999999999999999,1,1\n"), 2);
+    assert_eq!(line("id,lower,upper,size,gaps\na,0,9,1,3\n"), 2);
+    assert_eq!(line("id,lower,upper,size,alias\na,0,9,1,nobody\n"), 2);
+    assert_eq!(line("id,lower,upper,size,tier\na,0,9,1,4294967296\n"), 2);
+    assert_eq!(line("id,lower,upper,size\na,0,1,\n"), 2);
+    assert!(matches!(csv("id,lower,size\n"), Err(ReadError::Column("lower" | "upper"))));
+    assert!(matches!(csv(""), Err(ReadError::Column("id"))));
+    assert!(matches!(csv("id,lower,start,upper,size\n"), Err(ReadError::Twice(_))));
+    let instance = |text: &str| match csv(text).unwrap_err() {
+        ReadError::Instance(error) => error,
+        other => panic!("{text:?}: {other}"),
+    };
+    assert!(matches!(instance("id,lower,upper,size\na,0,1,8\na,0,1,8\n"), InstanceError::Duplicate(_)));
+    assert!(matches!(instance("id,lower,upper,size\na,2,1,8\n"), InstanceError::Lifetime { .. }));
+    assert!(matches!(instance("id,lower,upper,size,align\na,0,1,8,0\n"), InstanceError::Alignment(_)));
+    assert!(matches!(instance("id,lower,upper,size,gaps\na,0,3,8,2-4\n"), InstanceError::Gap { .. }));
+    assert!(matches!(instance("id,lower,upper,size,gaps\na,0,3,8,1-2@0:9\n"), InstanceError::Gap { .. }));
+    assert!(matches!(
+        instance("id,lower,upper,size,fixed,align\na,0,3,8,4,8\n"),
+        InstanceError::Misaligned { .. }
+    ));
+    assert!(matches!(instance("id,lower,upper,size,alias\na,0,3,8,a\n"), InstanceError::Alias(_)));
+    assert!(matches!(instance("id,lower,upper,size\na,0,1,18446744073709551615\n"), InstanceError::TooLarge));
+}
+
+#[test]
+fn traces_are_read() {
+    let instance =
+        read_trace(b"# a comment\na 1 8 16\na 2 24 0 @7 #tag\nr 1 32\nf 2\nf 1\na 1 4 4\n").unwrap();
+    let with = |buffer: Buffer, align| Buffer { align, ..buffer };
+    let expected = [
+        with(Buffer::new("1", 8, 0, 3), 16),
+        with(Buffer::new("2", 24, 1, 3), 1),
+        with(Buffer::new("1.1", 32, 2, 4), 16),
+        with(Buffer::new("1.2", 4, 5, 6), 4),
+    ];
+    assert_eq!(instance.buffers(), expected);
+    let line = |text: &str| match read_trace(text.as_bytes()).unwrap_err() {
+        ReadError::Line { line, .. } => line,
+        other => panic!("{other}"),
+    };
+    assert_eq!(line("a 1 8 8\na 1 8 8\n"), 2);
+    assert_eq!(line("f 1\n"), 1);
+    assert_eq!(line("r 1 9\n"), 1);
+    assert_eq!(line("x 1\n"), 1);
+    assert_eq!(line("a 1 8\n"), 1);
+    assert_eq!(line("\n\na one 8 8\n"), 3);
+    assert!(matches!(read_trace(b"a 1 \xff 8"), Err(ReadError::Text(4))));
+}
+
+#[test]
+fn the_binary_form_is_read() {
+    let mut bytes = Vec::new();
+    for word in [7_u64, 2, 9, 100, 0, 0, 64, 100, 8, 0, 5, 4, 0, 0, 0, 4] {
+        bytes.extend(word.to_be_bytes());
+    }
+    let instance = read_plc(&bytes).unwrap();
+    let first = Buffer { align: 64, ..Buffer::new("7", 100, 2, 9) };
+    assert_eq!(instance.buffers(), [first, Buffer::new("8", 4, 0, 5)]);
+    assert!(matches!(read_plc(&bytes[..100]), Err(ReadError::Record { record: 1, .. })));
+    bytes[8] = 0xff;
+    assert!(matches!(read_plc(&bytes), Err(ReadError::Record { record: 0, .. })));
+}
+
+#[test]
+fn files_that_are_not_there_or_not_known() {
+    assert!(matches!(read_instance("nowhere.csv".as_ref()), Err(ReadError::Io { .. })));
+    let readme = common::data("README.md");
+    assert!(matches!(read_instance(&readme), Err(ReadError::Form(_))));
+}
+
+#[test]
+fn every_violation_is_found() {
+    let two =
+        Instance::new(vec![Buffer::new("a", 8, 0, 5), Buffer { align: 4, ..Buffer::new("b", 8, 4, 6) }])
+            .unwrap();
+    assert!(matches!(validate(&two, &[0], None), Err(Violation::Count { .. })));
+    assert!(matches!(validate(&two, &[0, 10], None), Err(Violation::Misaligned { .. })));
+    assert!(matches!(validate(&two, &[0, 4], None), Err(Violation::Overlap { time: 4, .. })));
+    assert!(matches!(validate(&two, &[8, 0], Some(15)), Err(Violation::Capacity { .. })));
+    assert!(matches!(validate(&two, &[u64::MAX - 3, 0], None), Err(Violation::Capacity { .. })));
+    assert_eq!(validate(&two, &[8, 0], Some(16)), Ok(()));
+    let fixed = Instance::new(vec![Buffer { fixed: Some(4), ..Buffer::new("a", 8, 0, 5) }]).unwrap();
+    assert!(matches!(validate(&fixed, &[0], None), Err(Violation::Moved { .. })));
+    let shared = Instance::new(vec![
+        Buffer::new("a", 8, 0, 5),
+        Buffer { alias: Some(0), ..Buffer::new("b", 8, 4, 6) },
+        Buffer::new("c", 8, 4, 6),
+    ])
+    .unwrap();
+    assert_eq!(validate(&shared, &[0, 0, 8], None), Ok(()));
+    assert!(matches!(validate(&shared, &[0, 4, 16], None), Err(Violation::Overlap { .. })));
+    assert!(matches!(validate(&shared, &[0, 0, 0], None), Err(Violation::Overlap { .. })));
+}
+
+proptest! {
+    /// The sweeping validator agrees with a comparison byte by byte.
+    #[test]
+    fn the_validator_agrees_with_the_definition(
+        list in proptest::collection::vec((0_u64..5, 0_i64..5, 0_i64..5, 0_u64..9, 0_i64..4, 0_usize..9), 1..6),
+    ) {
+        let buffers: Vec<Buffer> = list.iter().enumerate().map(|(n, &(size, start, length, _, hole, alias))| {
+            let end = start + length;
+            let mut buffer = Buffer::new(n.to_string(), size, start, end);
+            if start + hole < end {
+                buffer.gaps = vec![Gap { start: start + hole, end, window: (size > 2).then_some((1, 2)) }];
+            }
+            buffer.alias = (alias < list.len() && alias != n).then_some(alias);
+            buffer
+        }).collect();
+        let instance = Instance::new(buffers).unwrap();
+        let offsets: Vec<u64> = list.iter().map(|entry| entry.3).collect();
+        let pairs = (0..list.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
+        let expected = pairs.clone().all(|(a, b)| apart(&instance, (a, offsets[a]), (b, offsets[b])));
+        prop_assert_eq!(validate(&instance, &offsets, None).is_ok(), expected);
+    }
+
+    #[test]
+    fn no_text_makes_the_readers_panic(text in "\\PC{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = csv(&text);
+        let _ = csv(&format!("id,lower,upper,size,gaps,alias,alignment\n{text}"));
+        let _ = read_trace(text.as_bytes());
+        let _ = (read_csv(&bytes), read_trace(&bytes), read_plc(&bytes));
+    }
+
+    #[test]
+    fn no_cell_makes_the_reader_panic(cells in proptest::collection::vec("[-0-9@: .x]{0,22}", 10)) {
+        let header = "id,lower,upper,size,alignment,hint,gaps,fixed,alias,tier";
+        let _ = csv(&format!("{header}\n{}\n", cells.join(",")));
+    }
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    use allotment_planner::solve::{Options, solve};
+    use allotment_planner::write::{Planned, c_header, csv as write_csv, html, json, rust_source, svg};
+    let mut buffers = read("minimalloc/input.12.csv").buffers().to_vec();
+    buffers[0].gaps = vec![Gap { start: buffers[0].start, end: buffers[0].end, window: Some((0, 1)) }];
+    buffers[1].align = 4;
+    buffers[2].id = "</title><script>\"&".into();
+    let instance = Instance::new(buffers).unwrap();
+    let solution =
+        solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
+    let planned = Planned { name: "a<b", instance: &instance, solution: &solution };
+    let text = write_csv(planned);
+    assert_eq!(read_csv(text.as_bytes()).unwrap(), instance);
+    assert!(text.lines().next().unwrap().ends_with(",offset"));
+    let value: serde_json::Value = serde_json::from_str(&json(planned)).unwrap();
+    assert_eq!(value["peak"], solution.peak);
+    assert_eq!(value["buffers"].as_array().unwrap().len(), instance.len());
+    for drawing in [svg(planned), html(planned)] {
+        assert!(!drawing.contains("</title><script>") && drawing.contains("lower bound"));
+        assert!(drawing.matches("class=\"b\"").count() >= instance.len());
+    }
+    let offset = format!("offset: {}", solution.offsets[1]);
+    assert!(rust_source(planned).contains(&offset) && c_header(planned).contains("#define A_B_ARENA_BYTES"));
+}

@@ -1,0 +1,415 @@
+//! Importers and transformations.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
+use allotment_planner::import::onnx::{OnnxError, read_onnx};
+use allotment_planner::import::tflite::{
+    OFFLINE_NAME, TfliteError, read_offline_plan, read_tflite, write_offline_plan,
+};
+use allotment_planner::transform::{
+    SpillError, fuse, in_place, peak_load, rematerialise, reorder, spill, stream,
+};
+use allotment_planner::validate::validate;
+use common::{data, read, solved};
+use flatbuffers::{FlatBufferBuilder, WIPOffset};
+use proptest::prelude::*;
+
+fn onnx(name: &str, dims: &[(&str, u64)]) -> Result<Graph, OnnxError> {
+    let dims: BTreeMap<String, u64> = dims.iter().map(|&(name, size)| (name.into(), size)).collect();
+    read_onnx(&std::fs::read(data(&format!("onnx/{name}.onnx"))).unwrap(), &dims)
+}
+
+const MODELS: [(&str, &[(&str, u64)]); 4] = [
+    ("kws_dscnn", &[]),
+    ("resnet8_cifar", &[("batch", 1)]),
+    ("encoder2_dyn", &[("batch", 1), ("seq", 64)]),
+    ("unet_w8", &[]),
+];
+
+#[test]
+fn onnx_shapes_and_lifetimes_are_those_of_the_runtime() {
+    for (name, dims) in MODELS {
+        let graph = onnx(name, dims).unwrap();
+        let truth = std::fs::read_to_string(data(&format!("onnx/{name}.shapes.csv"))).unwrap();
+        for line in truth.lines().skip(1) {
+            let [tensor, dtype, shape] = line.split(',').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let found = graph.tensors.iter().find(|t| t.name == tensor).unwrap_or_else(|| panic!("{tensor}"));
+            let shape: Vec<u64> =
+                shape.split('x').filter(|dim| !dim.is_empty()).map(|dim| dim.parse().unwrap()).collect();
+            assert_eq!((found.dtype.as_str(), &found.shape), (dtype, &shape), "{name}: {tensor}");
+        }
+        let key = |instance: &allotment_planner::model::Instance| {
+            let mut key: Vec<_> = instance.buffers().iter().map(|b| (b.start, b.end, b.size)).collect();
+            key.sort_unstable();
+            key
+        };
+        let mine = graph.instance(Lowering { align: 256, ..Lowering::default() }).unwrap();
+        assert_eq!(key(&mine), key(&read(&format!("onnx/{name}.plan.csv"))), "{name}");
+    }
+}
+
+#[test]
+fn onnx_models_that_are_not_understood() {
+    assert!(
+        matches!(onnx("encoder2_dyn", &[("batch", 1)]), Err(OnnxError::OpenDim { dim, .. }) if dim == "seq")
+    );
+    assert!(matches!(onnx("kws_dscnn", &[("batch", 1)]), Err(OnnxError::UnknownDim(..))));
+    assert!(matches!(
+        onnx("encoder2_dyn", &[("batch", 1), ("seq", u64::MAX / 2)]),
+        Err(OnnxError::Node { .. }) | Ok(_)
+    ));
+    assert!(matches!(read_onnx(b"", &BTreeMap::new()), Err(OnnxError::NoGraph)));
+    assert!(matches!(read_onnx(b"\xff\xff", &BTreeMap::new()), Err(OnnxError::Syntax(_))));
+    // An operator of another name.
+    let mut bytes = std::fs::read(data("onnx/kws_dscnn.onnx")).unwrap();
+    while let Some(at) = bytes.windows(4).position(|word| word == b"Relu") {
+        bytes[at..at + 4].copy_from_slice(b"Rule");
+    }
+    match read_onnx(&bytes, &BTreeMap::new()) {
+        Err(OnnxError::Unsupported(names)) => assert_eq!(names, ["Rule"]),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn damaged_onnx_models_never_panic(model in 0_usize..4, changes in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..8), cut in any::<u32>()) {
+        let (name, dims) = MODELS[model];
+        let mut bytes = std::fs::read(data(&format!("onnx/{name}.onnx"))).unwrap();
+        for (at, byte) in changes {
+            let at = at as usize % bytes.len();
+            bytes[at] = byte;
+        }
+        if cut % 4 == 0 {
+            bytes.truncate(cut as usize % bytes.len());
+        }
+        let dims = dims.iter().map(|&(name, size)| (name.to_string(), size)).collect();
+        if let Ok(graph) = read_onnx(&bytes, &dims) {
+            let _ = graph.instance(Lowering::default());
+        }
+    }
+
+    #[test]
+    fn damaged_tflite_models_never_panic(changes in proptest::collection::vec((any::<u32>(), any::<u8>()), 1..6), cut in any::<u32>()) {
+        let mut bytes = tflite(&[3], false);
+        for (at, byte) in changes {
+            let at = at as usize % bytes.len();
+            bytes[at] = byte;
+        }
+        if cut % 4 == 0 {
+            bytes.truncate(cut as usize % bytes.len());
+        }
+        if let Ok(graph) = read_tflite(&bytes) {
+            let _ = graph.instance(Lowering { inputs: true, align: 16, ..Lowering::default() });
+            let _ = read_offline_plan(&bytes, &graph);
+            let _ = write_offline_plan(&bytes, &vec![0; graph.tensors.len()]);
+        }
+    }
+}
+
+/// A model of our own: input → FULLY_CONNECTED → RELU → RESHAPE → output, and one branch around the RELU.
+fn tflite(shape: &[i32], extra_metadata: bool) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    // Field `id` of a table stands in slot 4 + 2 id.
+    let slot = |id: u16| 4 + 2 * id;
+    type Table = flatbuffers::TableFinishedWIPOffset;
+    fn code(b: &mut FlatBufferBuilder, number: i8) -> WIPOffset<Table> {
+        let start = b.start_table();
+        b.push_slot_always(4, number);
+        b.push_slot_always(10, i32::from(number));
+        b.end_table(start)
+    }
+    // FULLY_CONNECTED, RELU, RESHAPE, ADD.
+    let codes = [9, 19, 22, 0].map(|number| code(&mut b, number));
+    let codes = b.create_vector(&codes);
+    let weights = b.create_vector(&[1_u8, 2, 3]);
+    let mut buffers = Vec::new();
+    for n in 0..2 {
+        let start = b.start_table();
+        if n == 1 {
+            b.push_slot_always(slot(0), weights);
+        }
+        buffers.push(b.end_table(start));
+    }
+    let names = ["in", "weights", "fc", "relu", "sum", "view"];
+    let mut tensors = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let name = b.create_string(name);
+        let dims = if *shape == [3] && n == 1 { b.create_vector(&[3]) } else { b.create_vector(shape) };
+        let start = b.start_table();
+        b.push_slot_always(slot(0), dims);
+        b.push_slot_always(slot(1), 9_i8);
+        b.push_slot_always(slot(2), u32::from(n == 1));
+        b.push_slot_always(slot(3), name);
+        tensors.push(b.end_table(start));
+    }
+    let tensors = b.create_vector(&tensors);
+    let mut operators = Vec::new();
+    for (code, inputs, output) in [(0_u32, &[0, 1, -1][..], 2), (1, &[2], 3), (3, &[2, 3], 4), (2, &[4], 5)] {
+        let inputs = b.create_vector(inputs);
+        let outputs = b.create_vector(&[output]);
+        let start = b.start_table();
+        b.push_slot_always(slot(0), code);
+        b.push_slot_always(slot(1), inputs);
+        b.push_slot_always(slot(2), outputs);
+        operators.push(b.end_table(start));
+    }
+    let operators = b.create_vector(&operators);
+    let (inputs, outputs) = (b.create_vector(&[0]), b.create_vector(&[5]));
+    let start = b.start_table();
+    b.push_slot_always(slot(0), tensors);
+    b.push_slot_always(slot(1), inputs);
+    b.push_slot_always(slot(2), outputs);
+    b.push_slot_always(slot(3), operators);
+    let subgraph = b.end_table(start);
+    let subgraphs = b.create_vector(&[subgraph]);
+    let buffers = b.create_vector(&buffers);
+    let description = b.create_string("made for a test");
+    let metadata = extra_metadata.then(|| {
+        let name = b.create_string("min_runtime_version");
+        let start = b.start_table();
+        b.push_slot_always(slot(0), name);
+        b.push_slot_always(slot(1), 1_u32);
+        let entry = b.end_table(start);
+        b.create_vector(&[entry])
+    });
+    let start = b.start_table();
+    b.push_slot_always(slot(0), 3_u32);
+    b.push_slot_always(slot(1), codes);
+    b.push_slot_always(slot(2), subgraphs);
+    b.push_slot_always(slot(3), description);
+    b.push_slot_always(slot(4), buffers);
+    if let Some(metadata) = metadata {
+        b.push_slot_always(slot(6), metadata);
+    }
+    let model = b.end_table(start);
+    b.finish(model, Some("TFL3"));
+    b.finished_data().to_vec()
+}
+
+const MICRO: Lowering = Lowering { weights: false, inputs: true, align: 16 };
+
+#[test]
+fn tflite_models_are_read() {
+    let graph = read_tflite(&tflite(&[1, 20], false)).unwrap();
+    let kinds: Vec<Kind> = graph.tensors.iter().map(|tensor| tensor.kind).collect();
+    use Kind::{Constant, Input, Intermediate, Output};
+    assert_eq!(kinds, [Input, Constant, Intermediate, Intermediate, Intermediate, Output]);
+    assert_eq!(graph.kinds(), ["FULLY_CONNECTED", "RELU", "ADD", "RESHAPE"]);
+    let instance = graph.instance(MICRO).unwrap();
+    let lives: Vec<_> = instance.buffers().iter().map(|b| (b.id.as_str(), b.start, b.end, b.size)).collect();
+    assert_eq!(
+        lives,
+        [("in", 0, 1, 32), ("fc", 0, 3, 32), ("relu", 1, 3, 32), ("sum", 2, 4, 32), ("view", 3, 4, 32)]
+    );
+    let shared = in_place(&graph, MICRO).unwrap();
+    assert_eq!((shared.views, shared.overwrites), (1, 1));
+    assert_eq!(solved(&shared.instance, None, 5).peak, 64);
+    assert_eq!(solved(&instance, None, 5).peak, 96);
+}
+
+#[test]
+fn tflite_models_that_are_not_understood() {
+    assert!(matches!(read_tflite(b""), Err(TfliteError::Mark)));
+    assert!(matches!(read_tflite(b"\0\0\0\0TFL3"), Err(TfliteError::Syntax(_) | TfliteError::Subgraphs(0))));
+    assert!(matches!(read_tflite(&tflite(&[1, -1], false)), Err(TfliteError::OpenShape { .. })));
+}
+
+#[test]
+fn an_offline_plan_is_written_and_read_again() {
+    for extra in [false, true] {
+        let bytes = tflite(&[1, 20], extra);
+        let graph = read_tflite(&bytes).unwrap();
+        assert_eq!(read_offline_plan(&bytes, &graph).unwrap(), None);
+        let plan = [0, -1, 32, 64, 0, 96];
+        let once = write_offline_plan(&bytes, &plan).unwrap();
+        assert_eq!(read_tflite(&once).unwrap(), graph);
+        assert_eq!(read_offline_plan(&once, &graph).unwrap().as_deref(), Some(&plan[..]));
+        // Written again it is replaced, not doubled.
+        let other = [16, -1, 32, 64, 0, 96];
+        let twice = write_offline_plan(&once, &other).unwrap();
+        assert_eq!(read_offline_plan(&twice, &graph).unwrap().as_deref(), Some(&other[..]));
+        // The old file follows untouched, the plan's data on a multiple of 16.
+        assert!(twice.ends_with(&bytes) && once.len() % 64 == bytes.len() % 64);
+        let name = OFFLINE_NAME.as_bytes();
+        assert_eq!(once.windows(name.len()).filter(|window| *window == name).count(), 1);
+        let head: Vec<u8> = [1_i32, 0, 6].iter().chain(&plan).flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(once.windows(head.len()).position(|window| window == head).unwrap() % 16, 0);
+    }
+    let bytes = tflite(&[1, 20], false);
+    assert!(matches!(write_offline_plan(&bytes, &[0; 5]), Err(TfliteError::Plan(_))));
+    // Nothing in a plan is believed.
+    let graph = read_tflite(&bytes).unwrap();
+    let hostile = write_offline_plan(&bytes, &[i32::MAX, -1, 0, 0, 0, 0]).unwrap();
+    assert!(matches!(read_offline_plan(&hostile, &graph), Err(TfliteError::Plan(name)) if name == "in"));
+    let hostile = write_offline_plan(&bytes, &[-2, -1, 0, 0, 0, 0]).unwrap();
+    assert!(matches!(read_offline_plan(&hostile, &graph), Err(TfliteError::Plan(_))));
+}
+
+/// A graph from (inputs, outputs, sharing); tensor sizes by number. Tensor 0 is the input, the last is the output.
+fn graph(sizes: &[u64], ops: &[(&[usize], &[usize], Sharing)]) -> Graph {
+    let last = sizes.len() - 1;
+    let kind = |n| {
+        if n == 0 {
+            Kind::Input
+        } else if n == last {
+            Kind::Output
+        } else {
+            Kind::Intermediate
+        }
+    };
+    let tensor = |(n, &bytes): (usize, &u64)| Tensor {
+        name: format!("t{n}"),
+        shape: vec![bytes],
+        dtype: "uint8".into(),
+        bytes,
+        kind: kind(n),
+    };
+    let op = |(n, &(inputs, outputs, sharing)): (usize, &(&[usize], &[usize], Sharing))| Op {
+        name: format!("op{n}"),
+        kind: "Any".into(),
+        inputs: inputs.into(),
+        outputs: outputs.into(),
+        sharing,
+        cost: 1,
+    };
+    Graph {
+        tensors: sizes.iter().enumerate().map(tensor).collect(),
+        ops: ops.iter().enumerate().map(op).collect(),
+    }
+}
+
+use Sharing::{InPlace as Element, None as Whole};
+
+#[test]
+fn orders_are_the_best_there_are() {
+    // Two branches that first grow and then shrink: one after the other is better than side by side.
+    let branches = graph(
+        &[1, 100, 100, 1, 1, 2],
+        &[
+            (&[0], &[1], Whole),
+            (&[0], &[2], Whole),
+            (&[1], &[3], Whole),
+            (&[2], &[4], Whole),
+            (&[3, 4], &[5], Whole),
+        ],
+    );
+    let reordered = reorder(&branches, Lowering::default());
+    assert_eq!((reordered.before, reordered.after, reordered.optimal), (201, 102, true));
+    assert_eq!(peak_load(&reordered.graph, Lowering::default()), 102);
+    let solution = solved(&reordered.graph.instance(Lowering::default()).unwrap(), None, 5);
+    assert_eq!(solution.peak, 102);
+}
+
+/// All orders of a graph, by trying.
+fn best_of_all(graph: &Graph, order: &mut Vec<usize>, best: &mut u64) {
+    if order.len() == graph.ops.len() {
+        let ops = order.iter().map(|&n| graph.ops[n].clone()).collect();
+        *best = (*best).min(peak_load(&Graph { tensors: graph.tensors.clone(), ops }, Lowering::default()));
+    }
+    for n in 0..graph.ops.len() {
+        let ready = graph.ops[n].inputs.iter().all(|&input| {
+            graph
+                .ops
+                .iter()
+                .position(|op| op.outputs.contains(&input))
+                .is_none_or(|maker| order.contains(&maker))
+        });
+        if ready && !order.contains(&n) {
+            order.push(n);
+            best_of_all(graph, order, best);
+            order.pop();
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn reordering_agrees_with_all_orders(
+        sizes in proptest::collection::vec(1_u64..50, 7), from in proptest::collection::vec((any::<u32>(), any::<u32>()), 6),
+    ) {
+        let inputs: Vec<[usize; 2]> =
+            from.iter().enumerate().map(|(n, &(a, b))| [a as usize % (n + 1), b as usize % (n + 1)]).collect();
+        let outputs: Vec<[usize; 1]> = (1..7).map(|n| [n]).collect();
+        let ops: Vec<(&[usize], &[usize], Sharing)> =
+            inputs.iter().zip(&outputs).map(|(i, o)| (&i[..], &o[..], Element)).collect();
+        let graph = graph(&sizes, &ops);
+        let mut best = u64::MAX;
+        best_of_all(&graph, &mut Vec::new(), &mut best);
+        let reordered = reorder(&graph, Lowering::default());
+        prop_assert!(reordered.optimal);
+        prop_assert_eq!(reordered.after, best);
+        prop_assert_eq!(peak_load(&reordered.graph, Lowering::default()), best);
+        // The others never make it worse, and their plans are valid.
+        let shared = in_place(&graph, Lowering::default()).unwrap();
+        let plain = graph.instance(Lowering::default()).unwrap();
+        let (with, without) = (solved(&shared.instance, None, 5), solved(&plain, None, 5));
+        prop_assert!(with.lower_bound <= without.peak);
+        let again = rematerialise(&graph, Lowering::default(), 3);
+        prop_assert!(again.after <= again.before && again.cost <= 3);
+    }
+}
+
+#[test]
+fn spilling_moves_as_little_as_possible() {
+    // t1 waits through t2 and t3; t4 is made and read while all wait.
+    let waiting = graph(
+        &[1, 40, 30, 100, 10],
+        &[(&[0], &[1], Whole), (&[0], &[2], Whole), (&[2], &[3], Whole), (&[3, 1], &[4], Whole)],
+    );
+    assert_eq!(peak_load(&waiting, Lowering::default()), 170);
+    let spilled = spill(&waiting, Lowering::default(), 150).unwrap();
+    assert_eq!((spilled.traffic, spilled.optimal, spilled.trips.len()), (80, true, 1));
+    let trip = &spilled.trips[0];
+    assert_eq!((trip.tensor, trip.leaves, trip.returns), (1, 0, 3));
+    assert!(solved(&spilled.instance, Some(150), 5).peak <= 150);
+    match spill(&waiting, Lowering::default(), 149) {
+        Err(SpillError::Step { step: 3, needed: 150, over: 1 }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(spill(&waiting, Lowering::default(), 170).unwrap().trips, []);
+}
+
+#[test]
+fn cheap_operators_run_again() {
+    // t1 is large, made from the small t0', read at once and at the end.
+    let keeps = graph(
+        &[1, 2, 100, 3, 90, 3, 5],
+        &[
+            (&[0], &[1], Whole),
+            (&[1], &[2], Element),
+            (&[2], &[3], Whole),
+            (&[3], &[4], Whole),
+            (&[4], &[5], Whole),
+            (&[5, 2, 1], &[6], Whole),
+        ],
+    );
+    let made = rematerialise(&keeps, Lowering::default(), 1);
+    assert_eq!((made.before, made.after, made.cost), (195, 110, 1));
+    assert_eq!(made.again, ["op1"]);
+    assert_eq!(rematerialise(&keeps, Lowering::default(), 0).after, 195);
+}
+
+#[test]
+fn chains_are_streamed_and_small_buffers_fused() {
+    let chain =
+        graph(&[8, 800, 800, 800], &[(&[0], &[1], Element), (&[1], &[2], Element), (&[2], &[3], Element)]);
+    let streamed = stream(&chain, 8, 100);
+    assert_eq!(streamed.tensors, [(1, 800), (2, 800)]);
+    assert_eq!(peak_load(&streamed.graph, Lowering::default()), 900);
+    let text = "id,lower,upper,size,alignment\na,0,2,5,16\nb,0,2,3,16\nc,0,2,90,16\nd,1,2,4,16\n";
+    let instance = allotment_planner::read::read_csv(text.as_bytes()).unwrap();
+    let fused = fuse(&instance, 8, 4).unwrap();
+    assert_eq!(fused.instance.len(), 3);
+    let (before, after) = (solved(&instance, None, 5), solved(&fused.instance, None, 5));
+    assert!(after.peak < before.peak, "{} {}", after.peak, before.peak);
+    let offsets = fused.offsets(&after.offsets);
+    let loose = instance.buffers().iter().map(|b| allotment_planner::model::Buffer { align: 4, ..b.clone() });
+    validate(&allotment_planner::model::Instance::new(loose.collect()).unwrap(), &offsets, Some(after.peak))
+        .unwrap();
+}
