@@ -146,7 +146,7 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
     let mut heap = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
     while let Some(Reverse((height, start))) = heap.pop() {
         steps += 1;
-        if steps % 4096 == 0 && limits.over() {
+        if steps.is_multiple_of(4096) && limits.over() {
             return None;
         }
         let run = runs[start as usize];

@@ -84,7 +84,7 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     head.align(4);
     let buffer = small(&mut head, false);
     // The data start on a multiple of 16, as the schema demands; their length stands before them.
-    while (head.bytes.len() + 4) % 16 != 0 {
+    while !(head.bytes.len() + 4).is_multiple_of(16) {
         head.bytes.push(0);
     }
     let data = head.bytes.len();
