@@ -28,8 +28,8 @@
 //!
 //! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
 //!   Rust toolchain.
-//! * `alloc`: side tables grow on the global allocator. `std`: the same, for programs with an
-//!   operating system.
+//! * `alloc`: side tables grow on the global allocator. `std`: the same, and caches
+//!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `defmt`: `defmt::Format` for all value types.
@@ -39,6 +39,8 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
+#[cfg(all(feature = "std", not(test)))]
+extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 mod allocator;
@@ -48,6 +50,8 @@ mod heap;
 pub mod lock;
 pub mod meta;
 pub mod observe;
+#[cfg(feature = "std")]
+pub mod os;
 pub mod placement;
 pub mod region;
 pub mod units;

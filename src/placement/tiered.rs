@@ -170,6 +170,7 @@ fn rare() {}
 
 /// The class of a small request.
 #[inline(always)]
+#[allow(clippy::manual_div_ceil)] // It cannot overflow, and so takes fewer instructions.
 fn class_of(layout: Layout) -> Option<usize> {
     if layout.size() > SMALL {
         return None;
@@ -398,6 +399,7 @@ impl<L: Space> Tiered<L> {
         for class in 0..CLASSES {
             // Once around the ring.
             let mut page = self.heads[class];
+            // SAFETY: pages in lists are open.
             let last = if page == NONE { NONE } else { unsafe { (*page).prev } };
             while page != NONE {
                 // SAFETY: pages in lists are open.
