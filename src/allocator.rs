@@ -3,23 +3,26 @@
 use crate::heap::Heap;
 use crate::lock::Lock;
 use crate::observe::Statistics;
+#[cfg(feature = "std")]
+use crate::os::Cached;
 use crate::placement::Placement;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 
 /// Both traits have the same methods; the standard one is still changing, so it is named once.
 macro_rules! allocator {
-    ($module:path) => {
+    ($module:path, $heap:ident) => {
         const _: () = {
             use $module as api;
 
             // SAFETY: blocks stay valid and in place while the heap is borrowed or moved, since none of
             // them lies inside the value; sizes and alignments are those asked for.
-            unsafe impl<P: Placement, L: Lock, S: Statistics> api::Allocator for Heap<P, L, S> {
+            unsafe impl<P: Placement, L: Lock, S: Statistics> api::Allocator for $heap<P, L, S> {
                 fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, api::AllocError> {
                     let start = match layout.size() {
                         0 => dangling(layout),
-                        _ => self.try_allocate(layout).map_err(|_| api::AllocError)?,
+                        // SAFETY: the size is not zero.
+                        _ => NonNull::new(unsafe { self.alloc(layout) }).ok_or(api::AllocError)?,
                     };
                     Ok(NonNull::slice_from_raw_parts(start, layout.size()))
                 }
@@ -27,7 +30,8 @@ macro_rules! allocator {
                 fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, api::AllocError> {
                     let start = match layout.size() {
                         0 => dangling(layout),
-                        _ => self.try_allocate_zeroed(layout).map_err(|_| api::AllocError)?,
+                        // SAFETY: the size is not zero.
+                        _ => NonNull::new(unsafe { self.alloc_zeroed(layout) }).ok_or(api::AllocError)?,
                     };
                     Ok(NonNull::slice_from_raw_parts(start, layout.size()))
                 }
@@ -46,7 +50,7 @@ macro_rules! allocator {
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on.
-                    unsafe { self.change(block, old, new) }
+                    unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
                 }
@@ -59,7 +63,7 @@ macro_rules! allocator {
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on; the bytes behind the old size belong to the new block.
                     unsafe {
-                        let start = self.change(block, old, new).ok_or(api::AllocError)?;
+                        let start = change(self, block, old, new).ok_or(api::AllocError)?;
                         start.as_ptr().add(old.size()).write_bytes(0, new.size() - old.size());
                         Ok(NonNull::slice_from_raw_parts(start, new.size()))
                     }
@@ -72,7 +76,7 @@ macro_rules! allocator {
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
                     // SAFETY: passed on.
-                    unsafe { self.change(block, old, new) }
+                    unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
                 }
@@ -82,9 +86,13 @@ macro_rules! allocator {
 }
 
 #[cfg(feature = "allocator-api2")]
-allocator!(allocator_api2::alloc);
+allocator!(allocator_api2::alloc, Heap);
 #[cfg(feature = "nightly")]
-allocator!(core::alloc);
+allocator!(core::alloc, Heap);
+#[cfg(all(feature = "allocator-api2", feature = "std"))]
+allocator!(allocator_api2::alloc, Cached);
+#[cfg(all(feature = "nightly", feature = "std"))]
+allocator!(core::alloc, Cached);
 
 /// The address of a block of no bytes: aligned, not null, and in no region.
 fn dangling(layout: Layout) -> NonNull<u8> {
@@ -92,30 +100,35 @@ fn dangling(layout: Layout) -> NonNull<u8> {
     NonNull::new(core::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
-impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Makes a block of layout `old` one of layout `new`, in place if that is possible.
-    ///
-    /// # Safety
-    ///
-    /// As for `Allocator::grow` and `Allocator::shrink`.
-    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
-        if old.size() == 0 {
-            return if new.size() == 0 { Some(dangling(new)) } else { self.try_allocate(new).ok() };
-        }
-        // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
-        unsafe {
-            if new.size() == 0 {
-                self.dealloc(block.as_ptr(), old);
-                return Some(dangling(new));
+/// Makes a block of layout `old` one of layout `new`, in place if that is possible.
+///
+/// # Safety
+///
+/// As for `Allocator::grow` and `Allocator::shrink`.
+unsafe fn change<H: GlobalAlloc>(
+    heap: &H,
+    block: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+) -> Option<NonNull<u8>> {
+    // SAFETY: the block is live and has layout `old`, unless that has no bytes; no size is zero where it must not
+    // be; the copy is between two live blocks.
+    unsafe {
+        match (old.size(), new.size()) {
+            (0, 0) => Some(dangling(new)),
+            (0, _) => NonNull::new(heap.alloc(new)),
+            (_, 0) => {
+                heap.dealloc(block.as_ptr(), old);
+                Some(dangling(new))
             }
             // In place only for the same alignment: it takes part in the look-up when the block is freed.
-            if new.align() == old.align() && self.try_resize(block, old, new.size()) {
-                return Some(block);
+            _ if new.align() == old.align() => NonNull::new(heap.realloc(block.as_ptr(), old, new.size())),
+            _ => {
+                let moved = NonNull::new(heap.alloc(new))?;
+                moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+                heap.dealloc(block.as_ptr(), old);
+                Some(moved)
             }
-            let moved = self.try_allocate(new).ok()?;
-            moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
-            self.dealloc(block.as_ptr(), old);
-            Some(moved)
         }
     }
 }

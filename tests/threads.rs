@@ -347,3 +347,23 @@ fn heaps_do_not_mix() {
     });
     shadows.iter().for_each(|shadow| shadow.finish());
 }
+
+/// Through the `Allocator` trait, too.
+#[cfg(feature = "allocator-api2")]
+#[test]
+fn collections_of_several_threads() {
+    use allocator_api2::vec::Vec as VecIn;
+
+    let shadow = Shadow::<Tiered>::new(1 << 20, 64 << 10);
+    on_threads(2, |number| {
+        let mut rows = VecIn::new_in(shadow.cached);
+        for length in 0..200 {
+            let mut row = VecIn::new_in(shadow.cached);
+            (0..length).for_each(|index| row.push(index * number));
+            rows.push(row);
+        }
+        let sum: usize = rows.iter().flatten().sum();
+        assert_eq!(sum, (0..200).map(|length: usize| length * length.saturating_sub(1) / 2 * number).sum());
+    });
+    shadow.finish();
+}
