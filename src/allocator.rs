@@ -4,6 +4,8 @@ use crate::heap::Heap;
 use crate::lock::Lock;
 use crate::memory::{self, Memory};
 use crate::observe::Statistics;
+#[cfg(feature = "std")]
+use crate::os::Cached;
 use crate::placement::Placement;
 #[cfg(feature = "pressure")]
 use crate::pressure::{Critical, PressureHeap};
@@ -17,6 +19,8 @@ macro_rules! allocator {
         allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
         allocator!($module; Zone<'_>;);
         allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
+        #[cfg(feature = "std")]
+        allocator!($module; Cached<P, L, S>; P: Placement, L: Lock, S: Statistics);
         #[cfg(feature = "pressure")]
         allocator!($module; PressureHeap<P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
         #[cfg(feature = "pressure")]

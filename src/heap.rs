@@ -9,6 +9,7 @@ use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 /// A request could not be served.
@@ -96,6 +97,18 @@ impl<P: Placement, S: Statistics> State<P, S> {
             }
             None => self.allocate_otherwise(layout),
         }
+    }
+
+    /// As [`Self::allocate`], but `None` where more effort is needed.
+    #[inline(always)]
+    fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let mut grant = self.placement.allocate_quick(layout);
+        if grant.is_none() && P::SECOND {
+            grant = self.placement.allocate_second(layout);
+        }
+        let grant = grant?;
+        self.statistics.allocated(grant.size);
+        Some(grant.start)
     }
 
     /// As [`Self::allocate`], with all that the placement and the heap have.
@@ -343,6 +356,58 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             state.statistics.freed(size);
             Ok(())
         })
+    }
+
+    /// See [`Placement::check`].
+    #[cfg(feature = "std")]
+    pub(crate) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.with(|state| state.placement.check(block, layout))
+    }
+
+    /// Why a request for `layout` fails.
+    #[cfg(feature = "std")]
+    pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.with(|state| state.out_of_memory(layout))
+    }
+
+    /// Fills `blocks` from the front with blocks for `layout`, under one lock; how many. The first is found as by
+    /// [`Heap::try_allocate`]; the others only as long as that is quick, so that fewer than asked for
+    /// does not mean that memory has run out, while none does. O(length of `blocks`) times the placement's
+    /// own complexity.
+    pub fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
+        self.with(|state| {
+            let mut count = 0;
+            for place in blocks {
+                let block = if count == 0 { state.allocate(layout) } else { state.allocate_more(layout) };
+                let Some(block) = block else { break };
+                place.write(block);
+                count += 1;
+            }
+            count
+        })
+    }
+
+    /// Frees blocks of one layout, under one lock. What is noticed to be wrong is treated as in
+    /// [`GlobalAlloc::dealloc`].
+    ///
+    /// # Safety
+    ///
+    /// Every block is live, was allocated with `layout` from this heap, and is not used any more.
+    pub unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
+        let wrong = self.with(|state| {
+            let mut wrong = None;
+            for &block in blocks {
+                // SAFETY: passed on.
+                match unsafe { state.placement.deallocate(block, layout) } {
+                    Ok(size) => state.statistics.freed(size),
+                    Err(error) => wrong = Some(error),
+                }
+            }
+            wrong
+        });
+        if let Some(error) = wrong {
+            misuse(error);
+        }
     }
 
     /// Grows or shrinks a block without moving it. Returns whether that was possible at once.

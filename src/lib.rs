@@ -31,8 +31,8 @@
 //!
 //! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
 //!   Rust toolchain.
-//! * `alloc`: side tables grow on the global allocator. `std`: the same, for programs with an
-//!   operating system.
+//! * `alloc`: side tables grow on the global allocator. `std`: the same, and caches
+//!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).

@@ -68,12 +68,14 @@ pub struct Trace {
     pub slots: usize,
     /// The most requested bytes that are live at once.
     pub peak: usize,
+    /// Bytes of the arena, if it does not follow from the peak.
+    pub room: Option<usize>,
 }
 
 impl Trace {
-    /// An arena of 1.5 times the peak, in whole pages.
+    /// The arena: of 1.5 times the peak, in whole pages, unless the trace says otherwise.
     pub fn arena(&self) -> usize {
-        (self.peak + self.peak / 2).next_multiple_of(4096)
+        self.room.unwrap_or((self.peak + self.peak / 2).next_multiple_of(4096))
     }
 
     /// Reads and compiles a file.
@@ -98,14 +100,14 @@ impl Trace {
             trace.line(line).with_context(|| format!("line {}: {line:?}", index + 1))?;
         }
         let Builder { ops, slots, peak, .. } = trace;
-        Ok(Self { name, ops, slots, peak })
+        Ok(Self { name, ops, slots, peak, room: None })
     }
 
     /// Writes the compiled form, which [`Trace::load`] reads in a few instructions per event.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut bytes = Vec::with_capacity(16 * (self.ops.len() + 1));
-        for word in [self.slots as u64, self.peak as u64] {
-            bytes.extend(word.to_le_bytes());
+        let mut bytes = Vec::with_capacity(16 * (self.ops.len() + 2));
+        for word in [self.slots, self.peak, self.room.unwrap_or(0), 0] {
+            bytes.extend((word as u64).to_le_bytes());
         }
         for op in &self.ops {
             let head = op.kind as u32 | u32::from(op.align) << 8;
@@ -120,7 +122,7 @@ impl Trace {
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let (chunks, rest) = bytes.as_chunks::<16>();
-        let Some((head, chunks)) = chunks.split_first().filter(|_| rest.is_empty()) else {
+        let ([head, tail, chunks @ ..], []) = (chunks, rest) else {
             bail!("{} is no compiled trace", path.display());
         };
         let word = |chunk: &[u8; 16], at: usize| {
@@ -140,9 +142,10 @@ impl Trace {
                 new: word(chunk, 12),
             })
             .collect();
-        let [slots, peak] = [0, 8].map(|at| word(head, at) as usize | (word(head, at + 4) as usize) << 32);
+        let [slots, peak, room] = [(head, 0), (head, 8), (tail, 0)]
+            .map(|(chunk, at)| word(chunk, at) as usize | (word(chunk, at + 4) as usize) << 32);
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { name, ops, slots, peak })
+        Ok(Self { name, ops, slots, peak, room: (room > 0).then_some(room) })
     }
 }
 
@@ -242,7 +245,9 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         trace.save(file.path()).unwrap();
         let loaded = Trace::load(file.path()).unwrap();
-        assert_eq!((loaded.slots, loaded.peak), (2, 150));
+        assert_eq!((loaded.slots, loaded.peak, loaded.arena()), (2, 150, 4096));
+        Trace { room: Some(1 << 20), ..trace.clone() }.save(file.path()).unwrap();
+        assert_eq!(Trace::load(file.path()).unwrap().arena(), 1 << 20);
         for (a, b) in trace.ops.iter().zip(&loaded.ops) {
             assert_eq!(format!("{a:?}"), format!("{b:?}"));
         }

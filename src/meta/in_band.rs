@@ -173,14 +173,17 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     /// written.
     unsafe fn seems_free(&self, record: &Record, offset: usize) -> bool {
         let view = self.view(offset);
-        // SAFETY: only granules of the region are read.
+        // SAFETY: only granules of the region are read, and only those at edges of free blocks: others belong to
+        // threads that may be writing to them.
         unsafe {
+            if !view.is_edge(offset) {
+                return false;
+            }
             let len = (*view.word(offset, 0)).get();
             len > 0
                 && len <= record.end() - offset
-                && (*view.tail(offset + len)).get() == len
-                && view.is_edge(offset)
                 && view.is_edge(offset + len - 1)
+                && (*view.tail(offset + len)).get() == len
         }
     }
 }
@@ -314,16 +317,19 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         }
         // A block that does not begin or end with a unit shares that unit with its neighbour. The bit
         // is the neighbour's then, if that is free; what it says of itself may be the user's
-        // bytes, so that a double free can stay unseen, but no live block is taken for a free one.
+        // bytes, so that a double free can stay unseen, but no live block is taken for a free one. Where the bit is
+        // clear the neighbour is not looked at: it belongs to a thread that may be writing to it.
         // SAFETY: all granules looked at lie in the region, as was just checked; a tail is only
         // believed if it leads to a granule of the region.
         let free = unsafe {
             let tail = |end: usize| (*view.tail(end)).get();
-            let left = offset % Self::UNIT != 0
-                && tail(offset) <= offset - record.first
-                && self.seems_free(record, offset - tail(offset));
-            let right = end % Self::UNIT != 0 && end < record.end() && self.seems_free(record, end);
-            view.is_edge(offset) && !left || view.is_edge(end - 1) && !right
+            let left = || {
+                offset % Self::UNIT != 0
+                    && tail(offset) <= offset - record.first
+                    && self.seems_free(record, offset - tail(offset))
+            };
+            let right = || end % Self::UNIT != 0 && end < record.end() && self.seems_free(record, end);
+            view.is_edge(offset) && !left() || view.is_edge(end - 1) && !right()
         };
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token: () }) }
     }

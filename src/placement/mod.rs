@@ -305,6 +305,7 @@ pub unsafe trait Placement: Sized {
 
 /// A layout in granules: length and alignment.
 #[inline(always)]
+#[allow(clippy::manual_div_ceil)]
 fn measure<S: Space>(layout: Layout) -> (usize, usize) {
     let granule = <S::Meta as Meta>::GRANULE;
     // A layout's size cannot overflow when it is rounded up.

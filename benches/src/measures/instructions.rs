@@ -23,12 +23,16 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-const METRIC: &str = "instructions per operation";
+/// The metric.
+pub const METRIC: &str = "instructions per operation";
 
 fn run(options: &Options) -> Result<Vec<Row>> {
-    // snmalloc reserves more address space at once than valgrind has.
-    let ids: Vec<_> = subjects(|entry| entry.id != "snmalloc").iter().map(|entry| entry.id).collect();
-    count(options, &ids, options.traces()?)
+    count(options, &countable(), options.traces()?)
+}
+
+/// The subjects that callgrind can run: snmalloc reserves more address space at once than valgrind has.
+pub fn countable() -> Vec<&'static str> {
+    subjects(|entry| entry.id != "snmalloc").iter().map(|entry| entry.id).collect()
 }
 
 fn tables(_: &Results) -> Vec<Table> {

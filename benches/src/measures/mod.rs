@@ -5,6 +5,7 @@ pub mod fill;
 pub mod instructions;
 pub mod offsets;
 pub mod pathological;
+pub mod random;
 pub mod scale;
 pub mod single;
 pub mod smallest;
@@ -39,6 +40,7 @@ pub struct Measure {
 pub const ALL: &[Measure] = &[
     instructions::MEASURE,
     throughput::MEASURE,
+    random::MEASURE,
     smallest::MEASURE,
     single::MEASURE,
     fill::MEASURE,

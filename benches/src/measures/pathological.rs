@@ -288,7 +288,7 @@ impl Writer {
     }
 
     fn finish(self, name: &str) -> Trace {
-        Trace { name: name.into(), ops: self.ops, slots: self.slots, peak: self.peak }
+        Trace { name: name.into(), ops: self.ops, slots: self.slots, peak: self.peak, room: None }
     }
 }
 

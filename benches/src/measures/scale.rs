@@ -31,7 +31,8 @@ const BY_BLOCKS: &str = "ns per operation, by live blocks";
 const STEPS_BY_BLOCKS: &str = "instructions per operation, by live blocks";
 
 /// What can take part, and the longest arena that its type can index.
-const SUBJECTS: [(&str, usize); 12] = [
+const SUBJECTS: [(&str, usize); 13] = [
+    ("allotment-tiered", 8 << 30),
     ("allotment-tlsf", 8 << 30),
     ("allotment-tlsf-16", 32 << 30),
     ("allotment-tlsf-side-table", usize::MAX),

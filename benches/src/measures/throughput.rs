@@ -24,9 +24,11 @@ pub const MEASURE: Measure = Measure {
 /// What all ratios are to.
 const BASE: &str = "talc-5";
 
-const PLAIN: &str = "throughput / talc 5";
+/// The metric of the first table.
+pub const PLAIN: &str = "throughput / talc 5";
 const SUBTRACTED: &str = "throughput / talc 5, loop subtracted";
-const SPREAD: &str = "quartile spread of throughput / talc 5";
+/// The metric of its spread.
+pub const SPREAD: &str = "quartile spread of throughput / talc 5";
 
 fn tables(_: &Results) -> Vec<Table> {
     let common = Table { better: Better::Higher, mean: true, digits: 2, level: true, ..Table::default() };
@@ -59,9 +61,14 @@ fn tables(_: &Results) -> Vec<Table> {
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
+    compare(options, options.traces()?)
+}
+
+/// Compares all subjects on every trace.
+pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
     let rounds = options.pick(15, 5);
     let mut rows = Vec::new();
-    for trace in options.traces()? {
+    for trace in traces {
         let arena = Arena::new(trace.arena())?;
         // Every page is there before the clock runs.
         // SAFETY: the arena is ours.

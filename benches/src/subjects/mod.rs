@@ -163,6 +163,7 @@ pub const NULL: &str = "null";
 
 // A new subject is one line: name, type, whether it is ours, what it is.
 subjects! {
+    "allotment-tiered": own::Own<own::placement::Tiered>, true, "Tiered<Tlsf<InBand<u32, 8, 1>>>";
     "allotment-tlsf": own::Own<own::placement::Tlsf8>, true, "Tlsf<InBand<u32, 8, 1>>";
     "allotment-tlsf-16": own::Own<own::placement::Tlsf16>, true, "Tlsf<InBand<u32, 16, 1>>";
     "allotment-tlsf-compact": own::Own<own::placement::TlsfCompact>, true, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>: arenas up to 512 KiB";

@@ -23,6 +23,8 @@ pub mod placement {
 
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = allotment::Tlsf<Narrow>;
+    /// Pages of small objects in front of it.
+    pub type Tiered = allotment::Tiered<Tlsf8>;
     /// 32-bit indices, 16-byte granules.
     pub type Tlsf16 = allotment::Tlsf<InBand<u32, 16, 1>>;
     /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.

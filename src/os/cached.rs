@@ -1,0 +1,236 @@
+//! A heap with a cache per thread.
+
+use super::classes::{class_of, layout_of};
+use super::depot::{Depot, Round};
+use super::local::{self, Behind, Owner};
+use crate::heap::{Heap, OutOfMemory};
+use crate::lock::{self, Lock};
+use crate::memory::Memory;
+use crate::meta::FreeError;
+use crate::observe::{Counters, Statistics};
+use crate::placement::{Placement, Tiered};
+use crate::region::Region;
+use core::alloc::{GlobalAlloc, Layout};
+use core::fmt;
+use core::ptr::{self, NonNull};
+
+/// A cache per thread in front of a [`Heap`]: threads get and free small blocks without its lock.
+///
+/// ```
+/// use allotment::os::{Cached, Depot};
+/// use allotment::{Heap, Tiered, heap};
+///
+/// static HEAP: Heap<Tiered> = heap!(64 * 1024 * 1024);
+/// static DEPOT: Depot<Tiered> = Depot::new(&HEAP, 512 * 1024); // bytes that a thread may keep
+/// #[global_allocator]
+/// static CACHED: Cached<Tiered> = Cached::new(&DEPOT);
+///
+/// let words: Vec<String> = "any thread".split(' ').map(str::to_owned).collect();
+/// assert!(HEAP.used() > 0);
+/// # drop(words);
+/// ```
+///
+/// ```text
+///  thread     8 B | 16 B | 24 B | .. | 1 KiB          per class two magazines: arrays of free blocks
+///                    |  full v  ^ empty
+///  depot      8 B | 16 B | 24 B | .. | 1 KiB          magazines on their way from thread to thread
+///                    |       v  ^ batches, one lock
+///  heap
+/// ```
+///
+/// Blocks of up to 1 KiB (and alignments up to 8) have 40 classes; other requests go to the heap. A
+/// block may be freed by any thread; it stays in the cache of that one. What one thread frees more than it allocates
+/// goes through the depot to those that allocate more than they free, a magazine at a time and without a
+/// lock. A thread keeps a bounded number of bytes, little of what it rarely uses, and nothing when it has
+/// ended. When a request fails, its thread's cache and the depot are given back at once (and the
+/// request is tried again), and the other threads' caches at their next operation. For
+/// the heap, what is cached is in use: [`Heap::used`] counts it, and wrong frees are noticed only when it goes back.
+///
+/// A thread caches the first four heaps that it uses, and works on others directly. Usable as a global allocator where
+/// thread-local storage needs no allocation: on all targets with native support for it.
+///
+/// Both operations are O(1), a batch of at most 64 operations of the heap included. (Bonwick and Adams,
+/// "Magazines and Vmem", USENIX 2001.)
+pub struct Cached<P: 'static = Tiered, L: 'static = lock::Default, S: 'static = Counters> {
+    depot: &'static Depot<P, L, S>,
+}
+
+impl<P, L, S> Clone for Cached<P, L, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P, L, S> Copy for Cached<P, L, S> {}
+
+impl<P: Placement, L: Lock, S: Statistics> Behind for Heap<P, L, S> {
+    fn take(&self, layout: Layout, blocks: &mut [Round]) -> usize {
+        self.allocate_many(layout, blocks)
+    }
+
+    unsafe fn give(&self, layout: Layout, blocks: &[NonNull<u8>]) {
+        // SAFETY: passed on.
+        unsafe { self.deallocate_many(layout, blocks) }
+    }
+}
+
+impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
+    /// Caches in front of the heap of `depot`, through which the threads exchange blocks.
+    ///
+    /// The heap may be used directly as well, but a block must be freed through `Cached` if and only if
+    /// it was allocated so.
+    pub const fn new(depot: &'static Depot<P, L, S>) -> Self {
+        Self { depot }
+    }
+
+    /// The heap behind the caches.
+    pub const fn heap(&self) -> &'static Heap<P, L, S> {
+        self.depot.heap
+    }
+
+    /// Gives back to the heap what the calling thread and the depot keep: before a thread sleeps for long, or to see
+    /// what is really in use.
+    pub fn flush(&self) {
+        local::flush(self.owner());
+    }
+
+    fn owner(&self) -> Owner {
+        Owner { heap: self.heap(), depot: &self.depot.exchange }
+    }
+
+    #[inline(never)]
+    fn take_anywhere(&self, class: usize) -> *mut u8 {
+        local::take_anywhere(self.owner(), class).map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline(never)]
+    unsafe fn give_anywhere(&self, class: usize, block: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { local::give_anywhere(self.owner(), class, block) }
+    }
+
+    /// What the heap answers, once more after the caches have been given back if it is nothing.
+    fn with_reclaim(&self, request: impl Fn() -> *mut u8) -> *mut u8 {
+        let block = request();
+        if !block.is_null() {
+            return block;
+        }
+        local::reclaim(self.owner());
+        request()
+    }
+}
+
+// SAFETY: blocks come from the heap, which keeps the same promises, and are handed out once until they are
+// freed; blocks of a class are as long as the class says, and so are what the heap is told.
+unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            // SAFETY: passed on.
+            return self.with_reclaim(|| unsafe { self.heap().alloc(layout) });
+        };
+        match local::take(self.depot.exchange.token(), class) {
+            Some(block) => block.as_ptr(),
+            None => self.take_anywhere(class),
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller passes a live block, which is not null. It came from `alloc`, so it has the layout
+        // of its class, if it has one.
+        unsafe {
+            let Some(class) = class_of(layout) else { return self.heap().dealloc(block, layout) };
+            let block = NonNull::new_unchecked(block);
+            if !local::give(self.depot.exchange.token(), class, block) {
+                self.give_anywhere(class, block);
+            }
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on; a block has the bytes asked for.
+        unsafe {
+            if class_of(layout).is_none() {
+                return self.with_reclaim(|| self.heap().alloc_zeroed(layout));
+            }
+            let block = self.alloc(layout);
+            if !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller passes a live block and a new size that makes a valid layout. Blocks of a class
+        // never become others in place, or others blocks of a class. The two blocks of the copy are both live.
+        unsafe {
+            let wanted = Layout::from_size_align_unchecked(new_size, layout.align());
+            match (class_of(layout), class_of(wanted)) {
+                (Some(old), Some(new)) if old == new => return block,
+                (None, None) => {
+                    return self.with_reclaim(|| self.heap().realloc(block, layout, new_size));
+                }
+                _ => {}
+            }
+            let new = self.alloc(wanted);
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, layout.size().min(new_size));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}
+
+// SAFETY: `GlobalAlloc` above keeps these promises; checked frees are checked by the heap.
+unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        // SAFETY: a layout of size zero has a class, so it gets a block too.
+        let block = NonNull::new(unsafe { self.alloc(layout) });
+        block.ok_or_else(|| self.heap().out_of_memory(layout))
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        // SAFETY: as in `try_allocate`.
+        let block = NonNull::new(unsafe { self.alloc_zeroed(layout) });
+        block.ok_or_else(|| self.heap().out_of_memory(layout))
+    }
+
+    /// A block that lies in a cache is live for the heap, so that freeing it again is not noticed.
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.heap().check(block, class_of(layout).map_or(layout, layout_of))?;
+        // SAFETY: passed on.
+        unsafe { self.dealloc(block.as_ptr(), layout) };
+        Ok(())
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { self.dealloc(block.as_ptr(), layout) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return false };
+        match (class_of(layout), class_of(wanted)) {
+            // SAFETY: passed on; blocks without a class are the heap's.
+            (None, None) => unsafe { self.heap().try_resize(block, layout, size) },
+            (old, new) => old == new,
+        }
+    }
+
+    fn largest_free(&self) -> usize {
+        self.heap().largest_free()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.heap().region(n)
+    }
+}
+
+impl<P, L, S> fmt::Debug for Cached<P, L, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cached").finish_non_exhaustive()
+    }
+}

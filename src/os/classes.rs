@@ -1,0 +1,72 @@
+//! Sizes of the blocks that threads cache.
+
+use core::alloc::Layout;
+
+/// The largest size that is cached, in bytes.
+pub const LARGEST: usize = 1024;
+
+/// Bytes of the blocks of each class: steps of 8 up to 128, then 8 steps per power of two, as
+/// [`Tiered`](crate::Tiered) has them for its objects.
+pub const SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let (mut size, mut class) = (0, 0);
+    while class < CLASSES {
+        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
+        sizes[class] = size;
+        class += 1;
+    }
+    assert!(size as usize == LARGEST);
+    sizes
+};
+
+/// Number of classes.
+pub const CLASSES: usize = 16 + 8 * (LARGEST.ilog2() as usize - 7);
+
+/// The class of a request, by its length in words of 8 bytes.
+const CLASS_OF: [u8; LARGEST / 8 + 1] = {
+    let mut classes = [0; LARGEST / 8 + 1];
+    let (mut words, mut class) = (0, 0);
+    while words <= LARGEST / 8 {
+        if words * 8 > SIZES[class] as usize {
+            class += 1;
+        }
+        classes[words] = class as u8;
+        words += 1;
+    }
+    classes
+};
+
+/// The class of a request, if it is cached: at most [`LARGEST`] bytes, aligned to at most 8.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil)] // It cannot overflow, and so takes fewer instructions.
+pub fn class_of(layout: Layout) -> Option<usize> {
+    if layout.size() > LARGEST || layout.align() > 8 {
+        return None;
+    }
+    // SAFETY: at most `LARGEST / 8`.
+    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) / 8) } as usize)
+}
+
+/// What the heap is asked for in place of a request of `class`, so that all blocks of a class are alike.
+#[inline(always)]
+pub fn layout_of(class: usize) -> Layout {
+    // SAFETY: 8 is a power of two, and sizes are small.
+    unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_the_smallest_that_fits() {
+        for size in 0..=LARGEST {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            let class = class_of(layout).unwrap();
+            assert!(layout_of(class).size() >= size);
+            assert!(class == 0 || layout_of(class - 1).size() < size, "{size}");
+        }
+        assert_eq!(class_of(Layout::from_size_align(LARGEST + 1, 1).unwrap()), None);
+        assert_eq!(class_of(Layout::from_size_align(16, 16).unwrap()), None);
+    }
+}

@@ -1,0 +1,369 @@
+//! Caches per thread: every block is checked against a map of the whole arena, from all threads.
+#![cfg(feature = "std")]
+
+use allotment::lock::Spin;
+use allotment::os::{Cached, Depot};
+use allotment::placement::Placement;
+use allotment::{FirstFit, Heap, Region, Slab, Tiered, Tlsf};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+
+/// A cached heap over an arena of its own, and for every 8 bytes of that whether a block covers them. All of it
+/// lives for ever, as thread caches demand.
+struct Shadow<P: 'static> {
+    cached: Cached<P, Spin>,
+    start: usize,
+    taken: Vec<AtomicBool>,
+}
+
+/// A live block; its bytes follow from its seed.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+    seed: u8,
+}
+
+// SAFETY: a block belongs to whoever holds the value.
+unsafe impl Send for Block {}
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+impl Block {
+    fn byte(&self, index: usize) -> u8 {
+        (index as u8).wrapping_mul(31) ^ self.seed
+    }
+
+    fn fill(&self, from: usize) {
+        for index in from..self.layout.size() {
+            // SAFETY: the block is live and has that many bytes.
+            unsafe { self.start.add(index).write(self.byte(index)) };
+        }
+    }
+
+    fn check(&self, size: usize) {
+        for index in 0..size {
+            // SAFETY: as in `fill`.
+            assert_eq!(unsafe { self.start.add(index).read() }, self.byte(index), "byte {index}");
+        }
+    }
+}
+
+impl<P: Placement + Send + 'static> Shadow<P> {
+    fn new(size: usize, cache: usize) -> &'static Self {
+        let heap: &'static Heap<P, Spin> = Box::leak(Box::new(Heap::empty()));
+        let arena: &'static mut [u64] = vec![0; size / 8].leak();
+        let start = NonNull::from(&mut *arena).cast::<u8>();
+        // SAFETY: the arena is the heap's for ever.
+        unsafe { heap.claim(Region::new(start, size)) }.unwrap();
+        let depot = Box::leak(Box::new(Depot::new(heap, cache)));
+        Box::leak(Box::new(Self {
+            cached: Cached::new(depot),
+            start: start.addr().get(),
+            taken: (0..size / 8).map(|_| AtomicBool::new(false)).collect(),
+        }))
+    }
+
+    /// Marks the words of a block. `Relaxed`, so that the marks order nothing that the allocator does not.
+    fn mark(&self, block: &Block, taken: bool) {
+        let offset = block.start.addr().get().checked_sub(self.start).expect("the block lies in the arena");
+        assert_eq!(block.start.addr().get() % block.layout.align(), 0);
+        for word in offset / 8..(offset + block.layout.size()).div_ceil(8) {
+            let before = self.taken[word].swap(taken, Ordering::Relaxed);
+            assert_ne!(before, taken, "word {word} of a block at {offset} of {:?}", block.layout);
+        }
+    }
+
+    fn allocate(&self, layout: Layout, seed: u8) -> Option<Block> {
+        // SAFETY: the size is not zero.
+        let start = NonNull::new(unsafe { self.cached.alloc(layout) })?;
+        let block = Block { start, layout, seed };
+        self.mark(&block, true);
+        block.fill(0);
+        Some(block)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout, seed: u8) -> Option<Block> {
+        // SAFETY: the size is not zero.
+        let start = NonNull::new(unsafe { self.cached.alloc_zeroed(layout) })?;
+        let block = Block { start, layout, seed };
+        self.mark(&block, true);
+        // SAFETY: the block is live and has that many bytes.
+        assert!((0..layout.size()).all(|index| unsafe { start.add(index).read() } == 0));
+        block.fill(0);
+        Some(block)
+    }
+
+    fn free(&self, block: Block) {
+        block.check(block.layout.size());
+        self.mark(&block, false);
+        // SAFETY: the block is live, and nobody uses it any more.
+        unsafe { self.cached.dealloc(block.start.as_ptr(), block.layout) }
+    }
+
+    fn resize(&self, block: Block, size: usize) -> Block {
+        self.mark(&block, false);
+        // SAFETY: as in `free`; the size is not zero.
+        let start = unsafe { self.cached.realloc(block.start.as_ptr(), block.layout, size) };
+        let Some(start) = NonNull::new(start) else {
+            self.mark(&block, true);
+            block.check(block.layout.size());
+            return block;
+        };
+        let kept = block.layout.size().min(size);
+        let block = Block { start, layout: layout(size, block.layout.align()), ..block };
+        self.mark(&block, true);
+        block.check(kept);
+        block.fill(kept);
+        block
+    }
+
+    /// Random operations; one block in eight is left for another thread to free.
+    fn stress(&self, seed: u64, rounds: usize, mail: &[Mutex<Vec<Block>>]) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut live = Vec::new();
+        for _ in 0..rounds {
+            let bits = random.u32(1..12);
+            let size = random.usize(1..1 << bits);
+            let layout = layout(size, 1 << random.u32(0..5).saturating_sub(1));
+            match random.u32(0..16) {
+                0 => live.extend(self.allocate_zeroed(layout, random.u8(..))),
+                1..8 => live.extend(self.allocate(layout, random.u8(..))),
+                _ if live.is_empty() => {}
+                8 | 9 => {
+                    let block = live.swap_remove(random.usize(..live.len()));
+                    live.push(self.resize(block, size));
+                }
+                10 => {
+                    let block = live.swap_remove(random.usize(..live.len()));
+                    mail[random.usize(..mail.len())].lock().unwrap().push(block);
+                }
+                11 => {
+                    let found = std::mem::take(&mut *mail[random.usize(..mail.len())].lock().unwrap());
+                    found.into_iter().for_each(|block| self.free(block));
+                }
+                _ => self.free(live.swap_remove(random.usize(..live.len()))),
+            }
+        }
+        live.into_iter().for_each(|block| self.free(block));
+    }
+
+    /// Checks that no block is live and that the caches of ended threads have kept nothing.
+    fn finish(&self) {
+        assert!(self.taken.iter().all(|word| !word.load(Ordering::Relaxed)));
+        self.cached.flush();
+        let stats = self.cached.heap().stats();
+        assert_eq!((stats.used, stats.live_blocks), (0, 0));
+    }
+}
+
+/// Runs `body` on new threads, and waits until their destructors have run.
+fn on_threads(count: usize, body: impl Fn(usize) + Sync) {
+    thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || body(number))).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+fn stress<P: Placement + Send + 'static>(size: usize, cache: usize) {
+    let shadow = Shadow::<P>::new(size, cache);
+    let mail: [Mutex<Vec<Block>>; 3] = Default::default();
+    let largest = shadow.cached.heap().largest_free();
+    for round in 0..3 {
+        on_threads(4, |number| shadow.stress(round * 4 + number as u64, 10_000, &mail));
+    }
+    on_threads(1, |_| {
+        for letters in &mail {
+            std::mem::take(&mut *letters.lock().unwrap()).into_iter().for_each(|block| shadow.free(block));
+        }
+    });
+    shadow.finish();
+    let whole = shadow.cached.heap().try_allocate(layout(largest, 1));
+    assert!(whole.is_ok(), "{whole:?}");
+}
+
+#[test]
+fn threads_with_room() {
+    stress::<Tiered>(16 << 20, 512 << 10);
+    stress::<Tlsf>(16 << 20, 512 << 10);
+}
+
+/// All threads together want several times what there is.
+#[test]
+fn threads_that_run_out_of_memory() {
+    stress::<Tiered>(256 << 10, 128 << 10);
+    stress::<Tlsf>(256 << 10, 128 << 10);
+    stress::<FirstFit>(256 << 10, 16 << 10);
+}
+
+#[test]
+fn threads_with_small_caches() {
+    stress::<Slab>(4 << 20, 8 << 10);
+    stress::<FirstFit>(4 << 20, 1);
+}
+
+/// What one thread allocates and another frees comes back, though neither cache is ever flushed: the arena is a
+/// small part of all that is allocated.
+#[test]
+fn blocks_flow_from_thread_to_thread() {
+    let shadow = Shadow::<Tiered>::new(4 << 20, 64 << 10);
+    let (give, take) = std::sync::mpsc::sync_channel(256);
+    thread::scope(|scope| {
+        let producer = scope.spawn(move || {
+            let mut random = fastrand::Rng::with_seed(1);
+            for round in 0..100_000 {
+                give.send(shadow.allocate(layout(random.usize(1..=1024), 8), round as u8).unwrap()).unwrap();
+            }
+        });
+        let consumer = scope.spawn(move || take.into_iter().for_each(|block| shadow.free(block)));
+        producer.join().unwrap();
+        consumer.join().unwrap();
+    });
+    assert_eq!(shadow.cached.heap().stats().failed, 0);
+    shadow.finish();
+}
+
+/// Fills the heap with blocks of 64 bytes.
+fn fill(shadow: &Shadow<Tlsf>) -> Vec<Block> {
+    std::iter::from_fn(|| shadow.allocate(layout(64, 8), 1)).collect()
+}
+
+#[test]
+fn a_failing_request_empties_its_own_cache() {
+    let shadow = Shadow::<Tlsf>::new(64 << 10, 1 << 20);
+    on_threads(1, |_| {
+        fill(shadow).into_iter().for_each(|block| shadow.free(block));
+        let large = shadow.allocate(layout(56 << 10, 8), 2).expect("what is cached is given back");
+        shadow.free(large);
+    });
+    shadow.finish();
+}
+
+#[test]
+fn a_failing_request_empties_the_depot_and_other_caches() {
+    let shadow = Shadow::<Tlsf>::new(64 << 10, 1 << 20);
+    let (filled, failed) = (&Barrier::new(2), &Barrier::new(2));
+    let large = layout(60 << 10, 8);
+    on_threads(2, |number| {
+        if number == 0 {
+            fill(shadow).into_iter().for_each(|block| shadow.free(block));
+            filled.wait();
+            failed.wait();
+            // One operation, and all that was cached here is the heap's again.
+            shadow.free(shadow.allocate(layout(8, 8), 3).unwrap());
+            filled.wait();
+            failed.wait();
+        } else {
+            filled.wait();
+            assert!(shadow.allocate(large, 4).is_none(), "the other thread's cache holds some of it");
+            failed.wait();
+            filled.wait();
+            shadow.free(shadow.allocate(large, 5).expect("the other thread has heard"));
+            failed.wait();
+        }
+    });
+    shadow.finish();
+}
+
+#[test]
+fn a_thread_keeps_a_bounded_number_of_bytes() {
+    const BOUND: usize = 64 << 10;
+    let shadow = Shadow::<Tlsf>::new(8 << 20, BOUND);
+    on_threads(1, |_| {
+        for size in 1..=1024 {
+            let blocks: Vec<_> = (0..200).map_while(|_| shadow.allocate(layout(size, 8), 1)).collect();
+            assert_eq!(blocks.len(), 200);
+            blocks.into_iter().for_each(|block| shadow.free(block));
+            // Its own, and the depot's.
+            assert!(shadow.cached.heap().used() <= 3 * BOUND);
+        }
+        assert!(shadow.cached.heap().used() > 0, "nothing is cached");
+        shadow.cached.flush();
+        assert_eq!(shadow.cached.heap().used(), 0);
+    });
+}
+
+/// Frees, allocates and frees when the thread's other destructors run.
+struct Late(RefCell<Option<(&'static Shadow<Tiered>, Block)>>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let (shadow, block) = self.0.take().expect("every thread of this test leaves a block here");
+        shadow.free(block);
+        shadow.free(shadow.allocate(layout(100, 8), 6).unwrap());
+    }
+}
+
+thread_local! {
+    static BEFORE: Late = const { Late(RefCell::new(None)) };
+    static AFTER: Late = const { Late(RefCell::new(None)) };
+}
+
+/// One destructor was registered before the cache's, one after it, so one of them runs when that is gone.
+#[test]
+fn destructors_of_threads_may_free() {
+    let shadow = Shadow::<Tiered>::new(1 << 20, 256 << 10);
+    for _ in 0..20 {
+        on_threads(2, |_| {
+            BEFORE.with(|before| {
+                let block = shadow.allocate(layout(100, 8), 7).unwrap();
+                before.0.replace(Some((shadow, block)));
+            });
+            AFTER.with(|after| {
+                let block = shadow.allocate(layout(100, 8), 8).unwrap();
+                after.0.replace(Some((shadow, block)));
+            });
+            let blocks: Vec<_> = (0..100).map(|_| shadow.allocate(layout(100, 8), 9).unwrap()).collect();
+            blocks.into_iter().for_each(|block| shadow.free(block));
+        });
+    }
+    shadow.finish();
+}
+
+/// More heaps than a thread has caches; blocks of one never come from another.
+#[test]
+fn heaps_do_not_mix() {
+    let shadows: Vec<_> = (0..6).map(|_| Shadow::<Tiered>::new(1 << 20, 64 << 10)).collect();
+    on_threads(2, |number| {
+        let mut random = fastrand::Rng::with_seed(number as u64);
+        let mut live: Vec<(usize, Block)> = Vec::new();
+        for _ in 0..50_000 {
+            if random.bool() && live.len() < 1000 {
+                let heap = random.usize(..shadows.len());
+                let block = shadows[heap].allocate(layout(random.usize(1..=300), 8), heap as u8).unwrap();
+                live.push((heap, block));
+            } else if !live.is_empty() {
+                let (heap, block) = live.swap_remove(random.usize(..live.len()));
+                shadows[heap].free(block);
+            }
+        }
+        live.into_iter().for_each(|(heap, block)| shadows[heap].free(block));
+    });
+    shadows.iter().for_each(|shadow| shadow.finish());
+}
+
+/// Through the `Allocator` trait, too.
+#[cfg(feature = "allocator-api2")]
+#[test]
+fn collections_of_several_threads() {
+    use allocator_api2::vec::Vec as VecIn;
+
+    let shadow = Shadow::<Tiered>::new(1 << 20, 64 << 10);
+    on_threads(2, |number| {
+        let mut rows = VecIn::new_in(shadow.cached);
+        for length in 0..200 {
+            let mut row = VecIn::new_in(shadow.cached);
+            (0..length).for_each(|index| row.push(index * number));
+            rows.push(row);
+        }
+        let sum: usize = rows.iter().flatten().sum();
+        assert_eq!(sum, (0..200).map(|length: usize| length * length.saturating_sub(1) / 2 * number).sum());
+    });
+    shadow.finish();
+}
