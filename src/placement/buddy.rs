@@ -217,6 +217,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         Self { meta: M::EMPTY, orders: 0, heads: [M::Index::NIL; ORDERS], lent: 0 }
     };
     const MAX_LEN: usize = M::MAX_LEN;
+    const EXACT: bool = false;
 
     fn meta(&self) -> &M {
         &self.meta

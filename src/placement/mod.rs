@@ -76,6 +76,9 @@ pub unsafe trait Space: Sized {
     /// Granules that the longest block may have; longer regions are refused.
     const MAX_LEN: usize;
 
+    /// Whether every block takes what [`Space::granted`] says. [`Buddy`] lends whole regions as well.
+    const EXACT: bool = true;
+
     /// Whether every free by address is checked as [`Space::checked_block_at`] does, also in release
     /// builds.
     const CHECKS: bool = false;

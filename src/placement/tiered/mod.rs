@@ -294,7 +294,7 @@ impl<L: Space> Tiered<L> {
     fn recent_size(layout: Layout) -> Option<usize> {
         let (len, align) = measure::<L>(layout);
         // What the block takes, so that requests share it that would get as much.
-        let len = if align > 1 { usize::MAX } else { L::granted(len, align) };
+        let len = if align > 1 || !L::EXACT { usize::MAX } else { L::granted(len, align) };
         (len <= RECENT_LARGEST / <L::Meta as Meta>::GRANULE).then(|| len * <L::Meta as Meta>::GRANULE)
     }
 
