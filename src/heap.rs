@@ -4,7 +4,7 @@ use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
 use crate::meta::{FreeError, Meta};
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::{self, Bump, Placement};
+use crate::placement::{self, Bump, Grant, Placement};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -102,11 +102,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
     /// As [`Self::allocate`], but `None` where more effort is needed.
     #[inline(always)]
     fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let mut grant = self.placement.allocate_quick(layout);
-        if grant.is_none() && P::SECOND {
-            grant = self.placement.allocate_second(layout);
-        }
-        let grant = grant?;
+        let grant = self.placement.allocate_common(layout)?;
         self.statistics.allocated(grant.size);
         Some(grant.start)
     }
@@ -115,15 +111,22 @@ impl<P: Placement, S: Statistics> State<P, S> {
     #[cold]
     #[inline(never)]
     fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let Some(grant) = self.grant_otherwise(layout) else {
+            self.statistics.failed(layout.size());
+            return None;
+        };
+        self.statistics.allocated(grant.size);
+        Some(grant.start)
+    }
+
+    /// What there is beyond the quick way, not counted yet: all that the placement has, and memory that was not
+    /// claimed yet.
+    #[cold]
+    pub(crate) fn grant_otherwise(&mut self, layout: Layout) -> Option<Grant> {
         loop {
-            if let Some(grant) = self.placement.allocate(layout) {
-                self.statistics.allocated(grant.size);
-                return Some(grant.start);
-            }
-            // Nothing fits, but there may be memory that has not been claimed yet.
-            if !self.settle() {
-                self.statistics.failed(layout.size());
-                return None;
+            let grant = self.placement.allocate(layout);
+            if grant.is_some() || !self.settle() {
+                return grant;
             }
         }
     }

@@ -1,40 +1,19 @@
 //! Sizes of the blocks that threads cache.
 
+use crate::units::{class_by_words, object_classes, object_sizes};
 use core::alloc::Layout;
 
 /// The largest size that is cached, in bytes.
 pub const LARGEST: usize = 1024;
 
-/// Bytes of the blocks of each class: steps of 8 up to 128, then 8 steps per power of two, as
-/// [`Tiered`](crate::Tiered) has them for its objects.
-pub const SIZES: [u16; CLASSES] = {
-    let mut sizes = [0; CLASSES];
-    let (mut size, mut class) = (0, 0);
-    while class < CLASSES {
-        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
-        sizes[class] = size;
-        class += 1;
-    }
-    assert!(size as usize == LARGEST);
-    sizes
-};
-
 /// Number of classes.
-pub const CLASSES: usize = 16 + 8 * (LARGEST.ilog2() as usize - 7);
+pub const CLASSES: usize = object_classes(LARGEST);
+
+/// Bytes of the blocks of each class, as [`Tiered`](crate::Tiered) has them for its objects.
+pub const SIZES: [u16; CLASSES] = object_sizes(0);
 
 /// The class of a request, by its length in words of 8 bytes.
-const CLASS_OF: [u8; LARGEST / 8 + 1] = {
-    let mut classes = [0; LARGEST / 8 + 1];
-    let (mut words, mut class) = (0, 0);
-    while words <= LARGEST / 8 {
-        if words * 8 > SIZES[class] as usize {
-            class += 1;
-        }
-        classes[words] = class as u8;
-        words += 1;
-    }
-    classes
-};
+const CLASS_OF: [u8; LARGEST / 8 + 1] = class_by_words(&SIZES, 0);
 
 /// The class of a request, if it is cached: at most [`LARGEST`] bytes, aligned to at most 8.
 #[inline(always)]

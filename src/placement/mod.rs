@@ -259,6 +259,15 @@ pub unsafe trait Placement: Sized {
         None
     }
 
+    /// [`Placement::allocate_quick`], then [`Placement::allocate_second`]: all but what takes effort.
+    #[inline(always)]
+    fn allocate_common(&mut self, layout: Layout) -> Option<Grant> {
+        match self.allocate_quick(layout) {
+            None if Self::SECOND => self.allocate_second(layout),
+            grant => grant,
+        }
+    }
+
     /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
     /// that must be cleared to make it all zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
@@ -363,7 +372,7 @@ unsafe impl<S: Space> Placement for S {
         for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
             *zeroed = (record.mark, record.roof);
         }
-        let quick = Placement::allocate_quick(self, layout);
+        let quick = self.allocate_common(layout);
         let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
         let start = grant.start.addr().get();
         let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {

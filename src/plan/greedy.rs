@@ -272,6 +272,17 @@ const fn fits_at(
     if offset % buffers[i].align != 0 || offset > worst || worst - offset < buffers[i].size {
         return false;
     }
+    is_free(buffers, i, offset, offsets, placed)
+}
+
+/// Whether buffer `i` at `offset` clashes with none of those that are placed.
+pub(super) const fn is_free(
+    buffers: &[Buffer<'_>],
+    i: usize,
+    offset: u64,
+    offsets: &[u64],
+    placed: &[usize],
+) -> bool {
     let mut k = 0;
     while k < placed.len() {
         if clash(buffers, i, offset, placed[k], offsets[placed[k]]) {

@@ -3,7 +3,7 @@
 use super::buffer::Buffer;
 use super::check::{check, clash};
 use super::error::{PlanError, Violation};
-use super::greedy::{Fit, Kind, Rule, find, insert, prefer};
+use super::greedy::{Fit, Kind, Rule, find, insert, is_free, prefer};
 use super::message;
 use super::order::{Order, Scratch, sort};
 
@@ -207,17 +207,6 @@ const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
         i += 1;
     }
     order
-}
-
-const fn is_free(buffers: &[Buffer<'_>], i: usize, offset: u64, offsets: &[u64], placed: &[usize]) -> bool {
-    let mut k = 0;
-    while k < placed.len() {
-        if clash(buffers, i, offset, placed[k], offsets[placed[k]]) {
-            return false;
-        }
-        k += 1;
-    }
-    true
 }
 
 impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {

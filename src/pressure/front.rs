@@ -367,9 +367,9 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (start, crossed) = self.0.with(|state| {
-            let grant = match state.placement.allocate_quick(layout) {
+            let grant = match state.placement.allocate_common(layout) {
                 Some(grant) => grant,
-                None => match state.otherwise(layout) {
+                None => match state.grant_otherwise(layout) {
                     Some(grant) => grant,
                     None => return (None, false),
                 },
@@ -511,18 +511,6 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// What there is beyond the quick way: all that the placement has, and memory that was not claimed yet.
-    #[cold]
-    #[inline(never)]
-    fn otherwise(&mut self, layout: Layout) -> Option<Grant> {
-        loop {
-            let grant = self.placement.allocate(layout);
-            if grant.is_some() || !self.settle() {
-                return grant;
-            }
-        }
-    }
-
     /// A request was served, which takes the heap's use beyond the band. It is not counted yet.
     #[cold]
     #[inline(never)]

@@ -82,14 +82,14 @@ fn leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use object::write::{Object, StandardSection};
     use object::{Architecture, BinaryFormat, Endianness, SectionKind};
 
     use super::*;
 
-    #[test]
-    fn sections_are_counted_by_where_they_live() {
+    /// A firmware with 100 bytes of code, 20 of constants, 8 of variables, and `bss` that start as zero.
+    pub(crate) fn firmware(bss: u64) -> Object<'static> {
         let mut file = Object::new(BinaryFormat::Elf, Architecture::Arm, Endianness::Little);
         let mut add = |section, bytes: &[u8]| {
             let id = file.section_id(section);
@@ -98,8 +98,14 @@ mod tests {
         add(StandardSection::Text, &[0; 100]);
         add(StandardSection::ReadOnlyData, &[0; 20]);
         add(StandardSection::Data, &[1; 8]);
-        let bss = file.section_id(StandardSection::UninitializedData);
-        file.append_section_bss(bss, 4096, 8);
+        let section = file.section_id(StandardSection::UninitializedData);
+        file.append_section_bss(section, bss, 8);
+        file
+    }
+
+    #[test]
+    fn sections_are_counted_by_where_they_live() {
+        let mut file = firmware(4096);
         let debug = file.add_section(Vec::new(), b".debug_str".to_vec(), SectionKind::Debug);
         file.append_section_data(debug, &[0; 999], 1);
 

@@ -1,40 +1,20 @@
 //! Sizes of small objects, and of the pages that they are in.
 
 use super::page::HEADER;
+use crate::units::{class_by_words, object_classes, object_sizes};
 use core::alloc::Layout;
 
 /// The largest small request in bytes; the others go to the placement beneath.
 pub(super) const SMALL: usize = 256;
 
-/// Sizes of the objects that pages are cut into, in bytes: steps of 8 up to 128, then 8 steps per power of two.
-pub(super) const SIZES: [u16; CLASSES] = {
-    let mut sizes = [0; CLASSES];
-    let (mut size, mut class) = (0, 1);
-    while class < CLASSES {
-        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
-        sizes[class] = size;
-        class += 1;
-    }
-    assert!(size as usize == SMALL);
-    sizes
-};
-
 /// Number of classes; 0 is none.
-pub(super) const CLASSES: usize = 1 + 16 + 8 * (SMALL.ilog2() as usize - 7);
+pub(super) const CLASSES: usize = 1 + object_classes(SMALL);
+
+/// Sizes of the objects that pages are cut into, in bytes.
+pub(super) const SIZES: [u16; CLASSES] = object_sizes(1);
 
 /// The class of a request, by its length in words of 8 bytes.
-pub(super) const CLASS_OF: [u8; SMALL / 8 + 1] = {
-    let mut classes = [0; SMALL / 8 + 1];
-    let (mut words, mut class) = (0, 1);
-    while words <= SMALL / 8 {
-        if words * 8 > SIZES[class] as usize {
-            class += 1;
-        }
-        classes[words] = class as u8;
-        words += 1;
-    }
-    classes
-};
+const CLASS_OF: [u8; SMALL / 8 + 1] = class_by_words(&SIZES, 1);
 
 /// Bytes that the smallest page has: the unit of the maps of pages.
 pub(super) const SMALLEST_PAGE: usize = 512;
@@ -104,4 +84,10 @@ pub(super) fn mask_of_class(class: usize) -> usize {
 pub(super) fn page_of_class(class: usize) -> usize {
     // SAFETY: as in `size_of_class`.
     unsafe { *PAGES.get_unchecked(class) as usize }
+}
+
+/// Objects of a page of `class`.
+#[inline(always)]
+pub(super) fn objects_of_class(class: usize) -> usize {
+    (page_of_class(class) - HEADER) / size_of_class(class)
 }

@@ -7,7 +7,9 @@ mod recent;
 use super::{Grant, Placement, Space, Tlsf, measure};
 use crate::meta::{FreeError, InBand, Meta};
 use crate::region::{Region, RegionError};
-use classes::{CLASSES, SMALLEST_PAGE, class_of, mask_of_class, page_of_class, size_of_class};
+use classes::{
+    CLASSES, SMALLEST_PAGE, class_of, mask_of_class, objects_of_class, page_of_class, size_of_class,
+};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use page::{HEADER, NONE, Page, WINDOWS, Window};
@@ -23,7 +25,7 @@ const WORTH_IT: usize = 16 * 1024;
 /// hosts.
 ///
 /// ```text
-///  heads   8 B | 16 B | 24 B | .. | 1 KiB         the pages of a class that have free objects
+///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects
 ///                 |
 ///   page   | header | object | object | ...       free objects are linked through their first two bytes
 ///             next -> page -> ..
@@ -168,7 +170,7 @@ impl<L: Space> Tiered<L> {
         let len = page_len::<L>(class);
         let block = Space::allocate(&mut self.large, len, len)?;
         let page = self.large.meta().address(block.offset).cast::<Page>();
-        let (size, bytes) = (size_of_class(class), page_of_class(class));
+        let (size, objects) = (size_of_class(class), objects_of_class(class));
         // SAFETY: the block is ours, as long as a page, and aligned to that; its objects are linked in the order of
         // their addresses.
         unsafe {
@@ -186,7 +188,6 @@ impl<L: Space> Tiered<L> {
                 next: page,
                 prev: page,
             });
-            let objects = (bytes - HEADER) / size;
             for object in 0..objects {
                 let offset = HEADER + object * size;
                 let next = if object + 1 < objects { offset + size } else { 0 };
@@ -229,8 +230,7 @@ impl<L: Space> Tiered<L> {
         // SAFETY: the page is open.
         unsafe {
             if !(*page).listed {
-                let class = (*page).class as usize;
-                (*page).used = ((page_of_class(class) - HEADER) / size_of_class(class)) as u16 - 1;
+                (*page).used = objects_of_class((*page).class as usize) as u16 - 1;
                 self.enlist(page);
             }
             if (*page).used == 0 && (self.saving || (*page).next != page) {
@@ -276,17 +276,24 @@ impl<L: Space> Tiered<L> {
         any
     }
 
-    /// A block from the placement beneath.
+    /// A block from the placement beneath, whatever it takes.
     fn allocate_direct(&mut self, layout: Layout) -> Option<Grant> {
-        let quick = Placement::allocate_quick(&mut self.large, layout);
-        let mut grant = if quick.is_some() { quick } else { Placement::allocate(&mut self.large, layout) };
+        let mut grant = Placement::allocate(&mut self.large, layout);
         if grant.is_none() && self.flush() {
             grant = Placement::allocate(&mut self.large, layout);
         }
-        if let (Some(class), Some(_)) = (class_of(layout), grant) {
-            self.direct[class] = self.direct[class].saturating_add(1);
+        let grant = grant?;
+        self.count_direct(class_of(layout), true);
+        Some(grant)
+    }
+
+    /// Counts a block, if it is of a class, that the placement beneath begins or ceases to serve.
+    #[inline(always)]
+    fn count_direct(&mut self, class: Option<usize>, serves: bool) {
+        if let Some(class) = class {
+            let count = &mut self.direct[class];
+            *count = if serves { count.saturating_add(1) } else { count.saturating_sub(1) };
         }
-        grant
     }
 
     /// The size by which a block is known among the recent ones.
@@ -340,7 +347,7 @@ impl<L: Space> Tiered<L> {
                 // SAFETY: passed on; the page is that of the object.
                 return unsafe { self.give(page, start, class) };
             }
-            self.direct[class] = self.direct[class].saturating_sub(1);
+            self.count_direct(Some(class), false);
         }
         // SAFETY: passed on.
         unsafe { Placement::deallocate(&mut self.large, start, layout) }
@@ -361,7 +368,8 @@ impl<L: Space> Tiered<L> {
         Ok(size_of_class(class))
     }
 
-    /// Adds a window for the last `size` bytes of a region; what is left of the region for the placement beneath.
+    /// Opens a window over a region that is worth it: its number, and the region without the window's map, which is for
+    /// the placement beneath.
     fn open_window(&mut self, memory: Region) -> Option<(usize, Region)> {
         let index = self.windows.iter().position(|window| window.slots == 0)?;
         // A region at the end of the address space is the placement's to refuse.
@@ -467,7 +475,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
                     return grant;
                 }
                 let grant = Placement::allocate_quick(&mut self.large, layout)?;
-                self.direct[class] = self.direct[class].saturating_add(1);
+                self.count_direct(Some(class), true);
                 Some(grant)
             }
             None => {
@@ -499,8 +507,8 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             }
             return Placement::allocate_zeroed(&mut self.large, layout);
         }
-        let quick = self.allocate_quick(layout);
-        let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
+        let common = self.allocate_common(layout);
+        let grant = if common.is_some() { common } else { Placement::allocate(self, layout) }?;
         Some((grant, grant.size, 0))
     }
 
@@ -530,12 +538,8 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         }
         // SAFETY: passed on; the block is not in a page, so the placement beneath has it.
         let sizes = unsafe { Placement::resize(&mut self.large, start, layout, size)? };
-        for (class, more) in [(old, false), (new, true)] {
-            if let Some(class) = class {
-                let count = &mut self.direct[class];
-                *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
-            }
-        }
+        self.count_direct(old, false);
+        self.count_direct(new, true);
         Some(sizes)
     }
 
@@ -564,7 +568,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         if inside % size_of_class(class) != 0 || offset + size_of_class(class) > page_of_class(class) {
             return Err(FreeError::NotABlock);
         }
-        // SAFETY: the page is open, so its free objects are linked; they are at most 1,022.
+        // SAFETY: the page is open, so its free objects are linked; they are few.
         unsafe {
             let mut free = (*page).free as usize;
             while free != 0 {

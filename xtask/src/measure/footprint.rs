@@ -77,23 +77,14 @@ pub fn functions(file: &Path) -> Result<Vec<(String, u64)>> {
 
 #[cfg(test)]
 mod tests {
-    use object::write::{Object, StandardSection};
+    use object::write::Object;
     use object::{Architecture, BinaryFormat, Endianness};
 
     use super::*;
 
     #[test]
     fn code_constants_and_variables_are_told_apart() {
-        let mut file = Object::new(BinaryFormat::Elf, Architecture::Arm, Endianness::Little);
-        let mut add = |section, bytes: &[u8]| {
-            let id = file.section_id(section);
-            file.append_section_data(id, bytes, 4);
-        };
-        add(StandardSection::Text, &[0; 100]);
-        add(StandardSection::ReadOnlyData, &[0; 20]);
-        add(StandardSection::Data, &[1; 8]);
-        let bss = file.section_id(StandardSection::UninitializedData);
-        file.append_section_bss(bss, ARENA + 12, 8);
+        let file = crate::size::tests::firmware(ARENA + 12);
         let footprint = measure(&file.write().unwrap()).unwrap();
         assert_eq!(footprint, Footprint { code: 100, constants: 28, ram: Some(20) });
     }
