@@ -2,8 +2,8 @@
 
 use crate::heap::Heap;
 use crate::lock::Lock;
-use crate::memory::{self, Memory};
-use crate::observe::Statistics;
+use crate::memory::Memory;
+use crate::observe::{Observed, Observer, Statistics};
 #[cfg(feature = "std")]
 use crate::os::Cached;
 use crate::placement::Placement;
@@ -18,6 +18,7 @@ macro_rules! allocator {
     ($module:path) => {
         allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
         allocator!($module; Zone<'_>;);
+        allocator!($module; Observed<M, O, L>; M: Memory, O: Observer, L: Lock);
         allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
         #[cfg(feature = "std")]
         allocator!($module; Cached<P, L, S>; P: Placement, L: Lock, S: Statistics);
@@ -124,6 +125,6 @@ unsafe fn change<M: Memory>(memory: &M, block: NonNull<u8>, old: Layout, new: La
             Some(dangling(new))
         }
         // SAFETY: the block is live and has layout `old`.
-        _ => unsafe { memory::change(memory, block, old, new) },
+        _ => unsafe { memory.change(block, old, new) },
     }
 }

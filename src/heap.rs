@@ -362,9 +362,13 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// See [`Placement::check`].
-    #[cfg(feature = "std")]
-    pub(crate) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    pub(crate) fn check_block(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| state.placement.check(block, layout))
+    }
+
+    /// All statistics at one moment, if they are kept.
+    pub(crate) fn snapshot(&self) -> Option<Stats> {
+        self.with_settled(|state| state.statistics.snapshot(state.placement.largest_free()))
     }
 
     /// Why a request for `layout` fails.

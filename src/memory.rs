@@ -3,7 +3,7 @@
 use crate::heap::{Heap, OutOfMemory};
 use crate::lock::Lock;
 use crate::meta::FreeError;
-use crate::observe::Statistics;
+use crate::observe::{Statistics, Stats};
 use crate::placement::Placement;
 use crate::region::Region;
 use core::alloc::Layout;
@@ -56,6 +56,33 @@ pub unsafe trait Memory {
     /// As there.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
 
+    /// Makes a block one of another layout, in place or elsewhere; `None`, and the block as it was, if there is no
+    /// room. Neither size is zero.
+    ///
+    /// # Safety
+    ///
+    /// The block is live and was allocated with `old`. If it moves, it is not used at its old address any more.
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: passed on.
+        unsafe { change(self, block, old, new, |_| ()) }
+    }
+
+    /// Finds out what it can in O(1) about whether a live block for `layout` is at `block`; nothing, unless the
+    /// front end says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`], as [`Memory::try_deallocate`] would return it.
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let _ = (block, layout);
+        Ok(())
+    }
+
+    /// All statistics at one moment, if any are kept of the whole. O(1).
+    fn statistics(&self) -> Option<Stats> {
+        None
+    }
+
     /// See [`Heap::largest_free`].
     fn largest_free(&self) -> usize;
 
@@ -89,6 +116,14 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
         unsafe { self.try_resize(block, layout, size) }
     }
 
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check_block(block, layout)
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.snapshot()
+    }
+
     fn largest_free(&self) -> usize {
         self.largest_free()
     }
@@ -98,27 +133,78 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 }
 
-/// Makes a block of layout `old` one of layout `new`, in place if that is possible; `None`, and the block
-/// as it was, if there is no room. Neither size is zero.
+// SAFETY: what is behind the reference makes these promises, and stays where it is.
+unsafe impl<M: Memory + ?Sized> Memory for &M {
+    #[inline]
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        (**self).try_allocate(layout)
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        (**self).try_allocate_zeroed(layout)
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: passed on.
+        unsafe { (**self).try_deallocate(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { (**self).deallocate(block, layout) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { (**self).try_resize(block, layout, size) }
+    }
+
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: passed on.
+        unsafe { (**self).change(block, old, new) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        (**self).check(block, layout)
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        (**self).statistics()
+    }
+
+    fn largest_free(&self) -> usize {
+        (**self).largest_free()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        (**self).region(n)
+    }
+}
+
+/// What [`Memory::change`] does; `moves` is told the new address while the old block is still live, or the old one if the
+/// block stays where it is.
 ///
 /// # Safety
 ///
-/// The block is live, from `memory`, and was allocated with `old`.
-#[allow(dead_code, reason = "depends on the features")]
+/// As there.
 pub(crate) unsafe fn change<M: Memory + ?Sized>(
     memory: &M,
     block: NonNull<u8>,
     old: Layout,
     new: Layout,
+    moves: impl FnOnce(NonNull<u8>),
 ) -> Option<NonNull<u8>> {
     // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
     unsafe {
         // In place only for the same alignment: it takes part in the look-up when the block is freed.
         if new.align() == old.align() && memory.try_resize(block, old, new.size()) {
+            moves(block);
             return Some(block);
         }
         let moved = memory.try_allocate(new).ok()?;
         moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+        moves(moved);
         memory.deallocate(block, old);
         Some(moved)
     }

@@ -1,6 +1,74 @@
 //! Observers: what a heap can tell about itself. None costs anything when it is not chosen.
+//!
+//! What a heap counts itself, inside its lock, are its [`Statistics`]: by default [`Counters`], which make
+//! [`Stats`] in O(1). All else is told to an [`Observer`] by a front around the heap, [`Observed`]:
+//!
+//! ```text
+//!  Observed   GlobalAlloc, Memory: every operation, its tag and backtrace, to the observers
+//!    M        the memory that is observed: Heap, PressureHeap, Cached, Zones, or a reference
+//!    O        one observer or a tuple of them
+//! ```
+//!
+//! | observer | what it keeps | memory |
+//! | --- | --- | --- |
+//! | [`Profile`] | counts, bytes, a histogram of the sizes | 2 words per bit of an address |
+//! | `Trace<N>` | every event in the compact form of [`event`], until it is read or a sink takes it | `N` bytes |
+//! | `Leaks<N>` | the live blocks, with size, number and tag | about 7 words per block |
+//! | `Tags<T, N>` | statistics per tag | about 7 words per block |
+//!
+//! The last three need the feature `observe` (the crate `heapless`).
 
 pub mod event;
+#[cfg(feature = "observe")]
+mod labels;
+#[cfg(feature = "observe")]
+mod leaks;
+mod observed;
+mod observer;
+mod profile;
+#[cfg(any(feature = "std", feature = "critical-section", all(feature = "spin", target_has_atomic = "8")))]
+mod scope;
 mod stats;
+#[cfg(feature = "observe")]
+mod tags;
+#[cfg(feature = "observe")]
+mod trace;
 
+#[cfg(feature = "observe")]
+pub use leaks::Leaks;
+pub use observed::{Fragmentation, LeaksSince, Mark, Observed};
+pub use observer::{LiveBlock, Observation, Observer, Operation};
+pub use profile::{Profile, SizeClass};
+#[cfg(all(
+    not(feature = "std"),
+    any(feature = "critical-section", all(feature = "spin", target_has_atomic = "8"))
+))]
+pub use scope::set_core_number;
+#[cfg(any(
+    feature = "std",
+    feature = "critical-section",
+    all(feature = "spin", target_has_atomic = "8")
+))]
+pub use scope::{swap_tag, tag, with_tag};
 pub use stats::{Counters, NoStatistics, Statistics, Stats};
+#[cfg(feature = "observe")]
+pub use tags::{TagStats, Tags};
+#[cfg(feature = "observe")]
+pub use trace::Trace;
+
+/// The tag in force here; none where there is no lock for tags.
+#[inline]
+fn current_tag() -> Option<&'static str> {
+    #[cfg(any(
+        feature = "std",
+        feature = "critical-section",
+        all(feature = "spin", target_has_atomic = "8")
+    ))]
+    return tag();
+    #[cfg(not(any(
+        feature = "std",
+        feature = "critical-section",
+        all(feature = "spin", target_has_atomic = "8")
+    )))]
+    return None;
+}

@@ -28,6 +28,12 @@ pub unsafe trait Statistics {
 
     /// Bytes that are not in live blocks, if they are counted.
     fn free(&self) -> Option<usize>;
+
+    /// The state of a heap with these statistics and this largest free block, if all of it is counted.
+    fn snapshot(&self, largest_free: usize) -> Option<Stats> {
+        let _ = largest_free;
+        None
+    }
 }
 
 /// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
@@ -100,6 +106,10 @@ unsafe impl Statistics for Counters {
     fn free(&self) -> Option<usize> {
         // A block that takes a whole region takes the place of its bookkeeping as well.
         Some(self.capacity.saturating_sub(self.used))
+    }
+
+    fn snapshot(&self, largest_free: usize) -> Option<Stats> {
+        Some(self.stats(largest_free))
     }
 }
 

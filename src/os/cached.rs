@@ -7,7 +7,7 @@ use crate::heap::{Heap, OutOfMemory};
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
-use crate::observe::{Counters, Statistics};
+use crate::observe::{Counters, Statistics, Stats};
 use crate::placement::{Placement, Tiered};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
@@ -200,7 +200,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
 
     /// A block that lies in a cache is live for the heap, so that freeing it again is not noticed.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.heap().check(block, class_of(layout).map_or(layout, layout_of))?;
+        self.check(block, layout)?;
         // SAFETY: passed on.
         unsafe { self.dealloc(block.as_ptr(), layout) };
         Ok(())
@@ -218,6 +218,15 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
             (None, None) => unsafe { self.heap().try_resize(block, layout, size) },
             (old, new) => old == new,
         }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.heap().check_block(block, class_of(layout).map_or(layout, layout_of))
+    }
+
+    /// Those of the heap, for which what is cached is in use.
+    fn statistics(&self) -> Option<Stats> {
+        self.heap().snapshot()
     }
 
     fn largest_free(&self) -> usize {

@@ -6,7 +6,7 @@ use super::reclaim::{Hook, HookId, Shortage, TooManyHooks};
 use super::watermarks::{Pressure, Watermarks};
 use crate::heap::{Heap, OutOfMemory, State, misuse};
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, change};
+use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Statistics, Stats};
 use crate::placement::{Grant, Placement, Tlsf};
@@ -257,12 +257,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     ///
     /// As there.
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let check = |state: &mut State<P, Monitor<HOOKS>>| match state.statistics.headroom.holds(block) {
-            true => state.statistics.headroom.check(block, layout),
-            false => state.placement.check(block, layout),
-        };
         // SAFETY: the caller vouches for a block that passes the check.
-        unsafe { self.free(block, layout, check) }
+        unsafe { self.free(block, layout, |state| state.check(block, layout)) }
     }
 
     /// See [`Heap::try_resize`].
@@ -511,6 +507,14 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+    /// See [`Placement::check`].
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        match self.statistics.headroom.holds(block) {
+            true => self.statistics.headroom.check(block, layout),
+            false => self.placement.check(block, layout),
+        }
+    }
+
     /// A request was served, which takes the heap's use beyond the band. It is not counted yet.
     #[cold]
     #[inline(never)]
@@ -579,6 +583,15 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
         unsafe { self.try_resize(block, layout, size) }
     }
 
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.0.with(|state| state.check(block, layout))
+    }
+
+    /// Those of [`PressureHeap::stats`], without the headroom.
+    fn statistics(&self) -> Option<Stats> {
+        Some(self.stats())
+    }
+
     fn largest_free(&self) -> usize {
         self.largest_free()
     }
@@ -613,6 +626,14 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P
         unsafe { self.0.try_resize(block, layout, size) }
     }
 
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.0.check(block, layout)
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.0.statistics()
+    }
+
     fn largest_free(&self) -> usize {
         self.0.largest_free()
     }
@@ -644,7 +665,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureH
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            change(self, NonNull::new_unchecked(block), layout, new).map_or(ptr::null_mut(), NonNull::as_ptr)
+            self.change(NonNull::new_unchecked(block), layout, new).map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }
 }

@@ -187,4 +187,8 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
     fn free(&self) -> Option<usize> {
         self.counters.free()
     }
+
+    fn snapshot(&self, largest_free: usize) -> Option<Stats> {
+        Some(self.stats(largest_free))
+    }
 }

@@ -11,7 +11,7 @@ pub use zone::{Zone, ZoneBlock};
 
 use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, change};
+use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::region::{Capabilities, Region};
 use core::alloc::{GlobalAlloc, Layout};
@@ -339,6 +339,11 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, 
         zone.filter(fits).is_some_and(|zone| unsafe { zone.try_resize(block, layout, size) })
     }
 
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let zone = self.zones.zone_of(block).ok_or(FreeError::Foreign)?;
+        self.zones.zones[zone].check(block, layout)
+    }
+
     fn largest_free(&self) -> usize {
         let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
         serving.map(Memory::largest_free).max().unwrap_or(0)
@@ -362,6 +367,45 @@ fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
     }
 }
 
+/// As [`Zones::wanting`] nothing in particular.
+// SAFETY: `Wanting` makes these promises.
+unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N, SPANS, L> {
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.wanting(Capabilities::empty()).try_allocate(layout)
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.wanting(Capabilities::empty()).try_allocate_zeroed(layout)
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: passed on.
+        unsafe { self.wanting(Capabilities::empty()).try_deallocate(block, layout) }
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { Memory::deallocate(&self.wanting(Capabilities::empty()), block, layout) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.wanting(Capabilities::empty()).try_resize(block, layout, size) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.wanting(Capabilities::empty()).check(block, layout)
+    }
+
+    fn largest_free(&self) -> usize {
+        self.wanting(Capabilities::empty()).largest_free()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.wanting(Capabilities::empty()).region(n)
+    }
+}
+
 // SAFETY: the zones' promises.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -371,9 +415,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block, which is not null.
-        unsafe {
-            Memory::deallocate(&self.wanting(Capabilities::empty()), NonNull::new_unchecked(block), layout)
-        }
+        unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -386,8 +428,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            let moved =
-                change(&self.wanting(Capabilities::empty()), NonNull::new_unchecked(block), layout, new);
+            let moved = self.change(NonNull::new_unchecked(block), layout, new);
             moved.map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }

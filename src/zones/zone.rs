@@ -3,6 +3,7 @@
 use crate::heap::OutOfMemory;
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::observe::Stats;
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
 use core::alloc::Layout;
@@ -243,6 +244,14 @@ unsafe impl Memory for Zone<'_> {
         let (Some(old), Some(new)) = (self.padded(layout), new) else { return false };
         // SAFETY: passed on; the padded layout is that which the block was allocated with.
         old == new || unsafe { self.memory.try_resize(block, old, new.size()) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.memory.check(block, self.padded(layout).ok_or(FreeError::NotABlock)?)
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.memory.statistics()
     }
 
     fn largest_free(&self) -> usize {

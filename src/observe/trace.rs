@@ -1,0 +1,210 @@
+//! The record of every event, in a ring of bytes.
+
+use super::event::{Action, Encoder, Event, Header, Record};
+use super::labels::Labels;
+use super::observer::{Observation, Observer};
+use heapless::Deque;
+
+/// Bytes of a tag's name that are recorded.
+const LONGEST_LABEL: usize = 32;
+/// Bytes of the longest record that this observer writes.
+const LONGEST: usize =
+    if Encoder::MAX_EVENT > LONGEST_LABEL + 16 { Encoder::MAX_EVENT } else { LONGEST_LABEL + 16 };
+
+/// An observer that records every event in the [binary form](super::event), in a ring of `N` bytes: 3 to 6 for an
+/// allocation, 2 to 4 for a free.
+///
+/// Whoever reads the ring ([`Trace::read`], [`Trace::drain`]) makes room for more. While there is none events are
+/// counted instead, and the count is recorded as soon as there is room again: nothing is missing without being
+/// noticed. With a [`sink`](Trace::sink) nothing is lost: it takes what is in the ring when that is full.
+///
+/// All that is read, in order, is one trace: the header first. Ids are addresses. Of each tag's name 32 bytes
+/// are recorded; the first `TAGS` tags have names of their own, and those that follow are all called `other tags`.
+/// O(1) per event, plus O(`TAGS`) where there is a tag, plus what the sink takes.
+///
+/// ```
+/// use allotment::{Heap, heap, observe::{Observed, Trace, event::{Action, Record, Records}}};
+/// use std::alloc::Layout;
+///
+/// static HEAP: Observed<Heap, Trace<1024>> = Observed::new(heap!(16 * 1024), Trace::new());
+///
+/// let block = HEAP.try_allocate(Layout::new::<[u8; 100]>())?;
+/// let mut bytes = vec![];
+/// HEAP.observers(|trace| trace.drain(|part| bytes.extend(part)));
+/// let id = block.addr().get() as u64;
+/// let allocate = Action::Allocate { id, size: 100, align: 1 };
+/// assert_eq!(Records::new(&bytes)?.1.next(), Some(Ok(allocate.into())));
+/// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Trace<const N: usize, const TAGS: usize = 8> {
+    ring: Deque<u8, N>,
+    encoder: Encoder,
+    labels: Labels<TAGS>,
+    /// Whether the name of what finds no room among the labels is recorded.
+    others_named: bool,
+    /// Bytes of the header that were read.
+    header: usize,
+    /// Events that were lost and not recorded as such yet.
+    unrecorded: u64,
+    lost: u64,
+    clock: Option<fn() -> u64>,
+    sink: Option<fn(&[u8])>,
+}
+
+impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
+    /// An empty ring, without clock and sink.
+    pub const fn new() -> Self {
+        const { assert!(N >= 128, "the ring of a trace has at least 128 bytes") }
+        Self {
+            ring: Deque::new(),
+            encoder: Encoder::new(),
+            labels: Labels::EMPTY,
+            others_named: false,
+            header: 0,
+            unrecorded: 0,
+            lost: 0,
+            clock: None,
+            sink: None,
+        }
+    }
+
+    /// Gives each event the time that `clock` tells, in whatever unit.
+    pub const fn clock(mut self, clock: fn() -> u64) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Has `sink` take what is in the ring when that is full, and the rest at [`Trace::flush`]. It is called inside
+    /// the observers' lock and may not use the memory that is observed (it may with `std`).
+    pub const fn sink(mut self, sink: fn(&[u8])) -> Self {
+        self.sink = Some(sink);
+        self
+    }
+
+    /// Events that were lost so far.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Moves bytes of the trace from the ring to `out`, as many as there are or fit; how many. O(length of `out`).
+    /// This is for readers that would hold the observers' lock for too long otherwise.
+    pub fn read(&mut self, out: &mut [u8]) -> usize {
+        let mut count = 0;
+        for place in out {
+            let Some(byte) = self.next_byte() else { break };
+            *place = byte;
+            count += 1;
+        }
+        count
+    }
+
+    /// Gives all bytes in the ring to `take`, in order and in several parts. It is called inside the observers' lock.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) {
+        let mut part = [0; 64];
+        loop {
+            match self.read(&mut part) {
+                0 => return,
+                size => take(&part[..size]),
+            }
+        }
+    }
+
+    /// Gives all bytes in the ring to the sink, if there is one.
+    pub fn flush(&mut self) {
+        if let Some(sink) = self.sink {
+            self.drain(sink);
+        }
+    }
+
+    fn next_byte(&mut self) -> Option<u8> {
+        if let Some(&byte) = Header::HERE.encode().get(self.header) {
+            self.header += 1;
+            return Some(byte);
+        }
+        if self.ring.is_empty() {
+            self.record_loss();
+        }
+        self.ring.pop_front()
+    }
+
+    fn room(&self) -> usize {
+        N - self.ring.len()
+    }
+
+    /// Appends a record. Whether there was room.
+    fn push(&mut self, record: &Record<'_>) -> bool {
+        let mut bytes = [0; LONGEST];
+        let room = self.room().min(LONGEST);
+        match self.encoder.encode(record, &mut bytes[..room]) {
+            Ok(size) => {
+                for &byte in &bytes[..size] {
+                    // There is room for the record.
+                    let _ = self.ring.push_back(byte);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Records how many events were lost, if any and if there is room. Whether nothing is left to record.
+    fn record_loss(&mut self) -> bool {
+        if self.unrecorded > 0 && self.push(&Record::Lost { events: self.unrecorded }) {
+            self.unrecorded = 0;
+        }
+        self.unrecorded == 0
+    }
+
+    /// The number of a tag, whose name is recorded if it was not. `None` if there is no room for it.
+    fn tag(&mut self, tag: Option<&'static str>) -> Option<u32> {
+        let Some(label) = tag else { return Some(0) };
+        if let Some(index) = self.labels.find(label) {
+            return Some(index as u32 + 1);
+        }
+        let number = self.labels.len() as u32 + 1;
+        if self.labels.len() == TAGS {
+            if !self.others_named {
+                self.others_named = self.push(&Record::Name { tag: number, name: "other tags" });
+            }
+            return self.others_named.then_some(number);
+        }
+        let mut end = label.len().min(LONGEST_LABEL);
+        while !label.is_char_boundary(end) {
+            end -= 1;
+        }
+        if !self.push(&Record::Name { tag: number, name: &label[..end] }) {
+            return None;
+        }
+        self.labels.add(label);
+        Some(number)
+    }
+
+    fn record(&mut self, action: Action, tag: Option<&'static str>) -> bool {
+        let time = self.clock.map(|clock| clock());
+        self.record_loss()
+            && match self.tag(tag) {
+                Some(tag) => self.push(&Record::Event(Event { action, time, tag })),
+                None => false,
+            }
+    }
+}
+
+impl<const N: usize, const TAGS: usize> Observer for Trace<N, TAGS> {
+    fn observe(&mut self, observation: &Observation<'_>) {
+        let action = Action::from(observation.operation);
+        if self.room() < 2 * LONGEST {
+            self.flush();
+        }
+        if !self.record(action, observation.tag) {
+            self.unrecorded = self.unrecorded.saturating_add(1);
+            self.lost = self.lost.saturating_add(1);
+        }
+    }
+}
