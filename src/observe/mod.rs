@@ -55,6 +55,8 @@ pub use stats::{Counters, NoStatistics, Statistics, Stats};
 pub use tags::{TagStats, Tags};
 #[cfg(feature = "observe")]
 pub use trace::Trace;
+#[cfg(all(feature = "observe", feature = "defmt"))]
+pub use trace::to_defmt;
 
 /// The tag in force here; none where there is no lock for tags.
 #[inline]

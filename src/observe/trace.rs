@@ -208,3 +208,10 @@ impl<const N: usize, const TAGS: usize> Observer for Trace<N, TAGS> {
         }
     }
 }
+
+/// A [`sink`](Trace::sink) that logs the trace, a part at a time, as `defmt::println!("allotment trace {=[u8]}", part)`. All
+/// parts that are logged, in order, are one trace; `cargo xtask run --trace FILE` collects them.
+#[cfg(feature = "defmt")]
+pub fn to_defmt(part: &[u8]) {
+    defmt::println!("allotment trace {=[u8]}", part);
+}

@@ -4,7 +4,7 @@ use super::shadow::{self, Front, Shadow, Subject};
 use super::{layout, replay};
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::{Leaks, Observation, Observed, Observer, Operation, Profile, Stats, Tags, Trace};
-use allotment::{FirstFit, FreeError, Heap, Memory, Region, RegionError, Slab, Tiered, Tlsf};
+use allotment::{FirstFit, FreeError, Heap, Memory, OutOfMemory, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -211,6 +211,61 @@ fn caches_per_thread() {
     let heap: &'static Heap<Tiered, Spin> = Box::leak(Box::new(heap(100_000)));
     let depot: &'static Depot<Tiered, Spin> = Box::leak(Box::new(Depot::new(heap, 8 * 1024)));
     observe(Cached::new(depot));
+}
+
+/// Another thread gets what has just come back, before the one that freed it has left the heap.
+#[test]
+fn an_address_comes_back_before_it_is_handed_out_again() {
+    struct Busy<F: Fn(Layout)>(Heap<Tlsf, Unsync>, F);
+    // SAFETY: the heap makes these promises.
+    unsafe impl<F: Fn(Layout)> Memory for Busy<F> {
+        fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+            self.0.try_allocate(layout)
+        }
+        fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+            self.0.try_allocate_zeroed(layout)
+        }
+        unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+            // SAFETY: passed on.
+            unsafe { self.deallocate(block, layout) };
+            Ok(())
+        }
+        unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+            // SAFETY: passed on.
+            unsafe { self.0.dealloc(block.as_ptr(), layout) };
+            self.1(layout);
+        }
+        unsafe fn try_resize(&self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
+            false
+        }
+        fn largest_free(&self) -> usize {
+            self.0.largest_free()
+        }
+        fn region(&self, n: usize) -> Option<Region> {
+            self.0.region(n)
+        }
+    }
+    type Taken = Box<dyn Fn(Layout)>;
+    let heap = Heap::empty();
+    // SAFETY: the memory is leaked and this heap's alone.
+    unsafe { heap.claim(region(20_000)) }.unwrap();
+    let other: std::rc::Rc<std::cell::OnceCell<Taken>> = Default::default();
+    let calls = other.clone();
+    let busy = Busy(heap, move |layout| calls.get().unwrap()(layout));
+    let observed: &'static _ = Box::leak(Box::new(Observed::<_, Model, Unsync>::new(busy, Model::default())));
+    let taken = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let takes = taken.clone();
+    let take = move |layout| takes.borrow_mut().push(observed.try_allocate(layout).unwrap());
+    assert!(other.set(Box::new(take)).is_ok());
+    let [a, b, c] = [16, 32, 48].map(|size| observed.try_allocate(layout(size)).unwrap());
+    // SAFETY: blocks are live and freed with their layouts.
+    unsafe {
+        observed.dealloc(a.as_ptr(), layout(16));
+        observed.try_deallocate(b, layout(32)).unwrap();
+        assert!(!observed.realloc(c.as_ptr(), layout(48), 400).is_null());
+    }
+    assert_eq!(*taken.borrow(), [a, b, c], "each was taken at once");
+    assert_eq!(observed.observers(|model| model.live.len()), 4);
 }
 
 /// A zone may be observed by itself.

@@ -83,14 +83,34 @@ fn a_sink_loses_nothing() {
     fn take(bytes: &[u8]) {
         TAKEN.lock().unwrap().extend(bytes);
     }
-    let heap: Traced<128> = Observed::new(heap!(16 * 1024), Trace::new().sink(take));
-    churn(&heap, 1000);
+    // Records of all lengths.
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    fn clock() -> u64 {
+        NOW.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.wrapping_mul(5) + 1)).unwrap()
+    }
+    #[cfg(not(feature = "std"))]
+    let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let heap: Traced<128> = Observed::new(heap!(16 * 1024), Trace::new().sink(take).clock(clock));
+    churn(&heap, 250);
+    for label in ["a label of no more than 32 bytes", "another of them", "more labels"] {
+        with_tag(label, || churn(&heap, 250));
+    }
     heap.observers(|trace| {
         trace.flush();
         assert_eq!(trace.lost(), 0);
     });
     assert_eq!(count(&TAKEN.lock().unwrap()), (2000, 0));
     assert!(replay(&TAKEN.lock().unwrap()).is_empty());
+    // The longest records at every fill of the ring.
+    for before in 0..40 {
+        let mut memory = vec![0u128; 1000];
+        let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().sink(|_| ()).clock(clock));
+        // SAFETY: the memory outlives the heap.
+        unsafe { heap.memory().init(memory.as_mut_ptr().cast(), 16_000) };
+        churn(&heap, before);
+        with_tag("a label of no more than 32 bytes", || churn(&heap, 1));
+        assert_eq!(heap.observers(|trace| trace.lost()), 0, "after {before}");
+    }
 }
 
 #[test]

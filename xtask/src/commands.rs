@@ -1,6 +1,7 @@
 //! One function per command.
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use crate::runner::Outcome;
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
+use crate::traced::Parts;
 use crate::{Setup, firmware, measure, runner, toolchain, tools};
 
 /// One of each kind of target that the library supports.
@@ -31,11 +33,18 @@ const LIBRARY_FEATURES: [&str; 4] = [
 ];
 
 /// `run [BOARD]`: exits with the firmware's status.
-pub fn run(setup: &Setup, name: Option<&str>, limit: Duration) -> Result<ExitCode> {
+pub fn run(setup: &Setup, name: Option<&str>, limit: Duration, trace: Option<&Path>) -> Result<ExitCode> {
     let boards = Boards::embedded();
-    let board = boards.get(name.unwrap_or(&boards.default))?;
+    let mut board = boards.get(name.unwrap_or(&boards.default))?.clone();
     let toolchain = toolchain::find(&[&board.target], setup)?;
-    let (outcome, _) = build_and_run(board, &toolchain, setup, limit)?;
+    if trace.is_some() {
+        board.features.push("trace".into());
+    }
+    let mut parts = trace.map(|_| Parts::default());
+    let (outcome, _) = build_and_run(&board, &toolchain, setup, limit, parts.as_mut())?;
+    if let (Some(file), Some(parts)) = (trace, parts) {
+        println!("trace: {}", parts.write(file)?);
+    }
     match outcome.failure {
         Some(failure) => eprintln!("xtask: {} failed: {failure}", board.name),
         None => println!("{}: passed", board.name),
@@ -54,7 +63,7 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
     for board in boards {
         println!("\n{}: {}", board.name, board.title);
         // One board that does not build must not hide the results of the others.
-        let (outcome, size) = match build_and_run(board, &toolchain, setup, limit) {
+        let (outcome, size) = match build_and_run(board, &toolchain, setup, limit, None) {
             Ok((outcome, size)) => (outcome, Some(size)),
             Err(error) => {
                 let failure = Some(format!("{error:#}"));
@@ -112,11 +121,12 @@ fn build_and_run(
     toolchain: &Toolchain,
     setup: &Setup,
     limit: Duration,
+    trace: Option<&mut Parts>,
 ) -> Result<(Outcome, Size)> {
     // First, since it is what may be missing, and building takes longer.
     let program = runner::need(board, setup)?;
     let (file, size) = build(board, toolchain)?;
-    Ok((runner::run(board, &program, &file, limit)?, size))
+    Ok((runner::run(board, &program, &file, limit, trace)?, size))
 }
 
 fn build(board: &Board, toolchain: &Toolchain) -> Result<(std::path::PathBuf, Size)> {

@@ -17,6 +17,7 @@ mod summary;
 mod sysroot;
 mod toolchain;
 mod tools;
+mod traced;
 mod wcet;
 
 use std::path::PathBuf;
@@ -62,6 +63,9 @@ enum Command {
         /// Run every board that can be run here and print one table
         #[arg(long, conflicts_with = "board")]
         all: bool,
+        /// Have the firmware trace its heap, and write the trace to this file
+        #[arg(long, conflicts_with = "all", value_name = "FILE")]
+        trace: Option<PathBuf>,
         /// Stop a run that takes longer than this many seconds
         #[arg(long, default_value = "60", value_name = "SECONDS")]
         timeout: u64,
@@ -92,8 +96,8 @@ fn main() -> ExitCode {
     let Cli { command, setup } = Cli::parse();
     let outcome = match command {
         Command::Run { all: true, timeout, .. } => commands::run_all(&setup, Duration::from_secs(timeout)),
-        Command::Run { board, timeout, .. } => {
-            commands::run(&setup, board.as_deref(), Duration::from_secs(timeout))
+        Command::Run { board, timeout, trace, .. } => {
+            commands::run(&setup, board.as_deref(), Duration::from_secs(timeout), trace.as_deref())
         }
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),

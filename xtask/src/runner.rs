@@ -13,6 +13,7 @@ use wait_timeout::ChildExt;
 
 use crate::decode::{Dictionary, Line};
 use crate::summary::Summary;
+use crate::traced::Parts;
 use crate::{Setup, child, firmware, tools};
 
 /// Exit status of a run that was stopped, as that of `timeout`.
@@ -48,8 +49,14 @@ pub fn need(board: &Board, setup: &Setup) -> Result<PathBuf> {
     }
 }
 
-/// Runs `file`, the firmware of `board`, in `program` for at most `limit`.
-pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Result<Outcome> {
+/// Runs `file`, the firmware of `board`, in `program` for at most `limit`. A trace in its log goes to `trace`.
+pub fn run(
+    board: &Board,
+    program: &Path,
+    file: &Path,
+    limit: Duration,
+    trace: Option<&mut Parts>,
+) -> Result<Outcome> {
     let mut command = child::command(program);
     let dictionary = match &board.runner {
         Runner::Qemu { machine, args, .. } => {
@@ -65,7 +72,7 @@ pub fn run(board: &Board, program: &Path, file: &Path, limit: Duration) -> Resul
         }
         Runner::LinkOnly {} => unreachable!("nothing runs it, as `need` says"),
     };
-    watch(&mut command, &dictionary, limit)
+    watch(&mut command, &dictionary, limit, trace)
 }
 
 /// Why nothing more comes from a program.
@@ -76,7 +83,12 @@ enum End {
 }
 
 /// Runs `command`, printing its messages, until it ends or `limit` is over.
-fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Result<Outcome> {
+fn watch(
+    command: &mut Command,
+    dictionary: &Dictionary,
+    limit: Duration,
+    mut trace: Option<&mut Parts>,
+) -> Result<Outcome> {
     let deadline = Instant::now() + limit;
     // What an emulator says on standard error is of interest only if the run fails.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -108,7 +120,7 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
             break End::Stopped;
         }
         match chunks.recv_timeout(left) {
-            Ok(chunk) => match decoder.push(&chunk) {
+            Ok(chunk) => match decoder.push(&chunk).and_then(|lines| without_trace(lines, &mut trace)) {
                 Ok(lines) => {
                     for line in lines {
                         print(&line);
@@ -144,6 +156,18 @@ fn watch(command: &mut Command, dictionary: &Dictionary, limit: Duration) -> Res
     Ok(Outcome { status, failure, summary })
 }
 
+/// The lines that are not parts of a trace, which are taken out if there is somewhere to put them.
+fn without_trace(lines: Vec<Line>, trace: &mut Option<&mut Parts>) -> Result<Vec<Line>> {
+    let Some(parts) = trace else { return Ok(lines) };
+    let mut rest = Vec::new();
+    for line in lines {
+        if !parts.take(&line.message)? {
+            rest.push(line);
+        }
+    }
+    Ok(rest)
+}
+
 fn judge(status: ExitStatus) -> (u8, Option<String>) {
     match status.code() {
         Some(0) => (0, None),
@@ -174,7 +198,7 @@ mod tests {
     const GOOD: &str = "echo summary peak=3 largest_free=2 worst_fragmentation=1";
 
     fn shell(script: &str, limit: Duration) -> Outcome {
-        watch(Command::new("sh").args(["-c", script]), &Dictionary::Plain, limit).unwrap()
+        watch(Command::new("sh").args(["-c", script]), &Dictionary::Plain, limit, None).unwrap()
     }
 
     #[test]

@@ -10,12 +10,16 @@ extern crate alloc;
 mod inventory;
 mod regions;
 mod report;
+mod watched;
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use allotment::Stats;
+use allotment::placement::Placement;
 use inventory::{Device, Inventory};
+use watched::phase;
+pub use watched::{Watched, flush, stats, watch};
 
 /// A document and the report that it must lead to.
 pub struct Job {
@@ -117,6 +121,20 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
+/// Rounds of a traced run: those that follow would be the same.
+const TRACED: u32 = 3;
+
+/// Runs the job `rounds` times, or 3 times if there is a trace, on the global allocator `heap`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched<P: Placement>(job: &Job, rounds: u32, heap: &Watched<P>) -> Result<Summary, Failure> {
+    let rounds = if cfg!(feature = "trace") { rounds.min(TRACED) } else { rounds };
+    let outcome = run(job, rounds, || stats(heap));
+    flush(heap);
+    outcome
+}
+
 /// Runs the job `rounds` times on the global allocator, which `stats` must describe.
 ///
 /// # Errors
@@ -180,12 +198,12 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
 /// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns
 /// the count of records.
 fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
-    let Inventory { schema, site, devices } = inventory::parse(job.document)?;
+    let Inventory { schema, site, devices } = phase("parse", || inventory::parse(job.document))?;
     let records = devices.len();
 
     let mut index: BTreeMap<String, Device> = BTreeMap::new();
     for device in devices {
-        if index.insert(device.id.clone(), device).is_some() {
+        if phase("index", || index.insert(device.id.clone(), device)).is_some() {
             return Err(Failure::Duplicate);
         }
     }
@@ -195,7 +213,7 @@ fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
         let by_value = || b.calibrated_mean().total_cmp(&a.calibrated_mean());
         a.kind.cmp(&b.kind).then_with(by_value).then_with(|| a.id.cmp(&b.id))
     });
-    let report = report::write(schema, &site, &sorted);
+    let report = phase("report", || report::write(schema, &site, &sorted));
     if let Some(line) = report::first_difference(&report, job.report) {
         return Err(Failure::Report { line });
     }

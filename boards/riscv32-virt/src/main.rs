@@ -2,12 +2,12 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Tlsf, heap};
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(48 * 1024);
+static HEAP: demo::Watched<Tlsf> = demo::watch(heap!(48 * 1024));
 
 #[riscv_rt::entry]
 fn main() -> ! {
-    support::finish(demo::run(&demo::INVENTORY, 100, || HEAP.stats()))
+    support::finish(demo::run_watched(&demo::INVENTORY, 100, &HEAP))
 }
