@@ -186,6 +186,67 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
                 && (*view.tail(offset + len)).get() == len
         }
     }
+
+    /// The first unit from `unit` on, below `end`, whose bit is set.
+    unsafe fn next_edge(&self, record: &Record, unit: usize, end: usize) -> Option<usize> {
+        let mut unit = unit;
+        while unit < end {
+            // SAFETY: the words cover all units of the region.
+            let word = unsafe { *record.edges.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
+            if word != 0 {
+                unit += word.trailing_zeros() as usize;
+                return (unit < end).then_some(unit);
+            }
+            unit = (unit / WORD_BITS + 1) * WORD_BITS;
+        }
+        None
+    }
+
+    /// The first free block of `record` from granule `offset` on, which lies inside none, and its length.
+    unsafe fn free_from(
+        &self,
+        record: &Record,
+        offset: usize,
+        listed: &dyn Fn(Id, usize) -> bool,
+    ) -> Option<(usize, usize)> {
+        let end = record.end() / Self::UNIT;
+        // The bit of a unit that `offset` parts is that of the free block which ends there.
+        let mut unit = offset.div_ceil(Self::UNIT);
+        loop {
+            // SAFETY: the region has edge bits. From here on, the first bit that is set is that of the first edge of a
+            // free block, which starts at one of the granules of its unit and ends in the unit of the next one.
+            // Another granule of the unit may hold the bytes of a block in use: what is read there is believed only if
+            // all agrees with it, and leads nowhere but into the region.
+            unsafe {
+                unit = self.next_edge(record, unit, end)?;
+                let block = |start: usize| {
+                    if !self.seems_free(record, start) {
+                        return None;
+                    }
+                    let len = (*self.view(start).word(start, 0)).get();
+                    let last = (start + len - 1) / Self::UNIT;
+                    let ends = last == unit || self.next_edge(record, unit + 1, end) == Some(last);
+                    ends.then_some((start, len))
+                };
+                let first = unit * Self::UNIT;
+                let second = if Self::UNIT > 1 { block(first + 1) } else { None };
+                match (block(first), second) {
+                    // One of them is imitated. All free blocks but the shortest are listed, and free neighbours
+                    // were merged.
+                    (Some(a), Some(b)) => {
+                        let real = if a.1 >= Self::UNIT {
+                            listed(a.0, a.1)
+                        } else {
+                            b.1 < Self::UNIT || !listed(b.0, b.1)
+                        };
+                        return Some(if real { a } else { b });
+                    }
+                    (None, None) => unit += 1,
+                    (a, b) => return a.or(b),
+                }
+            }
+        }
+    }
 }
 
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
@@ -486,6 +547,26 @@ unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
         let first = self.regions.record(region).first;
         // SAFETY: the first granule of a region has a bit.
         if unsafe { self.view(first).is_edge(first) } { first } else { NIL }
+    }
+
+    unsafe fn walk(
+        &self,
+        region: usize,
+        listed: &dyn Fn(Id, usize) -> bool,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        let record = self.regions.record(region);
+        let mut at = record.first;
+        // SAFETY: the region has edge bits; `at` is where a block starts.
+        while let Some((start, len)) = unsafe { self.free_from(record, at, listed) } {
+            if start > at && !visit(at, start - at, false) || !visit(start, len, true) {
+                return;
+            }
+            at = start + len;
+        }
+        if at < record.end() {
+            visit(at, record.end() - at, false);
+        }
     }
 
     #[inline(always)]

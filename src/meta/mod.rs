@@ -325,6 +325,22 @@ pub unsafe trait Meta: Sized {
     /// The region was claimed with edges and is not lent.
     unsafe fn first_free(&self, region: usize) -> Id;
 
+    /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and
+    /// whether the block is free, until it returns `false`. In band allocated blocks that follow each other are one, since
+    /// nothing but the free ones is known. `listed` says whether the placement holds a block of an id and a length in
+    /// its lists or trees, whose memory may be that of an allocated block; it is asked where the bytes of an
+    /// allocated block look like a free one. O(blocks), in band O(region / granule / word) as well.
+    ///
+    /// # Safety
+    ///
+    /// The region was claimed with edges and is not lent.
+    unsafe fn walk(
+        &self,
+        region: usize,
+        listed: &dyn Fn(Id, usize) -> bool,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    );
+
     /// Notes that the granules of `block` are no longer known to be zero.
     fn touch(&mut self, block: Block<Self::Token>);
 

@@ -617,6 +617,18 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if id != NIL && self.is_free(id) { id } else { NIL }
     }
 
+    unsafe fn walk(
+        &self,
+        region: usize,
+        _listed: &dyn Fn(Id, usize) -> bool,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        let mut id = self.firsts[region].get();
+        while id != NIL && visit(self.node(id).start.get(), self.length(id), self.is_free(id)) {
+            id = self.node(id).after.get();
+        }
+    }
+
     #[inline(always)]
     fn touch(&mut self, block: Block<u32>) {
         self.regions.touch(block.offset, block.offset + block.len);

@@ -18,6 +18,7 @@
 //!
 //! The last three need the feature `observe` (the crate `heapless`).
 
+mod blocks;
 pub mod event;
 #[cfg(feature = "observe")]
 mod labels;
@@ -34,6 +35,7 @@ mod tags;
 #[cfg(feature = "observe")]
 mod trace;
 
+pub use blocks::{Blocks, Run};
 #[cfg(feature = "observe")]
 pub use leaks::Leaks;
 pub use observed::{Fragmentation, LeaksSince, Mark, Observed};

@@ -373,6 +373,16 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         self.lent_at(offset).is_some()
     }
 
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        let record = &self.meta.regions()[region];
+        if self.lent >> region & 1 != 0 {
+            visit(record.first, record.len, false);
+            return;
+        }
+        // SAFETY: the region was claimed with edges and is not lent. Blocks start with a unit.
+        unsafe { self.meta.walk(region, &|_, _| true, visit) }
+    }
+
     fn largest(&self) -> usize {
         let listed = if self.orders == 0 { 0 } else { 1 << self.orders.ilog2() };
         let regions = 0..self.meta.regions().len();

@@ -144,6 +144,16 @@ unsafe impl<M: Meta> Space for Bump<M> {
         (to <= block.len).then_some(block)
     }
 
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        let record = &self.meta.regions()[region];
+        // What is left of a full region is lost until the reset.
+        let top = if region < self.region { record.end() } else { self.top_of(region) };
+        let (used, free) = (top - record.first, record.end() - top);
+        if (used == 0 || visit(record.first, used, false)) && free > 0 {
+            visit(top, free, true);
+        }
+    }
+
     fn largest(&self) -> usize {
         let regions = self.region..self.meta.regions().len();
         let left = regions.map(|region| self.meta.regions()[region].end() - self.top_of(region));

@@ -113,6 +113,18 @@ pub unsafe trait Fit<M: Meta>: Sized {
     ///
     /// See the trait.
     unsafe fn largest(&self, meta: &M) -> usize;
+
+    /// Whether `id`, with `len` granules, is in the index. It need not be a free block: it is asked for a map of
+    /// the memory, where bytes of a block in use may look like one. O(blocks), or `true` where nobody knows.
+    ///
+    /// # Safety
+    ///
+    /// `id` is the index of a granule of the metadata, or the number of a node, and `len` is what [`Meta::len`] says
+    /// of it.
+    unsafe fn holds(&self, meta: &M, id: Id, len: usize) -> bool {
+        let _ = (meta, id, len);
+        true
+    }
 }
 
 /// A placement that cuts blocks to length and merges free neighbours, whatever index `F` it
@@ -403,6 +415,11 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
             }
             Some(self.trim(block, to))
         }
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        // SAFETY: regions are claimed with edges, and not lent. Ids are asked for as they are stored.
+        unsafe { self.meta.walk(region, &|id, len| self.fit.holds(&self.meta, id, len), visit) }
     }
 
     #[inline(always)]

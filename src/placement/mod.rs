@@ -52,6 +52,7 @@ pub type Default = Tiered;
 pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeError, Meta, region_size};
+use crate::observe::Run;
 use crate::region::{Record, Region, RegionError};
 use crate::units::granules;
 use core::alloc::Layout;
@@ -172,6 +173,12 @@ pub unsafe trait Space: Sized {
     fn is_whole(&self, offset: usize) -> bool {
         let _ = offset;
         false
+    }
+
+    /// See [`Meta::walk`]; region number `region` exists.
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        // SAFETY: regions are claimed with edges, and not lent, unless a placement has its own way.
+        unsafe { self.meta().walk(region, &|_, _| true, visit) }
     }
 
     /// The most granules that a request with natural alignment is sure to get now; where blocks are cut
@@ -307,6 +314,13 @@ pub unsafe trait Placement: Sized {
         let _ = on;
     }
 
+    /// Shows `visit` what is free and what is in use in region number `region`, by address and without gaps, until it
+    /// returns `false`; nothing if there is no such region, or if the placement does not tell. What it tells is documented at
+    /// [`Heap::blocks`](crate::Heap::blocks). O(runs), in band O(region / granule / word) as well.
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        let _ = (region, visit);
+    }
+
     /// Region number `n`, from 0, in no particular order; `None` beyond the last one, and where
     /// the placement does not know its regions. O(1).
     fn region(&self, n: usize) -> Option<Region> {
@@ -423,6 +437,15 @@ unsafe impl<S: Space> Placement for S {
 
     fn set_saving(&mut self, on: bool) {
         Space::set_saving(self, on);
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        if region < self.meta().regions().len() {
+            let size = |len: usize| len * <S::Meta as Meta>::GRANULE;
+            Space::walk(self, region, &mut |offset, len, free| {
+                visit(Run { start: self.meta().address(offset).addr(), size: size(len), free })
+            });
+        }
     }
 
     fn region(&self, n: usize) -> Option<Region> {

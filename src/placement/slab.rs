@@ -257,6 +257,10 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
         self.pages.release(start)
     }
 
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        self.pages.walk(region, visit);
+    }
+
     /// Passed on. Of the pages themselves none is kept that has no object.
     fn set_saving(&mut self, on: bool) {
         self.pages.set_saving(on);

@@ -256,6 +256,20 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         }
     }
 
+    unsafe fn holds(&self, meta: &M, id: Id, len: usize) -> bool {
+        if len > <Self as Fit<M>>::MAX_LEN {
+            return false;
+        }
+        let mut at = self.head(class_of::<SL>(len));
+        // SAFETY: heads, and what follows them, are free blocks.
+        unsafe {
+            while at != NIL && at != id {
+                at = meta.next(at);
+            }
+        }
+        at != NIL
+    }
+
     unsafe fn largest(&self, meta: &M) -> usize {
         let Some(row) = self.maps.iter().rposition(|&map| map != 0) else { return 0 };
         let mut id = self.head(row * Self::COLUMNS + self.maps[row].ilog2() as usize);

@@ -177,6 +177,17 @@ unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O>
         }
     }
 
+    unsafe fn holds(&self, meta: &M, id: Id, _len: usize) -> bool {
+        let mut at = self.root.get();
+        // SAFETY: every id met is NIL or in the tree, hence free; of `id` only the length is looked at.
+        unsafe {
+            while at != NIL && at != id {
+                at = if O::left_of(meta, id, at) { meta.next(at) } else { meta.prev(at) };
+            }
+        }
+        at != NIL
+    }
+
     unsafe fn largest(&self, meta: &M) -> usize {
         let root = self.root.get();
         if !O::ROOT_IS_LONGEST {

@@ -8,7 +8,7 @@ use crate::heap::{Heap, OutOfMemory, State, misuse};
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
-use crate::observe::{Statistics, Stats};
+use crate::observe::{Blocks, Statistics, Stats};
 use crate::placement::{Grant, Placement, Tlsf};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
@@ -301,6 +301,11 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// See [`Heap::region`].
     pub fn region(&self, n: usize) -> Option<Region> {
         self.0.region(n)
+    }
+
+    /// See [`Heap::blocks`]. The headroom is in use.
+    pub fn blocks(&self) -> Blocks<'_, P, L, Monitor<HOOKS>> {
+        self.0.blocks()
     }
 
     /// All statistics at one moment, the headroom not included. A request counts as failed when

@@ -6,6 +6,7 @@ mod recent;
 
 use super::{Grant, Placement, Space, Tlsf, measure};
 use crate::meta::{FreeError, InBand, Meta};
+use crate::observe::Run;
 use crate::region::{Region, RegionError};
 use classes::{
     CLASSES, SMALLEST_PAGE, class_of, mask_of_class, objects_of_class, page_of_class, size_of_class,
@@ -592,6 +593,10 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             self.flush();
         }
         Placement::set_saving(&mut self.large, on);
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        Placement::walk(&self.large, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {

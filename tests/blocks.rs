@@ -1,0 +1,206 @@
+//! The map of a heap: it has all memory once, no live block in what is free, and no free byte missing.
+
+use allotment::lock::Unsync;
+use allotment::meta::{InBand, NodeSlot, SideTable};
+use allotment::observe::Run;
+use allotment::placement::Placement;
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, Slab, Tiered, Tlsf};
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+/// A heap over two regions, and its live blocks by address.
+struct Subject<P: Placement> {
+    heap: Heap<P, Unsync>,
+    memory: [Vec<u128>; 2],
+    live: BTreeMap<usize, Layout>,
+    /// Bytes of a block that may seem free: none, unless what is in it looks like bookkeeping.
+    tolerance: usize,
+}
+
+/// What the map must agree with.
+#[derive(Clone, Copy, PartialEq)]
+enum Detail {
+    /// Free bytes are those of the statistics.
+    Exact,
+    /// The same, and each block in use is a run of its own.
+    Blocks,
+    /// Some of what is free counts as in use.
+    Coarse,
+    /// What is free may be lent as more than its blocks.
+    Buddies,
+}
+
+impl<P: Placement> Subject<P> {
+    fn new(equip: impl FnOnce(&Heap<P, Unsync>)) -> Self {
+        let heap = Heap::empty();
+        equip(&heap);
+        let mut memory = [vec![0; 3000], vec![0; 1700]];
+        for part in &mut memory {
+            let region = Region::new(NonNull::from(part.as_mut_slice()).cast(), part.len() * 16);
+            // SAFETY: the memory lives as long as the heap.
+            unsafe { heap.claim(region) }.unwrap();
+        }
+        Self { heap, memory, live: BTreeMap::new(), tolerance: 0 }
+    }
+
+    fn check(&self, detail: Detail) {
+        let runs: Vec<Run> = self.heap.blocks().collect();
+        for pair in runs.windows(2) {
+            let near = pair[0].start + pair[0].size;
+            let region = |address: usize| self.region(address).unwrap();
+            let apart = region(pair[0].start) != region(pair[1].start);
+            assert!(near == pair[1].start || apart, "{pair:x?} leave a gap or overlap");
+            let merged = detail == Detail::Exact && !apart;
+            assert!(!merged || pair[0].free || pair[1].free, "{pair:x?}: what is in use is one run");
+        }
+        let sum = |free: bool| runs.iter().filter(|run| run.free == free).map(|run| run.size).sum::<usize>();
+        let stats = self.heap.stats();
+        assert_eq!(sum(true) + sum(false), stats.capacity, "all memory is seen once");
+        match detail {
+            Detail::Coarse => assert!(sum(true) <= stats.free),
+            _ => assert_eq!(sum(true), stats.free),
+        }
+        for (&block, layout) in &self.live {
+            let inside =
+                |run: &&Run| run.free && run.start < block + layout.size() && block < run.start + run.size;
+            for free in runs.iter().filter(inside) {
+                let (start, end) =
+                    (block.max(free.start), (block + layout.size()).min(free.start + free.size));
+                assert!(end - start <= self.tolerance, "{:x?} of {block:#x} is in {free:x?}", start..end);
+            }
+        }
+        if detail == Detail::Blocks {
+            assert_eq!(runs.iter().filter(|run| !run.free).count(), self.live.len());
+        }
+        let largest = runs.iter().filter(|run| run.free).map(|run| run.size).max().unwrap_or(0);
+        assert!(largest >= self.heap.largest_free() || matches!(detail, Detail::Coarse | Detail::Buddies));
+    }
+
+    fn region(&self, address: usize) -> Option<usize> {
+        self.memory.iter().position(|part| {
+            let start = part.as_ptr().addr();
+            (start..start + part.len() * 16).contains(&address)
+        })
+    }
+
+    fn run(mut self, detail: Detail, imitate: bool) {
+        self.tolerance = if imitate { 8 } else { 0 };
+        let mut random = fastrand::Rng::with_seed(5);
+        self.check(detail);
+        for step in 0..4000 {
+            let target = if step / 500 % 2 == 0 { 70 } else { 35 };
+            let size = if random.u8(0..4) > 0 { random.usize(1..200) } else { random.usize(1..4000) };
+            // SAFETY: blocks are live and have their layouts.
+            unsafe {
+                if random.u32(0..100) < target {
+                    let layout = Layout::from_size_align(size, 1 << random.u32(0..8)).unwrap();
+                    let block = self.heap.alloc(layout);
+                    if !block.is_null() {
+                        let word = if imitate { random.u32(0..40) } else { random.u32(1 << 24..) | 0xff00 };
+                        (0..size).for_each(|at| block.add(at).write(word.to_le_bytes()[at % 4]));
+                        self.live.insert(block.addr(), layout);
+                    }
+                } else if let Some(block) =
+                    self.live.keys().copied().nth(random.usize(0..self.live.len().max(1)))
+                {
+                    let layout = self.live.remove(&block).unwrap();
+                    let part = &self.memory[self.region(block).unwrap()];
+                    self.heap.dealloc(part.as_ptr().with_addr(block).cast_mut().cast(), layout);
+                }
+            }
+            if step % 23 == 0 {
+                self.check(detail);
+            }
+        }
+    }
+}
+
+fn plain<P: Placement>(detail: Detail) {
+    Subject::<P>::new(|_| ()).run(detail, false);
+    Subject::<P>::new(|_| ()).run(detail, true);
+}
+
+#[test]
+fn metadata_in_band() {
+    plain::<Tlsf>(Detail::Exact);
+    plain::<FirstFit<InBand<u16>>>(Detail::Exact);
+    plain::<Tlsf<InBand<u32, 16>>>(Detail::Exact);
+    plain::<FirstFit>(Detail::Exact);
+    plain::<BestFit>(Detail::Exact);
+}
+
+#[test]
+fn side_tables() {
+    type Table = SideTable<u32, 16>;
+    fn provide<P: allotment::placement::Space<Meta = Table>>(heap: &Heap<P, Unsync>) {
+        let slots = vec![NodeSlot::EMPTY; 5000].leak();
+        // SAFETY: the heap has no regions yet.
+        assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });
+    }
+    Subject::<Tlsf<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<FirstFit<Table>>::new(provide).run(Detail::Blocks, true);
+}
+
+#[test]
+fn buddies_have_free_neighbours() {
+    plain::<Buddy>(Detail::Buddies);
+    let mut buddies = Subject::<Buddy>::new(|_| ());
+    buddies.check(Detail::Buddies);
+    // A region that is lent as a whole is one block in use, whatever is written to it.
+    let layout = Layout::from_size_align(3000 * 16 - 64, 8).unwrap();
+    let whole = buddies.heap.try_allocate(layout).unwrap();
+    // SAFETY: the block is live and has that many bytes.
+    unsafe { (0..layout.size() / 4).for_each(|at| whole.cast::<u32>().add(at).write(1)) };
+    buddies.live.insert(whole.addr().get(), layout);
+    buddies.check(Detail::Buddies);
+    assert_eq!(buddies.heap.blocks().filter(|run| !run.free).count(), 1);
+}
+
+#[test]
+fn what_bump_has_passed_is_in_use() {
+    let mut bump = Subject::<Bump>::new(|_| ());
+    bump.check(Detail::Exact);
+    for size in [100, 40_000, 20_000, 500] {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        let block = bump.heap.try_allocate(layout).unwrap();
+        bump.live.insert(block.addr().get(), layout);
+        bump.check(Detail::Coarse);
+    }
+}
+
+#[test]
+fn pages_are_in_use_as_a_whole() {
+    plain::<Slab>(Detail::Coarse);
+    plain::<Tiered>(Detail::Coarse);
+}
+
+/// What is done with a run may use the heap.
+#[test]
+fn the_heap_may_change_meanwhile() {
+    let mut subject = Subject::<FirstFit>::new(|_| ());
+    let layout = Layout::from_size_align(24, 8).unwrap();
+    let blocks: Vec<_> = (0..900).map(|_| subject.heap.try_allocate(layout).unwrap()).collect();
+    // SAFETY: blocks are live and freed with their layout.
+    unsafe {
+        blocks.iter().step_by(2).for_each(|block| subject.heap.dealloc(block.as_ptr(), layout));
+        let mut last = [0; 2];
+        for (n, run) in subject.heap.blocks().enumerate() {
+            let region = subject.region(run.start).unwrap();
+            assert!(run.start >= last[region] && run.size > 0, "no byte is seen twice");
+            last[region] = run.start + run.size;
+            // From the far end towards the walk, and around where it is.
+            if let Some(block) = blocks.iter().skip(1).step_by(2).rev().nth(n) {
+                subject.heap.dealloc(block.as_ptr(), layout);
+            }
+        }
+    }
+    subject.live.clear();
+    subject.check(Detail::Exact);
+}
+
+/// An empty heap has no map.
+#[test]
+fn no_memory_no_runs() {
+    assert_eq!(Heap::<Tlsf, Unsync>::empty().blocks().next(), None);
+}
