@@ -35,6 +35,7 @@
 //!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `backtrace`: backtraces in traces (the crate of that name).
 //! * `observe`: traces, lists of leaks and statistics per tag (the crate `heapless`).
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `defmt`: `defmt::Format` for all value types.

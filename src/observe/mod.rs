@@ -15,8 +15,10 @@
 //! | `Trace<N>` | every event in the compact form of [`event`], until it is read or a sink takes it | `N` bytes |
 //! | `Leaks<N>` | the live blocks, with size, number and tag | about 7 words per block |
 //! | `Tags<T, N>` | statistics per tag | about 7 words per block |
+//! | `TraceWriter` | nothing: events go to a `std::io::Write`, some with backtraces | a word per block |
 //!
-//! The last three need the feature `observe` (the crate `heapless`).
+//! `Trace`, `Leaks` and `Tags` need the feature `observe` (the crate `heapless`), `TraceWriter` needs `std`, and
+//! its backtraces the feature `backtrace` (the crate of that name).
 
 mod blocks;
 pub mod event;
@@ -34,6 +36,8 @@ mod stats;
 mod tags;
 #[cfg(feature = "observe")]
 mod trace;
+#[cfg(feature = "std")]
+mod writer;
 
 pub use blocks::{Blocks, Run};
 #[cfg(feature = "observe")]
@@ -59,6 +63,8 @@ pub use tags::{TagStats, Tags};
 pub use trace::Trace;
 #[cfg(all(feature = "observe", feature = "defmt"))]
 pub use trace::to_defmt;
+#[cfg(feature = "std")]
+pub use writer::TraceWriter;
 
 /// The tag in force here; none where there is no lock for tags.
 #[inline]

@@ -85,6 +85,37 @@ impl Fragmentation {
     }
 }
 
+/// Return addresses of a backtrace at most.
+const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) { 48 } else { 0 };
+
+/// The backtrace, if it is this allocation's turn: one of `period` of each thread, the first one among them. Outside of
+/// all locks, since the unwinder may wait for the one of the dynamic linker, whose owner may be allocating.
+#[cfg(all(feature = "backtrace", unix))]
+fn backtrace(period: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
+    if thread::OBSERVING.get() || !thread::is_due(period) {
+        return &[];
+    }
+    // Should the unwinder need memory, it is not observed.
+    thread::OBSERVING.set(true);
+    let mut count = 0;
+    // SAFETY: what the crate would synchronise is its symbol handling on Windows; unwinders of Unix may be used by
+    // several threads at once.
+    unsafe {
+        ::backtrace::trace_unsynchronized(|frame| {
+            frames[count] = frame.ip().addr();
+            count += 1;
+            count < FRAMES
+        });
+    }
+    thread::OBSERVING.set(false);
+    &frames[..count]
+}
+
+#[cfg(not(all(feature = "backtrace", unix)))]
+fn backtrace(_: u32, _: &mut [usize; FRAMES]) -> &'static [usize] {
+    &[]
+}
+
 /// Aborts the program if it is dropped by an unwinding observer: a panic while panicking.
 struct NoUnwinding;
 
@@ -113,6 +144,16 @@ mod thread {
         /// Whether this thread is inside an observer, whose own use of the memory is not observed. Neither allocates
         /// nor is dropped, so that an allocator can use it at any time.
         pub(super) static OBSERVING: Cell<bool> = const { Cell::new(false) };
+        /// Allocations until the next one with a backtrace.
+        #[cfg(all(feature = "backtrace", unix))]
+        static LEFT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[cfg(all(feature = "backtrace", unix))]
+    pub(super) fn is_due(period: u32) -> bool {
+        let left = LEFT.get();
+        LEFT.set(if left == 0 { period - 1 } else { left - 1 });
+        left == 0
     }
 }
 
@@ -193,7 +234,12 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     fn tell_observers(&self, operation: Operation) {
         let bomb = NoUnwinding;
         let tag = super::current_tag();
-        self.enter(|observers| observers.observe(&Observation { operation, tag, backtrace: &[] }));
+        let mut frames = [0; FRAMES];
+        let backtrace = match operation {
+            Operation::Allocate { .. } if O::BACKTRACES > 0 => backtrace(O::BACKTRACES, &mut frames),
+            _ => &[],
+        };
+        self.enter(|observers| observers.observe(&Observation { operation, tag, backtrace }));
         core::mem::forget(bomb);
     }
 
