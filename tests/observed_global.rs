@@ -22,7 +22,7 @@ impl Observer for Greedy {
 
 #[global_allocator]
 static HEAP: Observed<Heap<Tlsf, Spin>, (Greedy, Profile, Leaks<4096>, TraceWriter<3>)> = Observed::new(
-    heap!(64 * 1024 * 1024),
+    heap!(256 * 1024 * 1024),
     (Greedy(Vec::new()), Profile::new(), Leaks::new(), TraceWriter::new()),
 );
 
