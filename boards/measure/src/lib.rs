@@ -38,6 +38,11 @@ pub unsafe fn give(start: *mut u8, size: usize) {
     unsafe { (*GLOBAL.0.get()).give(start, size) }
 }
 
+/// Where blocks come from: the memory that was given, unless the allocator brings its own.
+pub fn memory(given: *mut u8) -> usize {
+    if Chosen::OWN_MEMORY { (&raw const GLOBAL).addr() } else { given.addr() }
+}
+
 /// Starts over: an allocator as it is after reset, with this memory.
 ///
 /// # Safety
