@@ -51,8 +51,11 @@ pub fn memory(given: *mut u8) -> usize {
 pub unsafe fn start_over(start: *mut u8, size: usize) {
     // SAFETY: nobody else uses the allocator at this time.
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
-    // SAFETY: the caller makes the same promises.
-    unsafe { give(start, size) }
+    // SAFETY: the caller makes the same promises; nobody else uses the allocator at this time.
+    unsafe {
+        give(start, size);
+        (*GLOBAL.0.get()).warm_up();
+    }
 }
 
 // SAFETY: every call is passed on to an allocator.

@@ -29,7 +29,7 @@ const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'
 }
 
 /// All of them, the zero first.
-pub const SUBJECTS: [Subject; 15] = [
+pub const SUBJECTS: [Subject; 17] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
     ours("compact", "`CompactHeap`: two classes per power of two, no statistics, its memory included"),
     ours("compact-bump", "`CompactBump`, which never frees"),

@@ -10,8 +10,7 @@
 //!   call and of the return included, those of reading the counter taken off. There are 256 places; 20,000 times a place is chosen at random, and its block
 //!   is freed, or if it has none it gets one of a mixed size. So half of the places have a block, and three
 //!   quarters of the arena are live. Requests that fail are counted as `failed`, and in `failed_worst`
-//!   instead of `alloc_*`. One block is allocated and freed before that, so that what is done at the first use
-//!   only is not counted.
+//!   instead of `alloc_*`.
 //! * `resize_*`: the same for the resizes in the next workload that leave the block where it is.
 //! * `live_permille`: bytes asked for that are live when the first request fails, of an arena of 32 KiB; the
 //!   mean over 64 seeds. At each step, with a chance of 50 % a block of a mixed size is allocated, with 10 % a
@@ -186,11 +185,6 @@ mod program {
         let mut blocks = [NONE; PLACES];
         let (mut failed, mut failed_worst) = (0, 0);
         start_over(ARENA);
-        let first = allocate(layout(8)).0;
-        if cfg!(not(feature = "bump")) {
-            // SAFETY: the block is live.
-            unsafe { free(first, layout(8)) };
-        }
         for _ in 0..STEPS {
             let place = random.below(PLACES);
             let block = &mut blocks[place];

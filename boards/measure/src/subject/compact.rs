@@ -22,11 +22,18 @@ impl Subject for Chosen {
         // A smaller arena is the same heap after the rest has been taken.
         let left = match size {
             0x1000 => Heap::<0x1000, Alone>::CAPACITY,
+            0x2000 => Heap::<0x2000, Alone>::CAPACITY,
             0x8000 => Heap::<0x8000, Alone>::CAPACITY,
             _ => return,
         };
         // SAFETY: the size is not zero, and 8 is a power of two.
         let rest = unsafe { self.alloc(Layout::from_size_align_unchecked(Self::CAPACITY - left, 8)) };
         assert!(!rest.is_null());
+    }
+
+    fn warm_up(&mut self) {
+        // The bump allocator has nothing to do, and would lose memory.
+        #[cfg(feature = "compact")]
+        assert!(self.largest_free() > 0);
     }
 }

@@ -45,6 +45,9 @@ pub trait Subject: GlobalAlloc {
     /// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
     unsafe fn give(&mut self, start: *mut u8, size: usize);
 
+    /// Does what else is done at the first use only, so that it is not counted.
+    fn warm_up(&mut self) {}
+
     /// Whether blocks come from the value itself instead of the memory that it is given.
     const OWN_MEMORY: bool = false;
 }
