@@ -1,6 +1,7 @@
 //! The units of a small heap: which are free, and in which list.
 
 use crate::meta::FreeError;
+use crate::units::log2;
 use core::hint::assert_unchecked;
 use core::ptr;
 
@@ -29,14 +30,16 @@ const NONE: usize = 0;
 /// `len` is not zero and fits 16 bits.
 #[inline(always)]
 const unsafe fn class(len: usize) -> usize {
-    let twice = (len as u32) << 1;
-    let shift = 30u32.wrapping_sub(twice.leading_zeros());
     // SAFETY: the length has 1 to 16 bits, so its double 2 to 17.
+    unsafe { assert_unchecked(len != 0 && len <= u16::MAX as usize) };
+    let shift = log2(len);
+    // SAFETY: as above.
     unsafe { assert_unchecked(shift < 16) };
-    let class = (twice >> shift) + (shift << 1) - 2;
+    // The bit below the highest one, with that one before it.
+    let class = ((2 * len) >> shift) + 2 * shift as usize - 2;
     // SAFETY: the first summand is 2 or 3.
     unsafe { assert_unchecked(class < 32) };
-    class as usize
+    class
 }
 
 /// A block's length in units. The size of a layout can be rounded up.
