@@ -4,7 +4,9 @@ mod shadow;
 
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::Counters;
-use allotment::{CompactBump, CompactHeap, CompactTlsf, FreeError, Heap, Memory, Region, RegionError, Stats};
+use allotment::{
+    CompactBump, CompactHeap, CompactTlsf, FreeError, Heap, Memory, Region, RegionError, Stats, bounds,
+};
 use proptest::prelude::*;
 use shadow::trace::Event;
 use shadow::{Front, Shadow, random_run_on};
@@ -255,6 +257,48 @@ fn what_is_too_large_fails() {
     }
     assert_eq!(heap.stats().failed, 13);
     assert_eq!(heap.largest_free(), CompactHeap::<1024, Unsync, Counters>::CAPACITY);
+}
+
+/// Random programs, made of few lengths so that gaps do not fit; whether a request failed.
+fn is_broken<const BYTES: usize>(live: usize, least: usize, most: usize, rounds: u64) -> bool {
+    for seed in 0..rounds {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let heap = Box::new(CompactHeap::<BYTES, Unsync, Counters>::new());
+        let mut blocks = Vec::new();
+        let mut asked = 0;
+        let sizes: Vec<_> = (0..4).map(|_| random.usize(least..=most)).chain([least, most]).collect();
+        for step in 0..3_000 {
+            let size = sizes[if step % 200 < 100 { random.usize(0..sizes.len()) } else { 5 }];
+            let layout = Layout::from_size_align(size, 1).unwrap();
+            if asked + size <= live {
+                let Ok(block) = heap.try_allocate(layout) else { return true };
+                blocks.push((block, layout));
+                asked += size;
+            } else {
+                // Those that are left lie far apart.
+                for _ in 0..random.usize(1..8).min(blocks.len()) {
+                    let (block, layout) = blocks.swap_remove(random.usize(0..blocks.len()));
+                    // SAFETY: the block is live.
+                    unsafe { heap.try_deallocate(block, layout) }.unwrap();
+                    asked -= layout.size();
+                }
+            }
+        }
+    }
+    false
+}
+
+#[test]
+fn heaps_never_fail_inside_their_bounds() {
+    macro_rules! check {
+        ($(($live:expr, $least:expr, $most:expr)),*) => {$({
+            const PROVEN: usize = bounds::compact_heap($live, $least, $most);
+            assert!(!is_broken::<PROVEN>($live, $least, $most, 40), "{} bytes", PROVEN);
+            // Room for what is live, and no more.
+            assert!(is_broken::<{ ($live + 200) / 8 * 8 }>($live, $least, $most, 40));
+        })*};
+    }
+    check!((1024, 8, 64), (1024, 1, 128), (4096, 16, 300), (4096, 200, 1000), (8_192, 64, 512));
 }
 
 #[test]

@@ -15,6 +15,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::{self, NonNull};
+pub(crate) use units::bytes_for;
 use units::{UNIT, Units, units};
 
 /// A heap of `BYTES` bytes, all that it needs included: the smallest code, the least memory beside the blocks.

@@ -11,6 +11,9 @@ pub(super) const UNIT: usize = 8;
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
 
+/// Room for the lists and a few units.
+const MIN_BYTES: usize = 64;
+
 /// Longer requests, in units, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
 
@@ -49,6 +52,24 @@ pub(super) const fn units(size: usize) -> usize {
     (size + (UNIT - 1)) / UNIT
 }
 
+/// Where the edge bits begin: behind the heads of the lists, the map of those, and a byte.
+const fn edges(lists: usize) -> usize {
+    (2 * lists).next_multiple_of(4) + 4 + 1
+}
+
+/// Bytes of `len` units and their bookkeeping: a bit for each, and a clear one on each side; they need not begin with
+/// a byte.
+const fn taken(lists: usize, len: usize) -> usize {
+    edges(lists) + len / 8 + 2 + len * UNIT
+}
+
+/// Bytes of a heap that has `len` units or more.
+pub(crate) const fn bytes_for(len: usize) -> usize {
+    // With all lists that there can be.
+    let bytes = taken(32, len).next_multiple_of(UNIT);
+    if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
+}
+
 /// The `BYTES` bytes at an address, as a heap. All zero, they are one that nobody has used yet.
 ///
 /// ```text
@@ -79,7 +100,7 @@ impl<const BYTES: usize> Units<BYTES> {
     /// Bits of the longest length.
     const BITS: usize = {
         assert!(BYTES % UNIT == 0, "a compact heap has a multiple of 8 bytes");
-        assert!(BYTES >= 64, "a compact heap has 64 bytes or more");
+        assert!(BYTES >= MIN_BYTES, "a compact heap has 64 bytes or more");
         assert!(BYTES <= MAX_BYTES, "a compact heap has 512 KiB or less: its links have 16 bits");
         (BYTES / UNIT - 1).ilog2() as usize + 1
     };
@@ -87,13 +108,12 @@ impl<const BYTES: usize> Units<BYTES> {
     const LISTS: usize = 2 * Self::BITS;
     const MAP: usize = (2 * Self::LISTS).next_multiple_of(4);
     const READY: usize = Self::MAP + 4;
-    const EDGES: usize = Self::READY + 1;
+    const EDGES: usize = edges(Self::LISTS);
 
     /// Units that can be allocated.
     pub(super) const LEN: usize = {
-        // A bit per unit, and a clear one on each side; they need not begin with a byte.
         let mut len = (BYTES - Self::EDGES - 2) * 8 / (8 * UNIT + 1);
-        while Self::EDGES + (len + 1) / 8 + 2 + (len + 1) * UNIT <= BYTES {
+        while taken(Self::LISTS, len + 1) <= BYTES {
             len += 1;
         }
         len
