@@ -37,6 +37,7 @@
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `backtrace`: backtraces in traces (the crate of that name).
 //! * `observe`: traces, lists of leaks and statistics per tag (the crate `heapless`).
+//! * `low-memory`: `CompactHeap`, the smallest heap, for 64 bytes to 512 KiB; `CompactBump`, which never frees.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `defmt`: `defmt::Format` for all value types.
 
@@ -53,6 +54,8 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
+#[cfg(feature = "low-memory")]
+mod compact;
 mod heap;
 pub mod lock;
 mod memory;
@@ -68,6 +71,8 @@ pub mod region;
 pub mod units;
 pub mod zones;
 
+#[cfg(feature = "low-memory")]
+pub use compact::{CompactBump, CompactHeap};
 pub use heap::{Heap, OutOfMemory};
 pub use memory::Memory;
 pub use meta::FreeError;

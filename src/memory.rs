@@ -57,14 +57,32 @@ pub unsafe trait Memory {
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
 
     /// Makes a block one of another layout, in place or elsewhere; `None`, and the block as it was, if there is no
-    /// room. Neither size is zero.
+    /// room. Neither size is zero. `done` is told its address from now on, before that of the old block is free for
+    /// others.
     ///
     /// # Safety
     ///
     /// The block is live and was allocated with `old`. If it moves, it is not used at its old address any more.
-    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
-        unsafe { change(self, block, old, new, |_| ()) }
+    unsafe fn change(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        done: &mut dyn FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
+        unsafe {
+            // In place only for the same alignment: it takes part in the look-up when the block is freed.
+            if new.align() == old.align() && self.try_resize(block, old, new.size()) {
+                done(block);
+                return Some(block);
+            }
+            let moved = self.try_allocate(new).ok()?;
+            moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+            done(moved);
+            self.deallocate(block, old);
+            Some(moved)
+        }
     }
 
     /// Finds out what it can in O(1) about whether a live block for `layout` is at `block`; nothing, unless the
@@ -160,9 +178,15 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
         unsafe { (**self).try_resize(block, layout, size) }
     }
 
-    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
+    unsafe fn change(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        done: &mut dyn FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
         // SAFETY: passed on.
-        unsafe { (**self).change(block, old, new) }
+        unsafe { (**self).change(block, old, new, done) }
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -179,33 +203,5 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
 
     fn region(&self, n: usize) -> Option<Region> {
         (**self).region(n)
-    }
-}
-
-/// What [`Memory::change`] does; `moves` is told the new address while the old block is still live, or the old one if the
-/// block stays where it is.
-///
-/// # Safety
-///
-/// As there.
-pub(crate) unsafe fn change<M: Memory + ?Sized>(
-    memory: &M,
-    block: NonNull<u8>,
-    old: Layout,
-    new: Layout,
-    moves: impl FnOnce(NonNull<u8>),
-) -> Option<NonNull<u8>> {
-    // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
-    unsafe {
-        // In place only for the same alignment: it takes part in the look-up when the block is freed.
-        if new.align() == old.align() && memory.try_resize(block, old, new.size()) {
-            moves(block);
-            return Some(block);
-        }
-        let moved = memory.try_allocate(new).ok()?;
-        moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
-        moves(moved);
-        memory.deallocate(block, old);
-        Some(moved)
     }
 }

@@ -3,7 +3,7 @@
 use super::observer::{LiveBlock, Observation, Observer, Operation};
 use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::{self, Memory};
+use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::Stats;
 use crate::region::Region;
@@ -303,26 +303,6 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         }
         resized
     }
-
-    /// Makes a block one of another size.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Memory::change`].
-    unsafe fn reallocate(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
-        let from = block.addr().get();
-        // The old block is freed only when it is known that the new one took its place.
-        let told = |to: NonNull<u8>| {
-            let (to, size) = (to.addr().get(), new.size());
-            self.tell(Operation::Reallocate { block: from, layout: old, to, size });
-        };
-        // SAFETY: passed on.
-        let changed = unsafe { memory::change(&self.memory, block, old, new, told) };
-        if changed.is_none() {
-            self.tell(Operation::Fail { layout: new });
-        }
-        changed
-    }
 }
 
 // SAFETY: the memory behind keeps these promises; observers do not change what it does.
@@ -346,8 +326,8 @@ unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
         // SAFETY: the caller passes a live block, which is not null, and a new size that makes a valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(new_size, layout.align());
-            self.reallocate(NonNull::new_unchecked(block), layout, new)
-                .map_or(ptr::null_mut(), NonNull::as_ptr)
+            let moved = self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
+            moved.map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }
 }
@@ -379,14 +359,31 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         unsafe { self.try_resize(block, layout, size) }
     }
 
-    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: passed on. With another alignment it is another block, which has to be copied: two operations.
-        unsafe {
-            match old.align() == new.align() {
-                true => self.reallocate(block, old, new),
-                false => memory::change(self, block, old, new, |_| ()),
+    unsafe fn change(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        done: &mut dyn FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        let from = block.addr().get();
+        let told = &mut |moved: NonNull<u8>| {
+            let (block, to, size) = (from, moved.addr().get(), new.size());
+            if old.align() == new.align() {
+                self.tell(Operation::Reallocate { block, layout: old, to, size });
+            } else {
+                // With another alignment it is another block.
+                self.tell(Operation::Free { block, layout: old });
+                self.tell(Operation::Allocate { block: to, layout: new });
             }
+            done(moved);
+        };
+        // SAFETY: passed on.
+        let changed = unsafe { self.memory.change(block, old, new, told) };
+        if changed.is_none() {
+            self.tell(Operation::Fail { layout: new });
         }
+        changed
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

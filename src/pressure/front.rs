@@ -670,7 +670,8 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureH
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            self.change(NonNull::new_unchecked(block), layout, new).map_or(ptr::null_mut(), NonNull::as_ptr)
+            self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ())
+                .map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }
 }

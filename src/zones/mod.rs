@@ -428,7 +428,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            let moved = self.change(NonNull::new_unchecked(block), layout, new);
+            let moved = self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
             moved.map_or(ptr::null_mut(), NonNull::as_ptr)
         }
     }

@@ -178,6 +178,14 @@ fn a_reference_to_a_heap() {
     observe(&heap);
 }
 
+#[cfg(feature = "low-memory")]
+#[test]
+fn a_compact_heap() {
+    use allotment::CompactHeap;
+    let heap: &'static CompactHeap<60_000, Spin> = Box::leak(Box::new(CompactHeap::new()));
+    observe(heap);
+}
+
 #[cfg(feature = "pressure")]
 #[test]
 fn a_heap_under_pressure() {
