@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use allotment_cli::boards::Boards;
+use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
+use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
 use clap::{Parser, Subcommand};
 
@@ -28,18 +30,20 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Replay a recorded run on other placements
+    Replay(ReplayArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Boards { json } => boards(json).map(|()| true).map_err(plan::PlanError::Io),
-        Command::Plan(args) => plan::plan(&args),
+        Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
+        Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
+        Command::Replay(args) => replay::replay(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read our output has seen enough.
-        Err(plan::PlanError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment: {error}");
             ExitCode::FAILURE
