@@ -2,8 +2,11 @@
 
 pub mod boards;
 pub mod failure;
+mod output;
 pub mod plan;
 mod progress;
+#[cfg(target_os = "linux")]
+pub mod record;
 pub mod replay;
 pub mod table;
 mod units;

@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use allotment_cli::boards::Boards;
 use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
+#[cfg(target_os = "linux")]
+use allotment_cli::record::{self, RecordArgs};
 use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
 use clap::{Parser, Subcommand};
@@ -30,6 +32,11 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Record a program's allocations (Linux, programs that are linked dynamically)
+    ///
+    /// The exit status is the program's; 128 and the signal if that ended it.
+    #[cfg(target_os = "linux")]
+    Record(RecordArgs),
     /// Replay a recorded run on other placements
     Replay(ReplayArgs),
 }
@@ -38,6 +45,11 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
         Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
+        #[cfg(target_os = "linux")]
+        Command::Record(args) => match record::record(&args) {
+            Ok(status) => return ExitCode::from(status),
+            Err(error) => Err(error),
+        },
         Command::Replay(args) => replay::replay(&args),
     };
     match result {
