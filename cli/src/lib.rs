@@ -1,6 +1,8 @@
 //! What the host tool `allotment` and the project's own automation share.
 
+pub mod attach;
 pub mod boards;
+pub mod convert;
 pub mod failure;
 mod output;
 pub mod plan;

@@ -5,7 +5,9 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use allotment_cli::attach::{self, AttachArgs};
 use allotment_cli::boards::Boards;
+use allotment_cli::convert::{self, ConvertArgs};
 use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
 #[cfg(target_os = "linux")]
@@ -32,6 +34,10 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
+    Convert(ConvertArgs),
+    /// Follow a device's trace while it comes, and keep it
+    Attach(AttachArgs),
     /// Record a program's allocations (Linux, programs that are linked dynamically)
     ///
     /// The exit status is the program's; 128 and the signal if that ended it.
@@ -50,6 +56,8 @@ fn main() -> ExitCode {
             Ok(status) => return ExitCode::from(status),
             Err(error) => Err(error),
         },
+        Command::Convert(args) => convert::convert(&args),
+        Command::Attach(args) => attach::attach(&args),
         Command::Replay(args) => replay::replay(&args),
     };
     match result {

@@ -9,7 +9,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use allotment_trace::{Action, Event, Limits, Record, Records, TraceError, Writer, write_binary};
+use allotment_trace::{
+    Action, Event, Failure as Refused, Limits, Record, Records, TraceError, Writer, write_binary,
+};
 use clap::Args;
 use serde::Serialize;
 
@@ -265,12 +267,14 @@ struct Repair {
     /// The live block at each address, and the address and size of each.
     at: HashMap<u64, u64>,
     live: HashMap<u64, (u64, u64)>,
+    /// The first time, which becomes 0.
+    begin: Option<u64>,
     addresses: bool,
 }
 
 impl Repair {
     fn new(addresses: bool) -> Self {
-        Self { counts: Counts::default(), at: HashMap::new(), live: HashMap::new(), addresses }
+        Self { counts: Counts::default(), at: HashMap::new(), live: HashMap::new(), begin: None, addresses }
     }
 
     /// The records that stand for this one, in order.
@@ -279,6 +283,11 @@ impl Repair {
         record: Record,
         mut give: impl FnMut(Record) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
+        if let Record::Event(Event { time: Some(time), .. })
+        | Record::Failure(Refused { time: Some(time), .. }) = &mut record
+        {
+            *time -= *self.begin.get_or_insert(*time).min(time);
+        }
         let Record::Event(mut event) = record else {
             self.counts.failures += u64::from(matches!(record, Record::Failure(_)));
             return give(record);
