@@ -280,7 +280,7 @@ impl Repair {
     /// The records that stand for this one, in order.
     fn record(
         &mut self,
-        record: Record,
+        mut record: Record,
         mut give: impl FnMut(Record) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if let Record::Event(Event { time: Some(time), .. })
