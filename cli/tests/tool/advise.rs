@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use allotment_cli::advise::classes::Classes;
 use allotment_cli::advise::code::Choice;
@@ -13,11 +14,14 @@ use crate::{allotment, data, files, json, root};
 
 /// Builds a program with this source beside the library; its path.
 fn build(folder: &Path, source: &str) -> PathBuf {
-    let (root, project) = (root().canonicalize().unwrap(), folder.join("advised"));
+    // Tests run side by side, and share what is compiled of the library.
+    static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("advised{}", PROGRAMS.fetch_add(1, Ordering::Relaxed));
+    let (root, project) = (root().canonicalize().unwrap(), folder.join(&name));
     fs::create_dir_all(project.join("src")).unwrap();
     let root = root.to_str().unwrap();
     let manifest = format!(
-        "[workspace]\n[package]\nname = \"advised\"\nedition = \"2024\"\n[dependencies]\n\
+        "[workspace]\n[package]\nname = \"{name}\"\nedition = \"2024\"\n[dependencies]\n\
          allotment = {{ path = {root:?} }}\nallotment-trace = {{ path = \"{root}/trace\" }}\n"
     );
     fs::write(project.join("Cargo.toml"), manifest).unwrap();
@@ -33,7 +37,7 @@ fn build(folder: &Path, source: &str) -> PathBuf {
         .status()
         .unwrap();
     assert!(built.success(), "{source}");
-    target.join("debug/advised")
+    target.join("debug").join(name)
 }
 
 /// Replays a trace on the static `HEAP`, contents checked; the events that were not served and the peak.
@@ -147,11 +151,10 @@ fn the_code_of_every_choice_compiles() {
     let mut source = String::new();
     let mut main = String::from("fn main() {\n");
     for (n, choice) in named.chain([slab]).enumerate() {
-        let code = choice.source(40_000).replace("#[global_allocator]\nstatic", "pub static");
-        source += &format!("mod m{n} {{\n{code}}}\n");
-        main += &format!(
-            "let layout = std::alloc::Layout::new::<[u8; 100]>();\nm{n}::HEAP.try_allocate(layout).unwrap();\n"
-        );
+        let code = choice.source(40_000).replace("#[global_allocator]\n", "");
+        let run = "pub fn run() { HEAP.try_allocate(std::alloc::Layout::new::<[u8; 100]>()).unwrap(); }";
+        source += &format!("mod m{n} {{\n{code}{run}\n}}\n");
+        main += &format!("m{n}::run();\n");
     }
     let folder = tempfile::tempdir().unwrap();
     assert!(Command::new(build(folder.path(), &(source + &main + "}\n"))).status().unwrap().success());
