@@ -1,18 +1,30 @@
 //! `allotment`, the host tool.
 //!
-//! Exit status: 0 when all went well, 1 when the work failed, 2 when the command line was not understood.
+//! Exit status: 0 when all went well, 1 when the work failed or its answer is no (a heap that does not serve a run, a plan that
+//! does not fit), 2 when the command line was not understood. `record` ends with the status of the program instead, 128 and the
+//! signal if that ended it.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use allotment_cli::advise::{self, AdviseArgs};
+use allotment_cli::attach::{self, AttachArgs};
 use allotment_cli::boards::Boards;
+use allotment_cli::convert::{self, ConvertArgs};
+use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
+#[cfg(target_os = "linux")]
+use allotment_cli::record::{self, RecordArgs};
+use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
 use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
 #[derive(Parser)]
-#[command(version, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage")]
+#[command(
+    version,
+    after_help = "Exit status: 0 success, 1 failure or a negative answer, 2 wrong usage; of `record` that of the program"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,18 +40,39 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Say which heap a recorded run needs, and how large, with the code for it
+    Advise(AdviseArgs),
+    /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
+    Convert(ConvertArgs),
+    /// Follow a device's trace while it comes, and keep it
+    Attach(AttachArgs),
+    /// Record a program's allocations (Linux, programs that are linked dynamically)
+    ///
+    /// The exit status is the program's; 128 and the signal if that ended it.
+    #[cfg(target_os = "linux")]
+    Record(RecordArgs),
+    /// Replay a recorded run on other placements
+    Replay(ReplayArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Boards { json } => boards(json).map(|()| true).map_err(plan::PlanError::Io),
-        Command::Plan(args) => plan::plan(&args),
+        Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
+        Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
+        #[cfg(target_os = "linux")]
+        Command::Record(args) => match record::record(&args) {
+            Ok(status) => return ExitCode::from(status),
+            Err(error) => Err(error),
+        },
+        Command::Advise(args) => advise::advise(&args),
+        Command::Convert(args) => convert::convert(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Replay(args) => replay::replay(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read our output has seen enough.
-        Err(plan::PlanError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment: {error}");
             ExitCode::FAILURE

@@ -1,0 +1,221 @@
+//! The checked reader.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::{Place, Problem, TraceError};
+use crate::event::{Action, Block, Event, Failure, Record};
+use crate::records::{Header, Limits, Records};
+
+/// An event that goes with those before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The event.
+    pub event: Event,
+    /// Where it stands.
+    pub place: Place,
+    /// The block before it; `None` for an allocation.
+    pub before: Option<Block>,
+    /// Requested bytes that are live after it.
+    pub live_bytes: u64,
+    /// Blocks that are live after it.
+    pub live_blocks: usize,
+}
+
+/// Reads a trace, text or binary, and checks it: an iterator of [`Checked`] events that ends after the first error.
+///
+/// Where a trace says that events were lost, what cannot go together any more is put right: a block whose id is
+/// allocated again was freed, and what happens to a block that is not known is left out.
+///
+/// O(1) expected per event. What it keeps is one line, the live blocks and the different tags, within [`Limits`].
+pub struct Reader<'a> {
+    records: Records<'a>,
+    limits: Limits,
+    live: HashMap<u64, Block>,
+    bytes: u64,
+    /// Events that were read.
+    events: u64,
+    time: u64,
+    lost: u64,
+    left_out: u64,
+    failures: Vec<Failure>,
+    /// An event that waits for one that was lost before it.
+    waiting: VecDeque<(Place, Event)>,
+    ended: bool,
+}
+
+/// Failures that are kept for [`Reader::failures`].
+const FAILURES: usize = 1 << 16;
+
+/// Opens a trace file, text or binary, compressed or not.
+///
+/// # Errors
+/// [`TraceError::Open`], or what is wrong with the start of a binary trace.
+pub fn open(path: &Path) -> Result<Reader<'static>, TraceError> {
+    let limits = Limits::default();
+    Ok(Reader::checking(Records::open(path, limits)?, limits))
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from `input`, text or binary, compressed or not.
+    ///
+    /// # Errors
+    /// If `input` cannot be read, or has a binary header that is not understood.
+    pub fn new(input: impl Read + 'a) -> Result<Self, TraceError> {
+        Self::with_limits(input, Limits::default())
+    }
+
+    /// As [`Reader::new`], with other limits.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_limits(input: impl Read + 'a, limits: Limits) -> Result<Self, TraceError> {
+        Ok(Self::checking(Records::new(input, limits)?, limits))
+    }
+
+    fn checking(records: Records<'a>, limits: Limits) -> Self {
+        Self {
+            records,
+            limits,
+            live: HashMap::new(),
+            bytes: 0,
+            events: 0,
+            time: 0,
+            lost: 0,
+            left_out: 0,
+            failures: Vec::new(),
+            waiting: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// What the first comment says, if one stands before the first event.
+    pub fn header(&self) -> &Header {
+        self.records.header()
+    }
+
+    /// Blocks that are live, with their ids, in no order.
+    pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.live.iter().map(|(&id, &block)| (id, block))
+    }
+
+    /// Events that the recorder lost so far, as it says.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Events that were left out so far, since they belong to events that were lost.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Requests that failed so far; the first 65,536 of them.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Checks an event; `None` if it is to be left out.
+    fn check(&mut self, place: Place, event: Event) -> Result<Option<Checked>, Problem> {
+        let id = event.id;
+        let known = self.live.get(&id).copied();
+        let after = match event.action {
+            Action::Allocate { .. } if known.is_some() => {
+                if self.lost == 0 {
+                    return Err(Problem::Live(id));
+                }
+                let free = Event { time: event.time, ..Event::new(id, Action::Free) };
+                self.waiting.push_back((place, event));
+                return self.check(place, free);
+            }
+            Action::Allocate { size, align } => {
+                if align != 0 && !align.is_power_of_two() {
+                    return Err(Problem::Alignment(align));
+                }
+                if self.live.len() == self.limits.live {
+                    return Err(Problem::Crowded(self.limits.live));
+                }
+                Some(Block { size, align })
+            }
+            Action::Reallocate { .. } | Action::Free if known.is_none() => {
+                if self.lost > 0 {
+                    self.left_out += 1;
+                    return Ok(None);
+                }
+                let what = if event.action == Action::Free { "freed" } else { "resized" };
+                return Err(Problem::NotLive { id, what });
+            }
+            Action::Reallocate { size } => known.map(|block| Block { size, ..block }),
+            Action::Free => None,
+        };
+        if let Some(time) = event.time {
+            if time < self.time {
+                return Err(Problem::Time { before: self.time, after: time });
+            }
+            self.time = time;
+        }
+        let mut bytes = self.bytes - known.map_or(0, |block| block.size);
+        if let Some(Block { size, align }) = after {
+            let most = i64::MAX as u64;
+            if align > most || size > most - align.saturating_sub(1) {
+                return Err(Problem::Size { size, align });
+            }
+            bytes = bytes.checked_add(size).filter(|&bytes| bytes <= most).ok_or(Problem::Total)?;
+        }
+        match after {
+            Some(block) => self.live.insert(id, block),
+            None => self.live.remove(&id),
+        };
+        self.bytes = bytes;
+        let live_blocks = self.live.len();
+        Ok(Some(Checked { event, place, before: known, live_bytes: bytes, live_blocks }))
+    }
+
+    fn advance(&mut self) -> Option<Result<Checked, TraceError>> {
+        loop {
+            let (place, event) = match self.waiting.pop_front() {
+                Some(waiting) => waiting,
+                None => match self.records.next() {
+                    Some(Ok((place, Record::Event(event)))) => {
+                        self.events += 1;
+                        (place, event)
+                    }
+                    Some(Ok((_, record))) => {
+                        match record {
+                            Record::Lost(events) => self.lost = self.lost.saturating_add(events),
+                            Record::Failure(failure) if self.failures.len() < FAILURES => {
+                                self.failures.push(failure);
+                            }
+                            _ => {}
+                        }
+                        continue;
+                    }
+                    Some(Err(error)) => return Some(Err(error)),
+                    None => {
+                        let found = self.events;
+                        let said = self.header().events().filter(|&said| said != found)?;
+                        return Some(Err(Problem::Count { said, found }.at(Place::End(found))));
+                    }
+                },
+            };
+            match self.check(place, event) {
+                Ok(None) => {}
+                Ok(Some(checked)) => return Some(Ok(checked)),
+                Err(problem) => return Some(Err(problem.at(place))),
+            }
+        }
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Result<Checked, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.advance();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
