@@ -3,3 +3,4 @@
 pub mod boards;
 pub mod plan;
 pub mod table;
+pub mod view;
