@@ -56,18 +56,3 @@ fn run<P: Subject>(_: PhantomData<P>) {
 }
 
 for_each_placement!(run);
-
-#[test]
-fn bad_traces_are_refused_with_their_line() {
-    for (text, line) in [
-        ("a 0 8 0\nf 1\n", "line 2"),
-        ("a 0 8 0\na 0 8 0\n", "line 2"),
-        ("# comment\na 0 8\n", "line 2"),
-        ("x 0\n", "line 1"),
-        ("a 0 -8 0\n", "line 1"),
-        ("r 0 5\n", "line 1"),
-    ] {
-        let error = trace::parse("bad".into(), text).err().expect(text);
-        assert!(error.starts_with(line), "{error}");
-    }
-}

@@ -81,7 +81,9 @@ fn traces_are_read() {
     assert_eq!(line("x 1\n"), 1);
     assert_eq!(line("a 1 8\n"), 1);
     assert_eq!(line("\n\na one 8 8\n"), 3);
-    assert!(matches!(read_trace(b"a 1 \xff 8"), Err(ReadError::Text(4))));
+    assert_eq!(line("a 1 8 3\n"), 1);
+    assert!(matches!(read_trace(b"a 1 \xff 8"), Err(ReadError::Line { line: 1, .. })));
+    assert!(matches!(read_trace(b"# events=2\na 1 8 8\n"), Err(ReadError::Trace(_))));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Recorded traces: `a <id> <size> <align>`, `r <id> <new size>`, `f <id>`, one event a line.
+//! Recorded traces, read by the crate `allotment-trace`.
 
-use std::io::Read;
+use allotment_trace::{Action, Reader, TraceError};
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,50 +39,27 @@ pub fn paths() -> Vec<PathBuf> {
 
 pub fn read(path: &Path) -> Trace {
     let name = path.file_name().unwrap().to_string_lossy().split('.').next().unwrap().to_owned();
-    let bytes = std::fs::read(path).unwrap();
-    let mut text = String::new();
-    if path.extension().is_some_and(|extension| extension == "zst") {
-        let mut decoder = ruzstd::decoding::StreamingDecoder::new(bytes.as_slice()).unwrap();
-        decoder.read_to_string(&mut text).unwrap();
-    } else {
-        text = String::from_utf8(bytes).unwrap();
-    }
-    parse(name, &text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    compile(name, allotment_trace::open(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-pub fn parse(name: String, text: &str) -> Result<Trace, String> {
+fn compile(name: String, reader: Result<Reader<'_>, TraceError>) -> Result<Trace, TraceError> {
     let mut trace = Trace { name, events: Vec::new(), ids: 0, peak: 0, total: 0 };
-    let mut sizes: Vec<Option<usize>> = Vec::new();
-    let mut live = 0;
-    for (line, event) in text.lines().enumerate() {
-        let bad = |what: &str| format!("line {}: {what}: {event:?}", line + 1);
-        let mut words = event.split_whitespace();
-        let Some(kind) = words.next().filter(|word| !word.starts_with('#')) else { continue };
-        let mut number =
-            || words.next().and_then(|word| word.parse::<usize>().ok()).ok_or(bad("number expected"));
-        let id = number()?;
-        if id >= sizes.len() {
-            sizes.resize(id + 1, None);
-        }
-        let event = match kind {
-            "a" => Event::Allocate { id, size: number()?, align: number()? },
-            "r" => Event::Reallocate { id, size: number()? },
-            "f" => Event::Free { id },
-            _ => return Err(bad("unknown event")),
+    for checked in reader? {
+        let checked = checked?;
+        let id = checked.event.id as usize;
+        let event = match checked.event.action {
+            Action::Allocate { size, align } => {
+                Event::Allocate { id, size: size as usize, align: align as usize }
+            }
+            Action::Reallocate { size } => Event::Reallocate { id, size: size as usize },
+            Action::Free => Event::Free { id },
         };
-        let new = match event {
-            Event::Allocate { size, .. } | Event::Reallocate { size, .. } => Some(size),
-            Event::Free { .. } => None,
-        };
-        if matches!(event, Event::Allocate { .. }) != sizes[id].is_none() {
-            return Err(bad("the id is in the wrong state"));
+        if let Event::Allocate { size, .. } | Event::Reallocate { size, .. } = event {
+            trace.total += size;
         }
-        live = live - sizes[id].unwrap_or(0) + new.unwrap_or(0);
-        sizes[id] = new;
-        trace.peak = trace.peak.max(live);
-        trace.total += new.unwrap_or(0);
+        trace.ids = trace.ids.max(id + 1);
+        trace.peak = trace.peak.max(checked.live_bytes as usize);
         trace.events.push(event);
     }
-    trace.ids = sizes.len();
     Ok(trace)
 }

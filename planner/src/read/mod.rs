@@ -27,9 +27,6 @@ pub enum ReadError {
     /// The compressed data are damaged, or larger than is sensible.
     #[error("the compressed input is damaged or too large: {0}")]
     Compressed(String),
-    /// The text is no UTF-8.
-    #[error("the input is no text: byte {0} is not UTF-8")]
-    Text(usize),
     /// A column is missing.
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
@@ -52,6 +49,9 @@ pub enum ReadError {
         /// What is wrong with it.
         what: String,
     },
+    /// A trace that was cut off.
+    #[error(transparent)]
+    Trace(allotment_trace::TraceError),
     /// The buffers contradict each other.
     #[error(transparent)]
     Instance(#[from] InstanceError),
@@ -70,25 +70,19 @@ const MOST: u64 = 4 << 30;
 /// # Errors
 /// See [`ReadError`].
 pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
-    let bytes = std::fs::read(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let wrong = |source| ReadError::Io { path: path.into(), source };
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let damaged = |error: &dyn std::fmt::Display| ReadError::Compressed(error.to_string());
     let outer = ending(path);
-    let mut plain = Vec::new();
-    match outer.as_str() {
-        "zst" => {
-            let decoder =
-                ruzstd::decoding::StreamingDecoder::new(&bytes[..]).map_err(|error| damaged(&error))?;
-            decoder.take(MOST + 1).read_to_end(&mut plain).map_err(|error| damaged(&error))?;
-        }
-        "gz" => {
-            let decoder = flate2::read::MultiGzDecoder::new(&bytes[..]);
-            decoder.take(MOST + 1).read_to_end(&mut plain).map_err(|error| damaged(&error))?;
-        }
-        _ => return Ok((bytes, outer)),
+    if !matches!(outer.as_str(), "zst" | "gz") {
+        return Ok((std::fs::read(path).map_err(wrong)?, outer));
     }
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    let damaged = |error: std::io::Error| ReadError::Compressed(error.to_string());
+    let mut plain = Vec::new();
+    let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
+    decoder.take(MOST + 1).read_to_end(&mut plain).map_err(damaged)?;
     if plain.len() as u64 > MOST {
-        return Err(damaged(&"more than 4 GiB"));
+        return Err(ReadError::Compressed("more than 4 GiB".into()));
     }
     let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
     Ok((plain, inner))

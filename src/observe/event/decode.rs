@@ -1,0 +1,249 @@
+//! Reading the binary form.
+
+use super::*;
+use core::fmt;
+
+/// A trace in binary form could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The bytes end inside the header or a record. Of a stream: read more and try again.
+    Truncated,
+    /// The bytes do not start with the magic number.
+    NoTrace,
+    /// A version that this one does not read.
+    Version(u8),
+    /// The header has a flag that is not known, or an address width other than 2, 4 and 8.
+    Header,
+    /// The first byte of a record, where it means nothing.
+    UnknownKind(u8),
+    /// A number has more than 64 bits, an id or a size more than the trace's addresses, or a text more than
+    /// [`Encoder::MAX_TEXT`] bytes.
+    Overflow,
+    /// The logarithm of an alignment, where it is 64 or more or should have stood in the first byte.
+    Align(u8),
+    /// A name for tag 0, or a tag's number of more than 32 bits.
+    Tag,
+    /// A name or a note that is not UTF-8.
+    Text,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => f.write_str("the trace ends inside a record"),
+            Self::NoTrace => f.write_str("not a trace in binary form: the magic number is missing"),
+            Self::Version(version) => {
+                write!(f, "version {version} of the binary form, {} is known", Header::VERSION)
+            }
+            Self::Header => f.write_str("the header has unknown flags or an impossible address width"),
+            Self::UnknownKind(byte) => write!(f, "unknown kind of record: first byte {byte:#04x}"),
+            Self::Overflow => f.write_str("a number is too large for the trace"),
+            Self::Align(log) => write!(f, "impossible alignment: 2 to the power of {log}"),
+            Self::Tag => f.write_str("impossible number of a tag"),
+            Self::Text => f.write_str("a name or a note is not UTF-8"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+/// Reads records one at a time, from a stream or a buffer that holds a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decoder {
+    last: Last,
+    max: u64,
+}
+
+impl Decoder {
+    /// Before the first record of a trace with this header.
+    pub const fn new(header: &Header) -> Self {
+        Self { last: Last::START, max: header.max() }
+    }
+
+    /// The record that `bytes` start with, and its size in bytes. O(1), but for names and notes.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`]; the decoder is unchanged then. After [`DecodeError::Truncated`] the same record can be
+    /// tried again with more bytes; with [`Encoder::MAX_RECORD`] bytes that never is the error.
+    pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Result<(Record<'a>, usize), DecodeError> {
+        let mut reader = Reader { bytes, at: 0, last: self.last, max: self.max };
+        let record = reader.record()?;
+        self.last = reader.last;
+        Ok((record, reader.at))
+    }
+}
+
+/// The records of a trace that is in memory as a whole. Ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    decoder: Decoder,
+    bytes: &'a [u8],
+    at: usize,
+    failed: bool,
+}
+
+impl<'a> Records<'a> {
+    /// The header and the records of `trace`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Header::decode`].
+    pub fn new(trace: &'a [u8]) -> Result<(Header, Self), DecodeError> {
+        let header = Header::decode(trace)?;
+        let decoder = Decoder::new(&header);
+        Ok((header, Self { decoder, bytes: trace, at: Header::SIZE, failed: false }))
+    }
+
+    /// Where the next record starts, or the one that could not be read: bytes from the start of the trace.
+    pub fn offset(&self) -> usize {
+        self.at
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = &self.bytes[self.at..];
+        if self.failed || rest.is_empty() {
+            return None;
+        }
+        Some(match self.decoder.decode(rest) {
+            Ok((record, size)) => {
+                self.at += size;
+                Ok(record)
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(error)
+            }
+        })
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    last: Last,
+    max: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn record(&mut self) -> Result<Record<'a>, DecodeError> {
+        let head = self.byte()?;
+        let unknown = DecodeError::UnknownKind(head);
+        let (kind, more) = (head & 7, head >> 5);
+        match kind {
+            LOST | NAME | NOTE if head != kind => return Err(unknown),
+            LOST => return Ok(Record::Lost { events: self.unsigned()? }),
+            NAME => {
+                let tag = self.tag()?;
+                if tag == 0 {
+                    return Err(DecodeError::Tag);
+                }
+                return Ok(Record::Name { tag, name: self.text()? });
+            }
+            NOTE => return Ok(Record::Note { text: self.text()? }),
+            REALLOCATE if more > 1 => return Err(unknown),
+            FREE if more > 0 => return Err(unknown),
+            ALLOCATE | REALLOCATE | FREE | FAIL => {}
+            _ => return Err(unknown),
+        }
+        let time = if head & TIME != 0 {
+            self.last.time = self.difference(self.last.time)?;
+            Some(self.last.time)
+        } else {
+            None
+        };
+        if head & TAG != 0 {
+            self.last.tag = self.tag()?;
+        }
+        let action = match kind {
+            ALLOCATE => {
+                let (id, size) = (self.id()?, self.size()?);
+                Action::Allocate { id, size, align: self.align(more)? }
+            }
+            REALLOCATE => {
+                let id = self.id()?;
+                let to = if head & MOVED != 0 { self.id()? } else { id };
+                Action::Reallocate { id, to, size: self.size()? }
+            }
+            FREE => Action::Free { id: self.id()? },
+            _ => {
+                let size = self.size()?;
+                Action::Fail { size, align: self.align(more)? }
+            }
+        };
+        Ok(Record::Event(Event { action, time, tag: self.last.tag }))
+    }
+
+    fn byte(&mut self) -> Result<u8, DecodeError> {
+        let byte = *self.bytes.get(self.at).ok_or(DecodeError::Truncated)?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn unsigned(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if bits << shift >> shift != bits {
+                return Err(DecodeError::Overflow);
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Overflow)
+    }
+
+    fn difference(&mut self, from: u64) -> Result<u64, DecodeError> {
+        let zigzag = self.unsigned()?;
+        Ok(from.wrapping_add(zigzag >> 1 ^ (zigzag & 1).wrapping_neg()))
+    }
+
+    fn within(&self, value: u64) -> Result<u64, DecodeError> {
+        if value <= self.max { Ok(value) } else { Err(DecodeError::Overflow) }
+    }
+
+    fn id(&mut self) -> Result<u64, DecodeError> {
+        let id = self.difference(self.last.id)?;
+        self.last.id = self.within(id)?;
+        Ok(id)
+    }
+
+    fn size(&mut self) -> Result<u64, DecodeError> {
+        let size = self.unsigned()?;
+        self.within(size)
+    }
+
+    fn tag(&mut self) -> Result<u32, DecodeError> {
+        u32::try_from(self.unsigned()?).map_err(|_| DecodeError::Tag)
+    }
+
+    fn align(&mut self, code: u8) -> Result<u64, DecodeError> {
+        match code {
+            0 => Ok(0),
+            1..=6 => Ok(1 << (code - 1)),
+            _ => match self.byte()? {
+                log @ 6..=63 => Ok(1 << log),
+                log => Err(DecodeError::Align(log)),
+            },
+        }
+    }
+
+    fn text(&mut self) -> Result<&'a str, DecodeError> {
+        let size = match usize::try_from(self.unsigned()?) {
+            Ok(size) if size <= Encoder::MAX_TEXT => size,
+            _ => return Err(DecodeError::Overflow),
+        };
+        let text = self.bytes[self.at..].get(..size).ok_or(DecodeError::Truncated)?;
+        self.at += size;
+        core::str::from_utf8(text).map_err(|_| DecodeError::Text)
+    }
+}

@@ -1,0 +1,142 @@
+//! Why a trace was refused, and where.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Where in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A line of a text, from 1.
+    Line(u64),
+    /// The end of the input, after this many events.
+    End(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::End(events) => write!(f, "after event {events}"),
+        }
+    }
+}
+
+/// Why a trace was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be opened.
+    #[error("{path}: {source}")]
+    Open {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What stands in the trace is wrong.
+    #[error("{place}: {problem}")]
+    At {
+        /// Where.
+        place: Place,
+        /// What.
+        problem: Problem,
+    },
+}
+
+/// What is wrong with a trace.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// The input cannot be read, or its compressed form is damaged.
+    #[error("the input cannot be read on: {0}")]
+    Io(#[from] io::Error),
+    /// A line that is too long to be an event.
+    #[error("the line is longer than {0} bytes")]
+    Long(usize),
+    /// No UTF-8.
+    #[error("no text: byte {0} of the line is not UTF-8")]
+    Text(usize),
+    /// An event that is not known.
+    #[error("`{0}` is no event: a, r or f")]
+    Unknown(String),
+    /// A line that ends too early.
+    #[error("`{0}` is missing")]
+    Missing(&'static str),
+    /// Something after the event that is neither a time nor a tag.
+    #[error("`{0}` is neither a time (@) nor a tag (#)")]
+    Extra(String),
+    /// No number, or too large a one.
+    #[error("`{name}` is `{word}`: {why}")]
+    Number {
+        /// What it should be.
+        name: &'static str,
+        /// What stands there.
+        word: String,
+        /// Why it is no number.
+        why: std::num::ParseIntError,
+    },
+    /// An alignment that is no power of two.
+    #[error("{0} is no alignment: 0 or a power of two")]
+    Alignment(u64),
+    /// A size that no allocator can serve.
+    #[error("{size} bytes aligned to {align} are more than an address space holds")]
+    Size {
+        /// Bytes asked for.
+        size: u64,
+        /// Their alignment.
+        align: u64,
+    },
+    /// A size or an alignment that cannot be replayed.
+    #[error("{size} bytes aligned to {align} cannot be replayed: both must be below 4 GiB")]
+    Large {
+        /// Bytes asked for.
+        size: u64,
+        /// Their alignment.
+        align: u64,
+    },
+    /// More events than can be replayed.
+    #[error("more than {0} events cannot be replayed")]
+    Many(usize),
+    /// An id that is used again too early.
+    #[error("block {0} is allocated, but still live")]
+    Live(u64),
+    /// A block that is not there.
+    #[error("block {id} is {what}, but not live")]
+    NotLive {
+        /// Its id.
+        id: u64,
+        /// What happens to it.
+        what: &'static str,
+    },
+    /// The live blocks are more than an address space holds.
+    #[error("the live blocks have more bytes than an address space holds")]
+    Total,
+    /// More live blocks than [`Limits`](crate::Limits) allow.
+    #[error("more than {0} blocks are live")]
+    Crowded(usize),
+    /// More different tags than [`Limits`](crate::Limits) allow.
+    #[error("more than {0} different tags")]
+    Tags(usize),
+    /// Time that runs backwards.
+    #[error("time falls from {before} to {after}: the events are not in order")]
+    Time {
+        /// The time of an earlier event.
+        before: u64,
+        /// That of this one.
+        after: u64,
+    },
+    /// Fewer or more events than the header says.
+    #[error("the header says {said} events, and there are {found}: the trace is cut off or was changed")]
+    Count {
+        /// What the header says.
+        said: u64,
+        /// What is there.
+        found: u64,
+    },
+}
+
+impl Problem {
+    /// The error of this problem at `place`.
+    pub(crate) fn at(self, place: Place) -> TraceError {
+        TraceError::At { place, problem: self }
+    }
+}

@@ -1,0 +1,166 @@
+//! Traces compiled to a form whose replay costs next to nothing.
+
+use std::alloc::Layout;
+
+use crate::error::{Problem, TraceError};
+use crate::event::{Action, Block};
+use crate::reader::{Checked, Reader};
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Allocates `size` bytes.
+    Allocate,
+    /// Changes a block of `size` bytes to `new` bytes.
+    Reallocate,
+    /// Frees a block of `size` bytes.
+    Free,
+}
+
+/// One operation of 16 bytes, which knows all that the allocator has to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Op {
+    /// What to do.
+    pub kind: Kind,
+    /// The logarithm of the alignment.
+    align: u8,
+    /// Where the block is kept.
+    pub slot: u32,
+    /// Bytes that the block has, or shall have.
+    pub size: u32,
+    /// Bytes after a reallocation.
+    pub new: u32,
+}
+
+impl Op {
+    /// An operation on the block in `slot`; `None` unless sizes and slot are below 4 Gi, and the alignment is a power of
+    /// two below that.
+    pub fn new(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Option<Self> {
+        let narrow = |number: usize| u32::try_from(number).ok();
+        if !align.is_power_of_two() || align > 1 << 31 {
+            return None;
+        }
+        Some(Self {
+            kind,
+            align: align.ilog2() as u8,
+            slot: narrow(slot)?,
+            size: narrow(size)?,
+            new: narrow(new)?,
+        })
+    }
+
+    /// The layout of the block before the operation (after it, for an allocation).
+    #[inline(always)]
+    pub fn layout(&self) -> Layout {
+        const { assert!(usize::BITS == 64, "traces are replayed on 64-bit hosts") }
+        // SAFETY: the alignment is a power of two of at most 2 Gi, and 4 Gi rounded up to it does not overflow.
+        unsafe { Layout::from_size_align_unchecked(self.size as usize, 1 << self.align) }
+    }
+
+    /// Bytes that the block has after the operation; 0 after a free.
+    pub fn after(&self) -> u32 {
+        match self.kind {
+            Kind::Allocate => self.size,
+            Kind::Reallocate => self.new,
+            Kind::Free => 0,
+        }
+    }
+}
+
+/// A trace that is ready to be replayed.
+///
+/// Slots are used again, so that a table of blocks stays in the cache as a program's own variables would. A size of
+/// zero, for which `malloc` returns a block, becomes one byte; an alignment that is not said becomes 8.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// All operations in order.
+    pub ops: Vec<Op>,
+    /// How many slots they need.
+    pub slots: usize,
+    /// The most requested bytes that are live at once.
+    pub peak: usize,
+}
+
+impl Program {
+    /// Reads and compiles a whole trace.
+    ///
+    /// # Errors
+    /// Those of the reader; an event whose figures do not fit an [`Op`].
+    pub fn compile(trace: Reader<'_>) -> Result<Self, TraceError> {
+        let mut builder = ProgramBuilder::default();
+        for event in trace {
+            builder.push(&event?)?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// Operations that a program can have: 4 GiB of them.
+const MOST: usize = 1 << 28;
+
+/// Compiles events one by one.
+#[derive(Debug, Default)]
+pub struct ProgramBuilder {
+    program: Program,
+    slots: std::collections::HashMap<u64, usize>,
+    /// Slots that were used and are free again.
+    unused: Vec<usize>,
+    bytes: usize,
+}
+
+impl ProgramBuilder {
+    /// Adds an event.
+    ///
+    /// # Errors
+    /// If its figures do not fit an [`Op`].
+    pub fn push(&mut self, checked: &Checked) -> Result<(), TraceError> {
+        let Checked { event, place, before, .. } = checked;
+        let (size, align) = match event.action {
+            Action::Allocate { size, align } => (size, align),
+            _ => before.map_or((0, 0), |Block { size, align }| (size, align)),
+        };
+        // What does not fit a word does not fit an operation either.
+        let word = |number: u64| usize::try_from(number.max(1)).unwrap_or(usize::MAX);
+        let (kind, new) = match event.action {
+            Action::Allocate { .. } => (Kind::Allocate, 0),
+            Action::Reallocate { size } => (Kind::Reallocate, word(size)),
+            Action::Free => (Kind::Free, 0),
+        };
+        let slot = match kind {
+            Kind::Allocate => {
+                let slot = self.unused.pop().unwrap_or(self.program.slots);
+                self.program.slots = self.program.slots.max(slot + 1);
+                self.slots.insert(event.id, slot);
+                slot
+            }
+            Kind::Reallocate => self.slots.get(&event.id).copied().unwrap_or_default(),
+            Kind::Free => {
+                let slot = self.slots.remove(&event.id).unwrap_or_default();
+                self.unused.push(slot);
+                slot
+            }
+        };
+        let align = if align == 0 { 8 } else { word(align) };
+        let size = word(size);
+        if self.program.ops.len() == MOST {
+            return Err(Problem::Many(MOST).at(*place));
+        }
+        let op = Op::new(kind, slot, size, align, new)
+            .ok_or_else(|| Problem::Large { size: size.max(new) as u64, align: align as u64 }.at(*place))?;
+        self.bytes = match kind {
+            Kind::Allocate => self.bytes + size,
+            Kind::Reallocate => self.bytes - size + new,
+            Kind::Free => self.bytes - size,
+        };
+        self.program.peak = self.program.peak.max(self.bytes);
+        self.program.ops.push(op);
+        Ok(())
+    }
+
+    /// The compiled trace.
+    pub fn finish(self) -> Program {
+        self.program
+    }
+}
