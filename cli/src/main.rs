@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use allotment_cli::boards::Boards;
-use allotment_cli::plan::{self, PlanArgs};
+use allotment_cli::plan::{self, PlanArgs, PlanError};
 use allotment_cli::table;
+use allotment_cli::view::{self, ViewArgs, ViewError};
 use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
@@ -28,18 +29,34 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Draw a recorded trace: one page with charts, lists and suggestions
+    View(ViewArgs),
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Plan(PlanError),
+    #[error(transparent)]
+    View(ViewError),
+    #[error(transparent)]
+    Io(io::Error),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Boards { json } => boards(json).map(|()| true).map_err(plan::PlanError::Io),
-        Command::Plan(args) => plan::plan(&args),
+        Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
+        Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
+        Command::View(args) => view::view(&args).map(|()| true).map_err(Failure::View),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         // Whoever read our output has seen enough.
-        Err(plan::PlanError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(
+            Failure::Io(error) | Failure::Plan(PlanError::Io(error)) | Failure::View(ViewError::Io(error)),
+        ) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment: {error}");
             ExitCode::FAILURE

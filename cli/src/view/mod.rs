@@ -18,14 +18,13 @@ mod trace;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use allotment_planner::read::ReadError;
 use clap::Args;
 use indicatif::ProgressBar;
 
 pub use page::page;
 pub use place::{PlaceError, Placing};
 pub use report::{Report, report};
-pub use trace::Trace;
+pub use trace::{ReadError, Trace};
 
 /// Arguments of `allotment view`.
 #[derive(Args, Debug)]

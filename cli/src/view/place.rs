@@ -263,7 +263,8 @@ fn run<S: Space>(
     let capacity = unsafe { space.claim(Region::new(start, bytes)) }.map_err(refused)? as u64;
     let held = trace.blocks.iter().map(|_| None).collect();
     let state = State { free: capacity, ..State::default() };
-    let mut arena = Arena::<S> { space, held, ends: Default::default(), capacity, state, outcome: Outcome::default() };
+    let mut arena =
+        Arena::<S> { space, held, ends: Default::default(), capacity, state, outcome: Outcome::default() };
     for (now, event) in trace.events.iter().enumerate() {
         let served = arena.event(trace, now as u32, event, watcher);
         if !served && strict {
@@ -297,7 +298,8 @@ impl<S: Space> Arena<S> {
         let Some(len) = usize::try_from(event.size).ok().map(|size| size.max(1).div_ceil(granule)) else {
             return false;
         };
-        let align = usize::try_from(trace.blocks[slot].align).map_or(usize::MAX / 2 + 1, |align| align.max(granule));
+        let align =
+            usize::try_from(trace.blocks[slot].align).map_or(usize::MAX / 2 + 1, |align| align.max(granule));
         let align = align / granule;
         let old = self.held[slot].take();
         if event.action == Action::Free {

@@ -40,6 +40,9 @@ pub struct Stack {
     pub live: Vec<Vec<u64>>,
 }
 
+/// A piece by its size in bytes times events; the smallest is the top of a heap.
+type Kept = (Reverse<(u128, u32)>, [u64; 5]);
+
 /// A [`Watcher`] that gathers what a page draws.
 pub struct Recording<'a> {
     trace: &'a Trace,
@@ -49,7 +52,7 @@ pub struct Recording<'a> {
     pub series: Series,
     /// The address space, made when the size of the arena is known.
     grid: Grid,
-    pieces: BinaryHeap<(Reverse<(u128, u32)>, [u64; 5])>,
+    pieces: BinaryHeap<Kept>,
     /// Where each block lay at last.
     pub places: Vec<Option<u64>>,
     /// The state when most was live, and the event before it.
@@ -103,7 +106,6 @@ impl Watcher for Recording<'_> {
         self.grid.add(&piece);
         let Piece { block, at, len, from, to } = piece;
         let area = u128::from(len) * u128::from(to - from);
-        // The heap's top is the smallest piece that is kept.
         self.pieces.push((Reverse((area, block)), [block.into(), at, len, from.into(), to.into()]));
         if self.pieces.len() > PIECES {
             self.pieces.pop();
@@ -137,4 +139,3 @@ impl Watcher for Recording<'_> {
         }
     }
 }
-

@@ -14,9 +14,6 @@ use super::trace::{Action, Trace};
 /// Exact sizes that are listed, at most.
 const SIZES: usize = 50;
 
-/// Tags that are named, at most.
-const NAMES: usize = 1000;
-
 /// The figures of a whole trace; sizes in bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Totals {
@@ -138,15 +135,15 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
     };
     let live_groups = lists::groups(trace);
     let mut exact_sizes = spread::exact(trace);
-    let suggestions =
-        suggestions(trace, &totals, &outcome, &recording.series, &live_groups, &exact_sizes);
+    let suggestions = suggestions(trace, &totals, &outcome, &recording.series, &live_groups, &exact_sizes);
     exact_sizes.truncate(SIZES);
     let buckets = recording.buckets;
     let times = trace.times.as_ref().filter(|times| !times.is_empty()).map(|times| {
         let start = |bucket| series::start(bucket, buckets, times.len()).min(times.len() - 1);
         (0..=buckets).map(|bucket| times[start(bucket)]).collect()
     });
-    let (live_rows, largest) = (lists::live(trace, &recording.places), lists::largest(trace, &recording.places));
+    let (live_rows, largest) =
+        (lists::live(trace, &recording.places), lists::largest(trace, &recording.places));
     let series = std::mem::take(&mut recording.series);
     let (map, stack, mut pieces) = recording.finish();
     Ok(Report {

@@ -117,6 +117,9 @@ mod tests {
             expected.map(|(from, to, count, live)| Class { from, to, count, bytes: 10 * count, live });
         assert_eq!(found, expected);
         assert_eq!(classes([(u64::MAX, 0, false)].into_iter())[0].from, 1 << 63);
-        assert_eq!(classes([(0, 0, false)].into_iter())[0], Class { from: 0, to: 1, count: 1, bytes: 0, live: 0 });
+        assert_eq!(
+            classes([(0, 0, false)].into_iter())[0],
+            Class { from: 0, to: 1, count: 1, bytes: 0, live: 0 }
+        );
     }
 }

@@ -82,7 +82,13 @@ pub fn suggestions(
     let (growth, event) = growth(totals.events, series);
     if growth > totals.peak / 10 {
         let what = format!("What is always live grew by {growth} B from the second quarter to the last");
-        all.push(save(Kind::Growth, growth, Some(event as u32), what, "Look for caches and lists without a limit."));
+        all.push(save(
+            Kind::Growth,
+            growth,
+            Some(event as u32),
+            what,
+            "Look for caches and lists without a limit.",
+        ));
     }
     let between = totals.arena.saturating_sub(totals.taken);
     if between > totals.arena / WORTH {
@@ -93,7 +99,8 @@ pub fn suggestions(
     let inside = totals.taken_at_peak.saturating_sub(totals.peak);
     if inside > totals.arena / WORTH {
         let what = format!("At the peak {inside} B of the blocks were not asked for");
-        let advice = "Ask for sizes that are multiples of the granule and for no more alignment than is needed.";
+        let advice =
+            "Ask for sizes that are multiples of the granule and for no more alignment than is needed.";
         all.push(save(Kind::Rounding, inside, Some(totals.peak_event as u32), what, advice));
     }
     if outcome.moved > totals.requested / WORTH {
@@ -102,7 +109,9 @@ pub fn suggestions(
         all.push(Suggestion { traffic: outcome.moved, ..save(Kind::Moves, 0, None, what, advice) });
     }
     let often = trace.events.len() as u64 / WORTH;
-    for size in sizes.iter().filter(|size| size.count > often.max(100) && size.count > 20 * size.most).take(EACH) {
+    for size in
+        sizes.iter().filter(|size| size.count > often.max(100) && size.count > 20 * size.most).take(EACH)
+    {
         let Size { size, count, most } = *size;
         let what = format!("{count} requests for {size} B, of which at most {most} were live at once");
         let advice = format!("A pool of {most}, or blocks that are kept for reuse, would serve them all.");

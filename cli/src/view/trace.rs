@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use allotment_planner::read::{self, ReadError};
+use allotment_trace::{Action as Asked, Checked, Reader, TraceError};
 
 /// The alignment of a request that names none, in bytes.
 const DEFAULT_ALIGN: u64 = 8;
@@ -71,48 +72,43 @@ pub struct Trace {
     pub closing: usize,
 }
 
+/// Why a trace was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// What it says is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// It is too long.
+    #[error("more than {MOST} events; --events reads a part of them")]
+    TooMany,
+    /// It asks for more than addresses can tell apart.
+    #[error("more than 4 PiB are live after {0} events")]
+    TooLarge(usize),
+}
+
+/// Events of a trace, at most: their numbers have 32 bits.
+const MOST: usize = u32::MAX as usize - 1;
+
+/// Bytes that may be live at once: a page counts in doubles.
+const MOST_BYTES: u64 = 1 << 52;
+
 impl Trace {
-    /// Reads a trace, and no more than `most` events of it.
-    ///
-    /// A comment in the first line that says `raw=<n>` means that the recorder itself freed what was live after event
-    /// `n`; these events are left out.
+    /// Reads a trace, compressed or not, and no more than `most` events of it. Memory: O(events).
     ///
     /// # Errors
     /// See [`ReadError`].
     pub fn read(path: &Path, most: Option<usize>) -> Result<Self, ReadError> {
-        let (bytes, _) = read::read_bytes(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::parse(name, &bytes, most)
+        Self::gather(name, allotment_trace::open(path)?, most)
     }
 
-    /// As [`Trace::read`], from text.
+    /// As [`Trace::read`], from what `reader` yields.
     ///
     /// # Errors
-    /// See [`ReadError`]; lines are counted from 1.
-    pub fn parse(name: String, bytes: &[u8], most: Option<usize>) -> Result<Self, ReadError> {
-        let text = std::str::from_utf8(bytes).map_err(|error| ReadError::Text(error.valid_up_to()))?;
-        let mut builder = Builder::new(name);
-        let raw = text.lines().next().filter(|line| line.starts_with('#')).and_then(|line| {
-            line.split_whitespace().find_map(|word| word.strip_prefix("raw=")?.parse::<usize>().ok())
-        });
-        let end = most.unwrap_or(usize::MAX).min(raw.unwrap_or(usize::MAX)).min(u32::MAX as usize - 1);
-        for (line, text) in (1..).zip(text.lines()) {
-            builder.line(text, end).map_err(|what| ReadError::Line { line, what })?;
-        }
-        Ok(builder.trace)
-    }
-}
-
-struct Builder {
-    trace: Trace,
-    live: HashMap<u64, u32>,
-    tags: HashMap<String, u32>,
-    bytes: u64,
-}
-
-impl Builder {
-    fn new(name: String) -> Self {
-        let trace = Trace {
+    /// See [`ReadError`].
+    pub fn gather(name: String, mut reader: Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
+        let tail = reader.header().tail();
+        let trace = Self {
             name,
             events: vec![],
             blocks: vec![],
@@ -120,98 +116,85 @@ impl Builder {
             times: Some(vec![]),
             closing: 0,
         };
-        Self { trace, live: HashMap::new(), tags: HashMap::from([(String::new(), 0)]), bytes: 0 }
-    }
-
-    fn line(&mut self, text: &str, end: usize) -> Result<(), String> {
-        let mut words = text.split_whitespace();
-        let Some(event) = words.next().filter(|word| !word.starts_with('#')) else { return Ok(()) };
-        if self.trace.events.len() >= end {
-            self.trace.closing += 1;
-            return Ok(());
+        let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new() };
+        for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
+            builder.add(checked?)?;
         }
-        let mut number = |name: &str| -> Result<u64, String> {
-            let word = words.next().ok_or_else(|| format!("`{name}` is missing"))?;
-            word.parse().map_err(|error| format!("`{name}` is `{word}`: {error}"))
-        };
-        let id = number("id")?;
-        let now = self.trace.events.len() as u32;
-        match event {
-            "a" => {
-                let (size, align) = (number("size")?, number("align")?);
-                let align = if align == 0 { DEFAULT_ALIGN } else { align };
-                if !align.is_power_of_two() {
-                    return Err(format!("{align} is no alignment"));
-                }
-                let (time, tag) = extras(words)?;
-                let block = self.trace.blocks.len() as u32;
-                if self.live.insert(id, block).is_some() {
-                    return Err(format!("block {id} is allocated, but still live"));
-                }
-                let tag = self.tag(tag);
-                self.grow(0, size)?;
-                self.trace.blocks.push(Block { id, size, align, from: now, to: None, tag });
-                self.push(Event { action: Action::Allocate, block, size }, time);
-            }
-            "r" => {
-                let size = number("size")?;
-                let (time, _) = extras(words)?;
-                let &block =
-                    self.live.get(&id).ok_or_else(|| format!("block {id} is resized, but not live"))?;
-                let old = std::mem::replace(&mut self.trace.blocks[block as usize].size, size);
-                self.grow(old, size)?;
-                self.push(Event { action: Action::Resize, block, size }, time);
-            }
-            "f" => {
-                let (time, _) = extras(words)?;
-                let block =
-                    self.live.remove(&id).ok_or_else(|| format!("block {id} is freed, but not live"))?;
-                self.trace.blocks[block as usize].to = Some(now);
-                self.bytes -= self.trace.blocks[block as usize].size;
-                self.push(Event { action: Action::Free, block, size: 0 }, time);
-            }
-            other => return Err(format!("`{other}` is no event: a, r or f")),
+        let mut trace = builder.trace;
+        if let Some(tail) = tail.and_then(|tail| usize::try_from(tail).ok()) {
+            trace.cut(tail);
         }
-        Ok(())
+        Ok(trace)
     }
 
-    fn grow(&mut self, old: u64, new: u64) -> Result<(), String> {
-        // What is live is counted in bytes, and a page counts in doubles.
-        let bytes = (self.bytes - old).checked_add(new).filter(|&bytes| bytes < 1 << 52);
-        self.bytes = bytes.ok_or("more than 4 PiB are live")?;
-        Ok(())
-    }
-
-    fn tag(&mut self, tag: &str) -> u32 {
-        if let Some(&tag) = self.tags.get(tag) {
-            return tag;
+    /// Leaves out the events from number `tail` on, if all of them free blocks: there the recorder itself freed what
+    /// was still live.
+    fn cut(&mut self, tail: usize) {
+        let Some(events) = self.events.get(tail..).filter(|events| !events.is_empty()) else { return };
+        if events.iter().any(|event| event.action != Action::Free) {
+            return;
         }
-        let number = self.trace.tags.len() as u32;
-        self.trace.tags.push(tag.into());
-        self.tags.insert(tag.into(), number);
-        number
-    }
-
-    fn push(&mut self, event: Event, time: Option<u64>) {
-        self.trace.events.push(event);
-        match (&mut self.trace.times, time) {
-            (Some(times), Some(time)) => times.push(time),
-            (times, _) => *times = None,
+        for event in events {
+            self.blocks[event.block as usize].to = None;
+        }
+        self.closing = events.len();
+        self.events.truncate(tail);
+        if let Some(times) = &mut self.times {
+            times.truncate(tail);
         }
     }
 }
 
-/// The timestamp and the tag behind an event.
-fn extras<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Option<u64>, &'a str), String> {
-    let (mut time, mut tag) = (None, "");
-    for word in words {
-        if let Some(number) = word.strip_prefix('@') {
-            time = Some(number.parse().map_err(|error| format!("the time is `{number}`: {error}"))?);
-        } else if let Some(name) = word.strip_prefix('#') {
-            tag = name;
-        } else {
-            return Err(format!("`{word}` is one word too many"));
+struct Builder {
+    trace: Trace,
+    /// By id.
+    live: HashMap<u64, u32>,
+    tags: HashMap<Arc<str>, u32>,
+}
+
+impl Builder {
+    fn add(&mut self, checked: Checked) -> Result<(), ReadError> {
+        let event = checked.event;
+        let trace = &mut self.trace;
+        if trace.events.len() == MOST {
+            return Err(ReadError::TooMany);
         }
+        if checked.live_bytes > MOST_BYTES {
+            return Err(ReadError::TooLarge(trace.events.len()));
+        }
+        let now = trace.events.len() as u32;
+        // The reader has checked that blocks are live that must be.
+        let next = trace.blocks.len() as u32;
+        let (action, size, block) = match event.action {
+            Asked::Allocate { size, align } => {
+                let align = if align == 0 { DEFAULT_ALIGN } else { align };
+                let tag = match event.tag {
+                    Some(tag) => *self.tags.entry(tag).or_insert_with_key(|tag| {
+                        trace.tags.push(tag.to_string());
+                        trace.tags.len() as u32 - 1
+                    }),
+                    None => 0,
+                };
+                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag });
+                self.live.insert(event.id, next);
+                (Action::Allocate, size, next)
+            }
+            Asked::Reallocate { size } => {
+                (Action::Resize, size, self.live.get(&event.id).copied().unwrap_or(next))
+            }
+            Asked::Free => (Action::Free, 0, self.live.remove(&event.id).unwrap_or(next)),
+        };
+        let Some(known) = trace.blocks.get_mut(block as usize) else { return Ok(()) };
+        match action {
+            Action::Allocate => {}
+            Action::Resize => known.size = size,
+            Action::Free => known.to = Some(now),
+        }
+        trace.events.push(Event { action, block, size });
+        match (&mut trace.times, event.time) {
+            (Some(times), Some(time)) => times.push(time),
+            (times, _) => *times = None,
+        }
+        Ok(())
     }
-    Ok((time, tag))
 }
