@@ -242,6 +242,8 @@ struct Arena<S: Space> {
     held: Vec<Option<Held<S::Meta>>>,
     /// Offsets and lengths of the blocks by their offset; what is above the last one was never needed at that moment.
     ends: std::collections::BTreeMap<usize, usize>,
+    /// Index of the first granule.
+    first: usize,
     capacity: u64,
     state: State,
     outcome: Outcome,
@@ -261,10 +263,18 @@ fn run<S: Space>(
     let start = NonNull::new(without_provenance_mut(BASE)).expect("the base is not null");
     // SAFETY: the metadata is a side table, which never touches the memory that it describes.
     let capacity = unsafe { space.claim(Region::new(start, bytes)) }.map_err(refused)? as u64;
+    let first = space.meta().locate(BASE).unwrap_or(0);
     let held = trace.blocks.iter().map(|_| None).collect();
     let state = State { free: capacity, ..State::default() };
-    let mut arena =
-        Arena::<S> { space, held, ends: Default::default(), capacity, state, outcome: Outcome::default() };
+    let mut arena = Arena::<S> {
+        space,
+        held,
+        ends: Default::default(),
+        first,
+        capacity,
+        state,
+        outcome: Outcome::default(),
+    };
     for (now, event) in trace.events.iter().enumerate() {
         let served = arena.event(trace, now as u32, event, watcher);
         if !served && strict {
@@ -278,16 +288,10 @@ fn run<S: Space>(
     let end = trace.events.len() as u32;
     for block in 0..trace.blocks.len() {
         if let Some(held) = arena.held[block].take() {
-            watcher.piece(piece::<S>(block as u32, &held, end));
+            watcher.piece(arena.piece(block as u32, &held, end));
         }
     }
     Ok(Some(arena.outcome))
-}
-
-fn piece<S: Space>(block: u32, held: &Held<S::Meta>, to: u32) -> Piece {
-    let granule = S::Meta::GRANULE as u64;
-    let (at, len) = (held.block.offset as u64 * granule, held.block.len as u64 * granule);
-    Piece { block, at, len, from: held.from, to }
 }
 
 impl<S: Space> Arena<S> {
@@ -363,16 +367,22 @@ impl<S: Space> Arena<S> {
         }
     }
 
+    fn piece(&self, block: u32, held: &Held<S::Meta>, to: u32) -> Piece {
+        let granule = S::Meta::GRANULE as u64;
+        let (at, len) = (held.block.offset - self.first, held.block.len);
+        Piece { block, at: at as u64 * granule, len: len as u64 * granule, from: held.from, to }
+    }
+
     fn end(&self, block: u32, held: &Held<S::Meta>, now: u32, watcher: &mut dyn Watcher) {
         if held.from < now {
-            watcher.piece(piece::<S>(block, held, now));
+            watcher.piece(self.piece(block, held, now));
         }
     }
 
     /// The state, complete.
     fn settle(&mut self) -> State {
         let granule = S::Meta::GRANULE as u64;
-        let end = self.ends.last_key_value().map_or(0, |(&offset, &len)| offset + len);
+        let end = self.ends.last_key_value().map_or(0, |(&offset, &len)| offset + len - self.first);
         self.state.span = end as u64 * granule;
         self.state.free = self.capacity.saturating_sub(self.state.taken);
         self.state.largest = (self.space.largest() as u64 * granule).min(self.state.free);

@@ -135,7 +135,8 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
     };
     let live_groups = lists::groups(trace);
     let mut exact_sizes = spread::exact(trace);
-    let suggestions = suggestions(trace, &totals, &outcome, &recording.series, &live_groups, &exact_sizes);
+    let suggestions =
+        suggestions(trace, &totals, &outcome, &recording.series, &by_tag, &live_groups, &exact_sizes);
     exact_sizes.truncate(SIZES);
     let buckets = recording.buckets;
     let times = trace.times.as_ref().filter(|times| !times.is_empty()).map(|times| {

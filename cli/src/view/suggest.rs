@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::lists::Group;
+use super::lists::{Group, Tag};
 use super::place::Outcome;
 use super::recording::Series;
 use super::report::Totals;
@@ -46,6 +46,9 @@ pub struct Suggestion {
     pub advice: String,
 }
 
+/// What to do about blocks that stay.
+const FREE: &str = "Free what is not needed; make static what is meant to stay.";
+
 /// Suggestions of one kind, at most.
 const EACH: usize = 5;
 
@@ -58,6 +61,7 @@ pub fn suggestions(
     totals: &Totals,
     outcome: &Outcome,
     series: &Series,
+    by_tag: &[Tag],
     groups: &[Group],
     sizes: &[Size],
 ) -> Vec<Suggestion> {
@@ -71,12 +75,16 @@ pub fn suggestions(
         what,
         advice: advice.into(),
     };
-    for group in groups.iter().take(EACH) {
-        let Group { tag, size, count, first, .. } = *group;
-        let blocks = if count == 1 { "block" } else { "blocks" };
-        let what = format!("{count} {blocks} of {size} B live at the end");
-        let advice = "Free them, or make them static if they are meant to stay.";
-        let suggestion = save(Kind::Leak, size.saturating_mul(count), Some(first), what, advice);
+    let mut left: Vec<&Tag> = by_tag.iter().filter(|tag| tag.live_blocks > 0).collect();
+    left.sort_by_key(|tag| std::cmp::Reverse(tag.live));
+    for &&Tag { tag, live, live_blocks, .. } in left.iter().take(EACH) {
+        let what = format!("{} live at the end", some(live_blocks, "block"));
+        let most = groups.iter().find(|group| group.tag == tag);
+        let advice = match most {
+            Some(Group { size, count, .. }) => format!("Above all {count} of {size} B. {FREE}"),
+            None => FREE.into(),
+        };
+        let suggestion = save(Kind::Leak, live, most.map(|group| group.first), what, &advice);
         all.push(Suggestion { tag: (tag > 0).then_some(tag), ..suggestion });
     }
     let (growth, event) = growth(totals.events, series);
@@ -104,7 +112,7 @@ pub fn suggestions(
         all.push(save(Kind::Rounding, inside, Some(totals.peak_event as u32), what, advice));
     }
     if outcome.moved > totals.requested / WORTH {
-        let what = format!("{} blocks had to move when they were resized", outcome.moves);
+        let what = format!("{} had to move to be resized", some(outcome.moves as u64, "block"));
         let advice = "Reserve what is needed beforehand (`with_capacity`).";
         all.push(Suggestion { traffic: outcome.moved, ..save(Kind::Moves, 0, None, what, advice) });
     }
@@ -113,13 +121,18 @@ pub fn suggestions(
         sizes.iter().filter(|size| size.count > often.max(100) && size.count > 20 * size.most).take(EACH)
     {
         let Size { size, count, most } = *size;
-        let what = format!("{count} requests for {size} B, of which at most {most} were live at once");
+        let what = format!("{count} requests for {size} B, never more than {most} live at once");
         let advice = format!("A pool of {most}, or blocks that are kept for reuse, would serve them all.");
         let traffic = size.saturating_mul(count);
         all.push(Suggestion { traffic, ..save(Kind::Churn, 0, None, what, &advice) });
     }
     all.sort_by_key(|suggestion| std::cmp::Reverse((suggestion.saves, suggestion.traffic)));
     all
+}
+
+/// So many of something.
+fn some(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// By how much the least that is live rises from the second quarter to the last one, and the event at which that

@@ -64,7 +64,7 @@ class Chart {
     context.moveTo(margin.left, y + 0.5);
     context.lineTo(margin.left + width, y + 0.5);
     context.stroke();
-    for (const tick of ticks(view.from, view.to, width / 110)) {
+    for (const tick of ticks(view.from, view.to, width / (width < 420 ? 75 : 110))) {
       const x = this.x(tick);
       context.beginPath();
       context.moveTo(Math.round(x) + 0.5, y);
@@ -163,7 +163,7 @@ class Lines extends Chart {
       for (let i = sight.first; i <= sight.last && i < max.length; i++) high = Math.max(high, max[i]);
     }
     high = Math.min(high * 1.06, this.limit ?? Infinity) || this.limit;
-    this.valueAxis(0, high, ticks(0, high, this.height / 44, this.binary), this.label);
+    this.valueAxis(0, high, ticks(0, high, this.height / 34, this.binary), this.label);
     this.clip(() => { for (const part of shown) this.line(part, sight); });
     this.eventAxis();
     this.finish();
@@ -243,7 +243,7 @@ class Stack extends Chart {
       tops.push(below.map((value, i) => value + lines[part.n][first + i]));
     }
     const high = Math.max(1, ...tops[tops.length - 1]) * 1.06;
-    this.valueAxis(0, high, ticks(0, high, this.height / 44, true), bytes);
+    this.valueAxis(0, high, ticks(0, high, this.height / 44, true), briefly);
     this.clip(() => shown.forEach((part, n) => {
       const [below, above] = [tops[n], tops[n + 1]];
       context.fillStyle = colour(part.fill);

@@ -5,7 +5,7 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const totals = report.totals;
 const events = totals.events;
 const buckets = report.buckets;
-const eventsPerBucket = events / Math.max(buckets, 1);
+const eventsPerBucket = buckets ? events / buckets : 1;
 
 /** Element by id. */
 const $ = id => document.getElementById(id);

@@ -5,6 +5,9 @@ const whole = new Intl.NumberFormat('en');
 /** A number with separators. */
 const count = number => whole.format(Math.round(number));
 
+/** So many of something. */
+const some = (number, what) => `${count(number)} ${what}${number === 1 ? '' : 's'}`;
+
 /** Bytes in the unit that fits. */
 function bytes(number) {
   if (number < 1024) return `${count(number)} B`;
@@ -12,6 +15,9 @@ function bytes(number) {
   do { number /= 1024; unit++; } while (number >= 1024 && unit < 5);
   return `${number.toFixed(number < 10 ? 2 : number < 100 ? 1 : 0)} ${['Ki', 'Mi', 'Gi', 'Ti', 'Pi', 'Ei'][unit]}B`;
 }
+
+/** The same without zeros at the end, for axes. */
+const briefly = number => bytes(number).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
 
 /** Bytes in the unit that fits, and exactly. */
 const exactly = number => number < 1024 ? bytes(number) : `${bytes(number)} (${count(number)} B)`;
@@ -51,5 +57,13 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
+const colours = new Map();
+
 /** A colour of the theme. */
-const colour = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+function colour(name) {
+  const known = colours.get(name);
+  if (known) return known;
+  const found = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  colours.set(name, found);
+  return found;
+}

@@ -54,6 +54,7 @@ function listen(chart) {
   canvas.addEventListener('pointerdown', event => {
     if (event.button > 0) return;
     canvas.setPointerCapture(event.pointerId);
+    hover(event);
     pointers.set(event.pointerId, at(event));
     if (pointers.size === 2) {
       const [a, b] = [...pointers.values()];
@@ -101,7 +102,7 @@ function listen(chart) {
   };
   canvas.addEventListener('pointerup', up);
   canvas.addEventListener('pointercancel', up);
-  canvas.addEventListener('pointerleave', event => pointers.size || leave(chart, event));
+  canvas.addEventListener('pointerleave', event => pointers.size || event.pointerType === 'touch' || leave(chart));
   canvas.addEventListener('blur', () => leave(chart));
   canvas.addEventListener('dblclick', showAll);
 

@@ -3,20 +3,20 @@
 $('name').textContent = report.name;
 document.title = `${report.name} – allotment view`;
 $('about').textContent = [
-  `${count(events)} events, ${count(totals.blocks)} blocks`,
+  `${some(events, 'event')}, ${some(totals.blocks, 'block')}`,
   `addresses by ${report.placement} in granules of ${totals.granule} B`,
-  ...totals.closing ? [`the recorder's ${count(totals.closing)} frees at the end are left out`] : [],
+  ...totals.closing ? [`without ${some(totals.closing, 'free')} by the recorder at the end`] : [],
 ].join(' · ');
 
 const figures = [
   ['Peak live', bytes(totals.peak), `after event ${count(totals.peak_event)}`],
   [totals.smallest ? 'Smallest arena' : 'Arena', bytes(totals.arena),
     `${(totals.arena / Math.max(totals.peak, 1)).toFixed(3)} × the peak`],
-  ['Requested in all', bytes(totals.requested), `${count(totals.blocks)} blocks`],
-  ['Median lifetime', `${count(totals.median_lifetime)} events`, 'half of the blocks live longer'],
+  ['Requested in all', bytes(totals.requested), `in ${some(totals.blocks, 'block')}`],
+  ['Median lifetime', some(totals.median_lifetime, 'event'), 'half of all blocks live longer'],
   ['External fragmentation', percent(totals.external), 'of what is free at the peak'],
   ['Internal fragmentation', percent(totals.internal), 'of what is taken at the peak'],
-  ['Live at the end', bytes(totals.live_bytes), `${count(totals.live_blocks)} blocks`],
+  ['Live at the end', bytes(totals.live_bytes), some(totals.live_blocks, 'block')],
   ...totals.failed ? [['Failed requests', count(totals.failed), 'in this arena', 'bad']] : [],
 ];
 $('totals').replaceChildren(...figures.map(([label, figure, note, kind = '']) => make('div', { class: kind },
@@ -25,7 +25,7 @@ $('totals').replaceChildren(...figures.map(([label, figure, note, kind = '']) =>
 const suggestion = each => {
   const badge = make('b', {}, bytes(each.saves || each.traffic), make('small', {}, each.saves ? 'could be saved' : 'of traffic'));
   const tag = each.tag === null ? '' : `, tag ${tagName(each.tag)}`;
-  const item = make('li', { class: each.saves ? 'memory' : 'time' }, badge, make('span', { class: 'what' }, each.what + tag));
+  const item = make('li', { class: each.saves ? 'memory' : 'time' }, badge, make('span', { class: 'what' }, each.what.replace(/\d{4,}/g, count) + tag));
   if (each.event === null) {
     item.append(make('span'));
   } else {
@@ -33,7 +33,9 @@ const suggestion = each => {
     button.addEventListener('click', () => showAround(each.event, each.event));
     item.append(button);
   }
-  item.append(make('span', { class: 'advice' }, each.advice));
+  // Between backquotes is code.
+  const words = each.advice.replace(/\d{4,}/g, count).split('`').map((part, n) => n % 2 ? make('code', {}, part) : part);
+  item.append(make('span', { class: 'advice' }, ...words));
   return item;
 };
 const few = report.suggestions.slice(0, 6).map(suggestion);
@@ -54,7 +56,7 @@ const memory = new Lines('memory', [
   { name: 'taken', label: 'Taken by blocks' },
   { name: 'live', label: 'Live', area: true },
   { name: 'mark', label: 'High-water mark', dashed: true },
-], { say: exactly, label: bytes, binary: true });
+], { say: exactly, label: briefly, binary: true });
 memory.canvas.setAttribute('aria-label',
   `Chart of bytes over ${count(events)} events: live, taken by blocks, reserved. Peak ${bytes(totals.peak)} after event ${count(totals.peak_event)}.`);
 
@@ -102,7 +104,7 @@ if (totals.live_blocks === 0) {
   $('live-about').textContent = 'Nothing: every block was freed.';
   $('live-details').remove();
 } else {
-  $('live-about').textContent = `${count(totals.live_blocks)} blocks, ${exactly(totals.live_bytes)}: leaks, or what is meant to stay. `
+  $('live-about').textContent = `${some(totals.live_blocks, 'block')}, ${exactly(totals.live_bytes)}: leaks, or what is meant to stay. `
     + 'By size, those with the most bytes first.';
   table('live-groups', [
     ...tagged,

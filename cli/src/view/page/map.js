@@ -17,17 +17,18 @@ class AddressMap extends Chart {
     const { columns, rows } = report.map;
     const context = this.picture.getContext('2d');
     const image = context.createImageData(columns, rows);
+    const pixels = new Uint8ClampedArray(4);
+    const pixel = new Uint32Array(pixels.buffer), all = new Uint32Array(image.data.buffer);
     const ramp = [0, 1, 2, 3].map(n => parseColour(colour(`cell-${n}`)));
     const shades = Array.from({ length: 64 }, (_, level) => {
       const place = level === 0 ? 0 : 0.35 + level / 63 * 2.65;
       const [low, share] = [Math.min(Math.floor(place), 2), place - Math.min(Math.floor(place), 2)];
-      return ramp[low].map((part, n) => part + (ramp[low + 1][n] - part) * share);
+      pixels.set([...ramp[low].map((part, n) => part + (ramp[low + 1][n] - part) * share), 255]);
+      return pixel[0];
     });
     for (let row = 0; row < rows; row++) {
-      for (let column = 0; column < columns; column++) {
-        const shade = shades[cells[row * columns + column]];
-        image.data.set([...shade, 255], 4 * ((rows - 1 - row) * columns + column));
-      }
+      const line = (rows - 1 - row) * columns;
+      for (let column = 0; column < columns; column++) all[line + column] = shades[cells[row * columns + column]];
     }
     context.putImageData(image, 0, 0);
     this.painted = document.documentElement.dataset.theme;
@@ -38,7 +39,7 @@ class AddressMap extends Chart {
     const context = this.begin();
     const { columns, rows, bytes: arena } = report.map;
     const { margin, width, height } = this;
-    this.valueAxis(view.low, view.high, ticks(view.low, view.high, height / 44, true), bytes);
+    this.valueAxis(view.low, view.high, ticks(view.low, view.high, height / 44, true), briefly);
     const [left, right] = [view.from, view.to].map(event => event / Math.max(events, 1) * columns);
     const [top, bottom] = [view.high, view.low].map(at => rows - at / arena * rows);
     // Shrunk, cells are averaged; enlarged, they stay cells.

@@ -59,7 +59,7 @@ function move(share) {
 function showAround(from, to) {
   const margin = Math.max((to - from) * 0.15, events / 200, LEAST);
   show(from - margin, to + margin);
-  $('ruler').scrollIntoView({ block: 'start' });
+  $('memory').closest('section').scrollIntoView({ block: 'start' });
 }
 
 /** Says the range in words, and in attributes for those who drive the page. */
@@ -81,6 +81,7 @@ function point(event, place = null) {
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
+  colours.clear();
   redraw();
 }
 

@@ -1,0 +1,6 @@
+//! `allotment view`: the figures of a report, and the page in a browser.
+
+mod browser;
+mod figures;
+mod firmware;
+mod page;
