@@ -60,18 +60,18 @@ pub fn trace(events: usize, network: &str) -> String {
         }
         if connections.len() > 3 {
             connections.swap_remove(0).into_iter().for_each(|buffer| device.free(buffer));
-            if (round / 60) % 9 == 0 {
+            if (round / 60).is_multiple_of(9) {
                 device.allocate(48, 8, network);
             }
         }
-        if round % 25 == 0 {
+        if round.is_multiple_of(25) {
             let frame = device.allocate(2400, 64, "screen");
             let text: Vec<u64> = (0..6).map(|n| device.allocate(16 + 8 * n, 8, "screen")).collect();
             text.into_iter().for_each(|line| device.free(line));
             device.free(frame);
         }
         let size = 64 + (round as u64 * 16) % 1500;
-        if round % 3 == 0 {
+        if round.is_multiple_of(3) {
             device.resize(log, size);
         }
         if size > 1540 {
