@@ -5,10 +5,16 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use allotment_cli::attach::{self, AttachArgs};
 use allotment_cli::boards::Boards;
-use allotment_cli::plan::{self, PlanArgs, PlanError};
+use allotment_cli::convert::{self, ConvertArgs};
+use allotment_cli::failure::Failure;
+use allotment_cli::plan::{self, PlanArgs};
+#[cfg(target_os = "linux")]
+use allotment_cli::record::{self, RecordArgs};
+use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
-use allotment_cli::view::{self, ViewArgs, ViewError};
+use allotment_cli::view::{self, ViewArgs};
 use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
@@ -29,34 +35,39 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
-    /// Draw a recorded trace: one page with charts, lists and suggestions
+    /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
+    Convert(ConvertArgs),
+    /// Follow a device's trace while it comes, and keep it
+    Attach(AttachArgs),
+    /// Record a program's allocations (Linux, programs that are linked dynamically)
+    ///
+    /// The exit status is the program's; 128 and the signal if that ended it.
+    #[cfg(target_os = "linux")]
+    Record(RecordArgs),
+    /// Replay a recorded run on other placements
+    Replay(ReplayArgs),
+    /// Draw a recorded run: one page with charts, lists and suggestions
     View(ViewArgs),
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Plan(PlanError),
-    #[error(transparent)]
-    View(ViewError),
-    #[error(transparent)]
-    Io(io::Error),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
         Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
-        Command::View(args) => view::view(&args).map(|()| true).map_err(Failure::View),
+        #[cfg(target_os = "linux")]
+        Command::Record(args) => match record::record(&args) {
+            Ok(status) => return ExitCode::from(status),
+            Err(error) => Err(error),
+        },
+        Command::Convert(args) => convert::convert(&args),
+        Command::Attach(args) => attach::attach(&args),
+        Command::Replay(args) => replay::replay(&args),
+        Command::View(args) => view::view(&args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever read our output has seen enough.
-        Err(
-            Failure::Io(error) | Failure::Plan(PlanError::Io(error)) | Failure::View(ViewError::Io(error)),
-        ) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("allotment: {error}");
             ExitCode::FAILURE

@@ -78,7 +78,7 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+fn parse_bytes(text: &str) -> Result<u64, String> {
     parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
 }
 

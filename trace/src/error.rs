@@ -9,6 +9,8 @@ use std::path::PathBuf;
 pub enum Place {
     /// A line of a text, from 1.
     Line(u64),
+    /// A record of a binary trace, from 1; 0 is its header.
+    Record(u64),
     /// The end of the input, after this many events.
     End(u64),
 }
@@ -17,6 +19,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
+            Self::Record(record) => write!(f, "record {record}"),
             Self::End(events) => write!(f, "after event {events}"),
         }
     }
@@ -58,11 +61,14 @@ pub enum Problem {
     /// An event that is not known.
     #[error("`{0}` is no event: a, r or f")]
     Unknown(String),
+    /// A binary record.
+    #[error("{0}")]
+    Binary(allotment::observe::event::DecodeError),
     /// A line that ends too early.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// Something after the event that is neither a time nor a tag.
-    #[error("`{0}` is neither a time (@) nor a tag (#)")]
+    /// Something after the event that does not belong there.
+    #[error("`{0}` is neither a time (@), a tag (#) nor an address (&), or is the second one")]
     Extra(String),
     /// No number, or too large a one.
     #[error("`{name}` is `{word}`: {why}")]

@@ -1,21 +1,27 @@
 //! Allocation traces: what a program asked its allocator for, in order.
 //!
-//! A trace is text, one event a line; `.zst` and `.gz` are read as they are:
+//! A trace is text, one event a line, or the binary form of [`allotment::observe::event`]; `.zst` and `.gz` of both are
+//! read as they are:
 //!
 //! ```text
 //! # name=example events=4
 //! a 0 100 8            block 0 of 100 bytes is allocated, aligned to 8 (0: the program did not say)
-//! a 1 24 0 @1200 #net  at time 1200, under the tag `net`, which reaches to the end of the line
+//! a 1 24 0 @1200 #net  at time 1200, under the tag `net`
 //! r 0 200              block 0 gets 200 bytes
 //! f 1                  block 1 is freed; its id may be used again
 //! ```
 //!
-//! Lines that start with `#` are comments. The first comment may hold `key=value` pairs: `events` is the number of
+//! After an event may follow, in any order, ` @<time>`, ` #<tag>` (one word; white space, control characters, `%` and what is
+//! no ASCII may be escaped as `%` and two hexadecimal digits a byte) and ` &<address>` (hexadecimal).
+//! Lines that start with `#` are comments, of which three mean something: `# failed <size> <align>`, a request that was
+//! refused; `# lost <events>`, which were not recorded; `# | <text>`, a note on the event before. The first comment may
+//! hold `key=value` pairs: `events` is the number of
 //! events, by which a file that was cut off is noticed; `tail` the number of the event from which on the recorder
 //! itself freed what the program had left. The unit of times is the recorder's; they never fall.
 //!
 //! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and says with each one what
-//! the block was before. [`Program`] is a whole trace compiled for replay. [`Writer`] writes the text.
+//! the block was before. [`Records`] reads what stands there, for conversions. [`Program`] is a whole trace compiled for
+//! replay. [`Writer`] writes the text, [`write_binary`] the binary form.
 //!
 //! ```
 //! use allotment_trace::{Action, Reader};
@@ -27,17 +33,22 @@
 //! # Ok::<(), allotment_trace::TraceError>(())
 //! ```
 
+mod binary;
 mod compress;
 mod error;
 mod event;
 mod program;
 mod reader;
+mod records;
+mod tags;
 mod text;
 mod writer;
 
+pub use binary::{BinaryError, write_binary};
 pub use compress::decompressed;
 pub use error::{Place, Problem, TraceError};
-pub use event::{Action, Block, Event};
+pub use event::{Action, Block, Event, Failure, Record};
 pub use program::{Kind, Op, Program, ProgramBuilder};
-pub use reader::{Checked, Header, Limits, Reader, open};
+pub use reader::{Checked, Reader, open};
+pub use records::{Header, Limits, Records};
 pub use writer::Writer;

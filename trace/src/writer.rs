@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use crate::event::{Action, Event};
+use crate::event::{Event, Record};
+use crate::text;
 
 /// Writes a trace as text.
 pub struct Writer<W: Write> {
@@ -20,32 +21,23 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of the output.
     pub fn comment(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.output, "# {}", text.replace(['\n', '\r'], " "))
+        self.record(&Record::Comment(text.into()))
     }
 
     /// One event.
     ///
     /// # Errors
-    /// Those of the output; [`io::ErrorKind::InvalidInput`] for a tag that cannot stand in a line: with a line break
-    /// in it, with white space around it, or empty.
+    /// As [`Writer::record`].
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
-        let Event { id, action, time, tag } = event;
-        match action {
-            Action::Allocate { size, align } => write!(self.output, "a {id} {size} {align}")?,
-            Action::Reallocate { size } => write!(self.output, "r {id} {size}")?,
-            Action::Free => write!(self.output, "f {id}")?,
-        }
-        if let Some(time) = time {
-            write!(self.output, " @{time}")?;
-        }
-        if let Some(tag) = tag {
-            if tag.is_empty() || tag.trim() != &**tag || tag.contains(['\n', '\r']) {
-                let why = format!("the tag {tag:?} cannot stand in a line");
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-            }
-            write!(self.output, " #{tag}")?;
-        }
-        writeln!(self.output)
+        self.record(&Record::Event(event.clone()))
+    }
+
+    /// One record.
+    ///
+    /// # Errors
+    /// Those of the output; [`io::ErrorKind::InvalidInput`] for an empty tag.
+    pub fn record(&mut self, record: &Record) -> io::Result<()> {
+        text::write(record, &mut self.output)
     }
 
     /// Flushes, and gives the output back.

@@ -4,7 +4,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use allotment_trace::{
-    Action, Block, Event, Kind, Limits, Place, Problem, Program, Reader, TraceError, Writer,
+    Action, Block, Event, Failure, Kind, Limits, Place, Problem, Program, Reader, Record, Records,
+    TraceError, Writer,
 };
 use proptest::prelude::*;
 
@@ -21,7 +22,7 @@ fn refused(text: &str) -> (Place, Problem) {
 
 #[test]
 fn events_are_read_with_what_the_block_was_before() {
-    let text = "# name=x events=5 tail=4\n\na 1 100 8\n# a comment\n  a 2 24 0 @7 #net in\r\nr 1 200\nf 2 @7\na 2 1 1\n";
+    let text = "# name=x events=5 tail=4\n\na 1 100 8\n# a comment\n  a 2 24 0 #net%20in &1f0 @7\r\nr 1 200\nf 2 @7\na 2 1 1\n";
     let mut reader = Reader::new(text.as_bytes()).unwrap();
     assert_eq!(reader.header().get("name"), Some("x"));
     assert_eq!((reader.header().events(), reader.header().tail()), (Some(5), Some(4)));
@@ -29,6 +30,7 @@ fn events_are_read_with_what_the_block_was_before() {
     assert_eq!(events[1].place, Place::Line(5));
     assert_eq!(events[1].event.time, Some(7));
     assert_eq!(events[1].event.tag.as_deref(), Some("net in"));
+    assert_eq!(events[1].event.address, Some(0x1f0));
     assert_eq!(events[1].before, None);
     assert_eq!(events[2].before, Some(Block { size: 100, align: 8 }));
     assert_eq!(events[3].before, Some(Block { size: 24, align: 0 }));
@@ -65,6 +67,10 @@ fn what_is_wrong_is_named_with_its_line() {
     assert!(matches!(at("a 1 9223372036854775807 1\na 2 1 1\n", 2), Problem::Total));
     assert!(matches!(at("a 1 8 8 9\n", 1), Problem::Extra(_)));
     assert!(matches!(at("a 1 8 8 @1 @2\n", 1), Problem::Extra(_)));
+    assert!(matches!(at("a 1 8 8 #a #b\n", 1), Problem::Extra(_)));
+    assert!(matches!(at("a 1 8 8 #%ff\n", 1), Problem::Extra(_)));
+    assert!(matches!(at("a 1 8 8 &xyz\n", 1), Problem::Number { name: "address", .. }));
+    assert!(matches!(at("# failed 8 8 x\n", 1), Problem::Extra(_)));
     assert!(matches!(at("a 1 8 8 @9\nf 1 @8\n", 2), Problem::Time { before: 9, after: 8 }));
     let text = read(b"a 1 \xff 8").unwrap_err();
     assert_eq!(text.to_string(), "line 1: no text: byte 4 of the line is not UTF-8");
@@ -161,17 +167,46 @@ fn programs_use_slots_again() {
 }
 
 #[test]
-fn tags_that_would_break_a_line_are_not_written() {
-    for tag in ["", "a\nf 1", " a", "a\r"] {
-        let event = Event { tag: Some(Arc::from(tag)), ..Event::new(1, Action::Free) };
-        let error = Writer::new(Vec::new()).event(&event).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{tag:?}");
-    }
+fn what_the_comments_carry_is_read() {
+    let text =
+        "# failed to be a failure\n# failed 9 8 @3 #x\n# lost 2\na 1 8 8\n# |   0: main\n# lost and found\n";
+    let records = Records::new(text.as_bytes(), Limits::default()).unwrap();
+    assert_eq!(records.header().text(), "failed to be a failure");
+    let records: Vec<_> = records.map(|record| record.unwrap().1).collect();
+    let failure = Failure { size: 9, align: 8, time: Some(3), tag: Some("x".into()) };
+    let expected = [
+        Record::Failure(failure),
+        Record::Lost(2),
+        Record::Event(Event::new(1, Action::Allocate { size: 8, align: 8 })),
+        Record::Note("  0: main".into()),
+        Record::Comment("lost and found".into()),
+    ];
+    assert_eq!(records, expected);
+}
+
+#[test]
+fn where_events_were_lost_the_rest_is_put_right() {
+    let text = "a 1 8 8\n# lost 3\na 1 16 8 @5\nf 2\nr 3 9\nf 1\nf 1\n";
+    let mut reader = Reader::new(text.as_bytes()).unwrap();
+    let events: Vec<_> = reader.by_ref().map(|checked| checked.unwrap().event).collect();
+    let free = Event { time: Some(5), ..Event::new(1, Action::Free) };
+    let allocate = Event { time: Some(5), ..Event::new(1, Action::Allocate { size: 16, align: 8 }) };
+    assert_eq!(events[1..], [free, allocate, Event::new(1, Action::Free)]);
+    assert_eq!((reader.lost(), reader.left_out(), reader.live().count()), (3, 3, 0));
+}
+
+#[test]
+fn an_empty_tag_is_not_written() {
+    let event = Event { tag: Some(Arc::from("")), ..Event::new(1, Action::Free) };
+    assert_eq!(Writer::new(Vec::new()).event(&event).unwrap_err().kind(), io::ErrorKind::InvalidInput);
 }
 
 /// Steps that make a trace in order: which block, how large, what.
 fn steps() -> impl Strategy<Value = Vec<(usize, u64, u32, u8, Option<String>)>> {
-    let tag = proptest::option::of("[a-z@#/]([a-z @#/]{0,8}[a-z@#/])?");
+    let tag = proptest::option::of(prop_oneof![
+        "[a-z@#&/%]([a-z @#&/]{0,8}[a-z@#/])?",
+        any::<String>().prop_filter("empty", |tag| !tag.is_empty()),
+    ]);
     proptest::collection::vec((any::<usize>(), 0..1_u64 << 40, 0..40_u32, 0..6_u8, tag), 0..200)
 }
 
@@ -190,7 +225,8 @@ fn trace(steps: Vec<(usize, u64, u32, u8, Option<String>)>) -> Vec<Event> {
         };
         now += size % 3;
         let time = (which % 2 == 0).then_some(now);
-        events.push(Event { id, action, time, tag: tag.map(Arc::from) });
+        let address = (which % 3 == 0).then_some(size);
+        events.push(Event { id, action, time, tag: tag.map(Arc::from), address });
     }
     events
 }

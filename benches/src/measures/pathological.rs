@@ -13,7 +13,7 @@ use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
 use crate::subjects::{Entry, NULL, Subject, Visitor, with};
-use crate::trace::{Kind, Op, Trace};
+use crate::trace::{Kind, Op, Trace, op};
 
 /// The measure.
 pub const MEASURE: Measure = Measure { name: "pathological", about: "programs that hurt", run, tables };
@@ -270,20 +270,20 @@ impl Writer {
     }
 
     fn allocate(&mut self, slot: usize, size: usize) {
-        self.ops.push(Op::new(Kind::Allocate, slot, size, 8, 0));
+        self.ops.push(op(Kind::Allocate, slot, size, 8, 0));
         self.live += size;
         self.slots = self.slots.max(slot + 1);
         self.peak = self.peak.max(self.live);
     }
 
     fn grow(&mut self, slot: usize, size: usize, new: usize) {
-        self.ops.push(Op::new(Kind::Reallocate, slot, size, 8, new));
+        self.ops.push(op(Kind::Reallocate, slot, size, 8, new));
         self.live = self.live - size + new;
         self.peak = self.peak.max(self.live);
     }
 
     fn free(&mut self, slot: usize, size: usize) {
-        self.ops.push(Op::new(Kind::Free, slot, size, 8, 0));
+        self.ops.push(op(Kind::Free, slot, size, 8, 0));
         self.live -= size;
     }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{Measure, Options, instructions, throughput};
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
-use crate::trace::{Kind, Op, Trace};
+use crate::trace::{Kind, Trace, op};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {
@@ -93,7 +93,7 @@ fn draw(bound: usize, reallocate: bool, actions: usize) -> Trace {
             let place = random.usize(..live.len());
             let (slot, size, align) = &mut live[place];
             let new = random.usize(1..GROWTH * bound);
-            ops.push(Op::new(Kind::Reallocate, *slot, *size, *align, new));
+            ops.push(op(Kind::Reallocate, *slot, *size, *align, new));
             bytes = bytes - *size + new;
             *size = new;
         } else if action < 3 || live.len() < BLOCKS {
@@ -106,11 +106,11 @@ fn draw(bound: usize, reallocate: bool, actions: usize) -> Trace {
                 slots - 1
             });
             live.push((slot, size, align));
-            ops.push(Op::new(Kind::Allocate, slot, size, align, 0));
+            ops.push(op(Kind::Allocate, slot, size, align, 0));
             bytes += size;
         } else {
             let (slot, size, align) = live.swap_remove(random.usize(..live.len()));
-            ops.push(Op::new(Kind::Free, slot, size, align, 0));
+            ops.push(op(Kind::Free, slot, size, align, 0));
             unused.push(slot);
             bytes -= size;
         }

@@ -15,11 +15,14 @@ mod spread;
 mod suggest;
 mod trace;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use indicatif::ProgressBar;
+
+use crate::failure::Failure;
+use crate::progress;
+use crate::units::parse_bytes;
 
 pub use page::page;
 pub use place::{PlaceError, Placing};
@@ -29,7 +32,7 @@ pub use trace::{ReadError, Trace};
 /// Arguments of `allotment view`.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
-    /// The trace: text, plain or as .zst or .gz
+    /// The trace: text or binary, also .zst or .gz
     trace: PathBuf,
     /// Where the page goes
     #[arg(short, long, value_name = "HTML", required_unless_present = "json")]
@@ -41,57 +44,32 @@ pub struct ViewArgs {
     #[arg(long, value_enum, default_value_t)]
     placement: Placing,
     /// The arena, such as 64KiB; without it the smallest that serves every request
-    #[arg(long, value_name = "BYTES", value_parser = crate::plan::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     arena: Option<u64>,
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS")]
     events: Option<usize>,
-    /// Show no progress
-    #[arg(short, long)]
-    quiet: bool,
-}
-
-/// Why there is no page.
-#[derive(Debug, thiserror::Error)]
-pub enum ViewError {
-    /// The trace was refused.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The blocks got no addresses.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The page cannot be written.
-    #[error("{path}: {source}")]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Standard output.
-    #[error(transparent)]
-    Io(#[from] io::Error),
 }
 
 /// Runs `allotment view`.
 ///
 /// # Errors
-/// See [`ViewError`].
-pub fn view(args: &ViewArgs) -> Result<(), ViewError> {
-    let bar = match args.quiet || !io::stderr().is_terminal() {
-        true => ProgressBar::hidden(),
-        false => ProgressBar::new_spinner(),
-    };
-    bar.set_message("reading");
-    let trace = Trace::read(&args.trace, args.events)?;
-    bar.set_message("placing");
+/// See [`Failure`].
+pub fn view(args: &ViewArgs) -> Result<(), Failure> {
+    let bar = progress::spinner();
+    bar.set_message("reading the trace");
+    let trace = Trace::read(&args.trace, args.events).map_err(|error| match error {
+        ReadError::Trace(error) => Failure::trace(&args.trace)(error),
+        other => Failure::Other(format!("{}: {other}", args.trace.display())),
+    })?;
+    bar.set_message("giving its blocks addresses");
     bar.tick();
-    let report = report(&trace, args.placement, args.arena)?;
+    let report = report(&trace, args.placement, args.arena)
+        .map_err(|error| Failure::Other(format!("{}: {error}", args.trace.display())))?;
     bar.finish_and_clear();
     let mut out = io::stdout().lock();
     if let Some(path) = &args.output {
-        let page = page(&report)?;
-        std::fs::write(path, &page).map_err(|source| ViewError::Write { path: path.into(), source })?;
+        std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
         if !args.json {
             summary(&mut out, path, &report)?;
         }

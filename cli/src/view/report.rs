@@ -21,6 +21,10 @@ pub struct Totals {
     pub events: usize,
     /// Events left out at the end, where the recorder itself freed what was live.
     pub closing: usize,
+    /// Events that the recorder lost, as it says.
+    pub lost: u64,
+    /// Requests that were refused when the trace was recorded.
+    pub refused: usize,
     /// Blocks.
     pub blocks: usize,
     /// Bytes requested, all in all.
@@ -43,7 +47,7 @@ pub struct Totals {
     pub external: u64,
     /// Internal fragmentation at the peak in permille.
     pub internal: u64,
-    /// Requests that failed.
+    /// Requests that failed in the arena.
     pub failed: usize,
     /// Blocks that moved when they were resized.
     pub moves: usize,
@@ -116,6 +120,8 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
     let totals = Totals {
         events: trace.events.len(),
         closing: trace.closing,
+        lost: trace.lost,
+        refused: trace.refused,
         blocks: trace.blocks.len(),
         requested: requests.fold(0, |sum, event| event.size.saturating_add(sum)),
         peak: peak.asked,

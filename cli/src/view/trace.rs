@@ -68,6 +68,10 @@ pub struct Trace {
     pub tags: Vec<String>,
     /// The time of each event, if every event has one.
     pub times: Option<Vec<u64>>,
+    /// Events that the recorder lost, as it says.
+    pub lost: u64,
+    /// Requests that were refused when the trace was recorded.
+    pub refused: usize,
     /// Events at the end that were left out: there the recorder itself freed what was still live.
     pub closing: usize,
 }
@@ -114,6 +118,8 @@ impl Trace {
             blocks: vec![],
             tags: vec![String::new()],
             times: Some(vec![]),
+            lost: 0,
+            refused: 0,
             closing: 0,
         };
         let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new() };
@@ -121,6 +127,7 @@ impl Trace {
             builder.add(checked?)?;
         }
         let mut trace = builder.trace;
+        (trace.lost, trace.refused) = (reader.lost(), reader.failures().len());
         if let Some(tail) = tail.and_then(|tail| usize::try_from(tail).ok()) {
             trace.cut(tail);
         }

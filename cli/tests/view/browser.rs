@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use headless_chrome::browser::default_executable;
@@ -13,13 +13,18 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// How long a page may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One browser at a time: they take much of a small machine.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// One page, open in a browser.
 pub struct Window {
     tab: Arc<Tab>,
     errors: Arc<Mutex<Vec<String>>>,
     _browser: Browser,
+    // Dropped last.
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// A mouse, as the DevTools protocol wants it.
@@ -56,6 +61,7 @@ impl Window {
             }
             Err(error) => panic!("no Chromium: {error}"),
         };
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let options = LaunchOptions::default_builder()
             .path(Some(browser))
             // A container's root user has no sandbox; the page is our own.
@@ -114,14 +120,19 @@ impl Window {
             device_posture: None,
         })
         .unwrap();
-        tab.navigate_to(&format!("file://{}", path.display())).unwrap().wait_until_navigated().unwrap();
-        Some(Self { tab, errors, _browser: browser })
+        tab.navigate_to(&format!("file://{}", path.display())).unwrap();
+        let window = Self { tab, errors, _browser: browser, _turn: turn };
+        window
+            .wait("document.readyState === 'complete' && document.documentElement.dataset.to !== undefined");
+        window.wait("document.querySelector('#overview').width > 200");
+        Some(window)
     }
 
     /// What an expression yields.
     pub fn value(&self, expression: &str) -> Value {
         let wrapped = format!("JSON.stringify({expression})");
-        let text = self.tab.evaluate(&wrapped, false).unwrap().value;
+        // A page that is being replaced answers nothing.
+        let text = self.tab.evaluate(&wrapped, false).ok().and_then(|answer| answer.value);
         text.and_then(|text| serde_json::from_str(text.as_str()?).ok()).unwrap_or(Value::Null)
     }
 

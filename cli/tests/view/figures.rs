@@ -137,3 +137,35 @@ fn odd_traces_are_no_trouble() {
     let error = Trace::gather("test".into(), Reader::new(&b"a 1 8 8\nf 2\n"[..]).unwrap(), None).unwrap_err();
     assert_eq!(error.to_string(), "line 2: block 2 is freed, but not live");
 }
+
+/// Each kind of suggestion, and nothing where nothing is wrong.
+#[test]
+fn suggestions_name_what_is_wrong() {
+    let kinds = |text: &str| -> Vec<String> {
+        let report = serde_json::to_value(of(text)).unwrap();
+        let each = report["suggestions"].as_array().unwrap().iter();
+        each.map(|each| each["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let repeat = |times: u64, event: &dyn Fn(u64) -> String| (0..times).map(event).collect::<String>();
+    assert_eq!(kinds("a 1 64 8\na 2 64 8\nf 2\nf 1\n"), [""; 0]);
+    assert_eq!(kinds("a 1 64 8\na 2 64 8\nf 2\n"), ["leak"]);
+    // 8 of each 16 bytes live on: what they lie between cannot serve 24 bytes.
+    let holes = repeat(200, &|n| format!("a {n} 16 8\n")) + &repeat(100, &|n| format!("f {}\n", 2 * n));
+    let holes = holes
+        + &repeat(40, &|n| format!("a {} 24 8\n", 1000 + n))
+        + &repeat(40, &|n| format!("f {}\n", 1000 + n));
+    let holes = holes + &repeat(100, &|n| format!("a {} 24 8\n", 2000 + n));
+    assert!(kinds(&holes).contains(&"fragmentation".into()), "{:?}", kinds(&holes));
+    let odd = repeat(100, &|n| format!("a {n} 9 8\n")) + &repeat(100, &|n| format!("f {n}\n"));
+    assert_eq!(kinds(&odd), ["rounding"]);
+    let churn = repeat(1000, &|n| format!("a {n} 64 8\nf {n}\n"));
+    assert_eq!(kinds(&churn), ["churn"]);
+    let growing = repeat(1000, &|n| format!("a {n} 64 8\n")) + &repeat(1000, &|n| format!("f {n}\n"));
+    assert_eq!(kinds(&growing), [""; 0], "what is freed in the end does not grow");
+    let growing = repeat(1000, &|n| format!("a {n} 64 8\n"));
+    assert_eq!(kinds(&growing), ["leak", "growth"]);
+    let moving = "a 1 64 8\na 2 64 8\n".to_owned()
+        + &repeat(100, &|n| format!("r {} {}\n", 1 + n % 2, 72 + 8 * n))
+        + "f 1\nf 2\n";
+    assert!(kinds(&moving).contains(&"moves".into()), "{:?}", kinds(&moving));
+}

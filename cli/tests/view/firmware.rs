@@ -1,48 +1,48 @@
 //! A trace with times and tags: a firmware that boots, takes in readings, and sends them over a network.
 
-use std::fmt::Write;
-
+use allotment_trace::{Action, Event, Writer};
 use fastrand::Rng;
 
 /// A trace under way.
 struct Device {
-    text: String,
+    writer: Writer<Vec<u8>>,
     rng: Rng,
     ids: u64,
     time: u64,
 }
 
 impl Device {
+    fn event(&mut self, id: u64, action: Action, tag: Option<&str>) {
+        self.time += self.rng.u64(1..40);
+        let event = Event { time: Some(self.time), tag: tag.map(Into::into), ..Event::new(id, action) };
+        self.writer.event(&event).unwrap();
+    }
+
     fn allocate(&mut self, size: u64, align: u64, tag: &str) -> u64 {
         self.ids += 1;
-        self.time += self.rng.u64(1..40);
-        let (id, time) = (self.ids, self.time);
-        // Writing to a string does not fail.
-        let _ = writeln!(self.text, "a {id} {size} {align} @{time} #{tag}");
-        id
+        self.event(self.ids, Action::Allocate { size, align }, Some(tag));
+        self.ids
     }
 
     fn resize(&mut self, id: u64, size: u64) {
-        self.time += 1;
-        let _ = writeln!(self.text, "r {id} {size} @{}", self.time);
+        self.event(id, Action::Reallocate { size }, None);
     }
 
     fn free(&mut self, id: u64) {
-        self.time += 1;
-        let _ = writeln!(self.text, "f {id} @{}", self.time);
+        self.event(id, Action::Free, None);
     }
 }
 
 /// The text of a trace of about `events` events. Readings are kept a while, each connection has buffers of its own, the
 /// screen is drawn now and then, and the handler of lost connections forgets 48 bytes each time.
 pub fn trace(events: usize, network: &str) -> String {
-    let mut device = Device { text: String::new(), rng: Rng::with_seed(7), ids: 0, time: 0 };
+    let mut device = Device { writer: Writer::new(vec![]), rng: Rng::with_seed(7), ids: 0, time: 0 };
     let boot: Vec<u64> = [1024, 512, 2048, 96, 640].map(|size| device.allocate(size, 8, "boot")).into();
     let mut readings = std::collections::VecDeque::new();
     let mut connections: Vec<Vec<u64>> = vec![];
     let mut log = device.allocate(64, 8, "log");
     let mut round = 0_usize;
-    while device.text.lines().count() < events.min(64) || device.ids < events as u64 * 9 / 20 {
+    while device.ids < events as u64 * 9 / 20 {
         round += 1;
         let size = device.rng.u64(24..72);
         readings.push_back(device.allocate(size, 8, "sensors"));
@@ -82,5 +82,5 @@ pub fn trace(events: usize, network: &str) -> String {
     for block in boot.into_iter().skip(2).chain(connections.into_iter().flatten()).chain(readings) {
         device.free(block);
     }
-    device.text
+    String::from_utf8(device.writer.finish().unwrap()).unwrap()
 }

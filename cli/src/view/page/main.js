@@ -6,6 +6,8 @@ $('about').textContent = [
   `${some(events, 'event')}, ${some(totals.blocks, 'block')}`,
   `addresses by ${report.placement} in granules of ${totals.granule} B`,
   ...totals.closing ? [`without ${some(totals.closing, 'free')} by the recorder at the end`] : [],
+  ...totals.lost ? [`${some(totals.lost, 'event')} lost by the recorder`] : [],
+  ...totals.refused ? [`${some(totals.refused, 'request')} refused when it was recorded`] : [],
 ].join(' · ');
 
 const figures = [

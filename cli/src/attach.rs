@@ -1,0 +1,340 @@
+//! `allotment attach`: a device's trace while it comes.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use allotment::observe::event::Header;
+use allotment_trace::{Action, Limits, Record, Records, Writer};
+use clap::Args;
+use defmt_decoder::{DecodeError, Table};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Arguments of `allotment attach`.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// Where the stream comes from: a file, a pipe or a serial port; - is the standard input
+    #[arg(required_unless_present = "command", conflicts_with = "command")]
+    source: Option<PathBuf>,
+    /// The firmware, whose defmt log the stream is; without it the stream is a binary trace, or text with the parts of one
+    #[arg(long, value_name = "FIRMWARE")]
+    elf: Option<PathBuf>,
+    /// Where the trace goes: .trace or .txt, also .gz or .zst
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Print the figures at the end as JSON
+    #[arg(long)]
+    json: bool,
+    /// A program whose standard output is the stream, such as an emulator
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// What came, as it is printed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// Events that came.
+    pub events: u64,
+    /// Events that the device lost.
+    pub lost: u64,
+    /// Requests that the device refused.
+    pub failures: u64,
+    /// Requested bytes that are live.
+    pub live_bytes: u64,
+    /// The most that were.
+    pub peak: u64,
+    /// Blocks that are live.
+    pub live_blocks: u64,
+}
+
+/// Follows the events, of which some may be missing.
+#[derive(Default)]
+struct Follow {
+    figures: Figures,
+    live: HashMap<u64, u64>,
+}
+
+impl Follow {
+    fn record(&mut self, record: &Record) {
+        let figures = &mut self.figures;
+        let event = match record {
+            Record::Event(event) => event,
+            Record::Lost(events) => {
+                figures.lost = figures.lost.saturating_add(*events);
+                return;
+            }
+            Record::Failure(_) => {
+                figures.failures += 1;
+                return;
+            }
+            Record::Note(_) | Record::Comment(_) => return,
+        };
+        figures.events += 1;
+        let (old, new) = match event.action {
+            Action::Allocate { size, .. } => (self.live.insert(event.id, size), size),
+            Action::Reallocate { size } => match self.live.get_mut(&event.id) {
+                Some(live) => (Some(std::mem::replace(live, size)), size),
+                None => return,
+            },
+            Action::Free => (self.live.remove(&event.id), 0),
+        };
+        figures.live_bytes = figures.live_bytes.saturating_sub(old.unwrap_or(0)).saturating_add(new);
+        figures.live_blocks = self.live.len() as u64;
+        figures.peak = figures.peak.max(figures.live_bytes);
+    }
+}
+
+/// Runs `allotment attach`: until the stream ends.
+///
+/// # Errors
+/// See [`Failure`]. What came before is in the output.
+pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
+    let dictionary = args.elf.as_deref().map(dictionary).transpose()?;
+    let (stream, child) = source(args)?;
+    // An emulator must not stay behind when something goes wrong.
+    let mut child = Running(child);
+    let name =
+        args.source.clone().unwrap_or_else(|| args.command.first().map(PathBuf::from).unwrap_or_default());
+    let stream = BufReader::new(stream);
+    let bytes: Box<dyn Read + '_> = match &dictionary {
+        Some(table) => {
+            let decoder = table.new_stream_decoder();
+            Box::new(Log { messages: Messages::Defmt { stream, decoder }, part: Vec::new(), at: 0 })
+        }
+        None => plain(stream).map_err(Failure::file(&name))?,
+    };
+    let records = Records::new(bytes, Limits::default()).map_err(Failure::trace(&name))?;
+    let header = records.header().text().to_owned();
+    if !records.is_binary() {
+        return Err(Failure::Other(format!("{}: no trace came", name.display())));
+    }
+    let mut writer = Writer::new(Output::create(&args.output)?);
+    let wrong = Failure::file(&args.output);
+    if !header.is_empty() {
+        writer.comment(&header).map_err(&wrong)?;
+    }
+    let mut follow = Follow::default();
+    let bar = crate::progress::spinner();
+    let (mut shown, mut error) = (Instant::now(), None);
+    for record in records {
+        match record {
+            Ok((_, record)) => {
+                follow.record(&record);
+                writer.record(&record).map_err(&wrong)?;
+            }
+            Err(why) => {
+                error = Some(Failure::trace(&name)(why));
+                break;
+            }
+        }
+        if shown.elapsed() > Duration::from_millis(100) {
+            bar.set_message(line(&follow.figures));
+            bar.tick();
+            shown = Instant::now();
+        }
+    }
+    bar.finish_and_clear();
+    // What came is kept, also if the rest did not.
+    writer.finish().map_err(&wrong)?.finish()?;
+    if let Some(error) = error {
+        return Err(error);
+    }
+    let ended = child.wait()?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &follow.figures).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}: {}", args.output.display(), line(&follow.figures))?;
+    }
+    Ok(ended)
+}
+
+fn line(figures: &Figures) -> String {
+    let Figures { events, lost, failures, live_bytes, peak, live_blocks } = figures;
+    format!(
+        "{events} events, {lost} lost, {failures} refused; {live_bytes} B live in {live_blocks} blocks, peak {peak} B"
+    )
+}
+
+fn dictionary(path: &Path) -> Result<Table, Failure> {
+    let bytes = fs::read(path).map_err(Failure::file(path))?;
+    match Table::parse(&bytes) {
+        Ok(Some(table)) => Ok(table),
+        Ok(None) => Err(Failure::Other(format!("{}: there is no defmt log in it", path.display()))),
+        Err(error) => Err(Failure::Other(format!("{}: {error}", path.display()))),
+    }
+}
+
+/// A program that is waited for, or ended if nobody does.
+struct Running(Option<Child>);
+
+impl Running {
+    /// Whether it ended well.
+    fn wait(&mut self) -> Result<bool, Failure> {
+        match self.0.take() {
+            None => Ok(true),
+            Some(mut child) => {
+                let status = child.wait()?;
+                if !status.success() {
+                    eprintln!("allotment: the program ended with {status}");
+                }
+                Ok(status.success())
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // If it has ended by itself, so much the better.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn source(args: &AttachArgs) -> Result<(Box<dyn Read>, Option<Child>), Failure> {
+    let Some(source) = &args.source else {
+        let program = Path::new(&args.command[0]);
+        let mut child = Command::new(program)
+            .args(&args.command[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Failure::file(program))?;
+        let Some(stream) = child.stdout.take() else {
+            return Err(Failure::Other("the program has no output".into()));
+        };
+        return Ok((Box::new(stream), Some(child)));
+    };
+    if source.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin()), None));
+    }
+    Ok((Box::new(File::open(source).map_err(Failure::file(source))?), None))
+}
+
+/// A stream without dictionary: a binary trace as it is, or the lines of a log.
+fn plain<'a>(mut stream: BufReader<Box<dyn Read>>) -> io::Result<Box<dyn Read + 'a>> {
+    let magic = &Header::HERE.encode()[..4];
+    let start = stream.fill_buf()?;
+    if start.first() == magic.first() {
+        return Ok(Box::new(stream));
+    }
+    Ok(Box::new(Log { messages: Messages::Lines { stream }, part: Vec::new(), at: 0 }))
+}
+
+/// What stands in front of each part of a trace in a log, as `allotment::observe::to_defmt` writes it.
+const PREFIX: &str = "allotment trace [";
+
+/// The bytes of the trace in a log.
+struct Log<'a> {
+    messages: Messages<'a>,
+    part: Vec<u8>,
+    at: usize,
+}
+
+enum Messages<'a> {
+    Defmt {
+        stream: BufReader<Box<dyn Read>>,
+        decoder: Box<dyn defmt_decoder::StreamDecoder + Send + Sync + 'a>,
+    },
+    Lines {
+        stream: BufReader<Box<dyn Read>>,
+    },
+}
+
+/// Bytes of a line of a log.
+const LONGEST: u64 = 1 << 20;
+
+impl Messages<'_> {
+    /// The next message; `None` at the end of the stream.
+    fn next(&mut self) -> io::Result<Option<String>> {
+        match self {
+            Self::Defmt { stream, decoder } => loop {
+                match decoder.decode() {
+                    Ok(frame) => return Ok(Some(frame.display_message().to_string())),
+                    Err(DecodeError::Malformed) => {
+                        return Err(io::Error::new(
+                            io::ErrorKind::InvalidData,
+                            "the log holds a broken frame",
+                        ));
+                    }
+                    Err(DecodeError::UnexpectedEof) => {
+                        let bytes = stream.fill_buf()?;
+                        if bytes.is_empty() {
+                            return Ok(None);
+                        }
+                        decoder.received(bytes);
+                        let count = bytes.len();
+                        stream.consume(count);
+                    }
+                }
+            },
+            Self::Lines { stream } => {
+                let mut line = Vec::new();
+                if stream.by_ref().take(LONGEST).read_until(b'\n', &mut line)? == 0 {
+                    return Ok(None);
+                }
+                if line.len() as u64 == LONGEST {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "a line of the log has more than 1 MiB",
+                    ));
+                }
+                Ok(Some(String::from_utf8_lossy(&line).into_owned()))
+            }
+        }
+    }
+}
+
+/// The part of a trace in a message, if there is one.
+fn part(message: &str) -> io::Result<Option<Vec<u8>>> {
+    let Some((_, list)) = message.split_once(PREFIX) else { return Ok(None) };
+    let wrong = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a part of the trace is no list of bytes: {message}"),
+        )
+    };
+    let (list, _) = list.split_once(']').ok_or_else(wrong)?;
+    let bytes = list.split(',').map(str::trim).filter(|byte| !byte.is_empty());
+    bytes.map(|byte| byte.parse().map_err(|_| wrong())).collect::<Result<_, _>>().map(Some)
+}
+
+impl Read for Log<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.part.len() {
+            let Some(message) = self.messages.next()? else { return Ok(0) };
+            if let Some(part) = part(&message)? {
+                (self.part, self.at) = (part, 0);
+            }
+        }
+        let count = buffer.len().min(self.part.len() - self.at);
+        buffer[..count].copy_from_slice(&self.part[self.at..][..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_in_messages() {
+        assert_eq!(part("INFO allotment trace [161, 0,7] (main.rs:3)").unwrap(), Some(vec![161, 0, 7]));
+        assert_eq!(part("allotment trace []").unwrap(), Some(vec![]));
+        assert_eq!(part("summary peak=3").unwrap(), None);
+        assert!(part("allotment trace [1, 256]").is_err());
+        assert!(part("allotment trace [1").is_err());
+    }
+}

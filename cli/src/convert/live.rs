@@ -1,0 +1,48 @@
+//! What is live, as far as the events tell: for pictures, which need no proof that a trace is right.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use allotment_trace::{Action, Event};
+
+/// The live blocks of a trace, their bytes, and the bytes of each tag.
+#[derive(Default)]
+pub struct Live {
+    blocks: HashMap<u64, (u64, Option<Arc<str>>)>,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Requested bytes of each tag that has any; `None` for blocks without.
+    pub tags: HashMap<Option<Arc<str>>, u64>,
+}
+
+impl Live {
+    /// Follows an event.
+    pub fn follow(&mut self, event: &Event) {
+        let old = match event.action {
+            Action::Allocate { size, .. } => self.blocks.insert(event.id, (size, event.tag.clone())),
+            Action::Reallocate { size } => match self.blocks.get_mut(&event.id) {
+                Some(block) => Some(std::mem::replace(block, (size, block.1.clone()))),
+                None => return,
+            },
+            Action::Free => self.blocks.remove(&event.id),
+        };
+        if let Some((size, tag)) = old {
+            self.bytes -= size;
+            if let Some(bytes) = self.tags.get_mut(&tag) {
+                *bytes -= size;
+                if *bytes == 0 {
+                    self.tags.remove(&tag);
+                }
+            }
+        }
+        if let Some((size, tag)) = self.blocks.get(&event.id).filter(|_| event.action != Action::Free) {
+            // What a hostile trace adds up to is cut off, so that taking away again cannot fail.
+            let size = (*size).min(u64::MAX - self.bytes);
+            self.bytes += size;
+            *self.tags.entry(tag.clone()).or_default() += size;
+            if let Some(block) = self.blocks.get_mut(&event.id) {
+                block.0 = size;
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `allotment convert`: a trace in another form.
+
+mod chrome;
+mod live;
+mod massif;
+
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use allotment_trace::{BinaryError, Header, Limits, Record, Records, Writer, write_binary};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{Output, endings};
+
+/// Arguments of `allotment convert`.
+#[derive(Args, Debug)]
+pub struct ConvertArgs {
+    /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst
+    input: PathBuf,
+    /// Where it goes; its ending says the form: .trace or .txt, .bin, .json, .massif; each also .gz or .zst
+    output: PathBuf,
+    /// The form, whatever the ending
+    #[arg(long, value_enum)]
+    to: Option<Form>,
+    /// Print what was converted as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Forms of traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// One event a line
+    Text,
+    /// The compact form of devices
+    Binary,
+    /// JSON for chrome://tracing and Perfetto
+    Chrome,
+    /// What `ms_print` and Massif's viewers read; this way only, since it has no events
+    Massif,
+}
+
+/// What was converted, as it is printed.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    events: u64,
+    failures: u64,
+    /// Events that the recorder lost.
+    lost: u64,
+    notes: u64,
+}
+
+impl Report {
+    fn count(&mut self, record: &Record) {
+        match record {
+            Record::Event(_) => self.events += 1,
+            Record::Failure(_) => self.failures += 1,
+            Record::Lost(events) => self.lost = self.lost.saturating_add(*events),
+            Record::Note(_) => self.notes += 1,
+            Record::Comment(_) => {}
+        }
+    }
+}
+
+/// Something that takes the records of a trace, in order.
+trait Sink {
+    fn record(&mut self, record: &Record) -> io::Result<()>;
+    /// Writes what is left.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+impl<W: Write> Sink for Writer<W> {
+    fn record(&mut self, record: &Record) -> io::Result<()> {
+        Writer::record(self, record)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs `allotment convert`.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
+    let form = match args.to {
+        Some(form) => form,
+        None => form_of(&args.output)?,
+    };
+    let records = open(&args.input)?;
+    let mut file = Output::create(&args.output)?;
+    let report = write(records, form, &args.input, &args.output, &mut file)?;
+    file.finish()?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let Report { events, failures, lost, notes } = report;
+        writeln!(
+            out,
+            "{}: {events} events, {failures} failures, {notes} lines of notes, {lost} events lost",
+            args.output.display()
+        )?;
+    }
+    Ok(true)
+}
+
+fn form_of(path: &Path) -> Result<Form, Failure> {
+    Ok(match endings(path).0.as_str() {
+        "trace" | "txt" => Form::Text,
+        "bin" => Form::Binary,
+        "json" => Form::Chrome,
+        "massif" => Form::Massif,
+        _ => {
+            let path = path.display();
+            return Err(Failure::Other(format!(
+                "{path}: write .trace, .txt, .bin, .json or .massif, or say --to"
+            )));
+        }
+    })
+}
+
+/// The records of a trace of any form that can be read.
+fn open(path: &Path) -> Result<Records<'static>, Failure> {
+    if endings(path).0 != "json" {
+        return Records::open(path, Limits::default()).map_err(Failure::trace(path));
+    }
+    let text = chrome::to_text(path)?;
+    Records::new(text, Limits::default()).map_err(Failure::trace(path))
+}
+
+fn write(
+    mut records: Records<'_>,
+    form: Form,
+    input: &Path,
+    output: &Path,
+    file: &mut Output,
+) -> Result<Report, Failure> {
+    let header = records.header().clone();
+    let mut report = Report::default();
+    let mut sink: Box<dyn Sink> = match form {
+        Form::Binary => {
+            // Counted on the way, as text without name, so that the input is read once.
+            let text = io::BufWriter::new(tempfile::tempfile()?);
+            let mut writer = Writer::new(text);
+            begin(&mut writer, &header)?;
+            pour(&mut records, input, output, &mut writer, &mut report)?;
+            let mut text = writer.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+            text.rewind()?;
+            let wrong = |source| Failure::Binary { path: input.into(), source };
+            let mut records =
+                Records::new(text, Limits::default()).map_err(|error| wrong(BinaryError::Trace(error)))?;
+            write_binary(&mut records, file).map_err(wrong)?;
+            return Ok(report);
+        }
+        Form::Text => {
+            let mut writer = Writer::new(file);
+            begin(&mut writer, &header)?;
+            Box::new(writer)
+        }
+        Form::Chrome => Box::new(chrome::Chrome::new(file, &header).map_err(Failure::file(output))?),
+        Form::Massif => Box::new(massif::Massif::new(file, &header)),
+    };
+    pour(&mut records, input, output, &mut *sink, &mut report)?;
+    sink.finish().map_err(Failure::file(output))?;
+    Ok(report)
+}
+
+fn begin<W: Write>(writer: &mut Writer<W>, header: &Header) -> io::Result<()> {
+    if header.text().is_empty() { Ok(()) } else { writer.comment(header.text()) }
+}
+
+fn pour(
+    records: &mut Records<'_>,
+    input: &Path,
+    output: &Path,
+    sink: &mut dyn Sink,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for record in records {
+        let (_, record) = record.map_err(Failure::trace(input))?;
+        report.count(&record);
+        sink.record(&record).map_err(Failure::file(output))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! Why a command failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use allotment_trace::{BinaryError, TraceError};
+
+use crate::plan::PlanError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A trace was refused.
+    #[error("{path}: {source}")]
+    Trace {
+        /// The trace.
+        path: PathBuf,
+        /// Why.
+        source: TraceError,
+    },
+    /// A trace cannot be written in another form.
+    #[error("{path}: {source}")]
+    Binary {
+        /// The trace.
+        path: PathBuf,
+        /// Why.
+        source: BinaryError,
+    },
+    /// A file cannot be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Standard output.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failure {
+    /// What is wrong with the trace in `path`; files that cannot be opened say so themselves.
+    pub fn trace(path: &Path) -> impl Fn(TraceError) -> Self {
+        move |error| match error {
+            TraceError::Open { path, source } => Self::File { path, source },
+            source => Self::Trace { path: path.into(), source },
+        }
+    }
+
+    /// Why the file `path` cannot be used.
+    pub fn file(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::File { path: path.into(), source }
+    }
+
+    /// Whether whoever read our output has seen enough.
+    pub fn is_broken_pipe(&self) -> bool {
+        let (Self::Io(error) | Self::Plan(PlanError::Io(error))) = self else { return false };
+        error.kind() == io::ErrorKind::BrokenPipe
+    }
+}

@@ -1,0 +1,92 @@
+//! Trace files that are written: the form and the compression follow from the ending.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use crate::failure::Failure;
+
+/// Splits a file's name into its form's ending, in lower case, and that of its compression, if any.
+pub fn endings(path: &Path) -> (String, Option<&'static str>) {
+    let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let outer = match ending(path).as_str() {
+        "zst" => "zst",
+        "gz" => "gz",
+        other => return (other.into(), None),
+    };
+    (path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(), Some(outer))
+}
+
+/// A file that is being written, compressed as its ending says.
+pub struct Output {
+    path: PathBuf,
+    sink: Sink,
+}
+
+enum Sink {
+    Plain(BufWriter<File>),
+    Gzip(Box<GzEncoder<BufWriter<File>>>),
+    /// The compressor reads from what was written before; that stays in a file without name until then.
+    Zstd {
+        plain: BufWriter<File>,
+        file: File,
+    },
+}
+
+impl Output {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn create(path: &Path) -> Result<Self, Failure> {
+        let create = || {
+            let file = File::create(path)?;
+            Ok(match endings(path).1 {
+                Some("zst") => Sink::Zstd { plain: BufWriter::new(tempfile::tempfile()?), file },
+                Some(_) => {
+                    let level = flate2::Compression::default();
+                    Sink::Gzip(Box::new(GzEncoder::new(BufWriter::new(file), level)))
+                }
+                None => Sink::Plain(BufWriter::new(file)),
+            })
+        };
+        Ok(Self { path: path.into(), sink: create().map_err(Failure::file(path))? })
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn finish(self) -> Result<(), Failure> {
+        let Self { path, sink } = self;
+        let finish = || match sink {
+            Sink::Plain(mut file) => file.flush(),
+            Sink::Gzip(encoder) => encoder.finish()?.flush(),
+            Sink::Zstd { plain, mut file } => {
+                let mut plain = plain.into_inner().map_err(io::IntoInnerError::into_error)?;
+                plain.rewind()?;
+                file.write_all(&compress_to_vec(plain, CompressionLevel::Fastest))
+            }
+        };
+        finish().map_err(Failure::file(&path))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.sink {
+            Sink::Plain(file) | Sink::Zstd { plain: file, .. } => file.write(bytes),
+            Sink::Gzip(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::Plain(file) | Sink::Zstd { plain: file, .. } => file.flush(),
+            Sink::Gzip(encoder) => encoder.flush(),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! `allotment record`: a program's allocations, by a library that is loaded into it.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use allotment_trace::{
+    Action, Event, Failure as Refused, Limits, Record, Records, TraceError, Writer, write_binary,
+};
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::{Output, endings};
+
+/// The variable that names the preload library.
+pub const LIBRARY: &str = "ALLOTMENT_PRELOAD";
+
+/// Arguments of `allotment record`.
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// Where the trace goes: .trace or .txt (text), .bin (binary), each also .gz or .zst; PROGRAM.trace.zst without it
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+    /// The preload library; without it the one in ALLOTMENT_PRELOAD, or liballotment_preload.so beside this program
+    #[arg(long, value_name = "FILE")]
+    preload: Option<PathBuf>,
+    /// Do not record times
+    #[arg(long)]
+    no_times: bool,
+    /// Record addresses too
+    #[arg(long)]
+    addresses: bool,
+    /// Keep the traces of all processes and program images, as OUT.<pid>.<n>.<ending>
+    #[arg(long)]
+    children: bool,
+    /// Print what was recorded as JSON on the standard output; the program's goes to the standard error
+    #[arg(long)]
+    json: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+/// What was recorded, as it is printed.
+#[derive(Debug, Serialize)]
+struct Report {
+    program: String,
+    /// The program's own exit status, 128 and the signal if that ended it.
+    status: u8,
+    traces: Vec<Recorded>,
+    /// Processes and images of which no trace was kept.
+    others: usize,
+}
+
+/// A trace that was written.
+#[derive(Debug, Serialize)]
+struct Recorded {
+    path: PathBuf,
+    process: u32,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+/// What stands in a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Counts {
+    events: u64,
+    /// Frees and reallocations of blocks whose allocation is not there; left out.
+    unknown: u64,
+    /// Blocks that were still live at an address that was handed out again; freed before.
+    missed: u64,
+    failures: u64,
+    /// Blocks and bytes that are live at the end.
+    live_blocks: u64,
+    live_bytes: u64,
+}
+
+/// Runs `allotment record`; the exit status, which is the program's.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
+    let library = library(args.preload.as_deref())?;
+    let program = Path::new(&args.program[0]);
+    let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
+    let output = args.output.clone().unwrap_or_else(|| format!("{name}.trace.zst").into());
+    check_form(&output)?;
+    let folder = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let folder = tempfile::Builder::new()
+        .prefix(".allotment-record-")
+        .tempdir_in(folder)
+        .map_err(Failure::file(folder))?;
+    let folder_path = folder.path().canonicalize().map_err(Failure::file(folder.path()))?;
+
+    let mut command = Command::new(program);
+    command.args(&args.program[1..]);
+    command.env("ALLOTMENT_RECORD", folder_path.join("raw"));
+    if !args.no_times {
+        command.env("ALLOTMENT_RECORD_TIMES", "1");
+    }
+    let mut preload = library.into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(" ");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    if args.json {
+        command.stdout(Stdio::from(io::stderr()));
+    }
+    let mut child = command.spawn().map_err(Failure::file(program))?;
+    let process = child.id();
+    let status = child.wait()?;
+    let status = match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+    };
+
+    let mut raws = raws(&folder_path)?;
+    // Of the program's own images, of which `exec` makes several, the last one is what was asked for.
+    let main = raws.iter().rposition(|raw| raw.process == process).ok_or_else(|| {
+        Failure::Other(format!(
+            "{name} wrote no trace (exit status {status}): only programs that are linked dynamically and have no \
+             special rights can be recorded"
+        ))
+    })?;
+    let main = raws.remove(main);
+    let mut report = Report { program: name.clone(), status, traces: Vec::new(), others: 0 };
+    report.traces.push(convert(&main, &output, &name, args.addresses)?);
+    for raw in &raws {
+        if args.children {
+            report.traces.push(convert(raw, &raw.beside(&output), &name, args.addresses)?);
+        } else {
+            report.others += 1;
+        }
+    }
+    if args.json {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        summary(&report);
+    }
+    Ok(status)
+}
+
+fn summary(report: &Report) {
+    for Recorded { path, counts, .. } in &report.traces {
+        let Counts { events, unknown, missed, failures, live_blocks, live_bytes } = counts;
+        eprint!(
+            "allotment: {}: {events} events, {live_blocks} blocks of {live_bytes} B live at the end",
+            path.display()
+        );
+        if unknown + missed + failures > 0 {
+            eprint!(" ({unknown} of unknown blocks left out, {missed} frees missed, {failures} failures)");
+        }
+        eprintln!();
+    }
+    if report.others > 0 {
+        let others = report.others;
+        eprintln!("allotment: {others} more processes or program images; --children keeps their traces");
+    }
+    if report.status != 0 {
+        eprintln!("allotment: {} ended with status {}", report.program, report.status);
+    }
+}
+
+/// The preload library's path, absolute.
+fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    const NAME: &str = "liballotment_preload.so";
+    let beside = || Some(env::current_exe().ok()?.parent()?.join(NAME));
+    let path = given
+        .map(Path::to_owned)
+        .or_else(|| env::var_os(LIBRARY).map(PathBuf::from))
+        .or_else(beside)
+        .unwrap_or_else(|| NAME.into());
+    // A space or a colon would end the path inside LD_PRELOAD.
+    let path = path.canonicalize().map_err(|error| {
+        Failure::Other(format!(
+            "{}: {error}; build the library with `cargo build --release --package allotment-preload`, and name it \
+             with --preload or {LIBRARY}, or put it beside this program",
+            path.display()
+        ))
+    })?;
+    if path.to_string_lossy().contains([' ', ':']) {
+        return Err(Failure::Other(format!(
+            "{}: LD_PRELOAD takes no path with spaces or colons",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+fn check_form(path: &Path) -> Result<(), Failure> {
+    match endings(path).0.as_str() {
+        "trace" | "txt" | "bin" => Ok(()),
+        _ => Err(Failure::Other(format!("{}: write .trace, .txt or .bin, also .gz or .zst", path.display()))),
+    }
+}
+
+/// A file of the preload library.
+struct Raw {
+    path: PathBuf,
+    process: u32,
+    image: u32,
+}
+
+impl Raw {
+    /// The output's name with this process and image in it.
+    fn beside(&self, output: &Path) -> PathBuf {
+        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, rest) = name.split_once('.').unwrap_or((&name, "trace"));
+        output.with_file_name(format!("{stem}.{}.{}.{rest}", self.process, self.image))
+    }
+}
+
+/// All files of the preload library, by process and image.
+fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
+    let mut raws = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
+        let path = entry.map_err(Failure::file(folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut parts = name.split('.').skip(1).map(|part| part.parse().ok());
+        if let (Some(Some(process)), Some(Some(image))) = (parts.next(), parts.next()) {
+            raws.push(Raw { path, process, image });
+        }
+    }
+    raws.sort_by_key(|raw| (raw.process, raw.image));
+    Ok(raws)
+}
+
+/// Bytes before the trace in a file of the preload library; its first words are a mark, the trace's length, and the
+/// number of the error that ended the recording.
+const HEAD: usize = 4096;
+const MARK: &[u8] = b"ALLOTREC";
+
+/// The trace in a file of the preload library.
+fn open(path: &Path) -> Result<io::Take<File>, Failure> {
+    let wrong = Failure::file(path);
+    let mut file = File::open(path).map_err(&wrong)?;
+    let mut head = [0; HEAD];
+    file.read_exact(&mut head).map_err(&wrong)?;
+    let word =
+        |at: usize| head[at..at + 8].iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
+    if !head.starts_with(MARK) {
+        return Err(Failure::Other(format!("{}: the program ended before recording began", path.display())));
+    }
+    if word(16) != 0 {
+        let why = io::Error::from_raw_os_error(i32::try_from(word(16)).unwrap_or_default());
+        eprintln!("allotment: recording ended before the program did: {why}");
+    }
+    file.seek(SeekFrom::Start(HEAD as u64)).map_err(&wrong)?;
+    Ok(file.take(word(8)))
+}
+
+/// Puts right what a recording of a real program may have wrong, and counts.
+struct Repair {
+    counts: Counts,
+    /// The live block at each address, and the address and size of each.
+    at: HashMap<u64, u64>,
+    live: HashMap<u64, (u64, u64)>,
+    /// The first time, which becomes 0.
+    begin: Option<u64>,
+    addresses: bool,
+}
+
+impl Repair {
+    fn new(addresses: bool) -> Self {
+        Self { counts: Counts::default(), at: HashMap::new(), live: HashMap::new(), begin: None, addresses }
+    }
+
+    /// The records that stand for this one, in order.
+    fn record(
+        &mut self,
+        mut record: Record,
+        mut give: impl FnMut(Record) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if let Record::Event(Event { time: Some(time), .. })
+        | Record::Failure(Refused { time: Some(time), .. }) = &mut record
+        {
+            *time -= *self.begin.get_or_insert(*time).min(time);
+        }
+        let Record::Event(mut event) = record else {
+            self.counts.failures += u64::from(matches!(record, Record::Failure(_)));
+            return give(record);
+        };
+        let Event { id, action, address, .. } = event;
+        if !self.addresses {
+            event.address = None;
+        }
+        let old = self.live.get(&id).copied();
+        match action {
+            Action::Allocate { size, .. } => {
+                let address = address.unwrap_or(id);
+                if let Some(missed) = self.at.insert(address, id) {
+                    self.counts.missed += 1;
+                    self.counts.events += 1;
+                    self.live.remove(&missed);
+                    give(Record::Event(Event { time: event.time, ..Event::new(missed, Action::Free) }))?;
+                }
+                self.live.insert(id, (address, size));
+            }
+            Action::Reallocate { size } => {
+                let Some((before, _)) = old else {
+                    self.counts.unknown += 1;
+                    return Ok(());
+                };
+                let after = address.unwrap_or(before);
+                self.at.remove(&before);
+                self.at.insert(after, id);
+                self.live.insert(id, (after, size));
+            }
+            Action::Free => {
+                let Some((before, _)) = old else {
+                    self.counts.unknown += 1;
+                    return Ok(());
+                };
+                self.at.remove(&before);
+                self.live.remove(&id);
+            }
+        }
+        self.counts.events += 1;
+        give(Record::Event(event))
+    }
+}
+
+/// Reads a recording once; what it holds.
+fn pass(
+    raw: &Path,
+    addresses: bool,
+    mut give: impl FnMut(Record) -> Result<(), Failure>,
+) -> Result<Counts, Failure> {
+    let wrong = |source: TraceError| Failure::Trace { path: raw.into(), source };
+    let mut repair = Repair::new(addresses);
+    for record in Records::new(open(raw)?, Limits::default()).map_err(wrong)? {
+        let (_, record) = record.map_err(wrong)?;
+        repair.record(record, &mut give)?;
+    }
+    let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
+    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..repair.counts })
+}
+
+/// Writes the trace of a recording.
+fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
+    let counts = pass(&raw.path, addresses, |_| Ok(()))?;
+    let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
+    let header = format!(
+        "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
+        counts.events, counts.unknown, counts.missed
+    );
+    let file = Output::create(output)?;
+    let binary = endings(output).0 == "bin";
+    let file = if binary {
+        // The binary form is written from the text's records, which are kept in a file without name.
+        let text = tempfile::tempfile()?;
+        let mut text = write_text(io::BufWriter::new(text), raw, &header, addresses, output)?
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)?;
+        text.rewind()?;
+        let wrong = |source| Failure::Binary { path: output.into(), source };
+        let mut file = file;
+        let mut records = Records::new(text, Limits::default()).map_err(|error| wrong(error.into()))?;
+        write_binary(&mut records, &mut file).map_err(wrong)?;
+        file
+    } else {
+        write_text(file, raw, &header, addresses, output)?
+    };
+    file.finish()?;
+    Ok(Recorded { path: output.into(), process: raw.process, counts })
+}
+
+fn write_text<W: Write>(
+    output: W,
+    raw: &Raw,
+    header: &str,
+    addresses: bool,
+    path: &Path,
+) -> Result<W, Failure> {
+    let mut writer = Writer::new(output);
+    writer.comment(header).map_err(Failure::file(path))?;
+    pass(&raw.path, addresses, |record| writer.record(&record).map_err(Failure::file(path)))?;
+    writer.finish().map_err(Failure::file(path))
+}
+
+/// Whether a program of this name can be found; for tests and scripts.
+pub fn is_installed(program: impl AsRef<OsStr>) -> bool {
+    let paths = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&paths).any(|folder| folder.join(program.as_ref()).is_file())
+}

@@ -1,0 +1,228 @@
+//! `allotment replay`: a recorded run on other placements.
+
+pub mod arena;
+pub mod run;
+pub mod subject;
+pub mod timing;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use allotment_trace::Program;
+use clap::Args;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::table;
+use crate::units::parse_memory;
+use arena::Arena;
+use run::Outcome;
+use subject::{ENTRIES, Entry, Make, Visitor, with};
+
+/// Arguments of `allotment replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    /// The trace: text or binary, also .zst or .gz
+    trace: PathBuf,
+    /// Placements to replay on, separated by commas; all of allotment's own without it
+    #[arg(long, value_delimiter = ',', value_parser = placement_names(), value_name = "NAME")]
+    placement: Vec<String>,
+    /// Replay on every placement, also those of other crates
+    #[arg(long, conflicts_with = "placement")]
+    all: bool,
+    /// Bytes of the arena, such as 64K; one and a half times the peak of the live bytes without it
+    #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
+    arena: Option<usize>,
+    /// Do not look for the smallest arena
+    #[arg(long)]
+    no_smallest: bool,
+    /// Rounds in which the times are taken; 0 takes none
+    #[arg(long, default_value_t = 7, value_name = "ROUNDS")]
+    rounds: usize,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn placement_names() -> clap::builder::PossibleValuesParser {
+    ENTRIES.iter().map(|entry| entry.id).into()
+}
+
+/// What a replay found out, as it is printed.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Events of the trace.
+    pub events: usize,
+    /// The most requested bytes that are live at once.
+    pub peak: usize,
+    /// Bytes of the arena.
+    pub arena: usize,
+    /// One for each placement.
+    pub placements: Vec<Replayed>,
+}
+
+/// A trace on one placement; sizes in bytes.
+#[derive(Debug, Serialize)]
+pub struct Replayed {
+    /// Its name.
+    pub placement: &'static str,
+    /// Whether every request was served in the arena.
+    pub ok: bool,
+    /// The number of the first event that was not, from 0.
+    pub failed_event: Option<usize>,
+    /// How many were not.
+    pub failures: usize,
+    /// The most bytes in use, requests rounded up to what they take.
+    pub used_peak: Option<usize>,
+    /// The smallest arena in which every request is served.
+    pub smallest: Option<usize>,
+    /// Bytes of the allocator's own state, outside the arena.
+    pub state: usize,
+    /// External fragmentation, `1 - largest free / free`, the mean over the run.
+    pub external_fragmentation: Option<f64>,
+    /// Internal fragmentation at the peak: the share of the used bytes that nobody asked for.
+    pub internal_fragmentation: Option<f64>,
+    /// Time as a ratio to `tlsf`, the median over interleaved rounds.
+    pub time: Option<f64>,
+}
+
+/// Reads and compiles a trace.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn read(path: &Path) -> Result<Program, Failure> {
+    let wrong = Failure::trace(path);
+    Program::compile(allotment_trace::open(path).map_err(&wrong)?).map_err(&wrong)
+}
+
+/// Memory for all arenas of up to `size` bytes.
+///
+/// # Errors
+/// If there is none.
+pub fn memory(size: usize) -> Result<Arena, Failure> {
+    Arena::new(size).ok_or_else(|| Failure::Other(format!("there is no memory for an arena of {size} bytes")))
+}
+
+struct Replay<'a> {
+    entry: &'static Entry,
+    program: &'a Program,
+    memory: &'a mut Arena,
+    arena: usize,
+    smallest: bool,
+}
+
+impl Visitor for Replay<'_> {
+    type Out = Result<Replayed, String>;
+
+    fn visit<M: Make>(self, make: &M) -> Self::Out {
+        let Self { entry, program, memory, arena, smallest } = self;
+        let Outcome { failed, failures, used, external, internal } =
+            run::check(make, program, memory, arena, 0).map_err(|error| format!("{}: {error}", entry.id))?;
+        let smallest = smallest.then(|| run::smallest(make, program, memory, entry.limit, 0)).flatten();
+        Ok(Replayed {
+            placement: entry.id,
+            ok: failed.is_none(),
+            failed_event: failed,
+            failures,
+            used_peak: used,
+            smallest,
+            state: make.state(),
+            external_fragmentation: external.filter(|_| entry.knows_largest()),
+            internal_fragmentation: internal,
+            time: None,
+        })
+    }
+}
+
+/// Runs `allotment replay`; true if every placement served every request.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
+    let program = read(&args.trace)?;
+    if program.ops.is_empty() {
+        return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
+    }
+    let arena = args.arena.unwrap_or((program.peak + program.peak / 2).next_multiple_of(4096));
+    let entries: Vec<&Entry> = ENTRIES
+        .iter()
+        .filter(|entry| match args.placement.as_slice() {
+            // Those that cannot index so much are asked only by name.
+            [] => entry.limit >= arena && (args.all || entry.advised),
+            names => names.iter().any(|name| name == entry.id),
+        })
+        .collect();
+    let most = if args.no_smallest { 0 } else { run::most(&program, usize::MAX) };
+    let mut memory = memory(arena.max(most))?;
+    let bar = crate::progress::bar(entries.len() as u64);
+    let mut placements = Vec::new();
+    for entry in entries {
+        bar.set_message(entry.id);
+        let (program, memory) = (&program, &mut memory);
+        let visitor = Replay { entry, program, memory, arena, smallest: !args.no_smallest };
+        let replayed = with(entry.id, visitor).unwrap_or_else(|| Err("no such placement".into()));
+        placements.push(replayed.map_err(|error| {
+            Failure::Other(format!("the allocator is wrong, please report this: {error}"))
+        })?);
+        bar.inc(1);
+    }
+    times(args.rounds, &program, &mut memory, arena, &mut placements, &bar);
+    bar.finish_and_clear();
+    let report = Report { events: program.ops.len(), peak: program.peak, arena, placements };
+    print(&report, args.json)?;
+    Ok(report.placements.iter().all(|replayed| replayed.ok))
+}
+
+/// Takes the times of the placements that served everything.
+fn times(
+    rounds: usize,
+    program: &Program,
+    memory: &mut Arena,
+    arena: usize,
+    placements: &mut [Replayed],
+    bar: &ProgressBar,
+) {
+    if rounds == 0 {
+        return;
+    }
+    bar.set_message("times");
+    let ids: Vec<&str> =
+        placements.iter().filter(|replayed| replayed.ok).map(|replayed| replayed.placement).collect();
+    let ratios = timing::ratios(&ids, program, memory, arena, rounds);
+    for replayed in placements {
+        replayed.time = ratios.iter().find(|(id, _)| *id == replayed.placement).map(|&(_, ratio)| ratio);
+    }
+}
+
+fn print(report: &Report, json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, report)?;
+        return writeln!(out);
+    }
+    writeln!(out, "{} events, at most {} B live; arena of {} B", report.events, report.peak, report.arena)?;
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let percent = |share: Option<f64>| or_dash(share.map(|share| format!("{:.1} %", share * 100.0)));
+    let rows = report.placements.iter().map(|replayed| {
+        let smallest = replayed.smallest;
+        [
+            replayed.placement.into(),
+            match replayed.failed_event {
+                None => "ok".into(),
+                Some(0) if replayed.used_peak.is_none() => "cannot use this arena".into(),
+                Some(event) => format!("{} fail, first event {event}", replayed.failures),
+            },
+            or_dash(replayed.used_peak.map(|bytes| bytes.to_string())),
+            or_dash(smallest.map(|bytes| bytes.to_string())),
+            or_dash(smallest.map(|bytes| format!("{:.3}", bytes as f64 / report.peak.max(1) as f64))),
+            replayed.state.to_string(),
+            percent(replayed.external_fragmentation),
+            percent(replayed.internal_fragmentation),
+            or_dash(replayed.time.map(|time| format!("{time:.2}"))),
+        ]
+    });
+    let header =
+        ["placement", "result", "peak used", "smallest", "/ live", "state", "external", "internal", "time"];
+    writeln!(out, "{}", table::render(header, rows, &[2, 3, 4, 5, 6, 7, 8]))
+}

@@ -1,0 +1,274 @@
+//! The allocators that traces are replayed on.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use allotment::lock::Unsync;
+use allotment::placement::Placement;
+use allotment::{Heap, Region, Stats};
+
+use super::arena::Range;
+
+/// An allocator over an arena.
+///
+/// # Safety
+///
+/// Blocks that are live at the same time do not overlap, lie in the arena, and have the size and alignment asked for.
+pub unsafe trait Subject {
+    /// A block, or null.
+    ///
+    /// # Safety
+    ///
+    /// The layout's size is not zero.
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8;
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    ///
+    /// The block is live and was allocated with `layout`.
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout);
+
+    /// Changes a block's size in place or by moving it; null and nothing done if that is impossible.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Subject::dealloc`]; the new size is not zero.
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
+        unsafe {
+            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(block, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+
+    /// Its statistics, if it keeps them.
+    fn stats(&self) -> Option<Stats> {
+        None
+    }
+}
+
+/// Makes a subject. It stays in its box, since some allocators may not move.
+pub trait Make {
+    /// What it makes.
+    type Subject: Subject;
+
+    /// One over `arena`; `None` if that is too small or too large.
+    ///
+    /// # Safety
+    ///
+    /// The arena is valid and used by nobody else as long as the subject is.
+    unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>>;
+
+    /// Bytes of its state outside the arena.
+    fn state(&self) -> usize {
+        size_of::<Self::Subject>()
+    }
+}
+
+/// Makes a subject that needs no parameters.
+pub struct Plain<S>(PhantomData<S>);
+
+impl<S> Default for Plain<S> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// allotment's own, without a lock.
+pub type Own<P> = Heap<P, Unsync>;
+
+impl<P: Placement> Make for Plain<Own<P>> {
+    type Subject = Own<P>;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Own<P>>> {
+        let heap = Box::new(Heap::empty());
+        // SAFETY: the caller hands the arena over.
+        unsafe { heap.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        Some(heap)
+    }
+}
+
+// SAFETY: `Heap` is a global allocator of the same promises, confined to what it claimed.
+unsafe impl<P: Placement> Subject for Own<P> {
+    #[inline]
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { GlobalAlloc::alloc(self, layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { GlobalAlloc::dealloc(self, block, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { GlobalAlloc::realloc(self, block, layout, size) }
+    }
+
+    fn stats(&self) -> Option<Stats> {
+        Some(Heap::stats(self))
+    }
+}
+
+/// talc.
+pub struct Talc(talc::base::Talc<talc::source::Manual, talc::DefaultBinning>);
+
+impl Make for Plain<Talc> {
+    type Subject = Talc;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Talc>> {
+        let mut talc = Box::new(Talc(talc::base::Talc::new(talc::source::Manual)));
+        // SAFETY: the caller hands the arena over.
+        unsafe { talc.0.claim(arena.start, arena.size)? };
+        Some(talc)
+    }
+}
+
+// SAFETY: talc hands out disjoint blocks of the claimed arena.
+unsafe impl Subject for Talc {
+    #[inline]
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: the size is not zero.
+        unsafe { self.0.allocate(layout) }.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { self.0.deallocate(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: passed on; a block that moves is copied into one that is live beside it.
+        unsafe {
+            if self.0.try_realloc_in_place(block, layout, size) {
+                return block;
+            }
+            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(block, layout.size().min(size));
+                self.0.deallocate(block, layout);
+            }
+            new
+        }
+    }
+}
+
+/// rlsf with a table for arenas up to 512 MiB.
+pub struct Rlsf(rlsf::Tlsf<'static, u32, u16, 24, 16>);
+
+impl Make for Plain<Rlsf> {
+    type Subject = Rlsf;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Rlsf>> {
+        let mut tlsf = Box::new(Rlsf(rlsf::Tlsf::new()));
+        let memory = NonNull::slice_from_raw_parts(NonNull::new(arena.start)?, arena.size);
+        // SAFETY: the caller hands the arena over.
+        unsafe { tlsf.0.insert_free_block_ptr(memory)? };
+        Some(tlsf)
+    }
+}
+
+// SAFETY: rlsf hands out disjoint blocks of the inserted arena.
+unsafe impl Subject for Rlsf {
+    #[inline]
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        self.0.allocate(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on; live blocks are not null.
+        unsafe { self.0.deallocate(NonNull::new_unchecked(block), layout.align()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: passed on; live blocks are not null; the caller's size makes a valid layout.
+        unsafe {
+            let layout = Layout::from_size_align_unchecked(size, layout.align());
+            let new = self.0.reallocate(NonNull::new_unchecked(block), layout);
+            new.map_or(ptr::null_mut(), NonNull::as_ptr)
+        }
+    }
+}
+
+/// Code that is compiled once for every subject.
+pub trait Visitor {
+    /// What it finds out.
+    type Out;
+    /// Runs for one subject.
+    fn visit<M: Make>(self, make: &M) -> Self::Out;
+}
+
+/// What is known of a placement beforehand.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// Its type in `Heap<..>`; `None` for other crates' allocators that are not reached through `Heap`.
+    pub code: Option<&'static str>,
+    /// Whether it may be advised: a placement of this crate that serves requests of every size.
+    pub advised: bool,
+    /// Bytes of the largest arena.
+    pub limit: usize,
+}
+
+impl Entry {
+    /// Whether it knows its largest free block; the adapters to other crates' allocators do not.
+    pub fn knows_largest(&self) -> bool {
+        !matches!(self.id, "linked-list" | "buddy-system")
+    }
+}
+
+macro_rules! subjects {
+    ($($id:literal: $type:ty, $code:expr, $advised:literal, $limit:expr;)*) => {
+        /// All placements, in the order of the tables.
+        pub const ENTRIES: &[Entry] =
+            &[$(Entry { id: $id, code: $code, advised: $advised, limit: $limit }),*];
+
+        /// Runs `visitor` for the placement `id`; `None` if there is none of that name.
+        pub fn with<V: Visitor>(id: &str, visitor: V) -> Option<V::Out> {
+            match id {
+                $($id => Some(visitor.visit(&Plain::<$type>::default())),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+const HUGE: usize = 16 << 30;
+const COMPACT: usize = 512 << 10;
+
+// A placement is one line: name, type, its type in `Heap<..>`, whether it may be advised, its largest arena.
+subjects! {
+    "tlsf": Own<allotment::Tlsf>, Some("Tlsf"), true, HUGE;
+    "tlsf-compact": Own<allotment::CompactTlsf>, Some("CompactTlsf"), true, COMPACT;
+    "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE;
+    "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE;
+    "first-fit-compact": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, COMPACT;
+    "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE;
+    "best-fit-compact": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, COMPACT;
+    "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE;
+    "slab": Own<allotment::Slab>, Some("Slab"), true, HUGE;
+    "bump": Own<allotment::Bump>, Some("Bump"), false, HUGE;
+    "linked-list": Own<allotment::LinkedList>, Some("LinkedList"), false, HUGE;
+    "buddy-system": Own<allotment::BuddySystem>, Some("BuddySystem"), false, HUGE;
+    "talc": Talc, None, false, HUGE;
+    "rlsf": Rlsf, None, false, 512 << 20;
+}
+
+/// The entry of a placement.
+pub fn entry(id: &str) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.id == id)
+}

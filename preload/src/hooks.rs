@@ -1,0 +1,207 @@
+//! The functions that the program calls instead of its allocator's.
+//!
+//! A function that the real allocator does not have behaves as if there were no memory.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+use allotment::observe::event::Action;
+
+use crate::real::{Real, early, real};
+use crate::recorder::{hold, recorded};
+
+/// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
+fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
+    let Some(real) = real() else { return early::allocate(size, align) };
+    recorded(
+        || allocate(real),
+        || {
+            let block = allocate(real);
+            let align = align as u64;
+            let action = match block.is_null() {
+                true => Action::Fail { size: size as u64, align },
+                false => Action::Allocate { id: block.addr() as u64, size: size as u64, align },
+            };
+            hold().write(action);
+            block
+        },
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    allocated(size, 0, |real| unsafe { (real.malloc)(size) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let bytes = count.saturating_mul(size);
+    // SAFETY: any size may be asked for. What is served early is zero.
+    allocated(bytes, 0, |real| unsafe { (real.calloc)(count, size) })
+}
+
+/// # Safety
+///
+/// The block is null, or live and from this allocator.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    if block.is_null() || early::size_of(block).is_some() {
+        return;
+    }
+    // A block that is not from early memory comes from real functions, which are known then.
+    let Some(real) = real() else { return };
+    // Once the block is free another thread may get it, so it is written down before.
+    // SAFETY: passed on.
+    let free = || unsafe { (real.free)(block) };
+    recorded(free, || {
+        hold().write(Action::Free { id: block.addr() as u64 });
+        free();
+    });
+}
+
+/// # Safety
+///
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(size);
+    }
+    if let Some(old) = early::size_of(block) {
+        let new = malloc(size);
+        if !new.is_null() {
+            // SAFETY: both blocks are live and have that many bytes.
+            unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast::<u8>(), old.min(size)) };
+        }
+        return new;
+    }
+    let Some(real) = real() else { return ptr::null_mut() };
+    // SAFETY: passed on.
+    let realloc = || unsafe { (real.realloc)(block, size) };
+    recorded(realloc, || {
+        let id = block.addr() as u64;
+        // Between the two sides another thread may get the old block; it cannot say so before this one has.
+        let mut held = hold();
+        let new = realloc();
+        match (new.is_null(), size) {
+            // The GNU C library frees the block if there is nothing to keep.
+            (true, 0) => held.write(Action::Free { id }),
+            (true, _) => held.write(Action::Fail { size: size as u64, align: 0 }),
+            (false, _) => {
+                held.write(Action::Reallocate { id, to: new.addr() as u64, size: size as u64 });
+            }
+        }
+        new
+    })
+}
+
+/// # Safety
+///
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => {
+            // SAFETY: the location is this thread's own.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            ptr::null_mut()
+        }
+    }
+}
+
+/// An alignment as the trace has it: 0 if it is none.
+fn power(align: usize) -> usize {
+    if align.is_power_of_two() { align } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    allocated(size, power(align), |real| match real.memalign {
+        // SAFETY: any size and alignment may be asked for.
+        Some(memalign) => unsafe { memalign(align, size) },
+        None => ptr::null_mut(),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    allocated(size, power(align), |real| match real.aligned_alloc {
+        // SAFETY: any size and alignment may be asked for.
+        Some(aligned_alloc) => unsafe { aligned_alloc(align, size) },
+        None => ptr::null_mut(),
+    })
+}
+
+/// # Safety
+///
+/// `place` is valid for a pointer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    let result = core::cell::Cell::new(libc::ENOMEM);
+    let block = allocated(size, power(align), |real| {
+        let mut block = ptr::null_mut();
+        if let Some(posix_memalign) = real.posix_memalign {
+            // SAFETY: the place is ours.
+            result.set(unsafe { posix_memalign(&raw mut block, align, size) });
+        }
+        block
+    });
+    if !block.is_null() {
+        // SAFETY: as the caller promises.
+        unsafe { *place = block };
+        return 0;
+    }
+    // Some return null and success for a size of zero.
+    if result.get() == 0 {
+        // SAFETY: as the caller promises.
+        unsafe { *place = block };
+    }
+    result.get()
+}
+
+/// Bytes of a page.
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: usize) -> *mut c_void {
+    allocated(size, page(), |real| match real.valloc {
+        // SAFETY: any size may be asked for.
+        Some(valloc) => unsafe { valloc(size) },
+        None => ptr::null_mut(),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = page();
+    let rounded = size.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+    allocated(rounded, page, |real| match real.pvalloc {
+        // SAFETY: any size may be asked for.
+        Some(pvalloc) => unsafe { pvalloc(size) },
+        None => ptr::null_mut(),
+    })
+}
+
+/// # Safety
+///
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    if let Some(size) = early::size_of(block) {
+        return size;
+    }
+    match real().and_then(|real| real.usable) {
+        // SAFETY: passed on.
+        Some(usable) => unsafe { usable(block) },
+        None => 0,
+    }
+}

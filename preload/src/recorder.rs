@@ -1,0 +1,312 @@
+//! The file that events go to.
+
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use allotment::observe::event::{Action, Encoder, Event, Header};
+
+/// The first page of a file. Native byte order: the file is read on the machine that wrote it.
+#[repr(C)]
+pub struct Head {
+    /// [`Head::MAGIC`].
+    magic: AtomicU64,
+    /// Bytes of the trace that follows at [`Head::SIZE`].
+    length: AtomicU64,
+    /// Whether recording ended before the program did: 0, or the system's error number.
+    stopped: AtomicU64,
+}
+
+impl Head {
+    /// What a file begins with.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
+    /// Bytes before the trace.
+    pub const SIZE: usize = 4096;
+}
+
+/// Bytes of the file that are mapped at a time.
+const WINDOW: usize = 256 << 10;
+
+/// What the lock protects.
+struct State {
+    file: c_int,
+    head: *mut Head,
+    window: *mut u8,
+    /// Where the window starts in the file.
+    start: u64,
+    /// Bytes of the window that are in use.
+    used: usize,
+    encoder: Encoder,
+    /// The beginning of the files' names, and whether times are wanted.
+    name: *const c_char,
+    times: bool,
+}
+
+struct Recorder {
+    /// Whether there is anything to record to.
+    on: AtomicBool,
+    locked: AtomicBool,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is used by the thread that holds `locked` only.
+unsafe impl Sync for Recorder {}
+
+static RECORDER: Recorder = Recorder {
+    on: AtomicBool::new(false),
+    locked: AtomicBool::new(false),
+    state: UnsafeCell::new(State {
+        file: -1,
+        head: ptr::null_mut(),
+        window: ptr::null_mut(),
+        start: 0,
+        used: 0,
+        encoder: Encoder::new(),
+        name: ptr::null(),
+        times: false,
+    }),
+};
+
+std::thread_local! {
+    /// Whether this thread is inside the recorder or in a call that is recorded already. Without destructor, so that
+    /// it is there as long as the thread is, and without lazy initialisation.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `f`, unless this thread is in here already: then what it does is not recorded. Also not if recording is off.
+#[inline]
+pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
+    if !RECORDER.on.load(Ordering::Relaxed) {
+        return real();
+    }
+    INSIDE.with(|inside| {
+        if inside.replace(true) {
+            return real();
+        }
+        let result = f();
+        inside.set(false);
+        result
+    })
+}
+
+/// The lock, held.
+pub struct Held(());
+
+/// Takes the lock. Only in [`recorded`].
+pub fn hold() -> Held {
+    while RECORDER.locked.swap(true, Ordering::Acquire) {
+        // SAFETY: lets another thread run.
+        unsafe { libc::sched_yield() };
+    }
+    Held(())
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        RECORDER.locked.store(false, Ordering::Release);
+    }
+}
+
+impl Held {
+    /// Writes an event down.
+    pub fn write(&mut self, action: Action) {
+        if !RECORDER.on.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: this value is the lock.
+        let state = unsafe { &mut *RECORDER.state.get() };
+        let time = state.times.then(now);
+        let mut bytes = [0; Encoder::MAX_EVENT];
+        // An event is never longer than that, and all alignments are powers of two.
+        if let Ok(size) = state.encoder.encode(&Event { action, time, tag: 0 }.into(), &mut bytes) {
+            state.append(&bytes[..size]);
+        }
+    }
+}
+
+/// Nanoseconds on a clock that never falls.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// Runs `f` and leaves `errno` as it was: who allocates does not expect it to change.
+fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the location is this thread's own.
+    unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let result = f();
+        *errno = before;
+        result
+    }
+}
+
+/// The system's error number.
+fn errno() -> u64 {
+    // SAFETY: the location is this thread's own.
+    (unsafe { *libc::__errno_location() }) as u64
+}
+
+impl State {
+    fn append(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.used == WINDOW && !keeping_errno(|| self.advance()) {
+                return;
+            }
+            let count = bytes.len().min(WINDOW - self.used);
+            // SAFETY: the window has that much room behind what is used.
+            unsafe { self.window.add(self.used).copy_from_nonoverlapping(bytes.as_ptr(), count) };
+            self.used += count;
+            bytes = &bytes[count..];
+        }
+        let length = self.start + self.used as u64 - Head::SIZE as u64;
+        // SAFETY: the head is mapped as long as recording is on.
+        unsafe { (*self.head).length.store(length, Ordering::Release) };
+    }
+
+    /// Maps the next part of the file; false, and recording is off, if that is not possible.
+    fn advance(&mut self) -> bool {
+        let start = self.start + WINDOW as u64;
+        // SAFETY: the window is a map of that length, which nobody uses from now on.
+        unsafe { libc::munmap(self.window.cast(), WINDOW) };
+        self.map(start)
+    }
+
+    /// Maps the part of the file at `start`.
+    fn map(&mut self, start: u64) -> bool {
+        // SAFETY: `file` is a file of ours. The space is reserved, so that a full disk does not end the program with a
+        // signal when the map is written to. A new map disturbs nothing.
+        unsafe {
+            let error = libc::posix_fallocate(self.file, start as libc::off_t, WINDOW as libc::off_t);
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let window = match error {
+                0 => libc::mmap(
+                    ptr::null_mut(),
+                    WINDOW,
+                    access,
+                    libc::MAP_SHARED,
+                    self.file,
+                    start as libc::off_t,
+                ),
+                _ => libc::MAP_FAILED,
+            };
+            if window == libc::MAP_FAILED {
+                RECORDER.on.store(false, Ordering::Relaxed);
+                if let Some(head) = self.head.as_ref() {
+                    head.stopped.store(if error == 0 { errno() } else { error as u64 }, Ordering::Release);
+                }
+                return false;
+            }
+            self.window = window.cast();
+        }
+        (self.start, self.used) = (start, 0);
+        true
+    }
+
+    /// Opens this process's next file and begins a trace in it. `lost` events happened before.
+    fn open(&mut self, lost: u64) -> bool {
+        let mut path = [0 as c_char; 4096];
+        // SAFETY: `getpid` cannot fail.
+        let process = unsafe { libc::getpid() };
+        for image in 0..10_000 {
+            // SAFETY: the buffer has that length; the format fits its arguments, of which the first is a string of
+            // the environment's. `snprintf` does not allocate for these.
+            let length = unsafe {
+                libc::snprintf(path.as_mut_ptr(), path.len(), c"%s.%d.%d".as_ptr(), self.name, process, image)
+            };
+            if length < 0 || length as usize >= path.len() {
+                return false;
+            }
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+            // SAFETY: the path ends with a zero byte.
+            self.file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+            if self.file >= 0 {
+                break;
+            }
+            if errno() != libc::EEXIST as u64 {
+                return false;
+            }
+        }
+        self.head = ptr::null_mut();
+        if self.file < 0 || !self.map(0) {
+            return false;
+        }
+        // The head stays mapped when the window moves on.
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new map of a file that is longer than that.
+        let head = unsafe { libc::mmap(ptr::null_mut(), Head::SIZE, access, libc::MAP_SHARED, self.file, 0) };
+        if head == libc::MAP_FAILED {
+            return false;
+        }
+        self.head = head.cast();
+        self.used = Head::SIZE;
+        self.encoder = Encoder::new();
+        self.append(&Header { lost, ..Header::HERE }.encode());
+        // SAFETY: the head was mapped just now.
+        unsafe { (*self.head).magic.store(Head::MAGIC, Ordering::Release) };
+        true
+    }
+}
+
+/// Begins to record, if the environment says where to. Called once, when the real functions are known.
+pub fn start() {
+    keeping_errno(|| {
+        // SAFETY: the names end with a zero byte; the program has not begun to change its environment.
+        let (name, times) = unsafe {
+            (libc::getenv(c"ALLOTMENT_RECORD".as_ptr()), libc::getenv(c"ALLOTMENT_RECORD_TIMES".as_ptr()))
+        };
+        if name.is_null() {
+            return;
+        }
+        INSIDE.with(|inside| inside.set(true));
+        {
+            let held = hold();
+            // SAFETY: the lock is held.
+            let state = unsafe { &mut *RECORDER.state.get() };
+            // The program may change its environment later, which a fork must not notice.
+            // SAFETY: the string is the environment's; `strdup` allocates, which is passed on unrecorded.
+            state.name = unsafe { libc::strdup(name) };
+            state.times = !times.is_null();
+            let on = !state.name.is_null() && state.open(0);
+            RECORDER.on.store(on, Ordering::Release);
+            drop(held);
+        }
+        // SAFETY: the functions are of the type asked for.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        INSIDE.with(|inside| inside.set(false));
+    });
+}
+
+/// No other thread is in the recorder when a process is copied.
+extern "C" fn before_fork() {
+    INSIDE.with(|inside| inside.set(true));
+    core::mem::forget(hold());
+}
+
+extern "C" fn after_fork() {
+    drop(Held(()));
+    INSIDE.with(|inside| inside.set(false));
+}
+
+/// A child has a file of its own. The blocks that it was born with are not in it, as its header says.
+extern "C" fn in_child() {
+    if RECORDER.on.load(Ordering::Relaxed) {
+        keeping_errno(|| {
+            // SAFETY: the lock was taken before the fork, and this is the only thread. The maps and the file are the
+            // parent's too, and stay there.
+            unsafe {
+                let state = &mut *RECORDER.state.get();
+                libc::munmap(state.window.cast::<c_void>(), WINDOW);
+                libc::munmap(state.head.cast::<c_void>(), Head::SIZE);
+                libc::close(state.file);
+                let on = state.open(1);
+                RECORDER.on.store(on, Ordering::Relaxed);
+            }
+        });
+    }
+    after_fork();
+}

@@ -1,0 +1,180 @@
+//! Records of the text as binary records.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use allotment::observe::event as device;
+
+use crate::error::TraceError;
+use crate::event::{Action, Event, Failure, Record};
+use crate::records::Records;
+
+/// Why no binary trace could be written.
+#[derive(Debug, thiserror::Error)]
+pub enum BinaryError {
+    /// The trace is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The output.
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
+    /// A record that the binary form has no room for.
+    #[error("event {event}: {problem}")]
+    Encode {
+        /// Events before it.
+        event: u64,
+        /// Why.
+        problem: device::EncodeError,
+    },
+    /// Some allocations have addresses, others not.
+    #[error("event {0}: its block has no address, but the first one has: either all have one, or none")]
+    Address(u64),
+}
+
+/// Writes all of `records` in binary form. Ids are the addresses if the first allocation has one; all must have one
+/// then. The header becomes a note before the first event.
+///
+/// Memory is bounded by the live blocks and the tags.
+///
+/// # Errors
+/// See [`BinaryError`].
+pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Result<(), BinaryError> {
+    let mut writer = BinaryWriter {
+        output,
+        encoder: device::Encoder::new(),
+        buffer: vec![0; device::Encoder::MAX_RECORD],
+        tags: HashMap::new(),
+        addresses: HashMap::new(),
+        events: 0,
+    };
+    // What stands before the first event waits for what that says of addresses.
+    let mut before = Vec::new();
+    let mut first = None;
+    for record in records.by_ref() {
+        let (_, record) = record?;
+        if matches!(record, Record::Event(_) | Record::Failure(_)) {
+            first = Some(record);
+            break;
+        }
+        if before.len() < 1024 {
+            before.push(record);
+        }
+    }
+    let addresses = matches!(&first, Some(Record::Event(event)) if event.address.is_some());
+    let lost = before.iter().find_map(|record| match record {
+        Record::Lost(events) => Some(*events),
+        _ => None,
+    });
+    let header = device::Header { addresses, width: 8, lost: lost.unwrap_or(0) };
+    writer.output.write_all(&header.encode())?;
+    let mut notes = Vec::new();
+    let text = records.header().text();
+    if !text.is_empty() {
+        notes.push(text.to_owned());
+    }
+    notes.extend(before.into_iter().filter_map(|record| match record {
+        Record::Comment(text) | Record::Note(text) => Some(text),
+        _ => None,
+    }));
+    writer.notes(&mut notes)?;
+    let rest = records.map(|record| record.map(|(_, record)| record));
+    for record in first.into_iter().map(Ok).chain(rest) {
+        let record = record?;
+        if let Record::Note(text) = record {
+            notes.push(text);
+            continue;
+        }
+        writer.notes(&mut notes)?;
+        match record {
+            Record::Event(event) => writer.event(&event, addresses)?,
+            Record::Failure(Failure { size, align, time, tag }) => {
+                let tag = writer.tag(tag.as_ref())?;
+                let action = device::Action::Fail { size, align };
+                writer.record(&device::Event { action, time, tag }.into())?;
+            }
+            Record::Lost(events) => writer.record(&device::Record::Lost { events })?,
+            // Comments between events mean nothing.
+            Record::Note(_) | Record::Comment(_) => {}
+        }
+    }
+    writer.notes(&mut notes)?;
+    writer.output.flush()?;
+    Ok(())
+}
+
+struct BinaryWriter<'a, W: Write> {
+    output: &'a mut W,
+    encoder: device::Encoder,
+    buffer: Vec<u8>,
+    tags: HashMap<Arc<str>, u32>,
+    /// Where each live block is.
+    addresses: HashMap<u64, u64>,
+    events: u64,
+}
+
+impl<W: Write> BinaryWriter<'_, W> {
+    fn record(&mut self, record: &device::Record<'_>) -> Result<(), BinaryError> {
+        let size = self
+            .encoder
+            .encode(record, &mut self.buffer)
+            .map_err(|problem| BinaryError::Encode { event: self.events, problem })?;
+        Ok(self.output.write_all(&self.buffer[..size])?)
+    }
+
+    /// Lines that belong together, as one note or as few as hold them.
+    fn notes(&mut self, lines: &mut Vec<String>) -> Result<(), BinaryError> {
+        let mut note = String::new();
+        for (n, line) in lines.drain(..).enumerate().collect::<Vec<_>>() {
+            if n > 0 && note.len() + 1 + line.len() > device::Encoder::MAX_TEXT {
+                self.record(&device::Record::Note { text: &note })?;
+                note = line;
+            } else {
+                if n > 0 {
+                    note.push('\n');
+                }
+                note.push_str(&line);
+            }
+        }
+        if note.is_empty() { Ok(()) } else { self.record(&device::Record::Note { text: &note }) }
+    }
+
+    /// The number of a tag, which is named when it comes first.
+    fn tag(&mut self, tag: Option<&Arc<str>>) -> Result<u32, BinaryError> {
+        let Some(tag) = tag else { return Ok(0) };
+        if let Some(&number) = self.tags.get(tag) {
+            return Ok(number);
+        }
+        let number = self.tags.len() as u32 + 1;
+        self.record(&device::Record::Name { tag: number, name: tag })?;
+        self.tags.insert(tag.clone(), number);
+        Ok(number)
+    }
+
+    fn event(&mut self, event: &Event, addresses: bool) -> Result<(), BinaryError> {
+        let Event { id, action, time, tag, address } = event;
+        let tag = self.tag(tag.as_ref())?;
+        let (old, new) = if addresses {
+            let old = match action {
+                Action::Allocate { .. } => None,
+                Action::Reallocate { .. } | Action::Free => self.addresses.remove(id),
+            };
+            let missing = BinaryError::Address(self.events);
+            let old = old.or(*address).ok_or(missing)?;
+            let new = address.unwrap_or(old);
+            if *action != Action::Free {
+                self.addresses.insert(*id, new);
+            }
+            (old, new)
+        } else {
+            (*id, *id)
+        };
+        let action = match *action {
+            Action::Allocate { size, align } => device::Action::Allocate { id: old, size, align },
+            Action::Reallocate { size } => device::Action::Reallocate { id: old, to: new, size },
+            Action::Free => device::Action::Free { id: old },
+        };
+        self.events += 1;
+        self.record(&device::Event { action, time: *time, tag }.into())
+    }
+}

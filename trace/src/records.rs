@@ -1,0 +1,210 @@
+//! The records of a trace as they stand there.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead, Read};
+use std::path::Path;
+
+use crate::binary::Decoded;
+use crate::compress::decompressed;
+use crate::error::{Place, Problem, TraceError};
+use crate::event::Record;
+use crate::tags::Tags;
+use crate::text;
+
+/// How much memory a reader may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a line.
+    pub line: usize,
+    /// Blocks that are live at once; each takes about 50 bytes.
+    pub live: usize,
+    /// Different tags.
+    pub tags: usize,
+}
+
+impl Default for Limits {
+    /// Lines of 64 KiB, 16 Mi live blocks (under 1 GiB), 16 Ki tags.
+    fn default() -> Self {
+        Self { line: 64 << 10, live: 16 << 20, tags: 16 << 10 }
+    }
+}
+
+/// What the first comment says: `key=value` pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    text: String,
+}
+
+impl Header {
+    /// A header of this text.
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into() }
+    }
+
+    /// The comment without its `#`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The value of a key, up to the next space.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.text.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// The number of events.
+    pub fn events(&self) -> Option<u64> {
+        self.get("events")?.parse().ok()
+    }
+
+    /// The number of the event, from 0, from which on the recorder freed what the program had left.
+    pub fn tail(&self) -> Option<u64> {
+        self.get("tail")?.parse().ok()
+    }
+}
+
+/// Reads a trace, text or binary, compressed or not, without a check that its events go together: an iterator of
+/// records with their places that ends after the first error.
+///
+/// Binary traces have the ids and tags of the text: allocations are numbered where ids are addresses.
+pub struct Records<'a> {
+    form: Form<'a>,
+    tags: Tags,
+    binary: bool,
+    header: Header,
+    /// What was read while looking for the header, in order.
+    ahead: VecDeque<Result<(Place, Record), TraceError>>,
+    ended: bool,
+}
+
+enum Form<'a> {
+    Text(Lines<'a>),
+    Binary(Box<Decoded<'a>>),
+}
+
+impl<'a> Records<'a> {
+    /// Reads from `input`.
+    ///
+    /// # Errors
+    /// If `input` cannot be read, or has a binary header that is not understood.
+    pub fn new(input: impl Read + 'a, limits: Limits) -> Result<Self, TraceError> {
+        let at = |problem: Problem| problem.at(Place::Line(1));
+        let mut input = decompressed(input).map_err(|error| at(error.into()))?;
+        // The readers behind `decompressed` have four bytes at once, if there are as many.
+        let start = input.fill_buf().map_err(|error| at(error.into()))?;
+        let binary = allotment::observe::event::Header::is_at(start);
+        let form = if binary {
+            Form::Binary(Box::new(Decoded::new(input, limits.live)?))
+        } else {
+            Form::Text(Lines { input, limit: limits.line, line: Vec::new(), lines: 0 })
+        };
+        let (header, ahead) = (Header::default(), VecDeque::new());
+        let mut records = Self { form, tags: Tags::new(limits.tags), binary, header, ahead, ended: false };
+        // What precedes the first event is read now, for the header.
+        while records.ahead.len() < AHEAD {
+            match records.read() {
+                None => break,
+                Some(Ok((_, Record::Comment(comment)))) if records.header.text.is_empty() => {
+                    records.header = Header { text: comment };
+                }
+                Some(record) => {
+                    let last =
+                        !matches!(record, Ok((_, Record::Comment(_) | Record::Lost(_) | Record::Note(_))));
+                    records.ahead.push_back(record);
+                    if last {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// [`TraceError::Open`], and as [`Records::new`].
+    pub fn open(path: &Path, limits: Limits) -> Result<Records<'static>, TraceError> {
+        let wrong = |source| TraceError::Open { path: path.into(), source };
+        let file = File::open(path).map_err(wrong)?;
+        if file.metadata().map_err(wrong)?.is_dir() {
+            return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
+        }
+        Records::new(file, limits)
+    }
+
+    /// What the first comment says, if one stands before the first event. It is no record any more.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Whether the trace is in binary form.
+    pub fn is_binary(&self) -> bool {
+        self.binary
+    }
+
+    fn read(&mut self) -> Option<Result<(Place, Record), TraceError>> {
+        match &mut self.form {
+            Form::Text(lines) => lines.next(&mut self.tags),
+            Form::Binary(decoded) => decoded.next(&mut self.tags),
+        }
+    }
+}
+
+/// Comments that are read to find the header.
+const AHEAD: usize = 16;
+
+impl Iterator for Records<'_> {
+    type Item = Result<(Place, Record), TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.ahead.pop_front().or_else(|| self.read());
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+/// The lines of a text.
+struct Lines<'a> {
+    input: Box<dyn BufRead + 'a>,
+    limit: usize,
+    line: Vec<u8>,
+    lines: u64,
+}
+
+impl Lines<'_> {
+    fn next(&mut self, tags: &mut Tags) -> Option<Result<(Place, Record), TraceError>> {
+        loop {
+            self.lines += 1;
+            let place = Place::Line(self.lines);
+            let record = match self.read_line() {
+                Ok(false) => return None,
+                Ok(true) => text::parse(&self.line, tags),
+                Err(problem) => Err(problem),
+            };
+            match record {
+                Ok(None) => {}
+                Ok(Some(record)) => return Some(Ok((place, record))),
+                Err(problem) => return Some(Err(problem.at(place))),
+            }
+        }
+    }
+
+    /// Reads a line into `self.line`, without its end; false at the end of the input.
+    fn read_line(&mut self) -> Result<bool, Problem> {
+        self.line.clear();
+        let most = self.limit as u64 + 1;
+        if (&mut self.input).take(most).read_until(b'\n', &mut self.line)? == 0 {
+            return Ok(false);
+        }
+        if self.line.last() == Some(&b'\n') {
+            self.line.pop();
+        } else if self.line.len() as u64 == most {
+            return Err(Problem::Long(self.limit));
+        }
+        Ok(true)
+    }
+}
