@@ -171,6 +171,15 @@ fn it_fits_every_window() {
             assert_eq!(window.value("document.documentElement.dataset.theme"), Value::from(other));
             let (now, _) = look(&format!("switched-{width}-{scheme}"), &window.screenshot());
             assert!((now > light) == (scheme == "dark"), "{now} after {light}");
+            if width > 500 {
+                // Near enough, the blocks of the start are seen one by one.
+                (0..6).for_each(|_| window.click("#in"));
+                window.hover(window.place("#map", 0.5, 0.83));
+                window.wait("document.querySelector('#tip').textContent.includes('Block')");
+                assert!(window.text("#tip").contains("Tag"), "{}", window.text("#tip"));
+                charts_are_drawn(&window);
+                look(&format!("near-{other}"), &window.screenshot());
+            }
             assert_eq!(window.complaints(), [""; 0]);
         }
     }

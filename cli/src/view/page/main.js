@@ -15,9 +15,9 @@ const figures = [
   [totals.smallest ? 'Smallest arena' : 'Arena', bytes(totals.arena),
     `${(totals.arena / Math.max(totals.peak, 1)).toFixed(3)} × the peak`],
   ['Requested in all', bytes(totals.requested), `in ${some(totals.blocks, 'block')}`],
-  ['Median lifetime', some(totals.median_lifetime, 'event'), 'half of all blocks live longer'],
-  ['External fragmentation', percent(totals.external), 'of what is free at the peak'],
-  ['Internal fragmentation', percent(totals.internal), 'of what is taken at the peak'],
+  ['Median lifetime', some(totals.median_lifetime, 'event'), 'half live longer'],
+  ['External fragmentation', percent(totals.external), 'at the peak, of free bytes'],
+  ['Internal fragmentation', percent(totals.internal), 'at the peak, of taken bytes'],
   ['Live at the end', bytes(totals.live_bytes), some(totals.live_blocks, 'block')],
   ...totals.failed ? [['Failed requests', count(totals.failed), 'in this arena', 'bad']] : [],
 ];
