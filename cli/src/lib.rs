@@ -1,5 +1,6 @@
 //! What the host tool `allotment` and the project's own automation share.
 
+pub mod advise;
 pub mod attach;
 pub mod boards;
 pub mod convert;

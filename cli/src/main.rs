@@ -1,10 +1,13 @@
 //! `allotment`, the host tool.
 //!
-//! Exit status: 0 when all went well, 1 when the work failed, 2 when the command line was not understood.
+//! Exit status: 0 when all went well, 1 when the work failed or its answer is no (a heap that does not serve a run, a plan that
+//! does not fit), 2 when the command line was not understood. `record` ends with the status of the program instead, 128 and the
+//! signal if that ended it.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use allotment_cli::advise::{self, AdviseArgs};
 use allotment_cli::attach::{self, AttachArgs};
 use allotment_cli::boards::Boards;
 use allotment_cli::convert::{self, ConvertArgs};
@@ -19,7 +22,10 @@ use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
 #[derive(Parser)]
-#[command(version, after_help = "Exit status: 0 success, 1 failure, 2 wrong usage")]
+#[command(
+    version,
+    after_help = "Exit status: 0 success, 1 failure or a negative answer, 2 wrong usage; of `record` that of the program"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +41,8 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
+    /// Say which heap a recorded run needs, and how large, with the code for it
+    Advise(AdviseArgs),
     /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
     Convert(ConvertArgs),
     /// Follow a device's trace while it comes, and keep it
@@ -59,6 +67,7 @@ fn main() -> ExitCode {
             Ok(status) => return ExitCode::from(status),
             Err(error) => Err(error),
         },
+        Command::Advise(args) => advise::advise(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Replay(args) => replay::replay(&args),

@@ -15,6 +15,7 @@ use allotment_planner::validate::{Violation, validate};
 use allotment_planner::{transform, write};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
@@ -72,6 +73,21 @@ pub struct PlanArgs {
     /// Show no progress bar
     #[arg(short, long)]
     quiet: bool,
+    /// Print the figures as JSON instead of text
+    #[arg(long, conflicts_with = "explain")]
+    json: bool,
+}
+
+/// The figures of a tier's plan, as they are printed; sizes in bytes.
+#[derive(Debug, Serialize)]
+struct Figures {
+    tier: u32,
+    buffers: usize,
+    peak: u64,
+    lower_bound: u64,
+    status: String,
+    capacity: Option<u64>,
+    seconds: f64,
 }
 
 fn default_threads() -> usize {
@@ -230,7 +246,8 @@ fn lower(
 /// # Errors
 /// See [`PlanError`].
 pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
-    let mut out = io::stdout().lock();
+    let mut out: Box<dyn Write> =
+        if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
     let source = read_source(args)?;
     let (model, instance, buffer_of) = match &source {
         Source::Instance(instance) => (None, instance.clone(), None),
@@ -252,6 +269,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let tiers = solve_tiers(&instance, &options, &capacities, Some(&show));
     bar.finish_and_clear();
     let mut kept = true;
+    let mut figures = Vec::new();
     for tier in &tiers {
         let (part, solution) = (&tier.instance, &tier.solution);
         validate(part, &solution.offsets, None)?;
@@ -260,6 +278,15 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             writeln!(out, "tier {}:", tier.tier)?;
         }
         summary(&mut out, part, solution, capacity)?;
+        figures.push(Figures {
+            tier: tier.tier,
+            buffers: part.len(),
+            peak: solution.peak,
+            lower_bound: solution.lower_bound,
+            status: solution.to_string(),
+            capacity,
+            seconds: solution.elapsed.as_secs_f64(),
+        });
         if args.explain {
             write!(out, "{}", explain(part, solution, capacity))?;
         }
@@ -268,6 +295,11 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     if let Some(path) = &args.output {
         let whole = allotment_planner::solve::merge(&instance, &tiers);
         save(path, args, &source, model.as_ref(), buffer_of.as_deref(), &instance, &whole)?;
+    }
+    if args.json {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &figures).map_err(io::Error::from)?;
+        writeln!(out)?;
     }
     Ok(kept)
 }

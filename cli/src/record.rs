@@ -36,7 +36,7 @@ pub struct RecordArgs {
     /// Record addresses too
     #[arg(long)]
     addresses: bool,
-    /// Keep the traces of all processes and program images, as OUT.<pid>.<n>.<ending>
+    /// Keep the traces of all processes and program images, with process and image in their names
     #[arg(long)]
     children: bool,
     /// Print what was recorded as JSON on the standard output; the program's goes to the standard error

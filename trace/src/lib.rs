@@ -17,7 +17,7 @@
 //! refused; `# lost <events>`, which were not recorded; `# | <text>`, a note on the event before. The first comment may
 //! hold `key=value` pairs: `events` is the number of
 //! events, by which a file that was cut off is noticed; `tail` the number of the event from which on the recorder
-//! itself freed what the program had left. The unit of times is the recorder's; they never fall.
+//! itself freed what the program had left (beside `tail_bytes`, how many these events are). The unit of times is the recorder's; they never fall.
 //!
 //! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and says with each one what
 //! the block was before. [`Records`] reads what stands there, for conversions. [`Program`] is a whole trace compiled for

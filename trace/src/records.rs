@@ -59,7 +59,12 @@ impl Header {
 
     /// The number of the event, from 0, from which on the recorder freed what the program had left.
     pub fn tail(&self) -> Option<u64> {
-        self.get("tail")?.parse().ok()
+        let tail = self.get("tail")?.parse().ok()?;
+        match self.get("tail_bytes") {
+            None => Some(tail),
+            // Then it is how many there are.
+            Some(_) => self.events()?.checked_sub(tail),
+        }
     }
 }
 

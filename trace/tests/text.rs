@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use allotment_trace::{
-    Action, Block, Event, Failure, Kind, Limits, Place, Problem, Program, Reader, Record, Records,
+    Action, Block, Event, Failure, Header, Kind, Limits, Place, Problem, Program, Reader, Record, Records,
     TraceError, Writer,
 };
 use proptest::prelude::*;
@@ -84,6 +84,17 @@ fn a_trace_that_was_cut_off_is_noticed() {
     assert!(matches!(problem, Problem::Count { said: 1, found: 2 }));
     assert_eq!(read(b"# events=1\na 1 8 8").unwrap().len(), 1);
     assert_eq!(read(b"").unwrap(), []);
+}
+
+#[test]
+fn the_recorder_s_own_frees_are_told() {
+    let tail = |header: &str| Header::new(header).tail();
+    assert_eq!(tail("name=x events=10 tail=8"), Some(8));
+    assert_eq!(tail("name=x events=10 tail=3 tail_bytes=77"), Some(7));
+    assert_eq!(
+        (tail("events=10 tail=11 tail_bytes=1"), tail("events=10"), tail("tail=x")),
+        (None, None, None)
+    );
 }
 
 #[test]

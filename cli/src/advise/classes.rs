@@ -1,0 +1,142 @@
+//! Size classes of a slab, fitted to what a program asks for.
+
+use serde::Serialize;
+
+/// Bytes of a granule.
+pub const GRANULE: usize = 8;
+/// Granules that a class may have.
+pub const LONGEST: usize = 128;
+/// Bytes of a page's record.
+pub const RECORD: usize = 16;
+/// Objects that a page holds at most.
+const MOST_OBJECTS: usize = 32;
+/// Classes that a slab may have.
+const MOST_CLASSES: usize = 32;
+
+/// The classes of a slab.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Classes {
+    /// Bytes of the objects, rising.
+    pub sizes: Vec<usize>,
+    /// About how many objects a page has; see `allotment::placement::Classes`.
+    pub objects: usize,
+}
+
+impl Classes {
+    /// Bytes of a page for objects of `size` bytes.
+    pub fn page(size: usize, objects: usize) -> usize {
+        (size / GRANULE * objects).next_power_of_two() * GRANULE
+    }
+
+    /// Objects that such a page holds.
+    pub fn held(size: usize, objects: usize) -> usize {
+        ((Self::page(size, objects) - RECORD) / size).min(MOST_OBJECTS)
+    }
+}
+
+/// The classes that waste least for this histogram: `blocks[n]` blocks of `n` granules are live at once. Every size with
+/// `used[n]`, up to the last one, has a class at least as large; a class is one of these sizes.
+///
+/// The waste of a class is what its objects are larger than asked for, the records and rests of its pages, and half a
+/// page that is on average not full. Dynamic programming over the largest size so far: O(sizes² × classes).
+///
+/// `None` if there is no size, or no page of `objects` objects can hold one.
+pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usize) -> Option<Classes> {
+    let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
+    // The waste of one class of `sizes[to]` for the sizes `from..=to`.
+    let cost = |from: usize, to: usize| -> Option<f64> {
+        let size = sizes[to] * GRANULE;
+        let (page, held) = (Classes::page(size, objects), Classes::held(size, objects));
+        if held == 0 {
+            return None;
+        }
+        let count: u64 = sizes[from..=to].iter().map(|&n| blocks[n]).sum();
+        let asked: u64 = sizes[from..=to].iter().map(|&n| blocks[n] * (n * GRANULE) as u64).sum();
+        let pages = count.div_ceil(held as u64);
+        // The pages that are full hold what was asked for; the last one is half full on average.
+        Some((pages * page as u64) as f64 - asked as f64 + page as f64 / 2.0)
+    };
+    // best[k][n]: the least waste of the first n sizes in k classes, and where the last class begins.
+    let count = sizes.len();
+    let most = count.min(MOST_CLASSES);
+    let mut best = vec![vec![(f64::INFINITY, 0); count + 1]; most + 1];
+    best[0][0].0 = 0.0;
+    for classes in 1..=most {
+        for to in 0..count {
+            for from in 0..=to {
+                let before = best[classes - 1][from].0;
+                if let Some(waste) = cost(from, to).filter(|_| before.is_finite()) {
+                    if before + waste < best[classes][to + 1].0 {
+                        best[classes][to + 1] = (before + waste, from);
+                    }
+                }
+            }
+        }
+    }
+    let mut classes = (1..=most)
+        .filter(|&classes| best[classes][count].0.is_finite())
+        .min_by(|&a, &b| best[a][count].0.total_cmp(&best[b][count].0))?;
+    let mut chosen = Vec::new();
+    let mut end = count;
+    while classes > 0 {
+        chosen.push(sizes[end - 1] * GRANULE);
+        end = best[classes][end].1;
+        classes -= 1;
+    }
+    chosen.reverse();
+    Some(Classes { sizes: chosen, objects })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The waste of a choice of classes, written down anew.
+    fn waste(chosen: &[usize], blocks: &[u64; LONGEST + 1], objects: usize) -> f64 {
+        let mut total = 0.0;
+        let mut below = 0;
+        for &class in chosen {
+            let (mut count, mut asked) = (0, 0);
+            for (n, &live) in blocks.iter().enumerate().take(class + 1).skip(below + 1) {
+                count += live;
+                asked += live * n as u64 * 8;
+            }
+            let page = (class * objects).next_power_of_two() * 8;
+            let held = ((page - 16) / (class * 8)).min(32) as u64;
+            total += (count.div_ceil(held) * page as u64) as f64 - asked as f64 + page as f64 / 2.0;
+            below = class;
+        }
+        total
+    }
+
+    #[test]
+    fn no_other_choice_wastes_less() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..200 {
+            let (mut blocks, mut used) = ([0; LONGEST + 1], [false; LONGEST + 1]);
+            for _ in 0..random.usize(1..9) {
+                let n = random.usize(1..40);
+                (blocks[n], used[n]) = (random.u64(0..400), true);
+            }
+            let objects = [8, 16, 32][random.usize(..3)];
+            let found = fit(&blocks, &used, objects).unwrap();
+            let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
+            let last = sizes.len() - 1;
+            // Every subset that has the largest size.
+            let best = (0..1_u32 << last)
+                .map(|subset| {
+                    let chosen: Vec<usize> =
+                        (0..=last).filter(|&n| n == last || subset >> n & 1 != 0).map(|n| sizes[n]).collect();
+                    waste(&chosen, &blocks, objects)
+                })
+                .fold(f64::INFINITY, f64::min);
+            let chosen: Vec<usize> = found.sizes.iter().map(|size| size / 8).collect();
+            assert!((waste(&chosen, &blocks, objects) - best).abs() < 1e-6, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn without_sizes_there_are_no_classes() {
+        assert_eq!(fit(&[0; LONGEST + 1], &[false; LONGEST + 1], 16), None);
+    }
+}

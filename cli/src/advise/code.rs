@@ -1,0 +1,60 @@
+//! The Rust code of an advice.
+
+use super::classes::Classes;
+
+/// What the heap is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// A placement by its name, and its type in `Heap<..>`.
+    Named(&'static str, &'static str),
+    /// A slab with these classes.
+    Slab(Classes),
+}
+
+impl Choice {
+    /// Its name in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Named(id, _) => id,
+            Self::Slab(_) => "slab-fitted",
+        }
+    }
+
+    /// The type of the placement for an arena of that many bytes.
+    pub fn code(&self, arena: usize) -> String {
+        match self {
+            // A table for no more than the arena.
+            Self::Named("tlsf-compact", _) => {
+                format!("Tlsf<InBand<u16, 8, 1>, {{ table_rows::<8>({arena}, 8) }}, 8>")
+            }
+            Self::Named(_, code) => (*code).into(),
+            Self::Slab(_) => "Slab<InBand<u32>, Sizes>".into(),
+        }
+    }
+
+    /// A global allocator, ready to be pasted: the items of a module.
+    pub fn source(&self, arena: usize) -> String {
+        let code = self.code(arena);
+        let base = code.split('<').next().unwrap_or_default();
+        let mut names = ["Heap", base, "heap"];
+        names.sort_by_key(|name| (name.starts_with(char::is_lowercase), *name));
+        let mut imports = names.join(", ");
+        if code.contains("InBand") {
+            imports += ", meta::InBand";
+        }
+        if code.contains("table_rows") {
+            imports += ", placement::table_rows";
+        }
+        let mut source = match self {
+            Self::Slab(_) => format!("use allotment::{{{imports}, placement::Classes}};\n\n"),
+            Self::Named(..) => format!("use allotment::{{{imports}}};\n\n"),
+        };
+        if let Self::Slab(Classes { sizes, objects }) = self {
+            source += &format!(
+                "struct Sizes;\nimpl Classes for Sizes {{\n    const SIZES: &'static [usize] = &{sizes:?};\n    \
+                 const OBJECTS: usize = {objects};\n}}\n\n"
+            );
+        }
+        source + &format!("#[global_allocator]\nstatic HEAP: Heap<{code}> = heap!({arena});\n")
+    }
+}

@@ -1,0 +1,207 @@
+//! `Slab` with classes that are known only now.
+//!
+//! The library's classes are constants of a type, so a slab with other classes has to be compiled. This one does the
+//! same, step by step, with the classes as values: it serves the same blocks at the same places, which a test compares.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::HashMap;
+use std::ptr::{self, NonNull};
+
+use allotment::{Region, Tlsf};
+
+use super::classes::{Classes, GRANULE, LONGEST, RECORD};
+use crate::replay::arena::Range;
+use crate::replay::subject::{Make, Own, Subject};
+
+/// Makes a [`Fitted`].
+pub struct MakeFitted<'a>(pub &'a Classes);
+
+/// A slab over a `Tlsf`.
+pub struct Fitted {
+    pages: Own<Tlsf>,
+    sizes: Vec<usize>,
+    objects: usize,
+    class_of: [Option<u8>; LONGEST + 1],
+    /// The open pages by their addresses.
+    open: HashMap<usize, Page>,
+    /// For each class the first page that has a free object.
+    heads: Vec<Option<usize>>,
+}
+
+#[derive(Default)]
+struct Page {
+    free: u32,
+    next: Option<usize>,
+    prev: Option<usize>,
+}
+
+impl Make for MakeFitted<'_> {
+    type Subject = Fitted;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Fitted>> {
+        let Classes { sizes, objects } = self.0;
+        let mut class_of = [None; LONGEST + 1];
+        for (class, &size) in sizes.iter().enumerate().rev() {
+            class_of[..=size / GRANULE].fill(Some(class as u8));
+        }
+        let pages = Own::<Tlsf>::empty();
+        // SAFETY: the caller hands the arena over.
+        unsafe { pages.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        let (sizes, heads) = (sizes.clone(), vec![None; sizes.len()]);
+        Some(Box::new(Fitted { pages, sizes, objects: *objects, class_of, open: HashMap::new(), heads }))
+    }
+
+    /// That of the library's slab.
+    fn state(&self) -> usize {
+        size_of::<Own<allotment::Slab>>()
+    }
+}
+
+impl Fitted {
+    fn class(&self, layout: Layout) -> Option<usize> {
+        let len = layout.size().div_ceil(GRANULE).max(1);
+        if len > LONGEST || layout.align() > GRANULE {
+            return None;
+        }
+        self.class_of[len].map(usize::from)
+    }
+
+    /// The layout of a page.
+    fn page(&self, class: usize) -> Layout {
+        let bytes = Classes::page(self.sizes[class], self.objects);
+        // SAFETY: a power of two of at most 64 KiB.
+        unsafe { Layout::from_size_align_unchecked(bytes, bytes) }
+    }
+
+    fn all(&self, class: usize) -> u32 {
+        u32::MAX >> (32 - Classes::held(self.sizes[class], self.objects))
+    }
+
+    fn link(&mut self, at: usize, class: usize) {
+        let old = self.heads[class].replace(at);
+        if let Some(old) = old.and_then(|old| self.open.get_mut(&old)) {
+            old.prev = Some(at);
+        }
+        if let Some(page) = self.open.get_mut(&at) {
+            (page.next, page.prev) = (old, None);
+        }
+    }
+
+    fn unlink(&mut self, at: usize, class: usize) {
+        let Some(&Page { next, prev, .. }) = self.open.get(&at) else { return };
+        if let Some(next) = next.and_then(|next| self.open.get_mut(&next)) {
+            next.prev = prev;
+        }
+        match prev.and_then(|prev| self.open.get_mut(&prev)) {
+            Some(prev) => prev.next = next,
+            None => self.heads[class] = next,
+        }
+    }
+}
+
+// SAFETY: objects are disjoint parts of pages, which are blocks of the heap beneath; the bitmap lets each be handed out
+// once. Pages are aligned to their length, which is at most 64 KiB.
+unsafe impl Subject for Fitted {
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        let Some(class) = self.class(layout) else {
+            // SAFETY: passed on.
+            return unsafe { GlobalAlloc::alloc(&self.pages, layout) };
+        };
+        let at = match self.heads[class] {
+            Some(at) => at,
+            None => {
+                // SAFETY: a page has bytes.
+                let page = unsafe { GlobalAlloc::alloc(&self.pages, self.page(class)) };
+                if page.is_null() {
+                    return page;
+                }
+                let at = page.expose_provenance();
+                self.open.insert(at, Page { free: self.all(class), ..Page::default() });
+                self.link(at, class);
+                at
+            }
+        };
+        let Some(page) = self.open.get_mut(&at) else { return ptr::null_mut() };
+        let object = page.free.trailing_zeros() as usize;
+        page.free &= page.free - 1;
+        if page.free == 0 {
+            self.unlink(at, class);
+        }
+        ptr::with_exposed_provenance_mut(at + RECORD + object * self.sizes[class])
+    }
+
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        let Some(class) = self.class(layout) else {
+            // SAFETY: passed on.
+            return unsafe { GlobalAlloc::dealloc(&self.pages, block, layout) };
+        };
+        let (layout, all) = (self.page(class), self.all(class));
+        let at = block.addr() & !(layout.size() - 1);
+        let Some(page) = self.open.get_mut(&at) else { return };
+        let full = page.free == 0;
+        page.free |= 1 << ((block.addr() - at - RECORD) / self.sizes[class]);
+        let empty = page.free == all;
+        if full {
+            self.link(at, class);
+        }
+        if empty {
+            self.unlink(at, class);
+            self.open.remove(&at);
+            // SAFETY: the page is ours, and no object of it is live.
+            unsafe {
+                GlobalAlloc::dealloc(&self.pages, ptr::with_exposed_provenance_mut(at), layout);
+            }
+        }
+    }
+
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's size makes a valid layout.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (self.class(layout), self.class(new)) {
+            // SAFETY: passed on.
+            (None, None) => unsafe { GlobalAlloc::realloc(&self.pages, block, layout, size) },
+            (old, new) if old == new => block,
+            // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
+            _ => unsafe {
+                let moved = self.alloc(new);
+                if !moved.is_null() {
+                    moved.copy_from_nonoverlapping(block, layout.size().min(size));
+                    self.dealloc(block, layout);
+                }
+                moved
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::replay::subject::Plain;
+    use crate::replay::{memory, read, run};
+
+    /// The library's classes, given as values, need the same arenas to the step.
+    #[test]
+    fn it_is_the_library_s_slab() {
+        use allotment::placement::{Classes as _, DefaultClasses};
+        let classes = Classes { sizes: DefaultClasses::SIZES.to_vec(), objects: DefaultClasses::OBJECTS };
+        for name in ["espeak", "mosquitto", "lua_small", "jq_small"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/{name}.trace.zst"));
+            let program = read(&path).unwrap();
+            let limit = usize::MAX;
+            let mut memory = memory(run::most(&program, limit)).unwrap();
+            for skew in [0, 16, 1040] {
+                let fitted = run::smallest(&MakeFitted(&classes), &program, &mut memory, limit, skew);
+                let plain = Plain::<Own<allotment::Slab>>::default();
+                let library = run::smallest(&plain, &program, &mut memory, limit, skew);
+                assert!(library.is_some());
+                assert_eq!(fitted, library, "{name}, {skew}");
+            }
+            let size = program.peak * 3 / 2;
+            let checked = run::check(&MakeFitted(&classes), &program, &mut memory, size, 16).unwrap();
+            assert_eq!(checked.failed, None);
+        }
+    }
+}

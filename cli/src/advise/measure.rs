@@ -1,0 +1,209 @@
+//! The smallest arenas of all placements that may be advised.
+
+use allotment_trace::Program;
+use serde::Serialize;
+
+use super::classes::{self, Classes, GRANULE, LONGEST};
+use super::code::Choice;
+use super::fitted::MakeFitted;
+use super::run::Run;
+use crate::replay::arena::Arena;
+use crate::replay::run::{self, Outcome, STEP};
+use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, with};
+
+/// A placement that was tried.
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    /// Its name.
+    pub placement: &'static str,
+    /// What it is.
+    #[serde(skip)]
+    pub choice: Choice,
+    /// The smallest arena in bytes; `None` if there is none.
+    pub smallest: Option<usize>,
+    /// Bytes of the heap's own state, outside the arena.
+    pub state: usize,
+    /// Time as a ratio to `tlsf`; `None` if it was not taken.
+    pub time: Option<f64>,
+}
+
+impl Candidate {
+    /// Bytes of RAM in all.
+    pub fn total(&self) -> Option<usize> {
+        Some(self.smallest? + self.state)
+    }
+}
+
+struct Smallest<'a> {
+    program: &'a Program,
+    memory: &'a mut Arena,
+    limit: usize,
+}
+
+impl Visitor for Smallest<'_> {
+    type Out = (Option<usize>, usize);
+
+    fn visit<M: Make>(self, make: &M) -> Self::Out {
+        (run::smallest(make, self.program, self.memory, self.limit, 0), make.state())
+    }
+}
+
+/// The smallest arena of a placement; `None` if there is none. The memory must have [`run::most`] bytes.
+pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -> Option<usize> {
+    with(id, Smallest { program, memory, limit })?.0
+}
+
+/// Tries every placement of allotment's that may be advised.
+pub fn named(program: &Program, memory: &mut Arena, mut each: impl FnMut(&'static str)) -> Vec<Candidate> {
+    let advised = ENTRIES.iter().filter(|entry| entry.advised);
+    advised
+        .filter_map(|&Entry { id, code, limit, .. }| {
+            each(id);
+            let (smallest, state) = with(id, Smallest { program, memory, limit })?;
+            let choice = Choice::Named(id, code?);
+            Some(Candidate { placement: id, choice, smallest, state, time: None })
+        })
+        .collect()
+}
+
+/// Tries slabs with classes that are fitted to what is live at the peak: for blocks of up to 128 to 1024 bytes, with pages
+/// of 8, 16 and 32 objects. The best.
+pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
+    let program = &run.program;
+    let mut best: Option<(usize, Classes)> = None;
+    for longest in [16, 32, 64, LONGEST] {
+        let (blocks, used) = histogram(run, longest);
+        for objects in [8, 16, 32] {
+            let Some(classes) = classes::fit(&blocks, &used, objects) else { continue };
+            let make = MakeFitted(&classes);
+            // What does not fit where the best one does need not be looked at further.
+            let promising = |best: &(usize, Classes), memory: &mut Arena| {
+                run::fits(&make, program, memory, best.0 - STEP, 0)
+            };
+            if best.as_ref().is_none_or(|best| promising(best, memory)) {
+                if let Some(size) = run::smallest(&make, program, memory, usize::MAX, 0) {
+                    if best.as_ref().is_none_or(|best| size < best.0) {
+                        best = Some((size, classes));
+                    }
+                }
+            }
+        }
+    }
+    let (size, classes) = best?;
+    let state = MakeFitted(&classes).state();
+    let choice = Choice::Slab(classes);
+    Some(Candidate { placement: choice.name(), choice, smallest: Some(size), state, time: None })
+}
+
+/// How many blocks of each length in granules, up to `longest`, are live at the peak, and which lengths there are at all.
+fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST + 1]) {
+    let (mut blocks, mut used) = ([0; LONGEST + 1], [false; LONGEST + 1]);
+    let peak = run.peak_event();
+    for life in run.lives.iter().filter(|life| life.align <= GRANULE) {
+        for size in life.sizes {
+            let len = size.div_ceil(GRANULE);
+            if len <= longest {
+                used[len] = true;
+            }
+        }
+        let len = life.sizes[1].div_ceil(GRANULE);
+        if len <= longest && Run::is_live(life, peak) {
+            blocks[len] += 1;
+        }
+    }
+    (blocks, used)
+}
+
+/// Where an arena may begin: distances from an aligned address, of which a static arena of alignment 16 has any.
+const SKEWS: usize = 16;
+
+fn skew(n: usize) -> usize {
+    // Spread over a page of 4 KiB.
+    n * (16 * 17) % 4096
+}
+
+struct Anywhere<'a> {
+    program: &'a Program,
+    memory: &'a mut Arena,
+    limit: usize,
+    size: usize,
+}
+
+impl Anywhere<'_> {
+    fn find(self, make: &impl Make) -> Option<usize> {
+        let Self { program, memory, limit, mut size } = self;
+        let mut agreed = 0;
+        let mut n = 0;
+        while agreed < SKEWS {
+            if run::fits(make, program, memory, size, skew(n)) {
+                agreed += 1;
+            } else {
+                let here = run::smallest(make, program, memory, limit, skew(n))?;
+                size = here.max(size + STEP);
+                agreed = 0;
+            }
+            n = (n + 1) % SKEWS;
+        }
+        Some(size)
+    }
+}
+
+impl Visitor for Anywhere<'_> {
+    type Out = Option<usize>;
+
+    fn visit<M: Make>(self, make: &M) -> Self::Out {
+        self.find(make)
+    }
+}
+
+/// An arena that is large enough wherever it lies, `size` or a little more.
+pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
+    let limit = usize::MAX;
+    match choice {
+        Choice::Named(id, _) => {
+            let limit = crate::replay::subject::entry(id)?.limit;
+            with(id, Anywhere { program, memory, limit, size })?
+        }
+        Choice::Slab(classes) => Anywhere { program, memory, limit, size }.find(&MakeFitted(classes)),
+    }
+}
+
+struct Check<'a> {
+    program: &'a Program,
+    memory: &'a mut Arena,
+    size: usize,
+}
+
+impl Check<'_> {
+    fn run(self, make: &impl Make) -> Result<Outcome, String> {
+        let Self { program, memory, size } = self;
+        let mut worst = Outcome::default();
+        for n in 0..SKEWS {
+            let outcome = run::check(make, program, memory, size, skew(n))?;
+            if n == 0 || outcome.failures > worst.failures {
+                worst = outcome;
+            }
+        }
+        Ok(worst)
+    }
+}
+
+impl Visitor for Check<'_> {
+    type Out = Result<Outcome, String>;
+
+    fn visit<M: Make>(self, make: &M) -> Self::Out {
+        self.run(make)
+    }
+}
+
+/// Replays in an arena of `size` bytes, contents checked, at [`SKEWS`] places; the worst outcome.
+///
+/// # Errors
+/// A block that was not as it was left.
+pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Result<Outcome, String> {
+    match choice {
+        Choice::Named(id, _) => with(id, Check { program, memory, size })
+            .unwrap_or_else(|| Err(format!("there is no placement {id}"))),
+        Choice::Slab(classes) => Check { program, memory, size }.run(&MakeFitted(classes)),
+    }
+}

@@ -1,0 +1,314 @@
+//! `allotment advise`: which heap a recorded run needs, and how large.
+
+pub mod classes;
+pub mod code;
+mod fitted;
+mod measure;
+mod run;
+mod suggest;
+mod warn;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::replay::arena::Arena;
+use crate::replay::run::STEP;
+use crate::replay::subject::entry;
+use crate::replay::{self, timing};
+use crate::table;
+use crate::units::parse_memory;
+use classes::Classes;
+use code::Choice;
+use measure::Candidate;
+use run::Run;
+use suggest::{Bench, Suggestion};
+use warn::{Growth, Leak};
+
+/// Arguments of `allotment advise`.
+#[derive(Args, Debug)]
+pub struct AdviseArgs {
+    /// The trace: text or binary, also .zst or .gz
+    trace: PathBuf,
+    /// RAM that there is, such as 64K: the fastest heap that fits is advised, not the smallest
+    #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
+    ram: Option<usize>,
+    /// What the arena should have beyond what this run needs, in percent
+    #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u16).range(..=1000))]
+    margin: u16,
+    /// Rounds in which the times are taken; 0 takes none
+    #[arg(long, default_value_t = 5, value_name = "ROUNDS")]
+    rounds: usize,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// An advice, as it is printed; sizes in bytes.
+#[derive(Debug, Serialize)]
+struct Advice {
+    events: usize,
+    /// The most requested bytes that are live at once.
+    peak: usize,
+    /// Events that the recorder lost; with any, the figures are too low.
+    lost: u64,
+    placement: &'static str,
+    /// The smallest arena, wherever it lies.
+    smallest: usize,
+    /// The arena that is advised.
+    arena: usize,
+    /// Arena and the heap's own state on this machine.
+    total: usize,
+    /// Whether that fits the RAM, if it was said how much there is.
+    fits: Option<bool>,
+    /// What the run will take of the advised arena at most, requests rounded up.
+    used_peak: Option<usize>,
+    external_fragmentation: Option<f64>,
+    internal_fragmentation: Option<f64>,
+    /// The heap's type.
+    heap_type: String,
+    /// Rust code to paste.
+    code: String,
+    /// Replays in the advised arena at different addresses, every byte checked: events that were not served.
+    check_failures: usize,
+    slab_classes: Option<Classes>,
+    candidates: Vec<Candidate>,
+    leaks: Vec<Leak>,
+    growth: Option<Growth>,
+    suggestions: Vec<Suggestion>,
+}
+
+/// Of placements that need hardly more than the least, the fastest is better.
+const CLOSE: f64 = 1.02;
+
+/// Runs `allotment advise`; true if the advised heap serves the run and fits the RAM.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
+    let run = Run::read(&args.trace)?;
+    if run.program.ops.is_empty() {
+        return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
+    }
+    // What an alignment or a suggestion makes larger is searched in the same memory.
+    let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
+    let bar = crate::progress::spinner();
+    let mut show = |text: &str| {
+        bar.set_message(text.to_owned());
+        bar.tick();
+    };
+    let mut candidates = measure::named(&run.program, &mut memory, &mut show);
+    show("slab-fitted");
+    let fitted = measure::fitted(&run, &mut memory);
+    let slab_classes = fitted.as_ref().and_then(|fitted| match &fitted.choice {
+        Choice::Slab(classes) => Some(classes.clone()),
+        Choice::Named(..) => None,
+    });
+    candidates.extend(fitted);
+    show("times");
+    times(args.rounds, &run, &mut memory, &mut candidates);
+    candidates.sort_by_key(|candidate| candidate.total().unwrap_or(usize::MAX));
+    let best = choose(&candidates, args.ram).ok_or_else(|| {
+        Failure::Other(format!("{}: no placement serves it in four times its peak", args.trace.display()))
+    })?;
+    show("check");
+    let Best { candidate, .. } = &best;
+    let smallest = measure::anywhere(&candidate.choice, &run.program, &mut memory, best.smallest)
+        .ok_or_else(|| Failure::Other("the arena would be more than the placement can index".into()))?;
+    let arena = margin(smallest, args.margin, &candidate.choice);
+    let mut larger;
+    let checked_in = if arena > replay::run::most(&run.program, usize::MAX) {
+        larger = replay::memory(arena)?;
+        &mut larger
+    } else {
+        &mut memory
+    };
+    let checked = measure::check(&candidate.choice, &run.program, checked_in, arena)
+        .map_err(|error| Failure::Other(format!("the allocator is wrong, please report this: {error}")))?;
+    let leaks = warn::leaks(&run);
+    show("suggestions");
+    let suggestions = suggested(&run, &candidates, &best, &mut memory, &leaks);
+    bar.finish_and_clear();
+    let total = arena + candidate.state;
+    let advice = Advice {
+        events: run.end,
+        peak: run.program.peak,
+        lost: run.lost,
+        placement: candidate.placement,
+        smallest,
+        arena,
+        total,
+        fits: args.ram.map(|ram| total <= ram),
+        used_peak: checked.used,
+        external_fragmentation: checked.external,
+        internal_fragmentation: checked.internal,
+        heap_type: format!("Heap<{}>", candidate.choice.code(arena)),
+        code: candidate.choice.source(arena),
+        check_failures: checked.failures,
+        slab_classes,
+        growth: warn::growth(&run),
+        leaks,
+        suggestions,
+        candidates: candidates.clone(),
+    };
+    print(&advice, args)?;
+    Ok(advice.check_failures == 0 && advice.fits != Some(false))
+}
+
+/// The arena with its margin, as far as the placement can index it.
+fn margin(smallest: usize, percent: u16, choice: &Choice) -> usize {
+    let limit = match choice {
+        Choice::Named(id, _) => entry(id).map_or(usize::MAX, |entry| entry.limit),
+        Choice::Slab(_) => usize::MAX,
+    };
+    let more = smallest.saturating_add(smallest / 100 * usize::from(percent));
+    more.checked_next_multiple_of(STEP).map_or(smallest, |more| more.min(limit).max(smallest))
+}
+
+fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candidate]) {
+    if rounds == 0 {
+        return;
+    }
+    let can = |candidate: &&mut Candidate| {
+        candidate.smallest.is_some() && matches!(candidate.choice, Choice::Named(..))
+    };
+    let ids: Vec<&str> = candidates.iter_mut().filter(can).map(|candidate| candidate.placement).collect();
+    // In the same arena for all, with room.
+    let arena = (run.program.peak + run.program.peak / 2).next_multiple_of(4096);
+    let arena = arena.min(replay::run::most(&run.program, usize::MAX));
+    let ratios = timing::ratios(&ids, &run.program, memory, arena, rounds);
+    for candidate in candidates {
+        candidate.time = ratios.iter().find(|(id, _)| *id == candidate.placement).map(|&(_, time)| time);
+    }
+}
+
+struct Best<'a> {
+    candidate: &'a Candidate,
+    smallest: usize,
+}
+
+/// With RAM to keep to, the fastest that fits; else the fastest of those that need about the least.
+fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
+    let able =
+        |limit: usize| candidates.iter().filter(move |one| one.total().is_some_and(|total| total <= limit));
+    let least = candidates.iter().filter_map(Candidate::total).min()?;
+    let close = (least as f64 * CLOSE) as usize;
+    let limit = ram.filter(|&ram| ram >= least).unwrap_or(close);
+    let time = |one: &Candidate| one.time.unwrap_or(f64::INFINITY);
+    // The first of equals is the one that needs least.
+    let candidate = able(limit).min_by(|a, b| time(a).total_cmp(&time(b)))?;
+    Some(Best { candidate, smallest: candidate.smallest? })
+}
+
+/// Suggestions are tried on the placement that is advised, or on a slab's `tlsf`.
+fn suggested(
+    run: &Run,
+    candidates: &[Candidate],
+    best: &Best<'_>,
+    memory: &mut Arena,
+    leaks: &[Leak],
+) -> Vec<Suggestion> {
+    let id = match best.candidate.choice {
+        Choice::Named(id, _) => id,
+        Choice::Slab(_) => "tlsf",
+    };
+    let smallest = candidates.iter().find(|one| one.placement == id).and_then(|one| one.smallest);
+    let (Some(entry), Some(smallest)) = (entry(id), smallest) else { return Vec::new() };
+    suggest::suggestions(&mut Bench { run, entry, smallest, memory }, leaks)
+}
+
+fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, advice)?;
+        return writeln!(out);
+    }
+    let Advice { events, peak, placement, smallest, arena, total, .. } = advice;
+    writeln!(out, "{events} events, at most {peak} B live")?;
+    if advice.lost > 0 {
+        writeln!(out, "warning: the recorder lost {} events; all figures are too low", advice.lost)?;
+    }
+    writeln!(out, "\n{}", candidates(&advice.candidates))?;
+    writeln!(
+        out,
+        "advice: {placement}, an arena of {arena} B (the smallest is {smallest} B), {total} B in all\n"
+    )?;
+    writeln!(out, "{}", advice.code)?;
+    if let Some(Classes { sizes, objects }) = &advice.slab_classes {
+        writeln!(out, "slab classes fitted to this run: {sizes:?}, pages of about {objects} objects")?;
+    }
+    let percent = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
+    writeln!(
+        out,
+        "expected: peak use {} B, fragmentation {} outside and {} inside the blocks",
+        advice.used_peak.map_or("-".into(), |used| used.to_string()),
+        percent(advice.external_fragmentation),
+        percent(advice.internal_fragmentation)
+    )?;
+    match advice.check_failures {
+        0 => writeln!(out, "checked: replayed at different addresses, every byte; all requests were served")?,
+        failures => writeln!(out, "checked: {failures} requests were NOT served")?,
+    }
+    if advice.fits == Some(false) {
+        writeln!(
+            out,
+            "it does not fit: {} B are too little by {} B",
+            args.ram.unwrap_or(0),
+            total - args.ram.unwrap_or(0)
+        )?;
+    }
+    warnings(&mut out, advice, args.ram)?;
+    if !advice.suggestions.is_empty() {
+        writeln!(out, "\nsuggestions, each tried on this run:")?;
+    }
+    for Suggestion { bytes_saved, calls_saved, text, .. } in &advice.suggestions {
+        write!(out, "  saves {bytes_saved} B")?;
+        if *calls_saved > 0 {
+            write!(out, " and {calls_saved} calls")?;
+        }
+        writeln!(out, ": {text}")?;
+    }
+    Ok(())
+}
+
+fn candidates(candidates: &[Candidate]) -> String {
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    let rows = candidates.iter().map(|candidate| {
+        [
+            candidate.placement.into(),
+            or_dash(candidate.smallest.map(|bytes| bytes.to_string())),
+            candidate.state.to_string(),
+            or_dash(candidate.total().map(|bytes| bytes.to_string())),
+            or_dash(candidate.time.map(|time| format!("{time:.2}"))),
+        ]
+    });
+    table::render(["placement", "smallest arena", "state", "in all", "time"], rows, &[1, 2, 3, 4])
+}
+
+fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Result<()> {
+    let left: usize = advice.leaks.iter().map(|leak| leak.blocks).sum();
+    if left > 0 {
+        let bytes: usize = advice.leaks.iter().map(|leak| leak.bytes).sum();
+        writeln!(out, "\nwarning: {left} blocks of {bytes} B were never freed; most of them:")?;
+    }
+    for Leak { size, tag, blocks, bytes, growing } in advice.leaks.iter().take(5) {
+        let tag = tag.as_ref().map_or(String::new(), |tag| format!(", tag `{}`", tag.escape_debug()));
+        let growing = if *growing { ", more all the time" } else { "" };
+        writeln!(out, "  {blocks} asked for {size} B{tag}: {bytes} B{growing}")?;
+    }
+    if let Some(Growth { floors, per_run }) = &advice.growth {
+        let (first, last) = (floors[2], floors[floors.len() - 1]);
+        write!(out, "warning: the live bytes rise all the time, from {first} to {last} B")?;
+        match ram
+            .and_then(|ram| u64::try_from(ram).ok())
+            .map(|ram| ram.saturating_sub(last) / (*per_run).max(1))
+        {
+            Some(runs) => writeln!(out, "; the RAM is full after {runs} more runs of this length")?,
+            None => writeln!(out)?,
+        }
+    }
+    Ok(())
+}

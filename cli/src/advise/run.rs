@@ -1,0 +1,123 @@
+//! A recorded run, read for advice.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use allotment_trace::{Action, Kind, Op, Program, ProgramBuilder};
+
+use crate::failure::Failure;
+
+/// A block from its allocation to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// The number of the event that allocated it.
+    pub from: usize,
+    /// That of the event that freed it; `None` if the program did not.
+    pub to: Option<usize>,
+    /// Bytes asked for at first, at most, and at last.
+    pub sizes: [usize; 3],
+    /// The alignment.
+    pub align: usize,
+    /// How often it was resized.
+    pub resized: usize,
+    /// What the program was doing.
+    pub tag: Option<Arc<str>>,
+}
+
+/// A trace with the lives of its blocks.
+pub struct Run {
+    /// The events.
+    pub program: Program,
+    /// All blocks, in the order of their allocations.
+    pub lives: Vec<Life>,
+    /// For each event its block, as a number in `lives`.
+    pub life_of: Vec<u32>,
+    /// Events that are the program's own; those after it are the recorder's, which freed what was left.
+    pub end: usize,
+    /// Requested bytes that are live after each event.
+    pub live: Vec<u64>,
+    /// Events that the recorder lost.
+    pub lost: u64,
+}
+
+impl Run {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn read(path: &Path) -> Result<Self, Failure> {
+        let wrong = Failure::trace(path);
+        let mut trace = allotment_trace::open(path).map_err(&wrong)?;
+        let tail = trace.header().tail().and_then(|tail| usize::try_from(tail).ok());
+        let mut builder = ProgramBuilder::default();
+        let mut lives: Vec<Life> = Vec::new();
+        let mut known: HashMap<u64, u32> = HashMap::new();
+        let (mut life_of, mut live) = (Vec::new(), Vec::new());
+        for checked in trace.by_ref() {
+            let checked = checked.map_err(&wrong)?;
+            // Refuses what does not fit, so that the numbers below do.
+            builder.push(&checked).map_err(&wrong)?;
+            let number = life_of.len();
+            let event = &checked.event;
+            let life = match event.action {
+                Action::Allocate { size, align } => {
+                    let size = (size as usize).max(1);
+                    let align = if align == 0 { 8 } else { align as usize };
+                    let life = lives.len() as u32;
+                    let tag = event.tag.clone();
+                    lives.push(Life { from: number, to: None, sizes: [size; 3], align, resized: 0, tag });
+                    known.insert(event.id, life);
+                    life
+                }
+                Action::Reallocate { size } => {
+                    let life = known.get(&event.id).copied().unwrap_or_default();
+                    if let Some(Life { sizes: [_, most, last], resized, .. }) = lives.get_mut(life as usize) {
+                        *last = (size as usize).max(1);
+                        *most = (*most).max(*last);
+                        *resized += 1;
+                    }
+                    life
+                }
+                Action::Free => {
+                    let life = known.remove(&event.id).unwrap_or_default();
+                    let program = tail.is_none_or(|tail| number < tail);
+                    if let Some(life) = lives.get_mut(life as usize).filter(|_| program) {
+                        life.to = Some(number);
+                    }
+                    life
+                }
+            };
+            life_of.push(life);
+            live.push(checked.live_bytes);
+        }
+        let end = tail.unwrap_or(life_of.len()).min(life_of.len());
+        Ok(Self { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() })
+    }
+
+    /// The number of the event after which most bytes are live.
+    pub fn peak_event(&self) -> usize {
+        let most = self.live.iter().enumerate().max_by_key(|&(number, &bytes)| (bytes, usize::MAX - number));
+        most.map_or(0, |(number, _)| number)
+    }
+
+    /// Whether a block is live after an event; what the recorder freed is live to the end.
+    pub fn is_live(life: &Life, event: usize) -> bool {
+        life.from <= event && life.to.is_none_or(|to| to > event)
+    }
+
+    /// The same run after `change` has had its way with every event: `None` leaves it out. A change must go with all of
+    /// a block's other events.
+    pub fn changed(&self, mut change: impl FnMut(usize, &Life, Op) -> Option<Op>) -> Program {
+        let (mut bytes, mut peak) = (0_usize, 0);
+        let mut ops = Vec::with_capacity(self.program.ops.len());
+        for (number, (&op, &life)) in self.program.ops.iter().zip(&self.life_of).enumerate() {
+            let Some(op) = change(number, &self.lives[life as usize], op) else { continue };
+            bytes =
+                bytes + op.after() as usize - if op.kind == Kind::Allocate { 0 } else { op.size as usize };
+            peak = peak.max(bytes);
+            ops.push(op);
+        }
+        Program { ops, slots: self.program.slots, peak }
+    }
+}

@@ -1,0 +1,216 @@
+//! What would make the program need less memory: each suggestion is tried on the trace.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use allotment_planner::model::{Buffer, Instance};
+use allotment_planner::solve::{Options, solve};
+use allotment_trace::{Kind, Op, Program};
+use serde::Serialize;
+
+use super::measure::smallest;
+use super::run::{Life, Run};
+use super::warn::Leak;
+use crate::replay::arena::Arena;
+use crate::replay::subject::Entry;
+
+/// What a suggestion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kinds {
+    /// Blocks that are never freed, and more and more of them.
+    Leak,
+    /// Alignments that cost memory.
+    Alignment,
+    /// Blocks that grow step by step.
+    Growth,
+    /// Short-lived blocks of one size, which a pool would serve.
+    Pool,
+    /// The whole run, if it is always the same.
+    Plan,
+}
+
+/// A suggestion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suggestion {
+    /// What it is about.
+    pub kind: Kinds,
+    /// Bytes of the smallest arena that it saves.
+    pub bytes_saved: usize,
+    /// Calls of the allocator that it saves.
+    pub calls_saved: usize,
+    /// What to do.
+    pub text: String,
+}
+
+/// Everything that a suggestion is tried with.
+pub struct Bench<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// The placement that it is tried on.
+    pub entry: &'static Entry,
+    /// Its smallest arena for the run as it is.
+    pub smallest: usize,
+    /// Memory for it.
+    pub memory: &'a mut Arena,
+}
+
+impl Bench<'_> {
+    /// The smallest arena for another program; never more memory than for this one is tried.
+    fn with(&mut self, program: &Program) -> Option<usize> {
+        smallest(self.entry.id, self.entry.limit.min(self.smallest), program, self.memory)
+    }
+
+    /// Bytes that another program saves.
+    fn saves(&mut self, program: &Program) -> usize {
+        self.with(program).map_or(0, |other| self.smallest.saturating_sub(other))
+    }
+}
+
+/// All suggestions that save something, those that save most first.
+pub fn suggestions(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
+    let mut found = Vec::new();
+    found.extend(leak(bench, leaks));
+    found.extend(alignment(bench));
+    found.extend(growth(bench));
+    found.extend(pools(bench));
+    found.extend(plan(bench));
+    found.sort_by_key(|suggestion| Reverse((suggestion.bytes_saved, suggestion.calls_saved)));
+    found
+}
+
+/// Leaks that grow: tried without them.
+fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
+    let growing: Vec<&Leak> = leaks.iter().filter(|leak| leak.growing).take(3).collect();
+    let mut found = Vec::new();
+    for leak in growing {
+        let is = |life: &Life| {
+            life.to.is_none() && life.sizes[0] == leak.size && life.tag.as_deref() == leak.tag.as_deref()
+        };
+        let program = bench.run.changed(|_, life, op| (!is(life)).then_some(op));
+        let bytes_saved = bench.saves(&program);
+        if bytes_saved > 0 {
+            let tag =
+                leak.tag.as_ref().map_or(String::new(), |tag| format!(" under `{}`", tag.escape_debug()));
+            let (blocks, size) = (leak.blocks, leak.size);
+            let text =
+                format!("free the blocks of {size} B{tag}: {blocks} were not, and more came all the time");
+            found.push(Suggestion { kind: Kinds::Leak, bytes_saved, calls_saved: 0, text });
+        }
+    }
+    found
+}
+
+/// Alignments beyond a granule: tried with 8.
+fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
+    let aligned: Vec<&Life> = bench.run.lives.iter().filter(|life| life.align > 8).collect();
+    let (blocks, most) = (aligned.len(), aligned.iter().map(|life| life.align).max()?);
+    let program = bench.run.changed(|_, life, op| match life.align {
+        0..=8 => Some(op),
+        _ => Op::new(op.kind, op.slot as usize, op.size as usize, 8, op.new as usize),
+    });
+    let bytes_saved = bench.saves(&program);
+    let text =
+        format!("{blocks} blocks ask for alignments of up to {most} B: do without where they are not needed");
+    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Alignment, bytes_saved, calls_saved: 0, text })
+}
+
+/// Blocks that grow: tried with their largest size from the start.
+fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
+    let blocks = bench.run.lives.iter().filter(|life| life.resized > 0).count();
+    let calls_saved = bench.run.lives.iter().map(|life| life.resized).sum();
+    if blocks == 0 {
+        return None;
+    }
+    let program = bench.run.changed(|_, life, op| {
+        if life.resized == 0 {
+            return Some(op);
+        }
+        match op.kind {
+            Kind::Reallocate => None,
+            kind => Op::new(kind, op.slot as usize, life.sizes[1], life.align, 0),
+        }
+    });
+    let bytes_saved = bench.saves(&program);
+    let text = format!(
+        "{blocks} blocks are resized {calls_saved} times: ask for the size they reach at once (`with_capacity`)"
+    );
+    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Growth, bytes_saved, calls_saved, text })
+}
+
+/// Blocks of one size of which many come and go, but few are there at once: tried with an array of as many as are
+/// ever live.
+fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
+    #[derive(Default)]
+    struct Group {
+        blocks: usize,
+        calls: usize,
+        live: usize,
+        most: usize,
+    }
+    let mut groups: HashMap<(usize, usize), Group> = HashMap::new();
+    let run = bench.run;
+    for (op, &life) in run.program.ops.iter().zip(&run.life_of) {
+        let life = &run.lives[life as usize];
+        if life.resized > 0 || life.align > 16 {
+            continue;
+        }
+        let group = groups.entry((life.sizes[0], life.align)).or_default();
+        group.calls += 1;
+        match op.kind {
+            Kind::Allocate => {
+                group.blocks += 1;
+                group.live += 1;
+                group.most = group.most.max(group.live);
+            }
+            _ => group.live -= 1,
+        }
+    }
+    let worth = run.program.ops.len() / 100;
+    let mut groups: Vec<_> = groups
+        .into_iter()
+        .filter(|(_, group)| group.calls > worth && group.blocks >= 16 * group.most)
+        .collect();
+    groups.sort_by_key(|&((size, align), ref group)| Reverse((group.calls, size, align)));
+    let mut found = Vec::new();
+    for ((size, align), group) in groups.into_iter().take(4) {
+        let is = |life: &Life| life.resized == 0 && (life.sizes[0], life.align) == (size, align);
+        let program = run.changed(|_, life, op| (!is(life)).then_some(op));
+        let pool = group.most * size.next_multiple_of(align);
+        let bytes_saved = bench.saves(&program).saturating_sub(pool);
+        let Group { blocks, calls, most, .. } = group;
+        let text = format!(
+            "{blocks} blocks of {size} B come and go, at most {most} at once: a pool of {most} ({pool} B)"
+        );
+        found.push(Suggestion { kind: Kinds::Pool, bytes_saved, calls_saved: calls, text });
+    }
+    found
+}
+
+/// Blocks of a run that is planned as a whole; more take too long here.
+const PLANNED: usize = 20_000;
+
+/// The whole run, laid out beforehand.
+fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
+    let run = bench.run;
+    if run.lives.len() > PLANNED {
+        return None;
+    }
+    // A resized block is taken as one of its largest size.
+    let end = run.program.ops.len() as i64;
+    let buffers = run.lives.iter().enumerate().map(|(number, life)| {
+        let to = life.to.map_or(end, |to| to as i64);
+        let buffer = Buffer::new(number.to_string(), life.sizes[1] as u64, life.from as i64, to);
+        Buffer { align: life.align as u64, ..buffer }
+    });
+    let instance = Instance::new(buffers.collect()).ok()?;
+    let options = Options { capacity: None, time_limit: Duration::from_secs(2), threads: 1, seed: 0 };
+    let planned = usize::try_from(solve(&instance, &options, None).peak).ok()?;
+    let bytes_saved = bench.smallest.saturating_sub(planned);
+    let calls_saved = run.program.ops.len();
+    let text = format!(
+        "if every run is like this one, a plan made beforehand needs {planned} B (`allotment plan`, `PlannedHeap`)"
+    );
+    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Plan, bytes_saved, calls_saved, text })
+}

@@ -1,0 +1,80 @@
+//! What is wrong with a run, whatever the heap.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::run::Run;
+
+/// Parts that a run is divided into, to see what goes on all the time.
+const PARTS: usize = 8;
+
+/// Blocks of one size and tag that were never freed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Leak {
+    /// Bytes of a block as it was asked for at first.
+    pub size: usize,
+    /// Their tag.
+    pub tag: Option<String>,
+    /// How many.
+    pub blocks: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Whether more of them came all the time: in at least six of eight parts of the run.
+    pub growing: bool,
+}
+
+/// What is never freed, the most bytes first.
+pub fn leaks(run: &Run) -> Vec<Leak> {
+    #[derive(Default)]
+    struct Group {
+        blocks: usize,
+        bytes: usize,
+        parts: [bool; PARTS],
+    }
+    let mut groups: HashMap<(usize, Option<Arc<str>>), Group> = HashMap::new();
+    for life in run.lives.iter().filter(|life| life.to.is_none()) {
+        let [size, _, last] = life.sizes;
+        let group = groups.entry((size, life.tag.clone())).or_default();
+        group.blocks += 1;
+        group.bytes += last;
+        group.parts[(life.from * PARTS / run.end.max(1)).min(PARTS - 1)] = true;
+    }
+    let mut leaks: Vec<Leak> = groups
+        .into_iter()
+        .map(|((size, tag), Group { blocks, bytes, parts })| {
+            let growing = blocks >= 2 * PARTS && parts.iter().filter(|&&part| part).count() >= 6;
+            let tag = tag.map(|tag| tag.to_string());
+            Leak { size, tag, blocks, bytes, growing }
+        })
+        .collect();
+    leaks.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.size.cmp(&b.size)).then(a.tag.cmp(&b.tag)));
+    leaks
+}
+
+/// Live bytes that rise all the time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// The least bytes that are live in each eighth of the run.
+    pub floors: [u64; PARTS],
+    /// Bytes that a run as long as this one adds, by the line through the floors after the first quarter.
+    pub per_run: u64,
+}
+
+/// Whether the least bytes that are live rise from part to part, by a twentieth of the peak at least.
+pub fn growth(run: &Run) -> Option<Growth> {
+    let live = run.live.get(..run.end).filter(|live| live.len() >= 8 * PARTS)?;
+    let part = live.len() / PARTS;
+    let mut floors = [0; PARTS];
+    for (floor, part) in floors.iter_mut().zip(live.chunks_exact(part)) {
+        *floor = part.iter().copied().min().unwrap_or_default();
+    }
+    // What a program builds up at its start is no growth.
+    let later = &floors[2..];
+    let rises = later.windows(2).all(|pair| pair[0] < pair[1]);
+    let by = later.last()?.checked_sub(*later.first()?)?;
+    let peak = live.iter().copied().max()?;
+    (rises && by * 20 >= peak)
+        .then(|| Growth { floors, per_run: by * PARTS as u64 / (later.len() as u64 - 1) })
+}

@@ -1,0 +1,234 @@
+//! `allotment advise`, up to the heap that it advises.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use allotment_cli::advise::classes::Classes;
+use allotment_cli::advise::code::Choice;
+use allotment_cli::replay::subject::ENTRIES;
+use serde_json::Value;
+
+use crate::{allotment, data, files, json, root};
+
+/// Builds a program with this source beside the library; its path.
+fn build(folder: &Path, source: &str) -> PathBuf {
+    // Tests run side by side, and share what is compiled of the library.
+    static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("advised{}", PROGRAMS.fetch_add(1, Ordering::Relaxed));
+    let (root, project) = (root().canonicalize().unwrap(), folder.join(&name));
+    fs::create_dir_all(project.join("src")).unwrap();
+    let root = root.to_str().unwrap();
+    let manifest = format!(
+        "[workspace]\n[package]\nname = \"{name}\"\nedition = \"2024\"\n[dependencies]\n\
+         allotment = {{ path = {root:?} }}\nallotment-trace = {{ path = \"{root}/trace\" }}\n"
+    );
+    fs::write(project.join("Cargo.toml"), manifest).unwrap();
+    // The versions that the project itself is built with.
+    fs::copy(format!("{root}/Cargo.lock"), project.join("Cargo.lock")).unwrap();
+    fs::write(project.join("src/main.rs"), source).unwrap();
+    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("advised");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--manifest-path"])
+        .arg(project.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target)
+        .status()
+        .unwrap();
+    assert!(built.success(), "{source}");
+    target.join("debug").join(name)
+}
+
+/// Replays a trace on the static `HEAP`, contents checked; the events that were not served and the peak.
+const REPLAY: &str = r#"
+fn main() {
+    use allotment_trace::{Kind, Program};
+    let path = std::env::args().nth(1).unwrap();
+    let program = Program::compile(allotment_trace::open(path.as_ref()).unwrap()).unwrap();
+    let mut blocks = vec![None; program.slots];
+    let mut failures = 0;
+    for (number, op) in program.ops.iter().enumerate() {
+        let layout = op.layout();
+        let old = blocks[op.slot as usize].take();
+        let fill = number as u8;
+        let new = match (op.kind, old) {
+            (Kind::Allocate, _) => HEAP.try_allocate(layout).ok(),
+            (_, None) => None,
+            (Kind::Free, Some((block, fill))) => {
+                let bytes = unsafe { std::slice::from_raw_parts(std::ptr::NonNull::as_ptr(block), layout.size()) };
+                assert!(bytes.iter().all(|&byte| byte == fill), "contents changed");
+                unsafe { HEAP.try_deallocate(block, layout) }.unwrap();
+                continue;
+            }
+            (Kind::Reallocate, Some((block, _))) => {
+                let new = unsafe { std::alloc::GlobalAlloc::realloc(&HEAP, block.as_ptr(), layout, op.new as usize) };
+                std::ptr::NonNull::new(new)
+            }
+        };
+        if let Some(block) = new {
+            unsafe { block.write_bytes(fill, op.after() as usize) };
+            blocks[op.slot as usize] = Some((block, fill));
+        } else {
+            failures += 1;
+        }
+    }
+    println!("{failures} {}", HEAP.peak());
+}
+"#;
+
+/// Builds the advised heap and replays the trace on it: all is served, and the figures are those that were promised.
+fn keeps_its_word(advice: &Value, trace: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let code = advice["code"].as_str().unwrap();
+    // Once as it stands there, as the global allocator of a program that needs little.
+    let program =
+        build(folder.path(), &format!("{code}\nfn main() {{ println!(\"{{}}\", HEAP.used() > 0); }}\n"));
+    let output = Command::new(program).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "true");
+    // Once as a value, so that nothing but the trace is in it.
+    let value = code.replace("#[global_allocator]\n", "");
+    let output = Command::new(build(folder.path(), &(value + REPLAY))).arg(trace).output().unwrap();
+    let expected = format!("0 {}", advice["used_peak"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{code}");
+}
+
+fn advice(trace: &str, more: &[&str]) -> Value {
+    json([&["advise", trace, "--json"], more].concat())
+}
+
+/// The chain of a user: record a program, be advised, build the heap, replay on it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_recorded_program_gets_a_heap_that_serves_it() {
+    if !crate::record::present("jq") {
+        return;
+    }
+    let (_folder, [trace]) = files(["jq.trace.zst"]);
+    let input: String = (0..300).map(|n| format!("{{\"id\":{n},\"name\":\"n{n}\"}}\n")).collect();
+    let output = crate::record::record(
+        &["-o", &trace, "--", "jq", "-s", "map(.name) | join(\" \") | length"],
+        input.as_bytes(),
+    );
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "1389");
+    let advice = advice(&trace, &[]);
+    assert_eq!(advice["check_failures"], 0);
+    keeps_its_word(&advice, &trace);
+}
+
+#[test]
+fn recorded_runs_get_heaps_that_serve_them() {
+    let trace = data("mosquitto.trace.zst");
+    let trace = trace.to_str().unwrap();
+    let least = advice(trace, &["--rounds", "0"]);
+    assert_eq!(least["placement"], "tlsf-compact");
+    assert!(least["arena"].as_u64().unwrap() < 312_000);
+    keeps_its_word(&least, trace);
+    // With enough RAM, the fastest; with too little, the least, and the status says so.
+    let fast = advice(trace, &["--ram", "512K", "--rounds", "3", "--margin", "10"]);
+    let time = |one: &Value| one["time"].as_f64().unwrap_or(f64::INFINITY);
+    let times: Vec<f64> = fast["candidates"].as_array().unwrap().iter().map(time).collect();
+    let chosen =
+        fast["candidates"].as_array().unwrap().iter().find(|one| one["placement"] == fast["placement"]);
+    assert!(times.iter().all(|&other| time(chosen.unwrap()) <= other), "{fast}");
+    let (smallest, arena) = (fast["smallest"].as_u64().unwrap(), fast["arena"].as_u64().unwrap());
+    assert!(arena >= smallest / 100 * 110 && arena < smallest * 111 / 100 + 16);
+    let output = allotment(["advise", trace, "--ram", "64K", "--rounds", "0", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let refused: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&refused["fits"], &refused["arena"]), (&false.into(), &least["arena"]));
+}
+
+/// All code that can be advised, in one program.
+#[test]
+fn the_code_of_every_choice_compiles() {
+    let named = ENTRIES
+        .iter()
+        .filter(|entry| entry.advised)
+        .map(|entry| Choice::Named(entry.id, entry.code.unwrap()));
+    let slab = Choice::Slab(Classes { sizes: vec![16, 24, 104], objects: 8 });
+    let mut source = String::new();
+    let mut main = String::from("fn main() {\n");
+    for (n, choice) in named.chain([slab]).enumerate() {
+        let code = choice.source(40_000).replace("#[global_allocator]\n", "");
+        let run = "pub fn run() { HEAP.try_allocate(std::alloc::Layout::new::<[u8; 100]>()).unwrap(); }";
+        source += &format!("mod m{n} {{\n{code}{run}\n}}\n");
+        main += &format!("m{n}::run();\n");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Command::new(build(folder.path(), &(source + &main + "}\n"))).status().unwrap().success());
+}
+
+fn made(lines: impl IntoIterator<Item = String>) -> (tempfile::TempDir, String) {
+    let (folder, [trace]) = files(["t.trace"]);
+    fs::write(&trace, lines.into_iter().map(|line| line + "\n").collect::<String>()).unwrap();
+    (folder, trace)
+}
+
+fn suggestion<'a>(advice: &'a Value, kind: &str) -> Option<&'a Value> {
+    advice["suggestions"].as_array().unwrap().iter().find(|one| one["kind"] == kind)
+}
+
+#[test]
+fn leaks_and_growth_are_warned_of_and_ranked() {
+    // Every round keeps 48 bytes and gives 500 back.
+    let lines = (0..200).flat_map(|n| {
+        let (kept, scratch) = (2 * n, 2 * n + 1);
+        [format!("a {kept} 48 8 #cache"), format!("a {scratch} 500 8"), format!("f {scratch}")]
+    });
+    let (_folder, trace) = made(lines);
+    let advice = advice(&trace, &["--rounds", "0"]);
+    let leaks = advice["leaks"].as_array().unwrap();
+    assert_eq!(leaks.len(), 1);
+    assert_eq!((&leaks[0]["blocks"], &leaks[0]["bytes"]), (&200.into(), &9600.into()));
+    assert_eq!((&leaks[0]["tag"], &leaks[0]["growing"]), (&"cache".into(), &true.into()));
+    assert!(advice["growth"]["per_run"].as_u64().unwrap() > 8000);
+    let suggestions = advice["suggestions"].as_array().unwrap();
+    let saved: Vec<u64> = suggestions.iter().map(|one| one["bytes_saved"].as_u64().unwrap()).collect();
+    assert!(saved.is_sorted_by(|a, b| a >= b), "{saved:?}");
+    let leak = suggestion(&advice, "leak").unwrap();
+    // All but the largest scratch block goes.
+    assert!(leak["bytes_saved"].as_u64().unwrap() >= 9500, "{leak}");
+    let pool = suggestion(&advice, "pool").unwrap();
+    assert_eq!(pool["calls_saved"], 400);
+}
+
+#[test]
+fn a_run_that_settles_does_not_grow() {
+    let lines = (0..64).map(|n| format!("a {n} 64 8"));
+    let churn = (0..500).flat_map(|n| [format!("a {} 100 8", 100 + n), format!("f {}", 100 + n)]);
+    let (_folder, trace) = made(lines.chain(churn).chain((0..64).map(|n| format!("f {n}"))));
+    let advice = advice(&trace, &["--rounds", "0"]);
+    assert_eq!(advice["growth"], Value::Null);
+    assert_eq!(advice["leaks"].as_array().unwrap().len(), 0);
+    assert!(suggestion(&advice, "leak").is_none());
+}
+
+#[test]
+fn alignment_and_growing_blocks_are_tried_without() {
+    // A block of 16 bytes at every 256: 240 bytes between them are of no use to blocks of 300.
+    let lines = (0..32).flat_map(|n| [format!("a {n} 16 256"), format!("a {} 300 8", 100 + n)]);
+    let (_folder, trace) = made(lines);
+    let aligned = advice(&trace, &["--rounds", "0"]);
+    let alignment = suggestion(&aligned, "alignment").unwrap();
+    assert!(alignment["bytes_saved"].as_u64().unwrap() > 1000, "{aligned}");
+    // Two blocks that grow in turns cannot grow in place.
+    let mut lines = vec!["a 0 16 8".to_owned(), "a 1 16 8".to_owned()];
+    lines.extend((2..60).flat_map(|n| [format!("r 0 {}", 16 * n), format!("r 1 {}", 16 * n)]));
+    let (_folder, trace) = made(lines);
+    let growing = advice(&trace, &["--rounds", "0"]);
+    let growth = suggestion(&growing, "growth").unwrap();
+    assert_eq!(growth["calls_saved"], 116);
+    assert!(growth["bytes_saved"].as_u64().unwrap() > 0);
+}
+
+/// The recorder's own frees at the end of a trace are no frees of the program.
+#[test]
+fn what_the_recorder_freed_is_left() {
+    let (_folder, trace) =
+        made(["# events=4 tail=3", "a 0 100 8", "a 1 50 8", "f 1", "f 0"].map(String::from));
+    let advice = advice(&trace, &["--rounds", "0"]);
+    assert_eq!(advice["leaks"][0]["bytes"], 100);
+    assert_eq!(advice["events"], 3);
+}

@@ -1,0 +1,81 @@
+//! `allotment attach`.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::{data, files, json, printed, refused};
+
+/// A trace as a device sends it, and its text.
+fn sent() -> (tempfile::TempDir, Vec<u8>, String) {
+    let (folder, [binary, text]) = files(["b.bin", "t.trace"]);
+    printed(["convert", data("espeak.trace.zst").to_str().unwrap(), &binary]);
+    printed(["convert", &binary, &text]);
+    let (bytes, text) = (fs::read(&binary).unwrap(), fs::read_to_string(&text).unwrap());
+    (folder, bytes, text)
+}
+
+#[test]
+fn a_stream_becomes_a_trace() {
+    let (folder, bytes, text) = sent();
+    let out = folder.path().join("out.trace");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_allotment"))
+        .args(["attach", "-", "--json", "-o", out.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stream = child.stdin.take().unwrap();
+    // In parts that end anywhere.
+    for part in bytes.chunks(777) {
+        stream.write_all(part).unwrap();
+        stream.flush().unwrap();
+    }
+    drop(stream);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&figures["events"], &figures["lost"], &figures["live_blocks"]),
+        (&2317.into(), &0.into(), &0.into())
+    );
+    assert_eq!(figures["peak"], 872_799);
+    assert_eq!(fs::read_to_string(out).unwrap(), text);
+}
+
+#[test]
+fn a_log_with_parts_of_a_trace_is_read() {
+    let (folder, bytes, text) = sent();
+    let [log, out] =
+        ["log.txt", "out.trace"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let mut lines = String::from("INFO starting\n");
+    for part in bytes.chunks(100) {
+        lines += &format!("INFO allotment trace {part:?} (main.rs:3)\nWARN something else [1]\n");
+    }
+    fs::write(&log, lines).unwrap();
+    let figures = json(["attach", &log, "--json", "-o", &out]);
+    assert_eq!(figures["events"], 2317);
+    assert_eq!(fs::read_to_string(&out).unwrap(), text);
+    // From a program's output, whose failure is ours.
+    printed(["attach", "-o", &out, "--", "cat", &log]);
+    assert_eq!(fs::read_to_string(&out).unwrap(), text);
+    assert_eq!(refused(["attach", "-o", &out, "--", "sh", "-c", &format!("cat '{log}'; exit 3")]).0, 1);
+}
+
+#[test]
+fn what_came_before_a_break_is_kept() {
+    let (folder, bytes, text) = sent();
+    let [cut, out] =
+        ["cut.bin", "out.trace"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let (status, error) = refused(["attach", &cut, "-o", &out]);
+    assert_eq!(status, 1);
+    assert!(
+        error.contains("cut.bin: record ") && error.contains("the trace ends inside a record"),
+        "{error}"
+    );
+    let kept = fs::read_to_string(&out).unwrap();
+    assert!(kept.len() > text.len() / 3 && text.starts_with(&kept));
+    fs::write(&cut, "no trace here\n").unwrap();
+    assert!(refused(["attach", &cut, "-o", &out]).1.contains("no trace came"));
+}

@@ -1,0 +1,78 @@
+//! `allotment convert`.
+
+use std::fs;
+
+use crate::{data, files, json, printed, refused};
+
+const TEXT: &str = "# name=demo events=5 clock=ns\na 0 100 8 @1000 #net%20in\n# |   0: main\na 1 24 0 @2500\n\
+                    # failed 4096 16 @2600 #net%20in\nr 0 200 @2700\n# lost 3\nf 1 @9000\nf 0 @9999\n";
+
+#[test]
+fn nothing_is_lost_between_text_binary_and_chrome() {
+    let (_folder, [text, binary, chrome, packed, again]) =
+        files(["a.trace", "b.bin", "c.json", "d.trace.zst", "e.txt"]);
+    fs::write(&text, TEXT).unwrap();
+    for (from, to) in [(&text, &binary), (&binary, &chrome), (&chrome, &packed), (&packed, &again)] {
+        let report = json(["convert", from, to, "--json"]);
+        assert_eq!(
+            (&report["events"], &report["failures"], &report["lost"]),
+            (&5.into(), &1.into(), &3.into())
+        );
+    }
+    assert_eq!(fs::read_to_string(&again).unwrap(), TEXT);
+    assert!(fs::metadata(&binary).unwrap().len() < TEXT.len() as u64);
+}
+
+#[test]
+fn a_real_run_survives_every_form() {
+    let trace = data("espeak.trace.zst");
+    let (_folder, [text, binary, chrome, again]) = files(["a.trace", "b.bin.gz", "c.json.gz", "d.trace"]);
+    printed(["convert", trace.to_str().unwrap(), &text]);
+    printed(["convert", &text, &binary]);
+    printed(["convert", &binary, &chrome]);
+    printed(["convert", &chrome, &again]);
+    assert_eq!(fs::read(&text).unwrap(), fs::read(&again).unwrap());
+}
+
+#[test]
+fn chrome_traces_have_slices_and_counters() {
+    let (_folder, [text, chrome]) = files(["a.trace", "c.json"]);
+    fs::write(&text, TEXT).unwrap();
+    printed(["convert", &text, &chrome]);
+    let chrome: serde_json::Value = serde_json::from_slice(&fs::read(&chrome).unwrap()).unwrap();
+    let events = chrome["traceEvents"].as_array().unwrap();
+    let phases: Vec<&str> = events.iter().map(|event| event["ph"].as_str().unwrap()).collect();
+    assert_eq!(phases, ["b", "C", "i", "b", "C", "i", "n", "C", "i", "e", "C", "e", "C"]);
+    assert_eq!(
+        (&events[0]["name"], &events[0]["ts"], &events[0]["id"]),
+        (&"net in".into(), &1.0.into(), &"0x0".into())
+    );
+    let live: Vec<u64> = events.iter().filter_map(|event| event["args"]["bytes"].as_u64()).collect();
+    assert_eq!(live, [100, 124, 224, 200, 0]);
+}
+
+#[test]
+fn massif_snapshots_have_the_peak_by_tag() {
+    let (_folder, [text, massif]) = files(["a.trace", "m.massif"]);
+    fs::write(&text, TEXT).unwrap();
+    printed(["convert", &text, &massif]);
+    let massif = fs::read_to_string(&massif).unwrap();
+    assert!(massif.starts_with("desc: (none)\ncmd: demo\ntime_unit: i\n"), "{massif}");
+    let peak = "time=3\nmem_heap_B=224\nmem_heap_extra_B=0\nmem_stacks_B=0\nheap_tree=peak\n\
+                n2: 224 (heap allocation functions) malloc/new/new[], --alloc-fns, etc.\n \
+                n0: 200 0x0: net in (tag)\n n0: 24 0x0: (no tag) (tag)\n";
+    assert!(massif.contains(peak), "{massif}");
+    assert_eq!(massif.matches("snapshot=").count(), 6);
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let (_folder, [json, out]) = files(["c.json", "out.trace"]);
+    fs::write(&json, "{\"traceEvents\":[{\"ph\":\"X\"}]}").unwrap();
+    assert!(refused(["convert", &json, &out]).1.contains("no records"));
+    fs::write(&json, "{\"traceEvents\":[{\"ph\":\"X\"}").unwrap();
+    assert!(refused(["convert", &json, &out]).1.contains("at line 1 column 2"));
+    fs::write(&json, "{\"traceEvents\":[{\"args\":{\"record\":\"a 1 8 8\\nf 7\"}}]}").unwrap();
+    assert!(refused(["convert", &json, &out]).1.contains("line 1"));
+    assert!(refused(["convert", &json, "out.doc"]).1.contains("write .trace"));
+}
