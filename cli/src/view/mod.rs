@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::advise;
 use crate::failure::Failure;
 use crate::progress;
 use crate::units::parse_bytes;
@@ -64,8 +65,16 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     })?;
     bar.set_message("giving its blocks addresses");
     bar.tick();
-    let report = report(&trace, args.placement, args.arena)
+    let mut report = report(&trace, args.placement, args.arena)
         .map_err(|error| Failure::Other(format!("{}: {error}", args.trace.display())))?;
+    if args.events.is_none() {
+        bar.set_message("trying what would need less memory");
+        bar.tick();
+        // What is too large to be replayed in memory is drawn without that.
+        if let Ok(tried) = advise::tried(&args.trace, args.placement.id()) {
+            suggest::add_tried(&mut report.suggestions, tried);
+        }
+    }
     bar.finish_and_clear();
     let mut out = io::stdout().lock();
     if let Some(path) = &args.output {

@@ -32,6 +32,18 @@ pub enum Placing {
     Buddy,
 }
 
+impl Placing {
+    /// Its name on the command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Tlsf => "tlsf",
+            Self::FirstFit => "first-fit",
+            Self::BestFit => "best-fit",
+            Self::Buddy => "buddy",
+        }
+    }
+}
+
 impl fmt::Display for Placing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -8,6 +8,7 @@ use super::recording::Series;
 use super::report::Totals;
 use super::spread::Size;
 use super::trace::Trace;
+use crate::advise;
 
 /// Kinds of suggestions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +26,14 @@ pub enum Kind {
     Moves,
     /// Blocks that come and go.
     Churn,
+    /// Alignments that cost memory.
+    Alignment,
+    /// Blocks that grow step by step.
+    Resizing,
+    /// Blocks that a pool would serve.
+    Pool,
+    /// The whole run, if it is always the same.
+    Plan,
 }
 
 /// A suggestion.
@@ -36,6 +45,8 @@ pub struct Suggestion {
     pub saves: u64,
     /// Bytes that are requested or copied again and again, where it saves time.
     pub traffic: u64,
+    /// Calls of the allocator that it saves, where that was tried.
+    pub calls: u64,
     /// An index of the report's tags.
     pub tag: Option<u32>,
     /// The event at which to look.
@@ -70,6 +81,7 @@ pub fn suggestions(
         kind,
         saves,
         traffic: 0,
+        calls: 0,
         tag: None,
         event,
         what,
@@ -126,8 +138,44 @@ pub fn suggestions(
         let traffic = size.saturating_mul(count);
         all.push(Suggestion { traffic, ..save(Kind::Churn, 0, None, what, &advice) });
     }
-    all.sort_by_key(|suggestion| std::cmp::Reverse((suggestion.saves, suggestion.traffic)));
+    rank(&mut all);
     all
+}
+
+/// Those that save the most bytes first, then those that save the most traffic, then calls.
+fn rank(all: &mut [Suggestion]) {
+    all.sort_by_key(|suggestion| std::cmp::Reverse((suggestion.saves, suggestion.traffic, suggestion.calls)));
+}
+
+/// Adds suggestions that were tried on the run; they take the place of those that only say the same by rule of thumb.
+pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
+    let planned = tried.iter().any(|each| each.kind == advise::Kinds::Plan);
+    all.retain(|each| match each.kind {
+        Kind::Moves | Kind::Churn => false,
+        Kind::Fragmentation => !planned,
+        _ => true,
+    });
+    all.extend(tried.into_iter().map(|each| {
+        let mut letters = each.text.chars();
+        let first = letters.next().into_iter().flat_map(char::to_uppercase);
+        Suggestion {
+            kind: match each.kind {
+                advise::Kinds::Leak => Kind::Leak,
+                advise::Kinds::Alignment => Kind::Alignment,
+                advise::Kinds::Growth => Kind::Resizing,
+                advise::Kinds::Pool => Kind::Pool,
+                advise::Kinds::Plan => Kind::Plan,
+            },
+            saves: each.bytes_saved as u64,
+            traffic: 0,
+            calls: each.calls_saved as u64,
+            tag: None,
+            event: None,
+            what: first.chain(letters).collect(),
+            advice: "Tried on this run.".into(),
+        }
+    }));
+    rank(all);
 }
 
 /// So many of something.

@@ -25,7 +25,9 @@ $('totals').replaceChildren(...figures.map(([label, figure, note, kind = '']) =>
   make('dt', {}, label), make('dd', { class: 'figure' }, figure), make('dd', { class: 'note' }, note))));
 
 const suggestion = each => {
-  const badge = make('b', {}, bytes(each.saves || each.traffic), make('small', {}, each.saves ? 'could be saved' : 'of traffic'));
+  const [figure, note] = each.saves ? [bytes(each.saves), each.calls ? `and ${some(each.calls, 'call')}` : 'could be saved']
+    : each.traffic ? [bytes(each.traffic), 'of traffic'] : [some(each.calls, 'call'), 'could be saved'];
+  const badge = make('b', {}, figure, make('small', {}, note));
   const tag = each.tag === null ? '' : `, tag ${tagName(each.tag)}`;
   const item = make('li', { class: each.saves ? 'memory' : 'time' }, badge, make('span', { class: 'what' }, each.what.replace(/\d{4,}/g, count) + tag));
   if (each.event === null) {
