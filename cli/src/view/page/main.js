@@ -24,12 +24,15 @@ const figures = [
 $('totals').replaceChildren(...figures.map(([label, figure, note, kind = '']) => make('div', { class: kind },
   make('dt', {}, label), make('dd', { class: 'figure' }, figure), make('dd', { class: 'note' }, note))));
 
+// Between backquotes is code.
+const words = text => text.replace(/\d{4,}/g, count).split('`').map((part, n) => n % 2 ? make('code', {}, part) : part);
+
 const suggestion = each => {
   const [figure, note] = each.saves ? [bytes(each.saves), each.calls ? `and ${some(each.calls, 'call')}` : 'could be saved']
     : each.traffic ? [bytes(each.traffic), 'of traffic'] : [some(each.calls, 'call'), 'could be saved'];
   const badge = make('b', {}, figure, make('small', {}, note));
   const tag = each.tag === null ? '' : `, tag ${tagName(each.tag)}`;
-  const item = make('li', { class: each.saves ? 'memory' : 'time' }, badge, make('span', { class: 'what' }, each.what.replace(/\d{4,}/g, count) + tag));
+  const item = make('li', { class: each.saves ? 'memory' : 'time' }, badge, make('span', { class: 'what' }, ...words(each.what), tag));
   if (each.event === null) {
     item.append(make('span'));
   } else {
@@ -37,9 +40,7 @@ const suggestion = each => {
     button.addEventListener('click', () => showAround(each.event, each.event));
     item.append(button);
   }
-  // Between backquotes is code.
-  const words = each.advice.replace(/\d{4,}/g, count).split('`').map((part, n) => n % 2 ? make('code', {}, part) : part);
-  item.append(make('span', { class: 'advice' }, ...words));
+  item.append(make('span', { class: 'advice' }, ...words(each.advice)));
   return item;
 };
 const few = report.suggestions.slice(0, 6).map(suggestion);
