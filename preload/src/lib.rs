@@ -5,17 +5,17 @@
 //! `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its number and counts its program images, so
 //! that neither children nor `exec` write over each other (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
 //!
-//! A file starts with a page of [`recorder::Head`], then comes a trace in the binary form of
+//! A file starts with a page of `recorder::Head`, then comes a trace in the binary form of
 //! [`allotment::observe::event`], whose length the head says. It is mapped, not written, so that nothing is lost when
 //! the program ends without a word, by `_exit`, a signal or `exec`.
 //!
 //! What makes this delicate, and where it is dealt with:
 //!
-//! * finding the real functions may allocate: [`real`] serves such calls from memory of its own;
-//! * what the library itself does must not be recorded: a flag per thread, in [`recorder`];
+//! * finding the real functions may allocate: `real` serves such calls from memory of its own;
+//! * what the library itself does must not be recorded: a flag per thread, in `recorder`;
 //! * events must be in an order that makes sense: a free is written down before it happens, an allocation after it, a
 //!   reallocation under the lock;
-//! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: [`recorder`].
+//! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: `recorder`.
 
 #![cfg(target_os = "linux")]
 

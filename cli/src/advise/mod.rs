@@ -91,6 +91,7 @@ const CLOSE: f64 = 1.02;
 /// See [`Failure`].
 pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     let run = Run::read(&args.trace)?;
+    replay::affordable(&args.trace, &run.program)?;
     if run.program.ops.is_empty() {
         return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
     }

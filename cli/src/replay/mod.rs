@@ -96,6 +96,30 @@ pub fn read(path: &Path) -> Result<Program, Failure> {
     Program::compile(allotment_trace::open(path).map_err(&wrong)?).map_err(&wrong)
 }
 
+/// Refuses a run whose blocks this machine cannot hold: a replay writes every byte of them.
+///
+/// # Errors
+/// If its peak with the space around it is more than the memory that is left, where the system tells that.
+pub fn affordable(path: &Path, program: &Program) -> Result<(), Failure> {
+    let needed = program.peak as u64 / 2 * 3;
+    match available() {
+        Some(available) if needed > available => {
+            let (path, peak) = (path.display(), program.peak);
+            Err(Failure::Other(format!(
+                "{path}: {peak} B are live at once, and this machine has {available} B left"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory that programs can still have, if the system tells (Linux).
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Memory for all arenas of up to `size` bytes.
 ///
 /// # Errors
@@ -141,6 +165,7 @@ impl Visitor for Replay<'_> {
 /// See [`Failure`].
 pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let program = read(&args.trace)?;
+    affordable(&args.trace, &program)?;
     if program.ops.is_empty() {
         return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
     }

@@ -66,6 +66,14 @@ fn bad_traces_name_line_and_reason_in_every_command() {
     let (status, error) = refused(["convert", &trace, &out]);
     assert_eq!(status, 1);
     assert!(error.contains("bad.trace: line 2: `id` is `99999999999999999999`"), "{error}");
+    // As many blocks of 4 GiB as no machine of today holds.
+    std::fs::write(&trace, (0..1 << 14).map(|n| format!("a {n} 4294967295 8\n")).collect::<String>())
+        .unwrap();
+    for args in [vec!["replay", &trace], vec!["advise", &trace]] {
+        let (status, error) = refused(args);
+        assert_eq!(status, 1);
+        assert!(error.contains("B are live at once") || error.contains("no memory"), "{error}");
+    }
     assert_eq!(refused(["replay", "nowhere.trace"]).0, 1);
     assert_eq!(refused(["replay", &trace, "--placement", "nothing"]).0, 2);
 }
