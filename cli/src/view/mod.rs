@@ -1,7 +1,7 @@
 //! `allotment view`: a recorded trace as one self-contained page.
 //!
-//! The way of a trace is one direction: [`trace`] reads its events, [`place`] gives its blocks addresses, [`recording`]
-//! gathers what is drawn in a fixed number of buckets, [`report`] puts that together, and [`page`] makes a page of
+//! The way of a trace is one direction: `trace` reads its events, `place` gives its blocks addresses, `recording`
+//! gathers what is drawn in a fixed number of buckets, `report` puts that together, and `page` makes a page of
 //! it. The page holds no more than that, however long the trace was.
 
 mod lists;
