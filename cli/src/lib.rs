@@ -13,3 +13,4 @@ pub mod record;
 pub mod replay;
 pub mod table;
 mod units;
+pub mod view;

@@ -17,6 +17,7 @@ use allotment_cli::plan::{self, PlanArgs};
 use allotment_cli::record::{self, RecordArgs};
 use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
+use allotment_cli::view::{self, ViewArgs};
 use clap::{Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
@@ -53,6 +54,8 @@ enum Command {
     Record(RecordArgs),
     /// Replay a recorded run on other placements
     Replay(ReplayArgs),
+    /// Draw a recorded run: one page with charts, lists and suggestions
+    View(ViewArgs),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::convert(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Replay(args) => replay::replay(&args),
+        Command::View(args) => view::view(&args).map(|()| true),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@ mod suggest;
 mod warn;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::replay::arena::Arena;
 use crate::replay::run::STEP;
-use crate::replay::subject::entry;
+use crate::replay::subject::{Entry, entry};
 use crate::replay::{self, timing};
 use crate::table;
 use crate::units::parse_memory;
@@ -25,7 +25,8 @@ use classes::Classes;
 use code::Choice;
 use measure::Candidate;
 use run::Run;
-use suggest::{Bench, Suggestion};
+use suggest::Bench;
+pub use suggest::{Kinds, Suggestion};
 use warn::{Growth, Leak};
 
 /// Arguments of `allotment advise`.
@@ -157,6 +158,25 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     };
     print(&advice, args)?;
     Ok(advice.check_failures == 0 && advice.fits != Some(false))
+}
+
+/// What would make a run need less memory on `placement`, each suggestion tried on it.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn tried(trace: &Path, placement: &str) -> Result<Vec<Suggestion>, Failure> {
+    let run = Run::read(trace)?;
+    let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
+    let memory = &mut memory;
+    let smallest =
+        |entry: &Entry, memory: &mut Arena| measure::smallest(entry.id, entry.limit, &run.program, memory);
+    match entry(placement).and_then(|entry| Some((entry, smallest(entry, memory)?))) {
+        Some((entry, smallest)) if !run.program.ops.is_empty() => {
+            let leaks = warn::leaks(&run);
+            Ok(suggest::suggestions(&mut Bench { run: &run, entry, smallest, memory }, &leaks))
+        }
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// The arena with its margin, as far as the placement can index it.

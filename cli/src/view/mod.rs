@@ -1,0 +1,106 @@
+//! `allotment view`: a recorded trace as one self-contained page.
+//!
+//! The way of a trace is one direction: `trace` reads its events, `place` gives its blocks addresses, `recording`
+//! gathers what is drawn in a fixed number of buckets, `report` puts that together, and `page` makes a page of
+//! it. The page holds no more than that, however long the trace was.
+
+mod lists;
+mod map;
+mod page;
+mod place;
+mod recording;
+mod report;
+mod series;
+mod spread;
+mod suggest;
+mod trace;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::advise;
+use crate::failure::Failure;
+use crate::progress;
+use crate::units::parse_bytes;
+
+pub use page::page;
+pub use place::{PlaceError, Placing};
+pub use report::{Report, report};
+pub use trace::{ReadError, Trace};
+
+/// Arguments of `allotment view`.
+#[derive(Args, Debug)]
+pub struct ViewArgs {
+    /// The trace: text or binary, also .zst or .gz
+    trace: PathBuf,
+    /// Where the page goes
+    #[arg(short, long, value_name = "HTML", required_unless_present = "json")]
+    output: Option<PathBuf>,
+    /// Print what the page draws as JSON
+    #[arg(long)]
+    json: bool,
+    /// Which placement gives the blocks their addresses
+    #[arg(long, value_enum, default_value_t)]
+    placement: Placing,
+    /// The arena, such as 64KiB; without it the smallest that serves every request
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    arena: Option<u64>,
+    /// Read no more than this many events
+    #[arg(long, value_name = "EVENTS")]
+    events: Option<usize>,
+}
+
+/// Runs `allotment view`.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn view(args: &ViewArgs) -> Result<(), Failure> {
+    let bar = progress::spinner();
+    bar.set_message("reading the trace");
+    let trace = Trace::read(&args.trace, args.events).map_err(|error| match error {
+        ReadError::Trace(error) => Failure::trace(&args.trace)(error),
+        other => Failure::Other(format!("{}: {other}", args.trace.display())),
+    })?;
+    bar.set_message("giving its blocks addresses");
+    bar.tick();
+    let mut report = report(&trace, args.placement, args.arena)
+        .map_err(|error| Failure::Other(format!("{}: {error}", args.trace.display())))?;
+    if args.events.is_none() {
+        bar.set_message("trying what would need less memory");
+        bar.tick();
+        // What is too large to be replayed in memory is drawn without that.
+        if let Ok(tried) = advise::tried(&args.trace, args.placement.id()) {
+            suggest::add_tried(&mut report.suggestions, tried);
+        }
+    }
+    bar.finish_and_clear();
+    let mut out = io::stdout().lock();
+    if let Some(path) = &args.output {
+        std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
+        if !args.json {
+            summary(&mut out, path, &report)?;
+        }
+    }
+    if args.json {
+        serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn summary(out: &mut impl Write, path: &Path, report: &Report) -> io::Result<()> {
+    let totals = &report.totals;
+    writeln!(
+        out,
+        "{}: {} events, peak {} B, {} in an arena of {} B, {} blocks ({} B) live at the end",
+        path.display(),
+        totals.events,
+        totals.peak,
+        report.placement,
+        totals.arena,
+        totals.live_blocks,
+        totals.live_bytes,
+    )
+}

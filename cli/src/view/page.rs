@@ -1,0 +1,58 @@
+//! The page: template, style, script and data in one file.
+
+use std::io;
+
+use super::report::Report;
+
+const TEMPLATE: &str = include_str!("page/template.html");
+const STYLE: &str = include_str!("page/style.css");
+
+/// In this order: each uses what those before it define.
+const SCRIPTS: [&str; 8] = [
+    include_str!("page/data.js"),
+    include_str!("page/format.js"),
+    include_str!("page/state.js"),
+    include_str!("page/input.js"),
+    include_str!("page/charts.js"),
+    include_str!("page/map.js"),
+    include_str!("page/bars.js"),
+    include_str!("page/main.js"),
+];
+
+/// The page of a report: HTML that needs nothing else.
+///
+/// What the trace says, such as the names of its tags, is in the page as JSON without `<`, `>` and `&`, so that it
+/// cannot end the element that holds it; the script makes text of it and never HTML. A policy in the page
+/// forbids all other scripts and every connection.
+///
+/// # Errors
+/// Those of serialising the report: none in practice.
+pub fn page(report: &Report) -> io::Result<String> {
+    let data = serde_json::to_string(report)?;
+    let mut out = String::with_capacity(data.len() + (1 << 16));
+    let mut rest = TEMPLATE;
+    while let Some((before, (slot, after))) =
+        rest.split_once("{{").and_then(|(before, after)| Some((before, after.split_once("}}")?)))
+    {
+        out += before;
+        match slot {
+            "style" => out += STYLE,
+            "script" => SCRIPTS.iter().for_each(|script| out += script),
+            _ => escape(&data, &mut out),
+        }
+        rest = after;
+    }
+    Ok(out + rest)
+}
+
+/// JSON that means the same and ends no element.
+fn escape(json: &str, out: &mut String) {
+    for c in json.chars() {
+        match c {
+            '<' => *out += "\\u003c",
+            '>' => *out += "\\u003e",
+            '&' => *out += "\\u0026",
+            c => out.push(c),
+        }
+    }
+}

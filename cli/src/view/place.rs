@@ -1,0 +1,403 @@
+//! Addresses: a trace replayed through one of the library's placements, over memory that is not there.
+
+use std::fmt;
+use std::ptr::{NonNull, without_provenance_mut};
+
+use allotment::meta::{BlockOf, Meta, SideTable};
+use allotment::placement::{BestFit, Buddy, FirstFit, Space, Tlsf};
+use allotment::region::{Region, RegionError};
+use clap::ValueEnum;
+
+use super::trace::{Action, Event, Trace};
+
+/// Bytes per granule, and above what arena the larger ones are taken.
+const GRANULE: usize = 8;
+const LARGE_GRANULE: usize = 256;
+const LARGE: u64 = 8 << 30;
+
+/// Where the arena begins. Nothing is there: a side table never touches the memory that it describes.
+const BASE: usize = 1 << (usize::BITS - 8);
+
+/// A placement that can serve memory it does not touch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Placing {
+    /// Two-level segregated fit
+    #[default]
+    Tlsf,
+    /// The fitting block with the lowest address
+    FirstFit,
+    /// The smallest fitting block
+    BestFit,
+    /// Powers of two
+    Buddy,
+}
+
+impl Placing {
+    /// Its name on the command line.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Tlsf => "tlsf",
+            Self::FirstFit => "first-fit",
+            Self::BestFit => "best-fit",
+            Self::Buddy => "buddy",
+        }
+    }
+}
+
+impl fmt::Display for Placing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tlsf => "Tlsf",
+            Self::FirstFit => "FirstFit",
+            Self::BestFit => "BestFit",
+            Self::Buddy => "Buddy",
+        })
+    }
+}
+
+/// Why blocks got no addresses.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// More memory is needed than an index can tell apart.
+    #[error("no arena of up to {0} B serves the trace")]
+    TooLarge(u64),
+    /// The arena is none.
+    #[error("an arena of {size} B is refused: {error}")]
+    Region {
+        /// Bytes asked for.
+        size: u64,
+        /// Why not.
+        error: RegionError,
+    },
+}
+
+/// The arena after an event; in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// In blocks, each rounded up to what it takes.
+    pub taken: u64,
+    /// What of it was asked for.
+    pub asked: u64,
+    /// Up to the end of the last block.
+    pub span: u64,
+    /// Not in blocks.
+    pub free: u64,
+    /// The largest request that would be served.
+    pub largest: u64,
+}
+
+impl State {
+    /// External fragmentation in permille: the share of the free bytes outside the largest free block.
+    pub fn external(&self) -> u64 {
+        permille(self.free.saturating_sub(self.largest), self.free)
+    }
+
+    /// Internal fragmentation in permille: the share of the taken bytes that nobody asked for.
+    pub fn internal(&self) -> u64 {
+        permille(self.taken.saturating_sub(self.asked), self.taken)
+    }
+}
+
+fn permille(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0) as u64
+}
+
+/// A block at one address for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which block.
+    pub block: u32,
+    /// Its distance from the start of the arena in bytes.
+    pub at: u64,
+    /// Bytes that it takes.
+    pub len: u64,
+    /// Event from which on it lies there.
+    pub from: u32,
+    /// Event from which on it does not.
+    pub to: u32,
+}
+
+/// What is told of a replay.
+pub trait Watcher {
+    /// A piece is complete. Pieces that are never freed come last.
+    fn piece(&mut self, piece: Piece);
+    /// Event number `event` is over; one that was not served left all as it was.
+    fn after(&mut self, event: usize, served: bool, state: State);
+}
+
+/// Nobody looks.
+struct Nobody;
+
+impl Watcher for Nobody {
+    fn piece(&mut self, _: Piece) {}
+    fn after(&mut self, _: usize, _: bool, _: State) {}
+}
+
+/// How a replay went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Requests that failed.
+    pub failed: usize,
+    /// Resized blocks that had to move.
+    pub moves: usize,
+    /// Bytes that were copied for it.
+    pub moved: u64,
+}
+
+/// An arena to replay a trace in.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    placing: Placing,
+    /// Bytes.
+    pub arena: u64,
+    /// Bytes per granule.
+    pub granule: u64,
+}
+
+type Table<const G: usize> = SideTable<u32, G, 1, false>;
+
+/// Calls a function for the placement and the granule that are known only now.
+macro_rules! with {
+    ($placing:expr, $granule:expr, $call:ident($($argument:expr),*)) => {
+        match ($placing, $granule == GRANULE as u64) {
+            (Placing::Tlsf, true) => $call::<Tlsf<Table<GRANULE>>>($($argument),*),
+            (Placing::Tlsf, false) => $call::<Tlsf<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::FirstFit, true) => $call::<FirstFit<Table<GRANULE>>>($($argument),*),
+            (Placing::FirstFit, false) => $call::<FirstFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::BestFit, true) => $call::<BestFit<Table<GRANULE>>>($($argument),*),
+            (Placing::BestFit, false) => $call::<BestFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::Buddy, true) => $call::<Buddy<Table<GRANULE>>>($($argument),*),
+            (Placing::Buddy, false) => $call::<Buddy<Table<LARGE_GRANULE>>>($($argument),*),
+        }
+    };
+}
+
+impl Site {
+    /// An arena of `arena` bytes, or the smallest that serves every request: about twenty replays.
+    ///
+    /// The smallest is that of a binary search: with a placement for which more memory can be worse, a smaller one may
+    /// do as well.
+    ///
+    /// # Errors
+    /// [`PlaceError`] if there is no such arena.
+    pub fn new(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Self, PlaceError> {
+        let small = arena.unwrap_or_else(|| least(trace, GRANULE as u64)) <= LARGE;
+        let granule = if small { GRANULE } else { LARGE_GRANULE } as u64;
+        let arena = match arena {
+            Some(arena) => arena,
+            None => with!(placing, granule, smallest(trace))? * granule,
+        };
+        Ok(Self { placing, arena, granule })
+    }
+
+    /// Replays `trace`. O(events) calls of the placement.
+    ///
+    /// # Errors
+    /// [`PlaceError`] if the arena is refused.
+    pub fn replay(&self, trace: &Trace, watcher: &mut dyn Watcher) -> Result<Outcome, PlaceError> {
+        let outcome = with!(self.placing, self.granule, run(trace, self.arena, false, watcher))?;
+        Ok(outcome.unwrap_or_default())
+    }
+}
+
+/// The most bytes that are live at once, rounded up to granules: no arena is smaller.
+fn least(trace: &Trace, granule: u64) -> u64 {
+    let mut sizes = vec![0; trace.blocks.len()];
+    let (mut live, mut most) = (0_u64, 0);
+    for event in &trace.events {
+        let size = match event.action {
+            Action::Free => 0,
+            _ => event.size.max(1).next_multiple_of(granule),
+        };
+        live = live - std::mem::replace(&mut sizes[event.block as usize], size) + size;
+        most = most.max(live);
+    }
+    most.max(granule)
+}
+
+/// Granules of the smallest arena.
+fn smallest<S: Space>(trace: &Trace) -> Result<u64, PlaceError> {
+    let granule = S::Meta::GRANULE as u64;
+    let most = S::MAX_LEN as u64;
+    let fits = |len: u64| Ok(run::<S>(trace, len * granule, true, &mut Nobody)?.is_some());
+    let mut low = least(trace, granule) / granule;
+    let mut high = low;
+    while high > most || !fits(high)? {
+        if high >= most {
+            return Err(PlaceError::TooLarge(most * granule));
+        }
+        low = high + 1;
+        high = (high + high / 8 + 64).min(most);
+    }
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if fits(middle)? {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(high)
+}
+
+/// A block that has an address.
+struct Held<M: Meta> {
+    block: BlockOf<M>,
+    len: usize,
+    asked: u64,
+    from: u32,
+}
+
+/// The arena of a replay.
+struct Arena<S: Space> {
+    space: S,
+    held: Vec<Option<Held<S::Meta>>>,
+    /// Offsets and lengths of the blocks by their offset; what is above the last one was never needed at that moment.
+    ends: std::collections::BTreeMap<usize, usize>,
+    /// Index of the first granule.
+    first: usize,
+    capacity: u64,
+    state: State,
+    outcome: Outcome,
+}
+
+/// `None` if `strict` and a request failed.
+fn run<S: Space>(
+    trace: &Trace,
+    size: u64,
+    strict: bool,
+    watcher: &mut dyn Watcher,
+) -> Result<Option<Outcome>, PlaceError> {
+    let refused = |error| PlaceError::Region { size, error };
+    let bytes = usize::try_from(size).ok().filter(|&bytes| bytes <= BASE);
+    let bytes = bytes.ok_or(refused(RegionError::TooLarge { max: BASE }))?;
+    let mut space = S::EMPTY;
+    let start = NonNull::new(without_provenance_mut(BASE)).expect("the base is not null");
+    // SAFETY: the metadata is a side table, which never touches the memory that it describes.
+    let capacity = unsafe { space.claim(Region::new(start, bytes)) }.map_err(refused)? as u64;
+    let first = space.meta().locate(BASE).unwrap_or(0);
+    let held = trace.blocks.iter().map(|_| None).collect();
+    let state = State { free: capacity, ..State::default() };
+    let mut arena = Arena::<S> {
+        space,
+        held,
+        ends: Default::default(),
+        first,
+        capacity,
+        state,
+        outcome: Outcome::default(),
+    };
+    for (now, event) in trace.events.iter().enumerate() {
+        let served = arena.event(trace, now as u32, event, watcher);
+        if !served && strict {
+            return Ok(None);
+        }
+        arena.outcome.failed += usize::from(!served);
+        if !strict {
+            watcher.after(now, served, arena.settle());
+        }
+    }
+    let end = trace.events.len() as u32;
+    for block in 0..trace.blocks.len() {
+        if let Some(held) = arena.held[block].take() {
+            watcher.piece(arena.piece(block as u32, &held, end));
+        }
+    }
+    Ok(Some(arena.outcome))
+}
+
+impl<S: Space> Arena<S> {
+    /// Whether it could be done.
+    fn event(&mut self, trace: &Trace, now: u32, event: &Event, watcher: &mut dyn Watcher) -> bool {
+        let granule = S::Meta::GRANULE;
+        let slot = event.block as usize;
+        let Some(len) = usize::try_from(event.size).ok().map(|size| size.max(1).div_ceil(granule)) else {
+            return false;
+        };
+        let align =
+            usize::try_from(trace.blocks[slot].align).map_or(usize::MAX / 2 + 1, |align| align.max(granule));
+        let align = align / granule;
+        let old = self.held[slot].take();
+        if event.action == Action::Free {
+            // A block that got no memory is not freed.
+            if let Some(old) = old {
+                self.end(event.block, &old, now, watcher);
+                self.free(old, align);
+            }
+            return true;
+        }
+        let Some(old) = old else {
+            self.held[slot] = self.allocate(len, align, event.size, now);
+            return self.held[slot].is_some();
+        };
+        // SAFETY: the block is live and was requested with these figures; nobody uses any of its memory.
+        if let Some(block) = unsafe { self.space.resize(old.block, old.len, len, align) } {
+            self.end(event.block, &old, now, watcher);
+            self.count(&old, false);
+            let new = Held { block, len, asked: event.size, from: now };
+            self.count(&new, true);
+            self.held[slot] = Some(new);
+            return true;
+        }
+        // As `realloc` does: the old block is there until its contents have been copied.
+        let Some(new) = self.allocate(len, align, event.size, now) else {
+            self.held[slot] = Some(old);
+            return false;
+        };
+        self.outcome.moves += 1;
+        self.outcome.moved += old.asked.min(event.size);
+        self.end(event.block, &old, now, watcher);
+        self.free(old, align);
+        self.held[slot] = Some(new);
+        true
+    }
+
+    fn allocate(&mut self, len: usize, align: usize, asked: u64, from: u32) -> Option<Held<S::Meta>> {
+        let block = self.space.allocate_quick(len, align).or_else(|| self.space.allocate(len, align))?;
+        let held = Held { block, len, asked, from };
+        self.count(&held, true);
+        Some(held)
+    }
+
+    fn free(&mut self, old: Held<S::Meta>, align: usize) {
+        self.count(&old, false);
+        // SAFETY: the block is live, was requested with these figures, and is forgotten here.
+        let freed = unsafe { self.space.deallocate(old.block, old.len, align) };
+        debug_assert!(freed.is_ok());
+    }
+
+    fn count(&mut self, held: &Held<S::Meta>, comes: bool) {
+        let taken = held.block.len as u64 * S::Meta::GRANULE as u64;
+        if comes {
+            self.state.taken += taken;
+            self.state.asked += held.asked;
+            self.ends.insert(held.block.offset, held.block.len);
+        } else {
+            self.state.taken -= taken;
+            self.state.asked -= held.asked;
+            self.ends.remove(&held.block.offset);
+        }
+    }
+
+    fn piece(&self, block: u32, held: &Held<S::Meta>, to: u32) -> Piece {
+        let granule = S::Meta::GRANULE as u64;
+        let (at, len) = (held.block.offset - self.first, held.block.len);
+        Piece { block, at: at as u64 * granule, len: len as u64 * granule, from: held.from, to }
+    }
+
+    fn end(&self, block: u32, held: &Held<S::Meta>, now: u32, watcher: &mut dyn Watcher) {
+        if held.from < now {
+            watcher.piece(self.piece(block, held, now));
+        }
+    }
+
+    /// The state, complete.
+    fn settle(&mut self) -> State {
+        let granule = S::Meta::GRANULE as u64;
+        let end = self.ends.last_key_value().map_or(0, |(&offset, &len)| offset + len - self.first);
+        self.state.span = end as u64 * granule;
+        self.state.free = self.capacity.saturating_sub(self.state.taken);
+        self.state.largest = (self.space.largest() as u64 * granule).min(self.state.free);
+        self.state
+    }
+}

@@ -1,0 +1,191 @@
+//! All that a page shows, as data.
+
+use serde::Serialize;
+
+use super::lists::{self, Group, Row, Tag};
+use super::map::Map;
+use super::place::{PlaceError, Placing, Site};
+use super::recording::{Recording, Series, Stack};
+use super::series;
+use super::spread::{self, Class, Size};
+use super::suggest::{Suggestion, suggestions};
+use super::trace::{Action, Trace};
+
+/// Exact sizes that are listed, at most.
+const SIZES: usize = 50;
+
+/// The figures of a whole trace; sizes in bytes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Totals {
+    /// Events shown.
+    pub events: usize,
+    /// Events left out at the end, where the recorder itself freed what was live.
+    pub closing: usize,
+    /// Events that the recorder lost, as it says.
+    pub lost: u64,
+    /// Requests that were refused when the trace was recorded.
+    pub refused: usize,
+    /// Blocks.
+    pub blocks: usize,
+    /// Bytes requested, all in all.
+    pub requested: u64,
+    /// The most that was live at once.
+    pub peak: u64,
+    /// After which event.
+    pub peak_event: usize,
+    /// What the blocks took at that moment.
+    pub taken_at_peak: u64,
+    /// The most that blocks took at once.
+    pub taken: u64,
+    /// The arena.
+    pub arena: u64,
+    /// Whether that is the smallest one found, and not one that was asked for.
+    pub smallest: bool,
+    /// Bytes per granule.
+    pub granule: u64,
+    /// External fragmentation at the peak in permille.
+    pub external: u64,
+    /// Internal fragmentation at the peak in permille.
+    pub internal: u64,
+    /// Requests that failed in the arena.
+    pub failed: usize,
+    /// Blocks that moved when they were resized.
+    pub moves: usize,
+    /// Blocks that are live at the end.
+    pub live_blocks: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The median of the lifetimes in events.
+    pub median_lifetime: u64,
+}
+
+/// A report.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The trace's name.
+    pub name: String,
+    /// The placement that gave the addresses.
+    pub placement: String,
+    /// Figures of the whole.
+    pub totals: Totals,
+    /// Buckets of the series; bucket `b` begins with event `b * events / buckets`.
+    pub buckets: usize,
+    /// When each bucket begins, and when the last one ends; if the trace has times.
+    pub times: Option<Vec<u64>>,
+    /// Figures over time.
+    pub series: Series,
+    /// The names of the tags; the first one is empty and stands for none.
+    pub tags: Vec<String>,
+    /// What each tag did.
+    pub by_tag: Vec<Tag>,
+    /// Live bytes by tag over time; if there are tags.
+    pub stack: Option<Stack>,
+    /// The address space over time.
+    pub map: Map,
+    /// Blocks at one address, those with the most bytes times events: number, address, length, first event, event
+    /// behind the last.
+    pub pieces: Vec<[u64; 5]>,
+    /// For each number in `pieces` the block's id, size and tag.
+    pub piece_blocks: Vec<[u64; 3]>,
+    /// Requests by size.
+    pub sizes: Vec<Class>,
+    /// Exact sizes, the most frequent first.
+    pub exact_sizes: Vec<Size>,
+    /// Blocks by lifetime in events.
+    pub lifetimes: Vec<Class>,
+    /// Blocks live at the end, by tag and size.
+    pub live_groups: Vec<Group>,
+    /// The largest of them.
+    pub live: Vec<Row>,
+    /// The largest blocks.
+    pub largest: Vec<Row>,
+    /// What could be better.
+    pub suggestions: Vec<Suggestion>,
+}
+
+/// Replays a trace and gathers all that a page shows. About twenty replays where the arena is not given.
+///
+/// # Errors
+/// See [`PlaceError`].
+pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Report, PlaceError> {
+    let site = Site::new(trace, placing, arena)?;
+    let by_tag = lists::tags(trace);
+    let order: Vec<u32> = by_tag.iter().map(|tag| tag.tag).collect();
+    let mut recording = Recording::new(trace, site.arena, site.granule, &order);
+    let outcome = site.replay(trace, &mut recording)?;
+
+    let requests = trace.events.iter().filter(|event| event.action != Action::Free);
+    let live = trace.blocks.iter().filter(|block| block.to.is_none());
+    let (peak_event, peak) = recording.peak;
+    let totals = Totals {
+        events: trace.events.len(),
+        closing: trace.closing,
+        lost: trace.lost,
+        refused: trace.refused,
+        blocks: trace.blocks.len(),
+        requested: requests.fold(0, |sum, event| event.size.saturating_add(sum)),
+        peak: peak.asked,
+        peak_event,
+        taken_at_peak: peak.taken,
+        taken: recording.taken,
+        arena: site.arena,
+        smallest: arena.is_none(),
+        granule: site.granule,
+        external: peak.external(),
+        internal: peak.internal(),
+        failed: outcome.failed,
+        moves: outcome.moves,
+        live_blocks: live.clone().count() as u64,
+        live_bytes: live.map(|block| block.size).sum(),
+        median_lifetime: spread::median_lifetime(trace),
+    };
+    let live_groups = lists::groups(trace);
+    let mut exact_sizes = spread::exact(trace);
+    let suggestions =
+        suggestions(trace, &totals, &outcome, &recording.series, &by_tag, &live_groups, &exact_sizes);
+    exact_sizes.truncate(SIZES);
+    let buckets = recording.buckets;
+    let times = trace.times.as_ref().filter(|times| !times.is_empty()).map(|times| {
+        let start = |bucket| series::start(bucket, buckets, times.len()).min(times.len() - 1);
+        (0..=buckets).map(|bucket| times[start(bucket)]).collect()
+    });
+    let (live_rows, largest) =
+        (lists::live(trace, &recording.places), lists::largest(trace, &recording.places));
+    let series = std::mem::take(&mut recording.series);
+    let (map, stack, mut pieces) = recording.finish();
+    Ok(Report {
+        name: trace.name.clone(),
+        placement: placing.to_string(),
+        totals,
+        buckets,
+        times,
+        series,
+        stack: (trace.tags.len() > 1).then_some(stack),
+        map,
+        piece_blocks: name_blocks(trace, &mut pieces),
+        pieces,
+        sizes: spread::sizes(trace),
+        exact_sizes,
+        lifetimes: spread::lifetimes(trace),
+        live_groups,
+        live: live_rows,
+        largest,
+        suggestions,
+        tags: trace.tags.clone(),
+        by_tag,
+    })
+}
+
+/// Numbers the blocks of `pieces` from 0 on, and says which they are.
+fn name_blocks(trace: &Trace, pieces: &mut [[u64; 5]]) -> Vec<[u64; 3]> {
+    let mut numbers = std::collections::HashMap::new();
+    let mut blocks = Vec::new();
+    for piece in pieces {
+        let block = trace.blocks[piece[0] as usize];
+        piece[0] = *numbers.entry(piece[0]).or_insert_with(|| {
+            blocks.push([block.id, block.size, block.tag.into()]);
+            blocks.len() as u64 - 1
+        });
+    }
+    blocks
+}

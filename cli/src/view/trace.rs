@@ -1,0 +1,207 @@
+//! A trace in memory: events that name blocks by dense numbers.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use allotment_trace::{Action as Asked, Checked, Reader, TraceError};
+
+/// The alignment of a request that names none, in bytes.
+const DEFAULT_ALIGN: u64 = 8;
+
+/// What an event does to its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The block begins.
+    Allocate,
+    /// It has another size from now on.
+    Resize,
+    /// It ends.
+    Free,
+}
+
+/// One event.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// What happens.
+    pub action: Action,
+    /// To which block: an index of [`Trace::blocks`].
+    pub block: u32,
+    /// Bytes that it has from now on; 0 when it is freed.
+    pub size: u64,
+}
+
+/// One block's life.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Its name in the trace.
+    pub id: u64,
+    /// Its last size in bytes.
+    pub size: u64,
+    /// Its alignment in bytes.
+    pub align: u64,
+    /// Number of the event that allocated it.
+    pub from: u32,
+    /// Number of the event that freed it.
+    pub to: Option<u32>,
+    /// Its tag: an index of [`Trace::tags`].
+    pub tag: u32,
+}
+
+impl Block {
+    /// Events for which it was live, in a trace of `events`.
+    pub fn lifetime(&self, events: usize) -> u64 {
+        u64::from(self.to.unwrap_or(events as u32).saturating_sub(self.from))
+    }
+}
+
+/// A trace.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The file's name.
+    pub name: String,
+    /// In the order in which they happened.
+    pub events: Vec<Event>,
+    /// In the order in which they began.
+    pub blocks: Vec<Block>,
+    /// The names of the tags; the first one is empty and stands for none.
+    pub tags: Vec<String>,
+    /// The time of each event, if every event has one.
+    pub times: Option<Vec<u64>>,
+    /// Events that the recorder lost, as it says.
+    pub lost: u64,
+    /// Requests that were refused when the trace was recorded.
+    pub refused: usize,
+    /// Events at the end that were left out: there the recorder itself freed what was still live.
+    pub closing: usize,
+}
+
+/// Why a trace was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// What it says is wrong.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// It is too long.
+    #[error("more than {MOST} events; --events reads a part of them")]
+    TooMany,
+    /// It asks for more than addresses can tell apart.
+    #[error("more than 4 PiB are live after {0} events")]
+    TooLarge(usize),
+}
+
+/// Events of a trace, at most: their numbers have 32 bits.
+const MOST: usize = u32::MAX as usize - 1;
+
+/// Bytes that may be live at once: a page counts in doubles.
+const MOST_BYTES: u64 = 1 << 52;
+
+impl Trace {
+    /// Reads a trace, compressed or not, and no more than `most` events of it. Memory: O(events).
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn read(path: &Path, most: Option<usize>) -> Result<Self, ReadError> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self::gather(name, allotment_trace::open(path)?, most)
+    }
+
+    /// As [`Trace::read`], from what `reader` yields.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub fn gather(name: String, mut reader: Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
+        let tail = reader.header().tail();
+        let trace = Self {
+            name,
+            events: vec![],
+            blocks: vec![],
+            tags: vec![String::new()],
+            times: Some(vec![]),
+            lost: 0,
+            refused: 0,
+            closing: 0,
+        };
+        let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new() };
+        for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
+            builder.add(checked?)?;
+        }
+        let mut trace = builder.trace;
+        (trace.lost, trace.refused) = (reader.lost(), reader.failures().len());
+        if let Some(tail) = tail.and_then(|tail| usize::try_from(tail).ok()) {
+            trace.cut(tail);
+        }
+        Ok(trace)
+    }
+
+    /// Leaves out the events from number `tail` on, if all of them free blocks: there the recorder itself freed what
+    /// was still live.
+    fn cut(&mut self, tail: usize) {
+        let Some(events) = self.events.get(tail..).filter(|events| !events.is_empty()) else { return };
+        if events.iter().any(|event| event.action != Action::Free) {
+            return;
+        }
+        for event in events {
+            self.blocks[event.block as usize].to = None;
+        }
+        self.closing = events.len();
+        self.events.truncate(tail);
+        if let Some(times) = &mut self.times {
+            times.truncate(tail);
+        }
+    }
+}
+
+struct Builder {
+    trace: Trace,
+    /// By id.
+    live: HashMap<u64, u32>,
+    tags: HashMap<Arc<str>, u32>,
+}
+
+impl Builder {
+    fn add(&mut self, checked: Checked) -> Result<(), ReadError> {
+        let event = checked.event;
+        let trace = &mut self.trace;
+        if trace.events.len() == MOST {
+            return Err(ReadError::TooMany);
+        }
+        if checked.live_bytes > MOST_BYTES {
+            return Err(ReadError::TooLarge(trace.events.len()));
+        }
+        let now = trace.events.len() as u32;
+        // The reader has checked that blocks are live that must be.
+        let next = trace.blocks.len() as u32;
+        let (action, size, block) = match event.action {
+            Asked::Allocate { size, align } => {
+                let align = if align == 0 { DEFAULT_ALIGN } else { align };
+                let tag = match event.tag {
+                    Some(tag) => *self.tags.entry(tag).or_insert_with_key(|tag| {
+                        trace.tags.push(tag.to_string());
+                        trace.tags.len() as u32 - 1
+                    }),
+                    None => 0,
+                };
+                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag });
+                self.live.insert(event.id, next);
+                (Action::Allocate, size, next)
+            }
+            Asked::Reallocate { size } => {
+                (Action::Resize, size, self.live.get(&event.id).copied().unwrap_or(next))
+            }
+            Asked::Free => (Action::Free, 0, self.live.remove(&event.id).unwrap_or(next)),
+        };
+        let Some(known) = trace.blocks.get_mut(block as usize) else { return Ok(()) };
+        match action {
+            Action::Allocate => {}
+            Action::Resize => known.size = size,
+            Action::Free => known.to = Some(now),
+        }
+        trace.events.push(Event { action, block, size });
+        match (&mut trace.times, event.time) {
+            (Some(times), Some(time)) => times.push(time),
+            (times, _) => *times = None,
+        }
+        Ok(())
+    }
+}

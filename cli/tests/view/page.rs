@@ -1,0 +1,225 @@
+//! The page in Chromium: pointed at, dragged, zoomed, clicked, typed at, and looked at in two sizes and two themes.
+
+use std::path::{Path, PathBuf};
+
+use allotment_cli::view::{Placing, Trace, page, report};
+use allotment_trace::Reader;
+use serde_json::Value;
+
+use super::browser::Window;
+use super::firmware;
+
+/// The variable that names a folder to keep the screenshots in.
+const FOLDER: &str = "ALLOTMENT_SCREENSHOTS";
+
+fn write(name: &str, trace: &Trace) -> PathBuf {
+    let html = page(&report(trace, Placing::Tlsf, None).unwrap()).unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
+    std::fs::write(&path, html).unwrap();
+    path
+}
+
+fn firmware(name: &str, events: usize, network: &str) -> PathBuf {
+    let text = firmware::trace(events, network);
+    write(
+        name,
+        &Trace::gather("sensor-node.trace".into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap(),
+    )
+}
+
+fn real() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/rust_json_small.trace.zst");
+    write("real", &Trace::read(&path, None).unwrap())
+}
+
+/// The mean brightness of a screenshot, 0 to 255, and how many colours it has.
+fn look(name: &str, png: &[u8]) -> (f64, usize) {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        std::fs::write(Path::new(&folder).join(format!("{name}.png")), png).unwrap();
+    }
+    let mut reader = png::Decoder::new(std::io::Cursor::new(png)).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    let size = info.color_type.samples();
+    let colours: std::collections::HashSet<&[u8]> = pixels.chunks(size).map(|pixel| &pixel[..3]).collect();
+    let sum: f64 = pixels
+        .chunks(size)
+        .map(|pixel| f64::from(pixel[0]) + f64::from(pixel[1]) + f64::from(pixel[2]))
+        .sum();
+    (sum / 3.0 / (pixels.len() / size) as f64, colours.len())
+}
+
+/// The range of events that is shown.
+fn range(window: &Window) -> (f64, f64) {
+    let of = |side| window.number(&format!("Number(document.documentElement.dataset.{side})"));
+    (of("from"), of("to"))
+}
+
+/// Pixels of a canvas that are not empty.
+const DRAWN: &str = "[...document.querySelectorAll('canvas')].map(c => { \
+    const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', { willReadFrequently: true }); \
+    copy.drawImage(c, 0, 0); \
+    const data = copy.getImageData(0, 0, c.width, c.height).data; \
+    return [c.id, data.filter((v, i) => i % 4 === 3 && v > 0).length / (c.width * c.height)]; })";
+
+fn charts_are_drawn(window: &Window) {
+    // A frame after the last change.
+    let drawn = window.value(DRAWN);
+    for chart in drawn.as_array().unwrap() {
+        assert!(chart[1].as_f64().unwrap() > 0.02, "{} is empty", chart[0]);
+    }
+}
+
+#[test]
+fn the_page_answers() {
+    let path = real();
+    let size = std::fs::metadata(&path).unwrap().len();
+    assert!(size < 2 << 20, "the page has {size} bytes");
+    let Some(window) = Window::open(&path, 1400, 1000, "light") else { return };
+    assert_eq!(window.text("#name"), "rust_json_small.trace.zst");
+    window.wait("document.querySelector('#memory').width > 1000");
+    charts_are_drawn(&window);
+    let all = range(&window);
+    assert_eq!(all.0, 0.0);
+
+    // A drag over a chart shows what it covers; the wheel and the buttons zoom, a double click shows all.
+    let (from, to) = (window.place("#memory", 0.4, 0.5), window.place("#memory", 0.6, 0.5));
+    window.drag(from, to);
+    let dragged = range(&window);
+    assert!(dragged.0 > 0.25 * all.1 && dragged.1 < 0.75 * all.1, "{dragged:?}");
+    assert!(dragged.1 - dragged.0 > 0.15 * all.1, "{dragged:?}");
+    window.wheel(window.place("#memory", 0.5, 0.5), -200.0);
+    window.wait(&format!("Number(document.documentElement.dataset.from) > {}", dragged.0));
+    let wheeled = range(&window);
+    assert!(wheeled.1 - wheeled.0 < dragged.1 - dragged.0, "{wheeled:?}");
+    assert!(window.text("#range").contains('%'));
+    window.click("#out");
+    let out = range(&window);
+    assert!(out.1 - out.0 > wheeled.1 - wheeled.0, "{out:?}");
+    window.click("#all");
+    assert_eq!(range(&window), all);
+
+    // The brush of the overview.
+    let (from, to) = (window.place("#overview", 0.1, 0.5), window.place("#overview", 0.2, 0.5));
+    window.drag(from, to);
+    let brushed = range(&window);
+    assert!((brushed.0 / all.1 - 0.1).abs() < 0.02 && (brushed.1 / all.1 - 0.2).abs() < 0.02, "{brushed:?}");
+
+    // Blocks are drawn and named when they are near.
+    window.hover(window.place("#map", 0.5, 0.2));
+    window.wait("!document.querySelector('#tip').hidden");
+    let tip = window.text("#tip");
+    assert!(tip.contains("Offset") && tip.contains("Full"), "{tip}");
+    window.hover(window.place("#memory", 0.5, 0.5));
+    window.wait("document.querySelector('#tip').textContent.includes('High-water mark')");
+    charts_are_drawn(&window);
+
+    // Keys do the same as the mouse.
+    window.value("document.querySelector('#memory').focus()");
+    window.key("ArrowRight");
+    window.wait("document.querySelector('#say').textContent.includes('Live')");
+    let before = range(&window);
+    window.key("+");
+    let typed = range(&window);
+    assert!(typed.1 - typed.0 < before.1 - before.0, "{typed:?}");
+    window.key("Escape");
+    assert_eq!(range(&window), all);
+
+    // A suggestion leads to its event, a legend's button hides a line, a heading sorts.
+    window.click("#suggestions button");
+    assert_ne!(range(&window), all);
+    window.click("#all");
+    window.click("#memory-legend button:last-child");
+    assert_eq!(
+        window.value("document.querySelector('#memory-legend button:last-child').ariaPressed"),
+        Value::from("false")
+    );
+    window.click("#largest thead th:nth-child(2) button");
+    window.click("#largest thead th:nth-child(2) button");
+    assert_eq!(
+        window.value("document.querySelector('#largest thead th:nth-child(2)').ariaSort"),
+        Value::from("ascending")
+    );
+    window.click("#sizes-unit button:last-child");
+    assert!(window.text("#sizes").contains("KiB"));
+    assert_eq!(window.complaints(), [""; 0]);
+}
+
+/// Light and dark, wide and narrow: all fits, and the theme is the one that the system asks for until it is switched.
+#[test]
+fn it_fits_every_window() {
+    let path = firmware("fits", 60_000, "net");
+    for (width, height) in [(1400, 1000), (390, 844)] {
+        for scheme in ["light", "dark"] {
+            let Some(window) = Window::open(&path, width, height, scheme) else { return };
+            assert_eq!(window.value("document.documentElement.dataset.theme"), Value::from(scheme));
+            let wide = window.number("document.documentElement.scrollWidth");
+            assert!(wide <= f64::from(width), "{wide} pixels in a window of {width}");
+            let outside = window.value(
+                "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && \
+                 e.getBoundingClientRect().right > innerWidth + 1).map(e => e.id || e.className)",
+            );
+            assert_eq!(outside, Value::Array(vec![]), "in a window of {width}");
+            charts_are_drawn(&window);
+            let (light, colours) = look(&format!("top-{width}-{scheme}"), &window.screenshot());
+            assert!(if scheme == "light" { light > 180.0 } else { light < 80.0 }, "{scheme} is {light}");
+            assert!(colours > 200, "{colours} colours");
+            window.place("#map", 0.5, 0.5);
+            look(&format!("map-{width}-{scheme}"), &window.screenshot());
+            window.click("#theme");
+            let other = if scheme == "light" { "dark" } else { "light" };
+            assert_eq!(window.value("document.documentElement.dataset.theme"), Value::from(other));
+            let (now, _) = look(&format!("switched-{width}-{scheme}"), &window.screenshot());
+            assert!((now > light) == (scheme == "dark"), "{now} after {light}");
+            if width > 500 {
+                // Near enough, the blocks of the start are seen one by one.
+                (0..6).for_each(|_| window.click("#in"));
+                window.hover(window.place("#map", 0.5, 0.83));
+                window.wait("document.querySelector('#tip').textContent.includes('Block')");
+                assert!(window.text("#tip").contains("Tag"), "{}", window.text("#tip"));
+                charts_are_drawn(&window);
+                look(&format!("near-{other}"), &window.screenshot());
+            }
+            assert_eq!(window.complaints(), [""; 0]);
+        }
+    }
+}
+
+/// Names that would be HTML or end the script are text.
+#[test]
+fn hostile_names_are_text() {
+    const NAMES: [&str; 5] = [
+        "</script><script>document.title='owned'</script>",
+        "<img src=x onerror=\"document.title='owned'\">",
+        "{{script}} ${document.title='owned'} <!--",
+        "x\u{2028}'\"&lt;\\u003c",
+        "javascript:document.title='owned'",
+    ];
+    for (n, name) in NAMES.into_iter().enumerate() {
+        let text = firmware::trace(2000, name);
+        let trace = Trace::gather(name.into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap();
+        let path = write(&format!("hostile-{n}"), &trace);
+        let html = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(html.matches("</script>").count(), 2, "the data and the script end once each");
+        assert!(!html.contains("<img"));
+        let Some(window) = Window::open(&path, 1000, 800, "light") else { return };
+        assert_eq!(window.text("#name"), name);
+        assert_eq!(window.value("document.title"), Value::from(format!("{name} – allotment view")));
+        assert!(window.text("#tags-legend").contains(name) && window.text("#tag-table").contains(name));
+        assert_eq!(window.value("document.querySelectorAll('img, script').length"), Value::from(2));
+        assert_eq!(window.complaints(), [""; 0]);
+    }
+}
+
+/// A trace without events, and one of a single block.
+#[test]
+fn there_may_be_nothing_to_see() {
+    for (name, text) in [("empty", ""), ("single", "a 1 0 8\n")] {
+        let trace = Trace::gather(name.into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap();
+        let Some(window) = Window::open(&write(name, &trace), 1000, 800, "dark") else { return };
+        window.hover(window.place("#map", 0.5, 0.5));
+        window.click("#in");
+        window.hover(window.place("#memory", 0.5, 0.5));
+        assert_eq!(window.complaints(), [""; 0]);
+    }
+}
