@@ -8,6 +8,7 @@ mod arena;
 mod check;
 mod measures;
 mod origin;
+mod plan;
 mod plot;
 mod replay;
 mod report;
@@ -50,6 +51,8 @@ enum Command {
         #[arg(long)]
         bless: bool,
     },
+    /// Measures the planner; writes its tables and RESULTS.md
+    Plan(plan::Args),
     /// Writes RESULTS.md and the plots anew from the CSV files
     Report,
     /// Lists measures and allocators
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Run { quick, names } => run(quick, &names),
         Command::Check { bless } => check::run(&home().join("results"), bless),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
+        Command::Plan(args) => plan(&args),
         Command::List => {
             list();
             Ok(())
@@ -105,6 +109,13 @@ fn run(quick: bool, names: &[String]) -> Result<()> {
     }
     println!("{}", home.join("RESULTS.md").display());
     Ok(())
+}
+
+/// The planner's tables, and the report with them.
+fn plan(args: &plan::Args) -> Result<()> {
+    let folder = home().join("results");
+    plan::run(args, &folder.join("plan"))?;
+    report::write(&folder, &home().join("RESULTS.md"))
 }
 
 fn find(name: &str) -> Result<&'static Measure> {

@@ -168,6 +168,11 @@ impl Instance {
         Ok(Self { buffers })
     }
 
+    /// An instance of buffers made from those of another, which was checked.
+    pub(crate) fn unchecked(buffers: Vec<Buffer>) -> Self {
+        Self { buffers }
+    }
+
     /// The buffers in the order of the input.
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers

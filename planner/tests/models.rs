@@ -284,7 +284,7 @@ fn graph(sizes: &[u64], ops: &[(&[usize], &[usize], Sharing)]) -> Graph {
     }
 }
 
-use Sharing::{InPlace as Element, None as Whole};
+use Sharing::{InPlace as Element, None as Whole, View};
 
 #[test]
 fn orders_are_the_best_there_are() {
@@ -353,6 +353,23 @@ proptest! {
         let again = rematerialise(&graph, Lowering::default(), 3);
         prop_assert!(again.after <= again.before && again.cost <= 3);
     }
+}
+
+/// The memory of an input that is planned may be overwritten; the caller's own may not.
+#[test]
+fn planned_inputs_are_overwritten() {
+    let chain = graph(&[64, 64, 64, 8], &[(&[0], &[1], View), (&[1], &[2], Element), (&[2], &[3], Whole)]);
+    let planned = Lowering { inputs: true, ..Lowering::default() };
+    let (with, without) =
+        (in_place(&chain, planned).unwrap(), in_place(&chain, Lowering::default()).unwrap());
+    assert_eq!((with.views, with.overwrites, solved(&with.instance, None, 5).peak), (1, 1, 72));
+    assert_eq!((without.views, without.overwrites), (0, 1));
+    // An input that is read later stays.
+    let kept = graph(&[64, 64, 8], &[(&[0], &[1], Element), (&[0, 1], &[2], Whole)]);
+    assert_eq!(in_place(&kept, planned).unwrap().overwrites, 0);
+    // Nor is it shown to the caller as an output.
+    let shown = graph(&[64, 64], &[(&[0], &[1], View)]);
+    assert_eq!(in_place(&shown, planned).unwrap().views, 0);
 }
 
 #[test]

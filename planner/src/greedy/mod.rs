@@ -3,6 +3,7 @@
 mod baselines;
 mod conflicts;
 pub mod descent;
+pub mod repair;
 
 pub use baselines::{Baseline, baseline};
 pub use conflicts::Conflicts;
