@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Run { quick, names } => run(quick, &names),
         Command::Check { bless } => check::run(&home().join("results"), bless),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
-        Command::Plan(args) => plan(&args),
+        Command::Plan(args) => plan::run(&args, home()),
         Command::List => {
             list();
             Ok(())
@@ -109,13 +109,6 @@ fn run(quick: bool, names: &[String]) -> Result<()> {
     }
     println!("{}", home.join("RESULTS.md").display());
     Ok(())
-}
-
-/// The planner's tables, and the report with them.
-fn plan(args: &plan::Args) -> Result<()> {
-    let folder = home().join("results");
-    plan::run(args, &folder.join("plan"))?;
-    report::write(&folder, &home().join("RESULTS.md"))
 }
 
 fn find(name: &str) -> Result<&'static Measure> {

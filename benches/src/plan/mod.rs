@@ -112,8 +112,9 @@ const PARTS: [Part; 9] = [
     Part { name: "compile", title: "Compile time of plans in a `const`", run: compile::compile },
 ];
 
-/// Runs the parts that were asked for. Writes into `folder`.
-pub fn run(args: &Args, folder: &Path) -> Result<()> {
+/// Runs the parts that were asked for. Writes their pages, and their section of the report, below `home`.
+pub fn run(args: &Args, home: &Path) -> Result<()> {
+    let folder = &home.join("results/plan");
     if let Some(name) = &args.alone {
         return large::alone(args, name);
     }
@@ -137,6 +138,7 @@ pub fn run(args: &Args, folder: &Path) -> Result<()> {
         write!(page, "\n{}", found.text)?;
         fs::write(folder.join(part.name).with_extension("md"), page)?;
         remember(folder, part.name, found.targets)?;
+        update(folder, &home.join("RESULTS.md"))?;
         eprintln!("{:.0} s", start.elapsed().as_secs_f64());
     }
     Ok(())
@@ -163,6 +165,27 @@ fn remember(folder: &Path, part: &str, new: Vec<Target>) -> Result<()> {
     Ok(writer.flush()?)
 }
 
+/// Puts the section into a report in which everything else stays: the program may have been built without some peers.
+fn update(folder: &Path, report: &Path) -> Result<()> {
+    let text = fs::read_to_string(report).with_context(|| report.display().to_string())?;
+    fs::write(report, splice(&text, &section(folder)?)).with_context(|| report.display().to_string())
+}
+
+/// In the place of the section of before, or in front of what stands at the end.
+fn splice(text: &str, section: &str) -> String {
+    const HEAD: &str = "\n## Static planning\n";
+    let next = |from: usize| text[from..].find("\n## ").map_or(text.len(), |at| from + at);
+    let (start, end) = match text.find(HEAD) {
+        Some(start) => (start, next(start + HEAD.len())),
+        None => {
+            let last = ["\n## Worst-case", "\n## The allocators"].iter().find_map(|head| text.find(head));
+            let start = last.unwrap_or(text.len());
+            (start, start)
+        }
+    };
+    [&text[..start], section, &text[end..]].concat()
+}
+
 /// The section of `RESULTS.md`; empty if nothing was measured.
 pub fn section(folder: &Path) -> Result<String> {
     let lines = targets(folder)?;
@@ -184,4 +207,23 @@ pub fn section(folder: &Path) -> Result<String> {
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::splice;
+
+    #[test]
+    fn the_section_is_put_in_and_replaced() {
+        let report = "# Results\n\n## One\n\n1\n\n## The allocators\n\nall\n";
+        let section = "\n## Static planning\n\n### Targets\n";
+        let once = splice(report, section);
+        assert_eq!(
+            once,
+            "# Results\n\n## One\n\n1\n\n## Static planning\n\n### Targets\n\n## The allocators\n\nall\n"
+        );
+        assert_eq!(splice(&once, section), once);
+        assert_eq!(splice(&once, ""), report);
+        assert_eq!(splice("# Results\n", section), "# Results\n\n## Static planning\n\n### Targets\n");
+    }
 }

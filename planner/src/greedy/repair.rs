@@ -89,7 +89,8 @@ impl<'a> Repair<'a> {
         let (start, end) = (buffers[worst].start, buffers[worst].end);
         let height = self.random.u64(0..=self.goal);
         let size = self.random.u64(..=buffers[worst].size);
-        let margin = (end - start) >> self.random.u8(..6);
+        let margin = (buffers[worst].steps() >> self.random.u8(1..6)) as i64;
+        let (start, end) = (start.saturating_sub(margin), end.saturating_add(margin));
         let share = [0.02, 0.1, 0.3, 1.0][self.random.usize(..4)];
         let way = self.random.u8(..4);
         for &n in near {
@@ -97,7 +98,7 @@ impl<'a> Repair<'a> {
             let buffer = &buffers[n];
             let chosen = match way {
                 0 => self.offsets[n] >= height,
-                1 => buffer.start >= start - margin && buffer.end <= end + margin,
+                1 => buffer.start >= start && buffer.end <= end,
                 2 => buffer.size >= size,
                 _ => true,
             };
@@ -142,7 +143,7 @@ impl<'a> Repair<'a> {
         let buffers = self.instance.buffers();
         let mut keyed: Vec<(f64, usize)> = Vec::with_capacity(freed.len());
         for &n in freed {
-            let (size, length) = (buffers[n].size as f64, (buffers[n].end - buffers[n].start) as f64);
+            let (size, length) = (buffers[n].size as f64, buffers[n].steps() as f64);
             let key = match rule {
                 0 => size,
                 1 => length,

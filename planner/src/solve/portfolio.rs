@@ -7,7 +7,7 @@ use super::Shared;
 use crate::boxes::{Boxes, Join, boxes};
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::repair::Repair;
-use crate::greedy::{self, Baseline, Conflicts, Fit, Order, baseline};
+use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
 use crate::model::Instance;
 
 /// Conflicts up to this number are listed.
@@ -58,7 +58,7 @@ pub(super) struct Portfolio<'a> {
     rules: Vec<Rule>,
     share: (usize, usize),
     repair: Option<Repair<'a>>,
-    /// The kinds of descent that made the best plans, the last of each.
+    /// The kinds of descent that made the best plans, and these.
     elite: Vec<(u64, Way)>,
     /// What noisy descents, rules and repairs have cost, in nanoseconds, roughly. Counted, not timed, so that a seed
     /// and one thread give one plan.
@@ -165,22 +165,22 @@ impl<'a> Portfolio<'a> {
         let Way { join, prefer, mirror, noise } = way;
         let noise = Some((noise, random.u64(..)));
         if let Some(peak) = self.descend(join, Descent { prefer, mirror, noise }) {
-            self.elite.retain(|&(_, other)| other != way);
-            self.elite.push((peak, way));
+            match self.elite.iter_mut().find(|(_, other)| *other == way) {
+                Some((best, _)) => *best = peak.min(*best),
+                None => self.elite.push((peak, way)),
+            }
             self.elite.sort_by_key(|&(peak, _)| peak);
             self.elite.truncate(4);
         }
     }
 
-    fn rule(&mut self, rule: Rule) {
+    fn rule(&self, rule: Rule) {
         let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
-        self.shared.offer(match rule {
-            Rule::Baseline(rule) => baseline(instance, conflicts, rule),
-            Rule::Order(order) => {
-                let order = greedy::ordered(instance, conflicts, order, None);
-                greedy::place(instance, conflicts, &order, Fit::Best)
-            }
-        });
+        let (order, fit) = match rule {
+            Rule::Baseline(rule) => greedy::baseline_order(instance, conflicts, rule),
+            Rule::Order(order) => (greedy::ordered(instance, conflicts, order, None), Fit::Best),
+        };
+        self.place(&order, fit);
     }
 
     fn noisy_rule(&mut self) {
@@ -188,7 +188,16 @@ impl<'a> Portfolio<'a> {
         let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
         let noise = [0.005, 0.02, 0.1][self.random.usize(..3)];
         let order = greedy::ordered(instance, conflicts, order, Some((noise, self.random.u64(..))));
-        self.shared.offer(greedy::place(instance, conflicts, &order, Fit::Best));
+        self.place(&order, Fit::Best);
+    }
+
+    fn place(&self, order: &[usize], fit: Fit) {
+        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let partial = vec![None; instance.len()];
+        let limits = self.shared.limits(u64::MAX);
+        if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, &limits) {
+            self.shared.offer(offsets);
+        }
     }
 
     /// Some steps of repair, from the best plan or from where the last ones ended.
