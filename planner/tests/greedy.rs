@@ -95,3 +95,27 @@ fn perfect_packings_become_a_few_boxes() {
         );
     }
 }
+
+#[test]
+fn times_at_the_border_of_64_bits() {
+    let buffers = vec![
+        Buffer::new("a", 8, i64::MIN, i64::MAX),
+        Buffer::new("b", 4, i64::MIN, 0),
+        Buffer::new("c", 4, 0, i64::MAX),
+        Buffer::new("d", 2, i64::MAX - 1, i64::MAX),
+    ];
+    let instance = Instance::new(buffers).unwrap();
+    let stop = AtomicBool::new(false);
+    for (prefer, mirror) in [(Prefer::Leftmost, true), (Prefer::Longest, true), (Prefer::Longest, false)] {
+        let offsets = descend(&instance, Descent { prefer, mirror, noise: None }, &limits(&stop)).unwrap();
+        validate(&instance, &offsets, Some(14)).unwrap();
+    }
+    let conflicts = Conflicts::new(&instance);
+    for order in Order::ALL {
+        let offsets = place(&instance, &conflicts, &ordered(&instance, &conflicts, order, None), Fit::First);
+        validate(&instance, &offsets, None).unwrap();
+    }
+    let mut repair = Repair::new(&instance, &conflicts, 14, vec![20, 14, 10, 0], 1);
+    repair.run(50, &limits(&stop));
+    validate(&instance, repair.offsets(), None).unwrap();
+}
