@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::AtomicBool;
 
 use allotment_planner::bounds::lower_bound;
-use allotment_planner::boxes::{Join, boxes};
+use allotment_planner::boxes::{Join, boxes, boxes_with_waste};
 use allotment_planner::exact::Limits;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
@@ -34,15 +34,18 @@ proptest! {
         });
         let instance = Instance::new(buffers.collect()).unwrap();
         let join = if longest { Join::Longest } else { Join::Forced };
-        let boxes = boxes(&instance, join);
-        prop_assert!(boxes.instance.len() <= instance.len());
         let stop = AtomicBool::new(false);
-        let offsets = descend(&boxes.instance, DESCENT, &limits(&stop)).unwrap();
-        let unpacked = boxes.unpack(&offsets);
-        validate(&instance, &unpacked, None).unwrap();
-        prop_assert_eq!(instance.peak(&unpacked), boxes.instance.peak(&offsets));
-        if instance.len() <= 6 {
-            prop_assert!(brute_force(&boxes.instance) >= brute_force(&instance));
+        for waste in [0.0, 0.01, 0.3] {
+            let boxes = if waste > 0.0 { boxes_with_waste(&instance, join, waste) } else { boxes(&instance, join) };
+            prop_assert!(boxes.instance.len() <= instance.len());
+            let offsets = descend(&boxes.instance, DESCENT, &limits(&stop)).unwrap();
+            let unpacked = boxes.unpack(&offsets);
+            validate(&instance, &unpacked, None).unwrap();
+            let (peak, boxed) = (instance.peak(&unpacked), boxes.instance.peak(&offsets));
+            prop_assert!(peak == boxed || (waste > 0.0 && peak < boxed));
+            if instance.len() <= 6 {
+                prop_assert!(brute_force(&boxes.instance) >= brute_force(&instance));
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
-use crate::boxes::{Boxes, Join, boxes};
+use crate::boxes::{Boxes, Join, boxes, boxes_with_waste};
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::repair::Repair;
 use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
@@ -120,7 +120,7 @@ impl<'a> Portfolio<'a> {
         let [descents, rules, repairs] = self.spent;
         let (rules_cost, repair_cost) = (3 * rules, 2 * repairs);
         if self.listed && rules_cost <= descents {
-            self.spent[1] += 16 * self.pairs + 100 * n + 1;
+            self.spent[1] += 16 * self.pairs + 2000 * n + 1;
             let rule = match self.rules.pop() {
                 Some(rule) => rule,
                 None => return self.noisy_rule(),
@@ -184,11 +184,28 @@ impl<'a> Portfolio<'a> {
     }
 
     fn noisy_rule(&mut self) {
+        if self.random.bool() {
+            return self.squeeze();
+        }
         let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
         let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
         let noise = [0.005, 0.02, 0.1][self.random.usize(..3)];
         let order = greedy::ordered(instance, conflicts, order, Some((noise, self.random.u64(..))));
         self.place(&order, Fit::Best);
+    }
+
+    /// Boxes with some waste, and their buffers placed anew in the order of their offsets.
+    fn squeeze(&mut self) {
+        let instance = self.shared.instance;
+        let waste = 0.005 * 2_f64.powf(5.0 * self.random.f64());
+        let boxes = boxes_with_waste(instance, Join::Longest, waste);
+        let prefer = [Prefer::Leftmost, Prefer::Longest][self.random.usize(..2)];
+        let descent = Descent { prefer, mirror: self.random.bool(), noise: Some((1, self.random.u64(..))) };
+        let Some(offsets) = descend(&boxes.instance, descent, &self.shared.limits(u64::MAX)) else { return };
+        let offsets = boxes.unpack(&offsets);
+        let mut order: Vec<usize> = (0..instance.len()).collect();
+        order.sort_by_key(|&n| offsets[n]);
+        self.place(&order, Fit::First);
     }
 
     fn place(&self, order: &[usize], fit: Fit) {
