@@ -35,6 +35,7 @@
 //!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `low-memory`: `CompactHeap`, the smallest heap, for 64 bytes to 512 KiB; `CompactBump`, which never frees.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `defmt`: `defmt::Format` for all value types.
 
@@ -51,6 +52,8 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
+#[cfg(feature = "low-memory")]
+mod compact;
 mod heap;
 pub mod lock;
 mod memory;
@@ -66,6 +69,8 @@ pub mod region;
 pub mod units;
 pub mod zones;
 
+#[cfg(feature = "low-memory")]
+pub use compact::{CompactBump, CompactHeap};
 pub use heap::{Heap, OutOfMemory};
 pub use memory::Memory;
 pub use meta::FreeError;
