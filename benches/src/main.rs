@@ -8,6 +8,7 @@ mod arena;
 mod check;
 mod measures;
 mod origin;
+mod plan;
 mod plot;
 mod replay;
 mod report;
@@ -50,6 +51,8 @@ enum Command {
         #[arg(long)]
         bless: bool,
     },
+    /// Measures the planner; writes its tables and RESULTS.md
+    Plan(plan::Args),
     /// Writes RESULTS.md and the plots anew from the CSV files
     Report,
     /// Lists measures and allocators
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Run { quick, names } => run(quick, &names),
         Command::Check { bless } => check::run(&home().join("results"), bless),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
+        Command::Plan(args) => plan::run(&args, home()),
         Command::List => {
             list();
             Ok(())

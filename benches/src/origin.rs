@@ -28,6 +28,15 @@ pub fn describe(measure: &str) -> Vec<String> {
     ]
 }
 
+/// The same for a part of the planner's tables.
+pub fn describe_plan(part: &str) -> Vec<String> {
+    vec![
+        format!("machine: {}, with other work on it", machine()),
+        format!("compiler: {}, release; allotment at {}", env!("BENCH_RUSTC"), revision()),
+        format!("command: cargo xtask plan {part}"),
+    ]
+}
+
 /// The commit that was measured, if git tells.
 fn revision() -> String {
     let mut git = Command::new("git");

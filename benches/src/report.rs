@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::measures::{ALL, Measure};
+use crate::plan;
 use crate::plot;
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
@@ -88,6 +89,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
             section(&mut text, measure, &results, folder)?;
         }
     }
+    text.push_str(&plan::section(&folder.join("plan"))?);
     // Counted in firmware, by `cargo xtask wcet --bless`.
     if let Ok(worst) = fs::read_to_string(folder.join("wcet.md")) {
         write!(text, "\n{worst}")?;

@@ -16,6 +16,7 @@
 //! Time steps are half-open ranges of 64-bit integers, offsets and sizes are bytes.
 
 pub mod bounds;
+pub mod boxes;
 pub mod exact;
 pub mod explain;
 pub mod generate;

@@ -45,6 +45,11 @@ impl Buffer {
         Self { id: id.into(), size, align: 1, start, end, gaps, fixed, hint, alias, tier }
     }
 
+    /// Number of time steps in its lifetime, gaps included.
+    pub fn steps(&self) -> u64 {
+        self.end.abs_diff(self.start)
+    }
+
     /// True if it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
     pub fn is_plain(&self) -> bool {
         self.gaps.is_empty() && self.fixed.is_none() && self.alias.is_none()
@@ -166,6 +171,11 @@ impl Instance {
                 .ok_or(InstanceError::TooLarge)?;
         }
         Ok(Self { buffers })
+    }
+
+    /// An instance of buffers made from those of another, which was checked.
+    pub(crate) fn unchecked(buffers: Vec<Buffer>) -> Self {
+        Self { buffers }
     }
 
     /// The buffers in the order of the input.

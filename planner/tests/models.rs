@@ -13,8 +13,7 @@ use allotment_planner::transform::{
     SpillError, fuse, in_place, peak_load, rematerialise, reorder, spill, stream,
 };
 use allotment_planner::validate::validate;
-use common::{data, read, solved};
-use flatbuffers::{FlatBufferBuilder, WIPOffset};
+use common::{data, read, solved, tflite};
 use proptest::prelude::*;
 
 fn onnx(name: &str, dims: &[(&str, u64)]) -> Result<Graph, OnnxError> {
@@ -112,86 +111,6 @@ proptest! {
     }
 }
 
-/// A model of our own: input → FULLY_CONNECTED → RELU → RESHAPE → output, and one branch around the RELU.
-fn tflite(shape: &[i32], extra_metadata: bool) -> Vec<u8> {
-    let mut b = FlatBufferBuilder::new();
-    // Field `id` of a table stands in slot 4 + 2 id.
-    let slot = |id: u16| 4 + 2 * id;
-    type Table = flatbuffers::TableFinishedWIPOffset;
-    fn code(b: &mut FlatBufferBuilder, number: i8) -> WIPOffset<Table> {
-        let start = b.start_table();
-        b.push_slot_always(4, number);
-        b.push_slot_always(10, i32::from(number));
-        b.end_table(start)
-    }
-    // FULLY_CONNECTED, RELU, RESHAPE, ADD.
-    let codes = [9, 19, 22, 0].map(|number| code(&mut b, number));
-    let codes = b.create_vector(&codes);
-    let weights = b.create_vector(&[1_u8, 2, 3]);
-    let mut buffers = Vec::new();
-    for n in 0..2 {
-        let start = b.start_table();
-        if n == 1 {
-            b.push_slot_always(slot(0), weights);
-        }
-        buffers.push(b.end_table(start));
-    }
-    let names = ["in", "weights", "fc", "relu", "sum", "view"];
-    let mut tensors = Vec::new();
-    for (n, name) in names.iter().enumerate() {
-        let name = b.create_string(name);
-        let dims = if *shape == [3] && n == 1 { b.create_vector(&[3]) } else { b.create_vector(shape) };
-        let start = b.start_table();
-        b.push_slot_always(slot(0), dims);
-        b.push_slot_always(slot(1), 9_i8);
-        b.push_slot_always(slot(2), u32::from(n == 1));
-        b.push_slot_always(slot(3), name);
-        tensors.push(b.end_table(start));
-    }
-    let tensors = b.create_vector(&tensors);
-    let mut operators = Vec::new();
-    for (code, inputs, output) in [(0_u32, &[0, 1, -1][..], 2), (1, &[2], 3), (3, &[2, 3], 4), (2, &[4], 5)] {
-        let inputs = b.create_vector(inputs);
-        let outputs = b.create_vector(&[output]);
-        let start = b.start_table();
-        b.push_slot_always(slot(0), code);
-        b.push_slot_always(slot(1), inputs);
-        b.push_slot_always(slot(2), outputs);
-        operators.push(b.end_table(start));
-    }
-    let operators = b.create_vector(&operators);
-    let (inputs, outputs) = (b.create_vector(&[0]), b.create_vector(&[5]));
-    let start = b.start_table();
-    b.push_slot_always(slot(0), tensors);
-    b.push_slot_always(slot(1), inputs);
-    b.push_slot_always(slot(2), outputs);
-    b.push_slot_always(slot(3), operators);
-    let subgraph = b.end_table(start);
-    let subgraphs = b.create_vector(&[subgraph]);
-    let buffers = b.create_vector(&buffers);
-    let description = b.create_string("made for a test");
-    let metadata = extra_metadata.then(|| {
-        let name = b.create_string("min_runtime_version");
-        let start = b.start_table();
-        b.push_slot_always(slot(0), name);
-        b.push_slot_always(slot(1), 1_u32);
-        let entry = b.end_table(start);
-        b.create_vector(&[entry])
-    });
-    let start = b.start_table();
-    b.push_slot_always(slot(0), 3_u32);
-    b.push_slot_always(slot(1), codes);
-    b.push_slot_always(slot(2), subgraphs);
-    b.push_slot_always(slot(3), description);
-    b.push_slot_always(slot(4), buffers);
-    if let Some(metadata) = metadata {
-        b.push_slot_always(slot(6), metadata);
-    }
-    let model = b.end_table(start);
-    b.finish(model, Some("TFL3"));
-    b.finished_data().to_vec()
-}
-
 const MICRO: Lowering = Lowering { weights: false, inputs: true, align: 16 };
 
 #[test]
@@ -284,7 +203,7 @@ fn graph(sizes: &[u64], ops: &[(&[usize], &[usize], Sharing)]) -> Graph {
     }
 }
 
-use Sharing::{InPlace as Element, None as Whole};
+use Sharing::{InPlace as Element, None as Whole, View};
 
 #[test]
 fn orders_are_the_best_there_are() {
@@ -353,6 +272,23 @@ proptest! {
         let again = rematerialise(&graph, Lowering::default(), 3);
         prop_assert!(again.after <= again.before && again.cost <= 3);
     }
+}
+
+/// The memory of an input that is planned may be overwritten; the caller's own may not.
+#[test]
+fn planned_inputs_are_overwritten() {
+    let chain = graph(&[64, 64, 64, 8], &[(&[0], &[1], View), (&[1], &[2], Element), (&[2], &[3], Whole)]);
+    let planned = Lowering { inputs: true, ..Lowering::default() };
+    let (with, without) =
+        (in_place(&chain, planned).unwrap(), in_place(&chain, Lowering::default()).unwrap());
+    assert_eq!((with.views, with.overwrites, solved(&with.instance, None, 5).peak), (1, 1, 72));
+    assert_eq!((without.views, without.overwrites), (0, 1));
+    // An input that is read later stays.
+    let kept = graph(&[64, 64, 8], &[(&[0], &[1], Element), (&[0, 1], &[2], Whole)]);
+    assert_eq!(in_place(&kept, planned).unwrap().overwrites, 0);
+    // Nor is it shown to the caller as an output.
+    let shown = graph(&[64, 64], &[(&[0], &[1], View)]);
+    assert_eq!(in_place(&shown, planned).unwrap().views, 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! `bench`: allotment beside its peers, by the program in `benches/`.
+//! `bench` and `plan`: allotment beside its peers, by the program in `benches/`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -30,8 +31,7 @@ pub struct Bench {
 /// Builds the program and runs it.
 pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     tools::need("valgrind", setup)?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
-    let program = build(bench, &folder)?;
+    let program = build(!bench.no_native && !bench.check)?;
     let mut command = Command::new(program);
     if bench.check {
         command.arg("check").args(bench.bless.then_some("--bless"));
@@ -42,13 +42,22 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The program with the peers that were asked for. The check needs none of the native ones.
-fn build(bench: &Bench, folder: &Path) -> Result<PathBuf> {
+/// Runs the planner's part of the program, which needs no other allocators.
+pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
+    let mut command = Command::new(build(false)?);
+    command.arg("plan").args(arguments);
+    let status = command.status().with_context(|| format!("{command:?} does not start"))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The program, with the peers that compile C or C++ if `native`.
+fn build(native: bool) -> Result<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
     command.args(["build", "--release", "--locked", "--manifest-path"]).arg(folder.join("Cargo.toml"));
     command.arg("--target-dir").arg(&target);
-    if bench.no_native || bench.check {
+    if !native {
         command.arg("--no-default-features");
     }
     let status = command.status().context("cargo does not start")?;

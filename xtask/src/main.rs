@@ -20,6 +20,7 @@ mod tools;
 mod traced;
 mod wcet;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,6 +83,12 @@ enum Command {
     Boards,
     /// Measure allotment beside its peers and write benches/RESULTS.md
     Bench(bench::Bench),
+    /// Measure the planner beside its peers and write benches/results/plan and benches/RESULTS.md
+    Plan {
+        /// Passed on; `cargo xtask plan -- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Check every board's firmware with clippy, warnings denied
     Lint,
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
@@ -102,6 +109,7 @@ fn main() -> ExitCode {
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
         Command::Bench(bench) => bench::run(&bench, &setup),
+        Command::Plan { arguments } => bench::plan(&arguments),
         Command::Lint => commands::lint(&setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),

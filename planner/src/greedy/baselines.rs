@@ -52,12 +52,21 @@ impl Baseline {
 
 /// The offsets that `rule` gives.
 pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> Vec<u64> {
+    let (order, fit) = baseline_order(instance, conflicts, rule);
+    place(instance, conflicts, &order, fit)
+}
+
+/// The order in which `rule` places, and where.
+pub(crate) fn baseline_order(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    rule: Baseline,
+) -> (Vec<usize>, Fit) {
     let buffers = instance.buffers();
     let (start, end) = buffers
         .iter()
         .fold((i64::MAX, i64::MIN), |(start, end), buffer| (start.min(buffer.start), end.max(buffer.end)));
     let mut order: Vec<usize> = (0..buffers.len()).collect();
-    let length = |n: usize| i128::from(buffers[n].end) - i128::from(buffers[n].start);
     let size = |n: usize| Reverse(buffers[n].size);
     let fit = match rule {
         Baseline::TfLite => {
@@ -85,9 +94,9 @@ pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> V
             Fit::First
         }
         Baseline::FirstFitByDuration => {
-            order.sort_by_key(|&n| Reverse(length(n)));
+            order.sort_by_key(|&n| Reverse(buffers[n].steps()));
             Fit::First
         }
     };
-    place(instance, conflicts, &order, fit)
+    (order, fit)
 }

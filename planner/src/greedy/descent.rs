@@ -3,8 +3,7 @@
 //! The skyline's lowest valley is filled with buffers whose lifetimes it contains, or levelled with its lower neighbour
 //! where none is left. Time grows with n log n whatever the number of conflicts, and memory with n.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use crate::exact::Limits;
 use crate::model::Instance;
@@ -28,27 +27,118 @@ struct Run {
 }
 
 /// For each section the unplaced buffers that start there, and over the sections a tree of what is asked for.
+///
+/// The buffers lie in one array, by section and then by end, size and number. What is placed is skipped by links towards both sides
+/// that are shortened as they are followed (Tarjan, *Efficiency of a good but not linear set union algorithm*, 1975).
 struct Unplaced {
-    /// By first section: (last section, tie, buffer).
-    starts: Vec<BTreeSet<(u32, u64, u32)>>,
-    /// A segment tree of the smallest `last` of each section.
+    /// The first slot of each section, and the number of slots.
+    begin: Vec<u32>,
+    /// The buffer of each slot, and the section after its last.
+    buffer: Vec<u32>,
+    end: Vec<u32>,
+    /// Of slot `k` at `k + 1`: the nearest unplaced one at or below it; 0 is none.
+    below: Vec<u32>,
+    /// Of slot `k` at `k`: the nearest unplaced one at or above it; the number of slots is none.
+    above: Vec<u32>,
+    /// A segment tree of the smallest end of each section.
     earliest: Vec<u32>,
     /// The same of the longest lifetime.
     longest: Vec<u32>,
     leaves: usize,
 }
 
+fn follow(links: &mut [u32], mut at: u32) -> u32 {
+    while links[at as usize] != at {
+        let next = links[links[at as usize] as usize];
+        links[at as usize] = next;
+        at = next;
+    }
+    at
+}
+
 impl Unplaced {
-    fn update(&mut self, section: usize) {
-        let set = &self.starts[section];
-        let mut n = section + self.leaves;
-        self.earliest[n] = set.first().map_or(u32::MAX, |&(last, ..)| last);
-        self.longest[n] = set.last().map_or(0, |&(last, ..)| last - section as u32);
+    fn new(sections: &Sections, size: impl Fn(u32) -> u64) -> Self {
+        let slots = sections.first.len() as u32;
+        let mut begin = vec![0_u32; sections.count + 1];
+        for &first in &sections.first {
+            begin[first as usize + 1] += 1;
+        }
+        for s in 0..sections.count {
+            begin[s + 1] += begin[s];
+        }
+        let mut free = begin.clone();
+        let mut buffer = vec![0; slots as usize];
+        for (n, &first) in sections.first.iter().enumerate() {
+            buffer[free[first as usize] as usize] = n as u32;
+            free[first as usize] += 1;
+        }
+        for s in 0..sections.count {
+            let own = &mut buffer[begin[s] as usize..begin[s + 1] as usize];
+            own.sort_unstable_by_key(|&n| (sections.last[n as usize], size(n), n));
+        }
+        let end = buffer.iter().map(|&n| sections.last[n as usize]).collect();
+        let leaves = sections.count.next_power_of_two();
+        let mut unplaced = Self {
+            begin,
+            buffer,
+            end,
+            below: (0..=slots).collect(),
+            above: (0..=slots).collect(),
+            earliest: vec![u32::MAX; 2 * leaves],
+            longest: vec![0; 2 * leaves],
+            leaves,
+        };
+        for s in 0..sections.count {
+            unplaced.leaf(s);
+        }
+        for n in (1..leaves).rev() {
+            unplaced.join(n);
+        }
+        unplaced
+    }
+
+    fn leaf(&mut self, section: usize) {
+        let (begin, end) = (self.begin[section], self.begin[section + 1]);
+        let first = follow(&mut self.above, begin);
+        let (mut earliest, mut longest) = (u32::MAX, 0);
+        if first < end {
+            earliest = self.end[first as usize];
+            let last = follow(&mut self.below, end) - 1;
+            longest = self.end[last as usize] - section as u32;
+        }
+        self.earliest[section + self.leaves] = earliest;
+        self.longest[section + self.leaves] = longest;
+    }
+
+    fn join(&mut self, n: usize) {
+        self.earliest[n] = self.earliest[2 * n].min(self.earliest[2 * n + 1]);
+        self.longest[n] = self.longest[2 * n].max(self.longest[2 * n + 1]);
+    }
+
+    /// The buffer of `slot`, which starts at `section`, is placed. O(log n).
+    fn remove(&mut self, section: u32, slot: u32) {
+        self.below[slot as usize + 1] = slot;
+        self.above[slot as usize] = slot + 1;
+        self.leaf(section as usize);
+        let mut n = section as usize + self.leaves;
         while n > 1 {
             n /= 2;
-            self.earliest[n] = self.earliest[2 * n].min(self.earliest[2 * n + 1]);
-            self.longest[n] = self.longest[2 * n].max(self.longest[2 * n + 1]);
+            self.join(n);
         }
+    }
+
+    /// The last unplaced slot below `slot` that starts at `section`.
+    fn before(&mut self, section: u32, slot: u32) -> Option<u32> {
+        let found = follow(&mut self.below, slot);
+        (found > self.begin[section as usize]).then(|| found - 1)
+    }
+
+    /// The last unplaced slot that starts at `section` and ends by `hi`.
+    fn latest(&mut self, section: u32, hi: u32) -> Option<u32> {
+        let range = self.begin[section as usize]..self.begin[section as usize + 1];
+        let own = &self.end[range.start as usize..range.end as usize];
+        let slot = range.start + own.partition_point(|&end| end <= hi) as u32;
+        self.before(section, slot)
     }
 
     /// The first section of `lo..hi` at which something starts that ends by `hi`.
@@ -67,17 +157,16 @@ impl Unplaced {
         self.descend(2 * n, start, middle, lo, hi).or_else(|| self.descend(2 * n + 1, middle, end, lo, hi))
     }
 
-    /// The longest lifetime within `lo..hi`: its first section and its entry. Gives up (with what it has) after a
+    /// The longest lifetime within `lo..hi`: its first section and its slot. Gives up (with what it has) after a
     /// number of steps.
-    fn longest(&self, lo: u32, hi: u32) -> Option<(u32, (u32, u64, u32))> {
+    fn longest(&mut self, lo: u32, hi: u32) -> Option<(u32, u32)> {
         let mut heap = BinaryHeap::new();
-        let mut best: Option<(u32, (u32, u64, u32))> = None;
-        let length =
-            |best: &Option<(u32, (u32, u64, u32))>| best.map_or(0, |(first, (last, ..))| last - first);
+        let mut best: Option<(u32, u32)> = None;
+        let mut length = 0;
         heap.push((self.longest[1], 1_usize, 0_usize, self.leaves));
         let mut steps = 0;
         while let Some((bound, n, start, end)) = heap.pop() {
-            if bound <= length(&best) || steps > 200 {
+            if bound <= length || steps > 200 {
                 break;
             }
             steps += 1;
@@ -86,9 +175,10 @@ impl Unplaced {
                 continue;
             }
             if end - start == 1 {
-                if let Some(&entry) = self.starts[start].range(..(hi + 1, 0, 0)).next_back() {
-                    if entry.0 - start as u32 > length(&best) {
-                        best = Some((start as u32, entry));
+                if let Some(slot) = self.latest(start as u32, hi) {
+                    let own = self.end[slot as usize] - start as u32;
+                    if own > length {
+                        (best, length) = (Some((start as u32, slot)), own);
                     }
                 }
                 continue;
@@ -99,7 +189,7 @@ impl Unplaced {
         }
         best.or_else(|| {
             let first = self.first(lo, hi)?;
-            Some((first, *self.starts[first as usize].range(..(hi + 1, 0, 0)).next_back()?))
+            Some((first, self.latest(first, hi)?))
         })
     }
 }
@@ -121,60 +211,55 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
     let mut random = noise.map(|(noise, seed)| (noise, fastrand::Rng::with_seed(seed)));
     let mut steps = 0_u32;
     let buffers = instance.buffers();
-    let lifetimes = buffers.iter().map(|b| if mirror { (-b.end, -b.start) } else { (b.start, b.end) });
+    // `!` turns time around without overflow.
+    let lifetimes = buffers.iter().map(|b| if mirror { (!b.end, !b.start) } else { (b.start, b.end) });
     let sections = Sections::new(lifetimes);
     let count = sections.count;
     let mut offsets = vec![0; buffers.len()];
     if count == 0 {
         return Some(offsets);
     }
-    let leaves = count.next_power_of_two();
-    let mut unplaced = Unplaced {
-        starts: vec![BTreeSet::new(); count],
-        earliest: vec![u32::MAX; 2 * leaves],
-        longest: vec![0; 2 * leaves],
-        leaves,
-    };
-    for (n, buffer) in buffers.iter().enumerate() {
-        unplaced.starts[sections.first[n] as usize].insert((sections.last[n], buffer.size, n as u32));
-    }
-    (0..count).for_each(|section| unplaced.update(section));
-    // Runs by their first section; `end == 0` marks what is none. A heap finds the lowest.
-    let none = Run { end: 0, height: 0, before: 0 };
-    let mut runs = vec![none; count + 1];
+    let mut unplaced = Unplaced::new(&sections, |n| buffers[n as usize].size);
+    // Runs by their first section. What happens in one valley is nothing to the others, so they need not be taken in the order of
+    // their heights: going down to the next one keeps to what is in the cache.
+    let mut runs = vec![Run { end: 0, height: 0, before: 0 }; count];
     runs[0] = Run { end: count as u32, height: 0, before: u32::MAX };
-    let mut heap = BinaryHeap::from([Reverse((0_u64, 0_u32))]);
-    while let Some(Reverse((height, start))) = heap.pop() {
+    let mut start = 0_u32;
+    loop {
+        let run = runs[start as usize];
+        let left = (run.before != u32::MAX).then(|| runs[run.before as usize].height);
+        let right = ((run.end as usize) < count).then(|| runs[run.end as usize].height);
+        if left.is_some_and(|height| height <= run.height) {
+            start = run.before;
+            continue;
+        }
+        if right.is_some_and(|height| height < run.height) {
+            start = run.end;
+            continue;
+        }
         steps += 1;
         if steps.is_multiple_of(4096) && limits.over() {
             return None;
         }
-        let run = runs[start as usize];
-        if run.end == 0 || run.height != height {
-            continue;
-        }
+        let height = run.height;
         let found = match prefer {
-            Prefer::Leftmost => unplaced.first(start, run.end).and_then(|first| {
-                Some((first, *unplaced.starts[first as usize].range(..(run.end + 1, 0, 0)).next_back()?))
-            }),
+            Prefer::Leftmost => unplaced
+                .first(start, run.end)
+                .and_then(|first| Some((first, unplaced.latest(first, run.end)?))),
             Prefer::Longest => unplaced.longest(start, run.end),
         };
-        let Some((first, entry)) = found else {
+        let Some((first, mut slot)) = found else {
             // Level it with its lower neighbour.
-            let left = (run.before != u32::MAX).then(|| runs[run.before as usize].height);
-            let right = ((run.end as usize) < count).then(|| runs[run.end as usize].height);
             let level = match (left, right) {
                 (None, None) => break,
                 (Some(level), None) | (None, Some(level)) => level,
                 (Some(left), Some(right)) => left.min(right),
             };
-            let (mut start, mut merged) = (start, Run { height: level, ..run });
+            let mut merged = Run { height: level, ..run };
             if right == Some(level) {
-                let next = std::mem::replace(&mut runs[run.end as usize], none);
-                merged.end = next.end;
+                merged.end = runs[run.end as usize].end;
             }
             if left == Some(level) {
-                runs[start as usize] = none;
                 start = run.before;
                 merged.before = runs[start as usize].before;
             }
@@ -182,18 +267,15 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
             if (merged.end as usize) < count {
                 runs[merged.end as usize].before = start;
             }
-            heap.push(Reverse((level, start)));
             continue;
         };
-        let mut entry = entry;
         if let Some((noise, random)) = &mut random {
             if random.u8(..) < *noise {
-                entry = unplaced.starts[first as usize].range(..entry).next_back().copied().unwrap_or(entry);
+                slot = unplaced.before(first, slot).unwrap_or(slot);
             }
         }
-        let (last, _, n) = entry;
-        unplaced.starts[first as usize].remove(&entry);
-        unplaced.update(first as usize);
+        let (last, n) = (unplaced.end[slot as usize], unplaced.buffer[slot as usize]);
+        unplaced.remove(first, slot);
         let buffer = &buffers[n as usize];
         let offset = height.next_multiple_of(buffer.align);
         offsets[n as usize] = offset;
@@ -202,7 +284,6 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
         let mut put = |from: u32, to: u32, height: u64| {
             if from < to {
                 runs[from as usize] = Run { end: to, height, before };
-                heap.push(Reverse((height, from)));
                 before = from;
             }
         };

@@ -3,12 +3,16 @@
 mod baselines;
 mod conflicts;
 pub mod descent;
+pub mod repair;
 
+pub(crate) use baselines::baseline_order;
 pub use baselines::{Baseline, baseline};
 pub use conflicts::Conflicts;
 
 use std::cmp::Reverse;
+use std::sync::atomic::AtomicBool;
 
+use crate::exact::Limits;
 use crate::model::Instance;
 
 /// The order in which buffers are placed; ties go by the input's order.
@@ -53,7 +57,7 @@ pub fn ordered(
     let mut random = fastrand::Rng::with_seed(noise.map_or(0, |(_, seed)| seed));
     let key = |n: usize| -> f64 {
         let buffer = &instance.buffers()[n];
-        let length = (buffer.end - buffer.start) as f64;
+        let length = buffer.steps() as f64;
         match order {
             Order::Size => buffer.size as f64,
             Order::Area => buffer.size as f64 * length,
@@ -88,12 +92,33 @@ pub fn complete(
     order: &[usize],
     fit: Fit,
 ) -> Vec<u64> {
+    let unlimited = Limits { nodes: u64::MAX, deadline: None, stop: &AtomicBool::new(false) };
+    complete_within(instance, conflicts, partial, order, fit, &unlimited).expect("nobody stops it")
+}
+
+/// The same; `None` if `limits` came first (nodes are not counted).
+pub(crate) fn complete_within(
+    instance: &Instance,
+    conflicts: &Conflicts,
+    partial: &[Option<u64>],
+    order: &[usize],
+    fit: Fit,
+    limits: &Limits,
+) -> Option<Vec<u64>> {
     let buffers = instance.buffers();
     let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
     let mut placed: Vec<bool> = partial.iter().map(Option::is_some).collect();
     let mut forbidden: Vec<(i128, i128)> = Vec::new();
     let mut shares: Vec<u64> = Vec::new();
+    let mut work = 0;
     for &n in order {
+        work += conflicts.of(n).len() + 1;
+        if work > 100_000 {
+            work = 0;
+            if limits.over() {
+                return None;
+            }
+        }
         let buffer = &buffers[n];
         if std::mem::replace(&mut placed[n], true) {
             continue;
@@ -131,7 +156,7 @@ pub fn complete(
             }
         }
     }
-    offsets
+    Some(offsets)
 }
 
 /// The lowest (or tightest) aligned offset outside of the open intervals `forbidden`.

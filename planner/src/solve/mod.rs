@@ -1,6 +1,8 @@
 //! The driver: bounds, heuristics, exact search; the best plan so far at any time.
 
+mod climb;
 mod plain;
+mod portfolio;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

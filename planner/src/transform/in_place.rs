@@ -18,7 +18,7 @@ pub struct InPlace {
 
 /// Lowers a graph so that views lie in what they show, and operators that go element by element overwrite an input
 /// of the same size that nobody reads afterwards (in a larger one they would keep more alive than they need).
-/// O(tensors + edges).
+/// A planned input counts as memory like any other: it is given again before every run. O(tensors + edges).
 ///
 /// # Errors
 /// As [`Graph::instance`].
@@ -28,7 +28,13 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
     let mut root: Vec<usize> = (0..tensors.len()).collect();
     // Per group: the last step that reads it, and whether the caller gets to see it.
     let mut last: Vec<usize> = lives.iter().map(|life| life.map_or(0, |life| life.1)).collect();
-    let mut fixed: Vec<bool> = tensors.iter().map(|tensor| tensor.kind != Kind::Intermediate).collect();
+    // A planned input's memory is used again once it was read, so it may be overwritten as well.
+    let ours = |tensor: usize| match tensors[tensor].kind {
+        Kind::Intermediate => true,
+        Kind::Input => lives[tensor].is_some(),
+        _ => false,
+    };
+    let mut fixed: Vec<bool> = (0..tensors.len()).map(|tensor| !ours(tensor)).collect();
     let (mut views, mut overwrites) = (0, 0);
     for (step, op) in graph.ops.iter().enumerate() {
         let Some(&output) = op.outputs.first().filter(|&&output| lives[output].is_some()) else {
@@ -39,7 +45,8 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
             Sharing::None => None,
             Sharing::View => op.inputs.first().filter(planned).map(|&input| root[input]).filter(|&group| {
                 // The caller's memory is not shown to itself under another name.
-                tensors[group].kind == Kind::Intermediate && tensors[output].bytes <= tensors[group].bytes
+                let shown = tensors[group].kind == Kind::Input && tensors[output].kind == Kind::Output;
+                ours(group) && !shown && tensors[output].bytes <= tensors[group].bytes
             }),
             Sharing::InPlace => {
                 let free = |&group: &usize| {

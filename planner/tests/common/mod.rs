@@ -8,6 +8,7 @@ use allotment_planner::model::{Buffer, Instance};
 use allotment_planner::read::read_instance;
 use allotment_planner::solve::{Options, Solution, solve};
 use allotment_planner::validate::validate;
+use flatbuffers::{FlatBufferBuilder, WIPOffset};
 
 pub fn data(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)
@@ -73,4 +74,84 @@ fn fits(instance: &Instance, peak: u64, offsets: &mut Vec<u64>) -> bool {
         offset += buffer.align;
     }
     false
+}
+
+/// A model of our own: input → FULLY_CONNECTED → RELU → RESHAPE → output, and one branch around the RELU.
+pub fn tflite(shape: &[i32], extra_metadata: bool) -> Vec<u8> {
+    let mut b = FlatBufferBuilder::new();
+    // Field `id` of a table stands in slot 4 + 2 id.
+    let slot = |id: u16| 4 + 2 * id;
+    type Table = flatbuffers::TableFinishedWIPOffset;
+    fn code(b: &mut FlatBufferBuilder, number: i8) -> WIPOffset<Table> {
+        let start = b.start_table();
+        b.push_slot_always(4, number);
+        b.push_slot_always(10, i32::from(number));
+        b.end_table(start)
+    }
+    // FULLY_CONNECTED, RELU, RESHAPE, ADD.
+    let codes = [9, 19, 22, 0].map(|number| code(&mut b, number));
+    let codes = b.create_vector(&codes);
+    let weights = b.create_vector(&[1_u8, 2, 3]);
+    let mut buffers = Vec::new();
+    for n in 0..2 {
+        let start = b.start_table();
+        if n == 1 {
+            b.push_slot_always(slot(0), weights);
+        }
+        buffers.push(b.end_table(start));
+    }
+    let names = ["in", "weights", "fc", "relu", "sum", "view"];
+    let mut tensors = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        let name = b.create_string(name);
+        let dims = if *shape == [3] && n == 1 { b.create_vector(&[3]) } else { b.create_vector(shape) };
+        let start = b.start_table();
+        b.push_slot_always(slot(0), dims);
+        b.push_slot_always(slot(1), 9_i8);
+        b.push_slot_always(slot(2), u32::from(n == 1));
+        b.push_slot_always(slot(3), name);
+        tensors.push(b.end_table(start));
+    }
+    let tensors = b.create_vector(&tensors);
+    let mut operators = Vec::new();
+    for (code, inputs, output) in [(0_u32, &[0, 1, -1][..], 2), (1, &[2], 3), (3, &[2, 3], 4), (2, &[4], 5)] {
+        let inputs = b.create_vector(inputs);
+        let outputs = b.create_vector(&[output]);
+        let start = b.start_table();
+        b.push_slot_always(slot(0), code);
+        b.push_slot_always(slot(1), inputs);
+        b.push_slot_always(slot(2), outputs);
+        operators.push(b.end_table(start));
+    }
+    let operators = b.create_vector(&operators);
+    let (inputs, outputs) = (b.create_vector(&[0]), b.create_vector(&[5]));
+    let start = b.start_table();
+    b.push_slot_always(slot(0), tensors);
+    b.push_slot_always(slot(1), inputs);
+    b.push_slot_always(slot(2), outputs);
+    b.push_slot_always(slot(3), operators);
+    let subgraph = b.end_table(start);
+    let subgraphs = b.create_vector(&[subgraph]);
+    let buffers = b.create_vector(&buffers);
+    let description = b.create_string("made for a test");
+    let metadata = extra_metadata.then(|| {
+        let name = b.create_string("min_runtime_version");
+        let start = b.start_table();
+        b.push_slot_always(slot(0), name);
+        b.push_slot_always(slot(1), 1_u32);
+        let entry = b.end_table(start);
+        b.create_vector(&[entry])
+    });
+    let start = b.start_table();
+    b.push_slot_always(slot(0), 3_u32);
+    b.push_slot_always(slot(1), codes);
+    b.push_slot_always(slot(2), subgraphs);
+    b.push_slot_always(slot(3), description);
+    b.push_slot_always(slot(4), buffers);
+    if let Some(metadata) = metadata {
+        b.push_slot_always(slot(6), metadata);
+    }
+    let model = b.end_table(start);
+    b.finish(model, Some("TFL3"));
+    b.finished_data().to_vec()
 }

@@ -1,0 +1,229 @@
+//! Static planning: the planner's targets, and its tables beside its peers.
+//!
+//! `cargo xtask plan` runs this. Each part writes one page `results/plan/PART.md` and its lines of
+//! `results/plan/targets.csv`; parts that are not run keep their last results. Peers are never part of the project: paths to
+//! their programs are given, and what is not given stands in the tables as a reference from another machine, or not at all.
+
+mod compile;
+mod large;
+mod models;
+mod packings;
+mod recorded;
+mod rectangles;
+mod run;
+mod torch;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::origin;
+
+/// What to measure, and where the peers and instances are.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Folder with the folders `minimalloc`, `idealloc`, `tflm` and `torch` of CSV instances; what the planner's test data
+    /// hold needs none
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Folder with `.tflite` files
+    #[arg(long, value_name = "DIR")]
+    models: Option<PathBuf>,
+    /// MiniMalloc's program
+    #[arg(long, value_name = "BIN")]
+    minimalloc: Option<PathBuf>,
+    /// idealloc's program
+    #[arg(long, value_name = "BIN")]
+    idealloc: Option<PathBuf>,
+    /// One large instance by itself, so that its memory can be told from the others'
+    #[arg(long, hide = true, value_name = "NAME")]
+    alone: Option<String>,
+    /// Parts to run; all if none is named
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
+}
+
+/// One line of the issue's targets.
+#[derive(Clone, Serialize, Deserialize)]
+struct Target {
+    part: String,
+    target: String,
+    measured: String,
+    met: String,
+    /// Why a miss is one.
+    reason: String,
+}
+
+/// What a part found out.
+#[derive(Default)]
+struct Findings {
+    text: String,
+    targets: Vec<Target>,
+}
+
+impl Findings {
+    fn line(&mut self, line: impl AsRef<str>) {
+        self.text.push_str(line.as_ref());
+        self.text.push('\n');
+    }
+
+    /// A line of the targets; `reason` is kept where it is missed.
+    fn target(&mut self, target: &str, measured: impl Into<String>, met: bool, reason: &str) {
+        let (met, reason) = if met { ("met", "") } else { ("**missed**", reason) };
+        let (target, measured) = (target.into(), measured.into());
+        self.targets.push(Target {
+            part: String::new(),
+            target,
+            measured,
+            met: met.into(),
+            reason: reason.into(),
+        });
+    }
+}
+
+/// One page of the tables.
+struct Part {
+    name: &'static str,
+    title: &'static str,
+    run: fn(&Args) -> Result<Findings>,
+}
+
+const PARTS: [Part; 9] = [
+    Part {
+        name: "fit",
+        title: "MiniMalloc's challenging instances: time to a fit of 1 MiB",
+        run: rectangles::fit,
+    },
+    Part {
+        name: "minimum",
+        title: "MiniMalloc's challenging instances, minimised",
+        run: rectangles::minimum,
+    },
+    Part { name: "packings", title: "Perfect packings", run: packings::packings },
+    Part { name: "large", title: "Large instances, and growth", run: large::large },
+    Part { name: "tflm", title: "TensorFlow Lite Micro's models", run: models::tflm },
+    Part { name: "onnx", title: "ONNX models", run: models::onnx },
+    Part { name: "torch", title: "PyTorch's training and generation", run: torch::torch },
+    Part { name: "recorded", title: "Recorded plans", run: recorded::recorded },
+    Part { name: "compile", title: "Compile time of plans in a `const`", run: compile::compile },
+];
+
+/// Runs the parts that were asked for. Writes their pages, and their section of the report, below `home`.
+pub fn run(args: &Args, home: &Path) -> Result<()> {
+    let folder = &home.join("results/plan");
+    if let Some(name) = &args.alone {
+        return large::alone(args, name);
+    }
+    if let Some(unknown) = args.parts.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
+        let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+        bail!("there is no part {unknown:?}; there are {}", names.join(", "));
+    }
+    fs::create_dir_all(folder)?;
+    for part in PARTS {
+        if !args.parts.is_empty() && !args.parts.iter().any(|name| name == part.name) {
+            continue;
+        }
+        let start = Instant::now();
+        eprint!("{}: {} ... ", part.name, part.title);
+        let mut found = (part.run)(args).with_context(|| format!("part {}", part.name))?;
+        found.targets.iter_mut().for_each(|target| target.part = part.name.into());
+        let mut page = format!("### {}\n\n", part.title);
+        for line in origin::describe_plan(part.name) {
+            writeln!(page, "* {line}")?;
+        }
+        write!(page, "\n{}", found.text)?;
+        fs::write(folder.join(part.name).with_extension("md"), page)?;
+        remember(folder, part.name, found.targets)?;
+        update(folder, &home.join("RESULTS.md"))?;
+        eprintln!("{:.0} s", start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+fn targets(folder: &Path) -> Result<Vec<Target>> {
+    let path = folder.join("targets.csv");
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let mut reader = csv::Reader::from_path(&path)?;
+    reader.deserialize().collect::<Result<_, _>>().with_context(|| format!("in {}", path.display()))
+}
+
+/// Replaces the lines of one part.
+fn remember(folder: &Path, part: &str, new: Vec<Target>) -> Result<()> {
+    let mut lines = targets(folder)?;
+    lines.retain(|line| line.part != part);
+    lines.extend(new);
+    let place = |line: &Target| PARTS.iter().position(|part| part.name == line.part);
+    lines.sort_by_key(place);
+    let mut writer = csv::Writer::from_path(folder.join("targets.csv"))?;
+    lines.iter().try_for_each(|line| writer.serialize(line))?;
+    Ok(writer.flush()?)
+}
+
+/// Puts the section into a report in which everything else stays: the program may have been built without some peers.
+fn update(folder: &Path, report: &Path) -> Result<()> {
+    let text = fs::read_to_string(report).with_context(|| report.display().to_string())?;
+    fs::write(report, splice(&text, &section(folder)?)).with_context(|| report.display().to_string())
+}
+
+/// In the place of the section of before, or in front of what stands at the end.
+fn splice(text: &str, section: &str) -> String {
+    const HEAD: &str = "\n## Static planning\n";
+    let next = |from: usize| text[from..].find("\n## ").map_or(text.len(), |at| from + at);
+    let (start, end) = match text.find(HEAD) {
+        Some(start) => (start, next(start + HEAD.len())),
+        None => {
+            let last = ["\n## Worst-case", "\n## The allocators"].iter().find_map(|head| text.find(head));
+            let start = last.unwrap_or(text.len());
+            (start, start)
+        }
+    };
+    [&text[..start], section, &text[end..]].concat()
+}
+
+/// The section of `RESULTS.md`; empty if nothing was measured.
+pub fn section(folder: &Path) -> Result<String> {
+    let lines = targets(folder)?;
+    if lines.is_empty() {
+        return Ok(String::new());
+    }
+    let mut text = String::from(
+        "\n## Static planning\n\nFrom `cargo xtask plan`, which takes paths to MiniMalloc, idealloc and model files \
+         and leaves out what it is not given; `cargo xtask plan PART` makes one part anew. What was tried is in \
+         [PLANNING.md](PLANNING.md).\n\n### Targets of static planning\n\n| part | target | measured | | why missed |\n\
+         | --- | --- | --- | --- | --- |\n",
+    );
+    for Target { part, target, measured, met, reason } in &lines {
+        writeln!(text, "| `{part}` | {target} | {measured} | {met} | {reason} |")?;
+    }
+    for part in PARTS {
+        if let Ok(page) = fs::read_to_string(folder.join(part.name).with_extension("md")) {
+            write!(text, "\n{page}")?;
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::splice;
+
+    #[test]
+    fn the_section_is_put_in_and_replaced() {
+        let report = "# Results\n\n## One\n\n1\n\n## The allocators\n\nall\n";
+        let section = "\n## Static planning\n\n### Targets\n";
+        let once = splice(report, section);
+        assert_eq!(
+            once,
+            "# Results\n\n## One\n\n1\n\n## Static planning\n\n### Targets\n\n## The allocators\n\nall\n"
+        );
+        assert_eq!(splice(&once, section), once);
+        assert_eq!(splice(&once, ""), report);
+        assert_eq!(splice("# Results\n", section), "# Results\n\n## Static planning\n\n### Targets\n");
+    }
+}

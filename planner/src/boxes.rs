@@ -1,0 +1,189 @@
+//! Buffers packed into boxes: a smaller instance whose plans are plans of the original.
+//!
+//! Two buffers of one lifetime make a box when one is laid on the other, and two of one size make one when the second
+//! begins where the first ends. Either leaves nothing unused, so boxes are packed again as if they were buffers (the boxing of
+//! Buchsbaum, Karloff, Kenyon, Reingold and Thorup, *OPT versus LOAD in dynamic storage allocation*, 2003, allows some
+//! waste and thereby always ends in boxes of one size). A plan of the boxes can be worse than the best of the buffers,
+//! since what lies in a box can no longer be pulled apart: it proves nothing.
+
+use std::collections::HashMap;
+
+use crate::model::{Buffer, Instance};
+use crate::sections::Sections;
+
+/// What lies in a box, and at which offset from its own.
+#[derive(Clone, Debug)]
+enum Content {
+    Buffer(usize),
+    /// Two boxes, the second this many bytes above the first.
+    Pair(usize, usize, u64),
+}
+
+/// An instance made of boxes.
+#[derive(Clone, Debug)]
+pub struct Boxes {
+    /// The boxes as buffers.
+    pub instance: Instance,
+    /// For each of them, what it is among `contents`.
+    roots: Vec<usize>,
+    contents: Vec<Content>,
+    buffers: usize,
+}
+
+/// Which of two boxes of one size, of which the second begins where the first ends, are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Only where there is no choice.
+    Forced,
+    /// Always; the longest go first.
+    Longest,
+}
+
+#[derive(Clone, Copy)]
+struct Shape {
+    first: u32,
+    last: u32,
+    size: u64,
+    align: u64,
+}
+
+/// Packs the buffers of a plain instance. O(n log n) expected.
+pub fn boxes(instance: &Instance, join: Join) -> Boxes {
+    pack(instance, join, |buffer| buffer.size)
+}
+
+/// The same with sizes rounded up to powers of 1 + `waste` (0 to 0.5) first, so that more of them match: idealloc's way (Lamprakos
+/// et al., *idealloc*, 2025). The waste goes when the buffers are placed anew in the order of their offsets. O(n log n) expected.
+pub fn boxes_with_waste(instance: &Instance, join: Join, waste: f64) -> Boxes {
+    let base = 1.0 + waste.clamp(1e-6, 0.5);
+    pack(instance, join, |buffer| {
+        let power = base.powf((buffer.size as f64).log(base).ceil()).ceil();
+        // Neither more than the waste, nor less than the size, whatever the logarithm says.
+        let most = buffer.size.saturating_add(buffer.size / 2);
+        (power as u64).clamp(buffer.size, most).next_multiple_of(buffer.align)
+    })
+}
+
+fn pack(instance: &Instance, join: Join, size: impl Fn(&Buffer) -> u64) -> Boxes {
+    let buffers = instance.buffers();
+    let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
+    let mut packer = Packer::default();
+    for (n, buffer) in buffers.iter().enumerate() {
+        let (first, last) = (sections.first[n], sections.last[n]);
+        let shape = Shape { first, last, size: size(buffer), align: buffer.align };
+        packer.put(shape, Content::Buffer(n));
+    }
+    packer.pack(join);
+    let live = |&n: &usize| packer.live[n];
+    let roots: Vec<usize> = (0..packer.shapes.len()).filter(live).collect();
+    let boxed = roots.iter().map(|&n| {
+        let Shape { first, last, size, align } = packer.shapes[n];
+        Buffer { align, ..Buffer::new(n.to_string(), size, i64::from(first), i64::from(last)) }
+    });
+    let instance = Instance::unchecked(boxed.collect());
+    Boxes { instance, roots, contents: packer.contents, buffers: buffers.len() }
+}
+
+impl Boxes {
+    /// The offsets of the original's buffers, for offsets of the boxes. O(n).
+    pub fn unpack(&self, offsets: &[u64]) -> Vec<u64> {
+        let mut unpacked = vec![0; self.buffers];
+        let mut stack: Vec<(usize, u64)> = self.roots.iter().copied().zip(offsets.iter().copied()).collect();
+        while let Some((n, offset)) = stack.pop() {
+            match self.contents[n] {
+                Content::Buffer(n) => unpacked[n] = offset,
+                Content::Pair(a, b, above) => stack.extend([(a, offset), (b, offset + above)]),
+            }
+        }
+        unpacked
+    }
+}
+
+/// The boxes so far, and where to look for partners.
+#[derive(Default)]
+struct Packer {
+    shapes: Vec<Shape>,
+    contents: Vec<Content>,
+    live: Vec<bool>,
+    /// By lifetime, by size and first section, by size and last section. Some are no longer live.
+    by_lifetime: HashMap<(u32, u32), usize>,
+    by_start: HashMap<(u64, u32), Vec<usize>>,
+    by_end: HashMap<(u64, u32), Vec<usize>>,
+    /// Boxes that may have found a partner.
+    changed: Vec<(u64, u32)>,
+}
+
+impl Packer {
+    /// Adds a box, on top of the one of its lifetime if there is one.
+    fn put(&mut self, mut shape: Shape, mut content: Content) {
+        // What keeps to one alignment needs no padding between.
+        while shape.size.is_multiple_of(shape.align) && shape.size > 0 {
+            let Some(&below) = self.by_lifetime.get(&(shape.first, shape.last)) else { break };
+            let Shape { size, align, .. } = self.shapes[below];
+            if align != shape.align || !size.is_multiple_of(align) {
+                break;
+            }
+            self.take(below);
+            let own = self.contents.len();
+            self.shapes.push(shape);
+            self.contents.push(content);
+            self.live.push(false);
+            content = Content::Pair(below, own, size);
+            shape.size += size;
+        }
+        let n = self.shapes.len();
+        self.shapes.push(shape);
+        self.contents.push(content);
+        self.live.push(true);
+        if shape.size > 0 {
+            self.by_lifetime.insert((shape.first, shape.last), n);
+            self.by_start.entry((shape.size, shape.first)).or_default().push(n);
+            self.by_end.entry((shape.size, shape.last)).or_default().push(n);
+            self.changed.extend([(shape.size, shape.first), (shape.size, shape.last)]);
+        }
+    }
+
+    fn take(&mut self, n: usize) {
+        self.live[n] = false;
+        let Shape { first, last, size, .. } = self.shapes[n];
+        if self.by_lifetime.get(&(first, last)) == Some(&n) {
+            self.by_lifetime.remove(&(first, last));
+        }
+        // A choice between two may have become none.
+        self.changed.extend([(size, first), (size, last)]);
+    }
+
+    /// Joins what abuts in time until nothing does.
+    fn pack(&mut self, join: Join) {
+        while let Some(key) = self.changed.pop() {
+            let live = &self.live;
+            for map in [&mut self.by_start, &mut self.by_end] {
+                if let Some(list) = map.get_mut(&key) {
+                    list.retain(|&n| live[n]);
+                }
+            }
+            let (Some(after), Some(before)) = (self.by_start.get(&key), self.by_end.get(&key)) else {
+                continue;
+            };
+            let fits = match join {
+                Join::Forced => after.len() == 1 && before.len() == 1,
+                Join::Longest => !after.is_empty() && !before.is_empty(),
+            };
+            if !fits {
+                continue;
+            }
+            let length = |&&n: &&usize| self.shapes[n].last - self.shapes[n].first;
+            let (Some(&a), Some(&b)) = (before.iter().max_by_key(length), after.iter().max_by_key(length))
+            else {
+                continue;
+            };
+            let (left, right) = (self.shapes[a], self.shapes[b]);
+            if left.align != right.align {
+                continue;
+            }
+            self.take(a);
+            self.take(b);
+            self.put(Shape { first: left.first, ..right }, Content::Pair(a, b, 0));
+        }
+    }
+}

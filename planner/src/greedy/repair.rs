@@ -1,0 +1,177 @@
+//! Large-neighbourhood search: some of a plan's buffers are taken out and put back in another order.
+//!
+//! What is taken out lies about a buffer that ends above the goal: those in its way, above some height or within some time, or a
+//! few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing problems*, 1998). What is put
+//! back may not end higher, summed over all that exceeds the goal.
+
+use super::{Conflicts, Fit, lowest};
+use crate::exact::Limits;
+use crate::model::Instance;
+
+/// A plan on its way down.
+pub struct Repair<'a> {
+    instance: &'a Instance,
+    conflicts: &'a Conflicts,
+    goal: u64,
+    offsets: Vec<u64>,
+    out: Vec<bool>,
+    random: fastrand::Rng,
+    work: u64,
+    // Scratch.
+    freed: Vec<usize>,
+    before: Vec<u64>,
+    forbidden: Vec<(i128, i128)>,
+}
+
+/// At most so many buffers are taken out at once, with so many conflicts together.
+const MOST: usize = 400;
+const WORK: usize = 200_000;
+
+impl<'a> Repair<'a> {
+    /// Starts from the valid plan `offsets` of a plain instance; the search ends at a peak of `goal` bytes.
+    pub fn new(
+        instance: &'a Instance,
+        conflicts: &'a Conflicts,
+        goal: u64,
+        offsets: Vec<u64>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            instance,
+            conflicts,
+            goal,
+            out: vec![false; offsets.len()],
+            offsets,
+            random: fastrand::Rng::with_seed(seed),
+            work: 0,
+            freed: Vec::new(),
+            before: Vec::new(),
+            forbidden: Vec::new(),
+        }
+    }
+
+    /// Conflicts that were looked at so far: a measure of the time used.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// The plan so far.
+    pub fn offsets(&self) -> &[u64] {
+        &self.offsets
+    }
+
+    fn over(&self, n: usize) -> u64 {
+        (self.offsets[n] + self.instance.buffers()[n].size).saturating_sub(self.goal)
+    }
+
+    /// Makes `steps` attempts. False if the goal is reached, or `limits` came first.
+    ///
+    /// An attempt takes O(n) to find who exceeds the goal, and O(d log d) for each buffer taken out with d conflicts.
+    pub fn run(&mut self, steps: u32, limits: &Limits) -> bool {
+        for _ in 0..steps {
+            if limits.over() {
+                return false;
+            }
+            let above: Vec<usize> = (0..self.offsets.len()).filter(|&n| self.over(n) > 0).collect();
+            let Some(&worst) = self.random.choice(&above) else { return false };
+            self.choose(worst);
+            self.attempt();
+        }
+        true
+    }
+
+    /// Fills `freed` with what is taken out about `worst`.
+    fn choose(&mut self, worst: usize) {
+        let buffers = self.instance.buffers();
+        let near = self.conflicts.of(worst);
+        self.freed.clear();
+        self.freed.push(worst);
+        let (start, end) = (buffers[worst].start, buffers[worst].end);
+        let height = self.random.u64(0..=self.goal);
+        let size = self.random.u64(..=buffers[worst].size);
+        let margin = (buffers[worst].steps() >> self.random.u8(1..6)) as i64;
+        let (start, end) = (start.saturating_sub(margin), end.saturating_add(margin));
+        let share = [0.02, 0.1, 0.3, 1.0][self.random.usize(..4)];
+        let way = self.random.u8(..4);
+        for &n in near {
+            let n = n as usize;
+            let buffer = &buffers[n];
+            let chosen = match way {
+                0 => self.offsets[n] >= height,
+                1 => buffer.start >= start && buffer.end <= end,
+                2 => buffer.size >= size,
+                _ => true,
+            };
+            if chosen && self.random.f64() < share {
+                self.freed.push(n);
+            }
+        }
+        let tail = &mut self.freed[1..];
+        self.random.shuffle(tail);
+        let mut work = 0;
+        let affordable = self.freed.iter().take_while(|&&n| {
+            work += self.conflicts.of(n).len();
+            work <= WORK
+        });
+        let count = affordable.count().max(1);
+        self.freed.truncate(count.min(MOST));
+    }
+
+    /// Takes `freed` out and puts it back; undoes that if it got worse.
+    fn attempt(&mut self) {
+        let freed = std::mem::take(&mut self.freed);
+        // Squares: one far above the goal is worse than two that share its excess.
+        let cost = |this: &Self| freed.iter().map(|&n| (this.over(n) as f64).powi(2)).sum::<f64>();
+        let old = cost(self);
+        self.before.clear();
+        self.before.extend(freed.iter().map(|&n| self.offsets[n]));
+        freed.iter().for_each(|&n| self.out[n] = true);
+        let fit = if self.random.bool() { Fit::First } else { Fit::Best };
+        for n in self.order(&freed) {
+            self.put(n, fit);
+        }
+        if cost(self) > old {
+            for (&n, &offset) in freed.iter().zip(&self.before) {
+                self.offsets[n] = offset;
+            }
+        }
+        self.freed = freed;
+    }
+
+    fn order(&mut self, freed: &[usize]) -> Vec<usize> {
+        let (rule, noise) = (self.random.u8(..5), [0.0, 0.05, 0.5][self.random.usize(..3)]);
+        let buffers = self.instance.buffers();
+        let mut keyed: Vec<(f64, usize)> = Vec::with_capacity(freed.len());
+        for &n in freed {
+            let (size, length) = (buffers[n].size as f64, buffers[n].steps() as f64);
+            let key = match rule {
+                0 => size,
+                1 => length,
+                2 => size * length,
+                3 => self.conflicts.of(n).len() as f64,
+                // As high as they lay, the lowest first.
+                _ => 1.0 / (1.0 + self.offsets[n] as f64),
+            };
+            keyed.push((key * (1.0 + noise * (self.random.f64() - 0.5)), n));
+        }
+        keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
+        keyed.into_iter().map(|(_, n)| n).collect()
+    }
+
+    fn put(&mut self, n: usize, fit: Fit) {
+        let buffers = self.instance.buffers();
+        let buffer = &buffers[n];
+        self.forbidden.clear();
+        self.work += self.conflicts.of(n).len() as u64;
+        for &other in self.conflicts.of(n) {
+            let other = other as usize;
+            if !self.out[other] {
+                let offset = i128::from(self.offsets[other]);
+                let (below, above) = (i128::from(buffer.size), i128::from(buffers[other].size));
+                self.forbidden.push((offset - below, offset + above));
+            }
+        }
+        self.offsets[n] = lowest(buffer.size, buffer.align, None, fit, &mut self.forbidden);
+        self.out[n] = false;
+    }
+}

@@ -1,0 +1,248 @@
+//! Greedy plans in many ways, and repairs of the best; shared out among threads.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use super::Shared;
+use crate::boxes::{Boxes, Join, boxes, boxes_with_waste};
+use crate::greedy::descent::{Descent, Prefer, descend};
+use crate::greedy::repair::Repair;
+use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
+use crate::model::Instance;
+
+/// Conflicts up to this number are listed.
+const LISTED: u64 = 80_000_000;
+
+/// The boxes of an instance, packed when first asked for.
+#[derive(Default)]
+pub(super) struct Packed {
+    forced: OnceLock<Boxes>,
+    longest: OnceLock<Boxes>,
+}
+
+impl Packed {
+    pub(super) fn get(&self, instance: &Instance, join: Join) -> &Boxes {
+        let slot = match join {
+            Join::Forced => &self.forced,
+            Join::Longest => &self.longest,
+        };
+        slot.get_or_init(|| boxes(instance, join))
+    }
+}
+
+/// Greedy rules that need the list of conflicts.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// Another project's.
+    Baseline(Baseline),
+    /// Our own, best fit.
+    Order(Order),
+}
+
+/// A kind of descent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    join: Option<Join>,
+    prefer: Prefer,
+    mirror: bool,
+    noise: u8,
+}
+
+/// One thread's share.
+pub(super) struct Portfolio<'a> {
+    shared: &'a Shared<'a>,
+    packed: &'a Packed,
+    random: fastrand::Rng,
+    listed: bool,
+    /// Rules that are still to be tried once.
+    rules: Vec<Rule>,
+    share: (usize, usize),
+    repair: Option<Repair<'a>>,
+    /// The kinds of descent that made the best plans, and these.
+    elite: Vec<(u64, Way)>,
+    /// What noisy descents, rules and repairs have cost, in nanoseconds, roughly. Counted, not timed, so that a seed
+    /// and one thread give one plan.
+    spent: [u64; 3],
+    pairs: u64,
+}
+
+impl<'a> Portfolio<'a> {
+    /// The share `.0` of `.1`.
+    pub(super) fn new(shared: &'a Shared<'a>, packed: &'a Packed, share: (usize, usize), seed: u64) -> Self {
+        // The rules of others first, so that nothing here is ever worse than they are.
+        let own = [Order::Conflicts, Order::Area, Order::Length, Order::Start].map(Rule::Order);
+        let rules = Baseline::ALL.into_iter().map(Rule::Baseline).chain(own);
+        let mut rules: Vec<Rule> = rules.skip(share.0).step_by(share.1).collect();
+        rules.reverse();
+        let pairs = Conflicts::count(shared.instance);
+        Self {
+            shared,
+            packed,
+            random: fastrand::Rng::with_seed(seed),
+            listed: pairs <= LISTED,
+            rules,
+            share,
+            repair: None,
+            elite: Vec::new(),
+            spent: [0; 3],
+            pairs,
+        }
+    }
+
+    /// What costs little: the descents without noise, and the rules if conflicts are few.
+    pub(super) fn brief(&mut self) {
+        let (first, step) = self.share;
+        let ways = [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)];
+        for (prefer, mirror) in ways.into_iter().skip(first).step_by(step) {
+            if !self.over() {
+                self.descend(None, Descent { prefer, mirror, noise: None });
+            }
+        }
+        while self.pairs <= 10_000_000 && !self.over() {
+            let Some(rule) = self.rules.pop() else { break };
+            self.rule(rule);
+        }
+    }
+
+    /// What was done so far, in nanoseconds, roughly.
+    pub(super) fn cost(&self) -> u64 {
+        self.spent.iter().sum()
+    }
+
+    fn over(&self) -> bool {
+        self.shared.check();
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// One attempt of the kind that has cost the least so far.
+    pub(super) fn step(&mut self) {
+        let n = self.shared.instance.len() as u64;
+        let [descents, rules, repairs] = self.spent;
+        let (rules_cost, repair_cost) = (3 * rules, 2 * repairs);
+        if self.listed && rules_cost <= descents {
+            self.spent[1] += 16 * self.pairs + 2000 * n + 1;
+            let rule = match self.rules.pop() {
+                Some(rule) => rule,
+                None => return self.noisy_rule(),
+            };
+            self.rule(rule);
+        } else if self.listed && repair_cost <= descents {
+            self.repair();
+        } else {
+            self.spent[0] += 2000 * n;
+            self.noisy_descent();
+        }
+    }
+
+    /// The peak, if there was time.
+    fn descend(&self, join: Option<Join>, descent: Descent) -> Option<u64> {
+        let limits = self.shared.limits(u64::MAX);
+        let instance = self.shared.instance;
+        let offsets = match join {
+            Some(join) => {
+                let boxes = self.packed.get(instance, join);
+                boxes.unpack(&descend(&boxes.instance, descent, &limits)?)
+            }
+            None => descend(instance, descent, &limits)?,
+        };
+        let peak = instance.peak(&offsets);
+        self.shared.offer(offsets);
+        Some(peak)
+    }
+
+    /// A descent by chance, or one more of a kind that did well.
+    fn noisy_descent(&mut self) {
+        let random = &mut self.random;
+        let way = match random.choice(&self.elite) {
+            Some(&(_, way)) if random.u8(..3) > 0 => way,
+            _ => Way {
+                join: [None, Some(Join::Forced), Some(Join::Longest)][random.usize(..3)],
+                prefer: [Prefer::Leftmost, Prefer::Longest][random.usize(..2)],
+                mirror: random.bool(),
+                noise: 2 << random.u8(..7),
+            },
+        };
+        let Way { join, prefer, mirror, noise } = way;
+        let noise = Some((noise, random.u64(..)));
+        if let Some(peak) = self.descend(join, Descent { prefer, mirror, noise }) {
+            match self.elite.iter_mut().find(|(_, other)| *other == way) {
+                Some((best, _)) => *best = peak.min(*best),
+                None => self.elite.push((peak, way)),
+            }
+            self.elite.sort_by_key(|&(peak, _)| peak);
+            self.elite.truncate(4);
+        }
+    }
+
+    fn rule(&self, rule: Rule) {
+        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let (order, fit) = match rule {
+            Rule::Baseline(rule) => greedy::baseline_order(instance, conflicts, rule),
+            Rule::Order(order) => (greedy::ordered(instance, conflicts, order, None), Fit::Best),
+        };
+        self.place(&order, fit);
+    }
+
+    fn noisy_rule(&mut self) {
+        if self.random.bool() {
+            return self.squeeze();
+        }
+        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
+        let noise = [0.005, 0.02, 0.1][self.random.usize(..3)];
+        let order = greedy::ordered(instance, conflicts, order, Some((noise, self.random.u64(..))));
+        self.place(&order, Fit::Best);
+    }
+
+    /// Boxes with some waste, and their buffers placed anew in the order of their offsets.
+    fn squeeze(&mut self) {
+        let instance = self.shared.instance;
+        let waste = 0.005 * 2_f64.powf(5.0 * self.random.f64());
+        let boxes = boxes_with_waste(instance, Join::Longest, waste);
+        let prefer = [Prefer::Leftmost, Prefer::Longest][self.random.usize(..2)];
+        let descent = Descent { prefer, mirror: self.random.bool(), noise: Some((1, self.random.u64(..))) };
+        let Some(offsets) = descend(&boxes.instance, descent, &self.shared.limits(u64::MAX)) else { return };
+        let offsets = boxes.unpack(&offsets);
+        let mut order: Vec<usize> = (0..instance.len()).collect();
+        order.sort_by_key(|&n| offsets[n]);
+        self.place(&order, Fit::First);
+    }
+
+    fn place(&self, order: &[usize], fit: Fit) {
+        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let partial = vec![None; instance.len()];
+        let limits = self.shared.limits(u64::MAX);
+        if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, &limits) {
+            self.shared.offer(offsets);
+        }
+    }
+
+    /// Some steps of repair, from the best plan or from where the last ones ended.
+    fn repair(&mut self) {
+        let shared = self.shared;
+        let best = shared.peak.load(Ordering::Relaxed);
+        let peak = |repair: &Repair| shared.instance.peak(repair.offsets());
+        let known = self.repair.as_ref().is_some_and(|repair| peak(repair) <= best + best / 500);
+        if !known || self.random.u8(..) == 0 {
+            let goal = shared.bound.load(Ordering::Relaxed);
+            let offsets = shared.best().0.clone();
+            let conflicts = shared.conflicts();
+            self.repair = Some(Repair::new(shared.instance, conflicts, goal, offsets, self.random.u64(..)));
+        }
+        let Some(repair) = &mut self.repair else { return };
+        let before = repair.work();
+        for _ in 0..10 {
+            if !repair.run(4, &shared.limits(u64::MAX)) {
+                break;
+            }
+            if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
+                shared.offer(repair.offsets().to_vec());
+            }
+        }
+        self.spent[2] += 40 * (repair.work() - before) + shared.instance.len() as u64;
+        if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
+            shared.offer(repair.offsets().to_vec());
+        }
+        shared.check();
+    }
+}
