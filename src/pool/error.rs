@@ -61,6 +61,12 @@ pub enum PoolError {
         /// Bytes that a block may have.
         max: usize,
     },
+    /// A byte of a free block was written ([`Checks::fill`](super::Checks::fill)). The block that was to be
+    /// handed out stays out of use.
+    WrittenAfterFree {
+        /// The address of the first such byte.
+        address: usize,
+    },
     /// The pool has memory for 65,535 streams already.
     TooManyStreams,
     /// The stream is recording a graph, and the pool has not enough without a call of the driver: allocate so
@@ -77,6 +83,9 @@ impl fmt::Display for PoolError {
         match self {
             Self::OutOfMemory(full) => full.fmt(f),
             Self::TooLarge { max } => write!(f, "the request exceeds the {max} bytes of the longest block"),
+            Self::WrittenAfterFree { address } => {
+                write!(f, "the byte at {address:#x} was written while it was free")
+            }
             Self::TooManyStreams => f.write_str("the pool serves 65535 streams already"),
             Self::Capturing => f.write_str("no new memory can be reserved while the stream records a graph"),
             Self::Options(error) => error.fmt(f),

@@ -2,18 +2,20 @@
 
 use super::error::{PoolError, ReturnError};
 use super::hooks::{Hooks, Place};
-use super::options::{PoolOptions, Reuse};
-use super::records::Holder;
+use super::options::{Checks, PoolOptions, Reuse};
+use super::records::{Holder, Record};
+use super::snapshot::{Leak, LeakHook};
 use super::state::{Ask, SizeKind, State};
 use super::stats::PoolStats;
 use super::{Buffer, OptionsError, OutOfMemory, Source, Stream, StreamId};
 use crate::meta::{Meta, SideTable};
-use crate::placement::{GoodFit, Space};
+use crate::placement::{GoodFit, Space, Token};
 use crate::units::granules;
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -90,7 +92,10 @@ pub struct Pool<P: Space, S: Source> {
     /// Granules that requests are rounded up to.
     unit: usize,
     id: u32,
+    /// Whether any check was chosen.
+    checked: bool,
     hooks: Hooks,
+    on_leak: Mutex<Option<LeakHook>>,
     state: Mutex<State<P, S>>,
 }
 
@@ -115,7 +120,9 @@ impl<P: Space, S: Source> Pool<P, S> {
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
+            checked: options.checks != Checks::default(),
             hooks: Hooks::new(),
+            on_leak: Mutex::new(None),
             state: Mutex::new(State::new(options.trim_after.is_some())),
             source,
             options,
@@ -169,8 +176,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
         let align = (align_bytes >> self.shift).max(1);
         let mut len = self.length(bytes, align);
-        let small = bytes <= self.options.small_limit;
-        let kind = if small { SizeKind::Small } else { SizeKind::Large };
+        let kind = if bytes <= self.options.small_limit {
+            SizeKind::Small
+        } else if self.options.lean && bytes > self.options.exact_above {
+            SizeKind::Huge
+        } else {
+            SizeKind::Large
+        };
         let mut class = None;
         if !self.class_lens.is_empty() && align == 1 {
             class = self.class_lens.iter().position(|&class| class >= len);
@@ -240,26 +252,50 @@ impl<P: Space, S: Source> Pool<P, S> {
                 number
             }
         };
-        Ok(self.hand_out(&mut state, number, &ask, site))
+        if self.checked {
+            self.check_new(&mut state, number, site)?;
+        }
+        Ok(self.hand_out(&state, number, &ask))
     }
 
     #[inline(always)]
-    fn hand_out(
+    fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Ask) -> Allocation {
+        let record = state.records.get(number);
+        // Segments do not start at address zero.
+        let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
+        Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial: record.serial }
+    }
+
+    /// What the chosen checks do when a block becomes live.
+    #[cold]
+    fn check_new(
         &self,
         state: &mut State<P, S>,
         number: u32,
-        ask: &Ask,
         site: &'static Location<'static>,
-    ) -> Allocation {
-        let record = state.records.get(number);
-        let serial = record.serial;
-        let address = state.address(record) + (self.guard(ask.align) << self.shift);
+    ) -> Result<(), PoolError> {
         if self.options.checks.sites {
             state.sites.insert(number, site);
         }
-        // Segments do not start at address zero.
-        let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
-        Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial }
+        self.prepare(state, number)
+    }
+
+    /// What the chosen checks do when a block is freed.
+    #[cold]
+    fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
+        state.sites.remove(&number);
+        self.inspect(state, number)
+    }
+
+    /// Address of the first byte of a block that its user gets.
+    #[inline(always)]
+    pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<Token<P>>) -> usize {
+        state.address(record) + (self.guard(1 << record.align) << self.shift)
+    }
+
+    /// Whether the block is from this pool.
+    pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
+        allocation.pool == self.id
     }
 
     #[cold]
@@ -295,8 +331,9 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
+        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
         self.free(&mut state, number);
-        Ok(())
+        sound
     }
 
     /// As [`Pool::deallocate`], where the last work on the block was submitted to `stream`, which its own stream need
@@ -308,8 +345,9 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
+        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
         self.free_on(&mut state, number, stream);
-        Ok(())
+        sound
     }
 
     /// Frees the block at an address that was allocated and not freed yet, for callers that keep nothing else.
@@ -320,19 +358,20 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// [`ReturnError::AlreadyFree`] if the address is in a segment of the pool, [`ReturnError::Foreign`] if not.
     pub fn deallocate_at(&self, address: usize) -> Result<(), ReturnError> {
         let mut state = self.lock();
-        let at = |record: &super::records::Record<_>| {
-            state.address(record) + (self.guard(1 << record.align) << self.shift)
-        };
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
-        let found = state.records.iter().find(|(_, record)| live(record.holder) && at(record) == address);
+        let found = state
+            .records
+            .iter()
+            .find(|(_, record)| live(record.holder) && self.user_address(&state, record) == address);
         let Some((number, _)) = found else {
             let mut segments = state.segments.iter().flatten();
             let memory =
                 segments.find(|entry| address.wrapping_sub(entry.memory.address.get()) < entry.memory.bytes);
             return Err(if memory.is_some() { ReturnError::AlreadyFree } else { ReturnError::Foreign });
         };
+        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
         self.free(&mut state, number);
-        Ok(())
+        sound
     }
 
     /// Notes that work on `stream` uses the block: when it is freed, nobody else gets it before that work is over.
@@ -420,6 +459,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.hooks.reclaim(full, place)
     }
 
+    /// Calls `hook` with the blocks that were never freed, if there are any, when the pool is dropped. Without a hook,
+    /// and with [`Checks::sites`], they are written to standard error.
+    pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
+        *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+    }
+
     /// Registers a hook that is asked to give memory back before a request fails, by priority, then in the order of
     /// registration. It is called outside of the pool's lock and may free blocks.
     ///
@@ -452,6 +497,13 @@ impl<P: Space, S: Source> fmt::Debug for Pool<P, S> {
 /// them.
 impl<P: Space, S: Source> Drop for Pool<P, S> {
     fn drop(&mut self) {
+        let leaks = self.leaks();
+        let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match hook {
+            Some(hook) if !leaks.is_empty() => hook(&leaks),
+            None if self.options.checks.sites => leaks.iter().for_each(|leak| std::eprintln!("{leak}")),
+            _ => {}
+        }
         let mut state = core::mem::replace(self.state_mut(), State::new(false));
         while self.wait_for_one(&mut state).is_some() {}
         for number in 0..state.segments.len() as u32 {

@@ -75,6 +75,23 @@ impl<P: Space, S: Source> Pool<P, S> {
         result
     }
 
+    /// Gives empty segments that are over back, as many bytes as the pool is about to reserve.
+    pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) {
+        let wished = self.wished(state, ask, self.needed(ask), arena);
+        let mut empty: Vec<(usize, u32, usize)> =
+            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.arena)).collect();
+        empty.sort_unstable();
+        let mut released = 0;
+        for (_, number, owner) in empty {
+            if released >= wished {
+                break;
+            }
+            if self.is_over(state, owner) {
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+    }
+
     /// The size of the next segment, at least `need`.
     fn wished(&self, state: &State<P, S>, ask: &Ask, need: usize, arena: usize) -> usize {
         let options = &self.options;
@@ -140,6 +157,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             Ok(memory) => memory,
             Err(error) => return Some(Err(Denied::Source(error))),
         };
+        self.fill_new(memory.address.get() + (memory.bytes - bytes), bytes);
         let entry = state.entry_mut(number);
         entry.memory = memory;
         let start = ptr::without_provenance_mut(memory.address.get());
@@ -200,6 +218,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             debug_assert!(false, "{error}");
             return Err(Denied::Source(SourceError::unsupported("claim")));
         }
+        self.fill_new(memory.address.get(), memory.bytes);
         let emptied = (self.source.now(), state.step);
         if kind == SizeKind::Large {
             state.arenas[arena].last_growth = memory.bytes;

@@ -9,6 +9,8 @@
 //! ```
 
 mod buffer;
+mod chain;
+mod check;
 mod error;
 mod front;
 mod grow;
@@ -17,15 +19,18 @@ mod options;
 mod order;
 mod records;
 mod recover;
+mod snapshot;
 mod source;
 mod state;
 mod stats;
 mod stream;
 
 pub use buffer::Buffer;
+pub use chain::{Chain, Lender};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use options::{Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 pub use state::SizeKind;
 pub use stats::{Counter, PoolStats, SourceCalls};

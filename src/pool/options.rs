@@ -99,6 +99,7 @@ pub struct PoolOptions {
     pub(super) granule: usize,
     pub(super) classes: Vec<usize>,
     pub(super) reuse: Reuse,
+    pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
     pub(super) checks: Checks,
 }
@@ -116,6 +117,7 @@ impl Default for PoolOptions {
             granule: 0,
             classes: (8..30).map(|shift| 1 << shift).collect(),
             reuse: Reuse::Advanced,
+            lean: false,
             trim_after: None,
             checks: Checks::default(),
         }
@@ -184,6 +186,15 @@ impl PoolOptions {
     #[must_use]
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.reuse = reuse;
+        self
+    }
+
+    /// Reserves as little as it can, at the price of more calls of the driver: before the pool grows it uses free
+    /// blocks of any kind and gives back what is empty and over, and requests above [`PoolOptions::exact_above`] keep
+    /// their segments to themselves.
+    #[must_use]
+    pub fn lean(mut self, on: bool) -> Self {
+        self.lean = on;
         self
     }
 

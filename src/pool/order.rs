@@ -35,7 +35,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let arena = usize::from(record.arena);
         let granted = bytes_of::<P>(record.len as usize);
         let home = state.entry(record.segment).arena;
-        if record.holder == Holder::Live && home == arena {
+        if record.holder == Holder::Live && home == arena && self.filled().is_none() {
             state.figures.free(granted, record.requested);
             state.arenas[arena].figures.free(granted, record.requested);
             if self.options.reuse == Reuse::Basic && self.keep(state, number) {
@@ -49,7 +49,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             return;
         }
         let mut streams = state.users.remove(&number).unwrap_or_default();
-        if home != arena {
+        if home != arena || self.filled().is_some() {
             streams.push(state.arenas[arena].stream.clone());
         }
         let marks = streams.into_iter().map(|stream| self.mark(state, stream)).collect();
@@ -57,6 +57,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.arenas[arena].figures.defer(granted, record.requested);
         state.records.get_mut(number).holder = Holder::Waiting;
         state.waiting.push(Waiting { record: number, marks });
+        if self.filled().is_some() {
+            // What is free must be filled, which must not happen while work may run.
+            self.poll(state);
+        }
     }
 
     /// As [`Self::free`], after work on `stream` and no other.
@@ -161,6 +165,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let granted = bytes_of::<P>(record.len as usize);
         state.figures.arrive(granted);
         state.arenas[usize::from(record.arena)].figures.arrive(granted);
+        self.fill_freed(state, number);
         let segment = state.put_back(number, || self.source.now());
         if self.options.reuse == Reuse::None {
             let _ = self.release(state, segment);
@@ -202,6 +207,9 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// A freed block of another arena's segment that waits for the arena's own stream alone: it may be used there
     /// again at once. The shortest, if it is not much too long.
     pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        if self.filled().is_some() {
+            return None;
+        }
         let id = state.arenas[arena].id;
         let fits = |waiting: &Waiting<S>| {
             let record = state.records.get(waiting.record);

@@ -40,7 +40,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             let found = match self.options.reuse {
                 Reuse::None => None,
                 _ => match self.reuse_waiting(&mut state, ask, arena) {
-                    None => state.allocate(ask, arena, other(ask.kind)),
+                    None => kinds(ask.kind).into_iter().find_map(|kind| state.allocate(ask, arena, kind)),
                     found => found,
                 },
             };
@@ -102,6 +102,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         if let Some(number) = self.reuse_waiting(state, ask, arena) {
             return Some(number);
         }
+        if self.options.lean {
+            // Very large segments are for very large requests, lest these find none.
+            let found = state.allocate(ask, arena, ask.kind.others()[0]);
+            if found.is_some() {
+                return found;
+            }
+        }
         match self.options.reuse {
             Reuse::Aggressive => self.borrow(state, ask, arena, ask.kind, Patience::Queue),
             _ => self.adopt(state, ask, arena),
@@ -117,6 +124,9 @@ impl<P: Space, S: Source> Pool<P, S> {
         arena: usize,
         denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
+        if self.options.lean {
+            self.make_way(state, ask, arena);
+        }
         match self.grow(state, ask, arena) {
             Ok(segment) => Ok(state.allocate_in(segment, ask, arena)),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => {
@@ -151,7 +161,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Any free block, of other streams as well if their work is over.
     fn any_free(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
-        for kind in [ask.kind, other(ask.kind)] {
+        for kind in kinds(ask.kind) {
             if let Some(number) = state.allocate(ask, arena, kind) {
                 return Some(number);
             }
@@ -194,7 +204,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                     }
                 }
                 if self.options.reuse != Reuse::None {
-                    for kind in [ask.kind, other(ask.kind)] {
+                    for kind in kinds(ask.kind) {
                         if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Block) {
                             return Ok(Some(number));
                         }
@@ -235,9 +245,8 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 }
 
-fn other(kind: SizeKind) -> SizeKind {
-    match kind {
-        SizeKind::Small => SizeKind::Large,
-        SizeKind::Large => SizeKind::Small,
-    }
+/// All kinds, its own first.
+fn kinds(kind: SizeKind) -> [SizeKind; 3] {
+    let [second, third] = kind.others();
+    [kind, second, third]
 }

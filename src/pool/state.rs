@@ -21,6 +21,19 @@ pub enum SizeKind {
     Small,
     /// Those for the others.
     Large,
+    /// Those of [`PoolOptions::lean`](super::PoolOptions::lean) for very large ones.
+    Huge,
+}
+
+impl SizeKind {
+    /// Where else a request finds room.
+    pub(super) const fn others(self) -> [Self; 2] {
+        match self {
+            Self::Small => [Self::Large, Self::Huge],
+            Self::Large => [Self::Small, Self::Huge],
+            Self::Huge => [Self::Large, Self::Small],
+        }
+    }
 }
 
 /// A request, rounded.
@@ -72,7 +85,7 @@ pub(super) struct Fence<E> {
 pub(super) struct Arena<S: Source> {
     pub stream: S::Stream,
     pub id: StreamId,
-    pub bins: [Bin; 2],
+    pub bins: [Bin; 3],
     pub figures: Figures,
     /// Frees into its segments so far, by the order of its stream alone, and segments that came in this order.
     pub frees: u64,
@@ -160,7 +173,7 @@ impl<P: Space, S: Source> State<P, S> {
         self.arenas.push(Arena {
             stream: stream.clone(),
             id,
-            bins: [Bin::default(), Bin::default()],
+            bins: Default::default(),
             figures: Figures::default(),
             frees: 0,
             quiet: 0,

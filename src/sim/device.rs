@@ -1,5 +1,6 @@
 //! What a simulated device knows: its memory, its queues, its time, and what went wrong.
 
+use super::memory::BASE;
 use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -249,6 +250,10 @@ impl State {
     }
 
     fn check_mapped(&mut self, owner: u64, span: Span) {
+        if span.address < BASE {
+            // Real memory of the host.
+            return;
+        }
         let holds = |(&start, &bytes): (&usize, &usize)| span.address + span.bytes <= start + bytes;
         if !self.segments.range(..=span.address).next_back().is_some_and(holds) {
             self.hazards.push(Hazard::Unmapped { owner, address: span.address });

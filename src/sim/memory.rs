@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Where simulated addresses start.
-const BASE: usize = 1 << (usize::BITS - 4);
+pub(super) const BASE: usize = 1 << (usize::BITS - 4);
 
 pub(super) struct Shared(Mutex<State>);
 
@@ -23,7 +23,7 @@ impl Shared {
 }
 
 /// Memory of a simulated device: a capacity, a latency in virtual time, failures where the test wants them. Clones
-/// are the same device.
+/// are the same device. The streams of one device may be used with the memory of another.
 ///
 /// With `VISIBLE` the segments are real memory of the process ([`HostMemory`]), otherwise addresses that nobody may
 /// touch.
@@ -208,9 +208,13 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         if state.segments.get(&address) != Some(&segment.bytes) {
             return Err(State::error(Call::Release, SourceErrorKind::Invalid));
         }
-        // As drivers do whose memory is not ordered by streams.
-        state.drain(stream.queue);
-        state.check_released(stream.queue, Span { address, bytes: segment.bytes });
+        drop(state);
+        // As drivers do whose memory is not ordered by streams. The stream may be another device's.
+        let mut queues = stream.shared.lock();
+        queues.drain(stream.queue);
+        queues.check_released(stream.queue, Span { address, bytes: segment.bytes });
+        drop(queues);
+        let mut state = self.shared.lock();
         state.segments.remove(&address);
         state.used -= segment.bytes;
         if VISIBLE {
@@ -243,9 +247,8 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        let mut state = self.shared.lock();
-        state.enter(Call::Copy)?;
-        state.copy(stream.queue, Span { address: from, bytes }, Span { address: to, bytes });
+        self.shared.lock().enter(Call::Copy)?;
+        stream.shared.lock().copy(stream.queue, Span { address: from, bytes }, Span { address: to, bytes });
         Ok(())
     }
 }

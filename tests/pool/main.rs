@@ -2,6 +2,7 @@
 #![cfg(feature = "std")]
 
 mod basics;
+mod checks;
 mod options;
 mod order;
 mod random;
