@@ -238,7 +238,8 @@ mod tests {
         for name in ["resnet18_train", "gpt_train"] {
             let file = format!("../tests/data/tensors/{name}.trace.zst");
             let trace = Trace::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
-            let options = PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
+            let options =
+                PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
             let (reserved, _) = reserved::<DefaultPlacement>(&trace, options, 4 << 30).unwrap();
             assert!(reserved as f64 <= 1.05 * trace.peak as f64, "{name}: {reserved} of {}", trace.peak);
         }
