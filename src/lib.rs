@@ -60,6 +60,8 @@ pub mod observe;
 pub mod os;
 pub mod placement;
 pub mod plan;
+#[cfg(feature = "std")]
+pub mod pool;
 #[cfg(feature = "pressure")]
 pub mod pressure;
 pub mod region;
