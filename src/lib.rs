@@ -51,6 +51,8 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod heap;
 pub mod lock;
 mod memory;

@@ -673,7 +673,7 @@ fn memory_is_shared_between_processes() {
         // SAFETY: a structure of bytes.
         let mut handle: sys::CUipcMemHandle = unsafe { zeroed() };
         let bytes = text.split(' ').map(|byte| byte.parse::<i8>().unwrap());
-        handle.reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte as _);
+        handle.reserved.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         let address: u64 = get!(cuIpcOpenMemHandle_v2(handle, 1));
         assert_eq!(download(address, 4), b"ping");
         upload(address, b"pong");
@@ -685,7 +685,7 @@ fn memory_is_shared_between_processes() {
     let handle: sys::CUipcMemHandle = get!(cuIpcGetMemHandle(address));
     let mut place = 0;
     assert_eq!(call!(cuIpcOpenMemHandle_v2(&mut place, handle, 1)), Code::CUDA_ERROR_INVALID_CONTEXT);
-    let text = handle.reserved.map(|byte| (byte as i8).to_string()).join(" ");
+    let text = handle.reserved.map(|byte| byte.to_string()).join(" ");
     let other = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "memory_is_shared_between_processes"])
         .env(HANDLE, text)

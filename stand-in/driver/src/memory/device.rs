@@ -45,7 +45,7 @@ exports! {
         height: usize,
         _element: u32,
     ) {
-        let row = width.next_multiple_of(512);
+        let row = width.checked_next_multiple_of(512).ok_or(Code::INVALID_VALUE)?;
         let found = allocate(driver, row.checked_mul(height).ok_or(Code::INVALID_VALUE)?)?;
         pitch.set(row)?;
         address.set(found)

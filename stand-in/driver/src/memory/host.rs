@@ -50,6 +50,7 @@ exports! {
             return Err(Code::INVALID_VALUE);
         }
         let address = pointer as Address;
+        address.checked_add(bytes as Address).ok_or(Code::INVALID_VALUE)?;
         let last = driver.space.allocations.range(..address + bytes as Address).next_back();
         if last.is_some_and(|(&start, other)| start + other.bytes as Address > address) {
             return Err(Code::ALREADY_REGISTERED);

@@ -73,7 +73,8 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         let found = self.pools.find(pool, &mut self.misuse)?;
-        let (device, used, reserved) = (found.device, found.used + bytes as u64, found.reserved);
+        let used = found.used.checked_add(bytes as u64).ok_or(Code::OUT_OF_MEMORY)?;
+        let (device, reserved) = (found.device, found.reserved);
         if used > reserved {
             self.reserve(pool, used)?;
         }

@@ -84,11 +84,14 @@ pub struct Space {
 impl Space {
     /// A range of device addresses that is free: at `hint` if that is possible.
     pub fn find(&self, device: usize, bytes: usize, alignment: u64, hint: Address) -> Outcome<Address> {
+        if bytes as u64 > DEVICE_SPAN {
+            return Err(Code::OUT_OF_MEMORY);
+        }
         let alignment = alignment.max(ALIGNMENT);
         let bytes = (bytes as u64).next_multiple_of(ALIGNMENT);
         let base = DEVICES + device as Address * DEVICE_SPAN;
         let end = base + DEVICE_SPAN;
-        if hint.is_multiple_of(alignment) && hint >= base && hint + bytes <= end && self.is_free(hint, bytes)
+        if hint.is_multiple_of(alignment) && hint >= base && hint <= end - bytes && self.is_free(hint, bytes)
         {
             return Ok(hint);
         }

@@ -35,7 +35,7 @@ fn is_granular(sizes: &[u64]) -> Outcome {
 
 /// The mappings that make up a range exactly.
 fn mapped(driver: &mut Driver, address: Address, bytes: usize) -> Outcome<Vec<Address>> {
-    let end = address + bytes as Address;
+    let end = address.checked_add(bytes as Address).ok_or(Code::INVALID_VALUE)?;
     let mut found = Vec::new();
     let mut at = address;
     for (&start, mapping) in driver.space.mappings.range(address..end) {
