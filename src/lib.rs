@@ -36,6 +36,8 @@
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
+//! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
+//!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
 //! * `defmt`: `defmt::Format` for all value types.
 
 #![cfg_attr(not(test), no_std)]

@@ -26,7 +26,7 @@ macro_rules! functions {
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 Ok(Self {$(
                     // SAFETY: the driver's `control` exports this name with this type.
-                    $name: unsafe { *library.get(concat!("stand_in_", stringify!($name)))? },
+                    $name: unsafe { *library.get(concat!("stand_in_", stringify!($name)).as_bytes())? },
                 )*})
             }
         }
