@@ -7,6 +7,7 @@
 //!  source        DeviceMemory AsyncMemory Virtual   of a device
 //!                Pinned Registered                  of the host, for fast and asynchronous copies
 //!                Managed                            of both
+//!  Buffer  View  Transfer            values of one type in such memory, and copies
 //! ```
 //!
 //! ```no_run
@@ -28,6 +29,7 @@
 //! uses nothing that is not in every version since 11.4, so the choice concerns only what the program calls itself.
 
 mod abi;
+mod buffer;
 mod context;
 mod device;
 mod error;
@@ -35,6 +37,10 @@ mod library;
 mod source;
 mod stream;
 
+pub use buffer::{
+    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Fixed, FixedMut, HostBacking, Lease,
+    Rows, Transfer, View, ViewMut,
+};
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;

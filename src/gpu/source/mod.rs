@@ -23,8 +23,9 @@ use cudarc::driver::sys::CUdeviceptr;
 /// What large pages of a device have, in bytes.
 const PAGE: usize = 2 << 20;
 
-/// Alignment in bytes that the driver promises of all its memory.
-const ALIGNMENT: usize = 256;
+/// Alignment in bytes of all segments. The driver promises 256; what is larger than a page it aligns to pages, and
+/// [`segment`] makes sure.
+const ALIGNMENT: usize = 512;
 
 /// A segment, unless the driver broke its promise.
 fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, SourceError> {
@@ -50,5 +51,5 @@ fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<()
 unsafe fn copy(from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
     stream.context().bind()?;
     // SAFETY: the caller answers for both ranges; the stream is alive.
-    unsafe { call!(cuMemcpyDtoDAsync_v2(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw())) }
+    unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw())) }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A slice of the program's own memory, page-locked by `cuMemHostRegister` as long as this value is there: a vector, or a
-/// memory-mapped file. It is lent in pieces of whole 256 bytes, in place, until it is used up.
+/// memory-mapped file. It is lent in pieces of whole 512 bytes, in place, until it is used up.
 #[derive(Debug)]
 pub struct Registered<'a> {
     context: Context,
