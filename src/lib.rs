@@ -32,12 +32,14 @@
 //! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
 //!   Rust toolchain.
 //! * `alloc`: side tables grow on the global allocator. `std`: the same, and caches
-//!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)).
+//!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)), pools of a device's
+//!   memory and a simulated device (`pool`, `sim`).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
+//! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
 //! * `defmt`: `defmt::Format` for all value types.
 
 #![cfg_attr(not(test), no_std)]
@@ -69,6 +71,8 @@ pub mod pool;
 #[cfg(feature = "pressure")]
 pub mod pressure;
 pub mod region;
+#[cfg(feature = "std")]
+pub mod sim;
 pub mod units;
 pub mod zones;
 
@@ -80,5 +84,5 @@ pub use observe::Stats;
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
-pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tiered, Tlsf};
+pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
 pub use region::{Region, RegionError};

@@ -8,6 +8,7 @@
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
+//! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(depth) | O(depth) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
@@ -25,6 +26,7 @@ mod coalescing;
 #[cfg(any(feature = "linked-list", feature = "buddy-system"))]
 mod external;
 mod first_fit;
+mod good_fit;
 mod slab;
 mod tiered;
 mod tlsf;
@@ -39,6 +41,7 @@ pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
+pub use good_fit::{FineLists, GoodFit};
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::Tiered;
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};

@@ -1,12 +1,37 @@
 //! Pools: memory from a source that grows, in the order of a device's streams (feature `std`).
 //!
 //! ```text
+//!  Pool     options, one lock, recovery when there is no room
+//!  Arena    the memory of one stream: segments of small and of large requests
+//!  Space    a placement that divides a segment, the same as in a heap, over a side table
 //!  Source   lends segments: a device's, pinned, managed or virtual memory, or a simulation (`sim`)
 //!  Stream   the order of work on them: a queue that marks places (`Event`)
 //! ```
 
+mod buffer;
+mod chain;
+mod check;
+mod error;
+mod front;
+mod grow;
+mod hooks;
+mod options;
+mod order;
+mod records;
+mod recover;
+mod snapshot;
 mod source;
+mod state;
+mod stats;
 mod stream;
 
+pub use buffer::Buffer;
+pub use chain::{Chain, Lender};
+pub use error::{OutOfMemory, PoolError, ReturnError};
+pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
+pub use options::{Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source, SourceError, SourceErrorKind};
+pub use state::SizeKind;
+pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{Event, HostOrder, Stream, StreamId};

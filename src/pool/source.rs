@@ -4,6 +4,9 @@ use super::Stream;
 use crate::region::Capabilities;
 use core::fmt;
 use core::num::NonZeroUsize;
+use core::time::Duration;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// A range of memory that a [`Source`] lent to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +115,13 @@ pub unsafe trait Source {
 
     /// Alignment in bytes that the start of every segment has, a power of two.
     fn alignment(&self) -> usize;
+
+    /// The time that the pool measures calls and ages by; that of the operating system unless a simulation has its
+    /// own.
+    fn now(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
 
     /// The device's memory. A call of the driver.
     ///

@@ -31,4 +31,6 @@ pub use front::{Critical, PressureHeap};
 pub use headroom::HeadroomStats;
 pub use monitor::{Monitor, OnOutOfMemory, OnTransition, Transition};
 pub use reclaim::{Hook, HookId, Reclaim, Shortage, TooManyHooks};
+#[cfg(feature = "std")]
+pub(crate) use reclaim::{Key, Registry};
 pub use watermarks::{Amount, Pressure, Watermarks};

@@ -69,18 +69,18 @@ struct Entry {
 
 /// The order of hooks: by priority, then by the time that they were registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(u8, u32);
+pub(crate) struct Key(u8, u32);
 
 /// Up to `N` hooks in order. Everything is O(`N`).
-pub(super) struct Registry<const N: usize> {
+pub(crate) struct Registry<const N: usize> {
     entries: Vec<Entry, N>,
     registered: u32,
 }
 
 impl<const N: usize> Registry<N> {
-    pub(super) const EMPTY: Self = Self { entries: Vec::new(), registered: 0 };
+    pub(crate) const EMPTY: Self = Self { entries: Vec::new(), registered: 0 };
 
-    pub(super) fn insert(&mut self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+    pub(crate) fn insert(&mut self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
         let key = Key(priority, self.registered);
         let at = self.entries.iter().take_while(|entry| entry.key < key).count();
         let full = |_| TooManyHooks { max: N };
@@ -90,14 +90,14 @@ impl<const N: usize> Registry<N> {
     }
 
     /// Takes a hook out. Whether it was there; it may be running still.
-    pub(super) fn remove(&mut self, id: HookId) -> bool {
+    pub(crate) fn remove(&mut self, id: HookId) -> bool {
         let at = self.entries.iter().position(|entry| entry.key.1 == id.0);
         at.map(|at| self.entries.remove(at)).is_some()
     }
 
     /// The first hook after `after` that is not running; it counts as running from here on. The order
     /// holds even if hooks come and go between two calls.
-    pub(super) fn begin(&mut self, after: Option<Key>) -> Option<(Key, Hook)> {
+    pub(crate) fn begin(&mut self, after: Option<Key>) -> Option<(Key, Hook)> {
         let next = |entry: &&mut Entry| Some(entry.key) > after && !entry.running;
         let entry = self.entries.iter_mut().find(next)?;
         entry.running = true;
@@ -105,7 +105,7 @@ impl<const N: usize> Registry<N> {
     }
 
     /// The hook has returned.
-    pub(super) fn end(&mut self, key: Key) {
+    pub(crate) fn end(&mut self, key: Key) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
             entry.running = false;
         }

@@ -204,6 +204,8 @@ macro_rules! for_each_placement {
             best_fit_u32: BestFit<InBand<u32>>;
             best_fit_u32_16: BestFit<InBand<u32, 16>>;
             best_fit_side: BestFit<SideTable<u32, 16>>;
+            good_fit_u32: GoodFit<InBand<u32>>;
+            good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy_u16: Buddy<InBand<u16>>;
             buddy_u32: Buddy<InBand<u32>>;
             buddy_u32_16: Buddy<InBand<u32, 16>>;
@@ -232,7 +234,7 @@ macro_rules! for_each_placement {
             #[test]
             fn $name() {
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, Slab, Tiered, Tlsf};
+                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::meta::{InBand, SideTable};
                 $run(std::marker::PhantomData::<$placement>);

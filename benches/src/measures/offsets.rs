@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::Space;
+use allotment::pool::{Allocation, DevicePool, PoolOptions};
+use allotment::sim::{DeviceMemory, Stream};
 use allotment::{Region, Tlsf};
 use anyhow::{Context, Result, ensure};
 
@@ -70,7 +72,8 @@ fn name(count: usize, size: u64) -> String {
 
 fn run(options: &Options) -> Result<Vec<Row>> {
     type Pool = fn(u64) -> Result<Box<dyn Offsets>>;
-    let subjects: [(&str, Pool); 4] = [
+    let subjects: [(&str, Pool); 5] = [
+        ("allotment-pool-simulated", |size| Ok(Box::new(Device::new(size)?))),
         ("allotment-tlsf-side-table", |size| Ok(Box::new(Side::new(size)?))),
         ("offset-allocator", |size| Ok(Box::new(Peer::new(size)))),
         ("best-fit map (reference)", |size| Ok(Box::new(BestFit::new(size)))),
@@ -246,6 +249,51 @@ impl Offsets for Side {
         // SAFETY: the block is live; without nodes running out its length is what was asked for.
         let freed = unsafe { Space::deallocate(&mut *self.0, block, len, 1) };
         debug_assert!(freed.is_ok());
+    }
+}
+
+/// allotment's pool over a simulated device: lock, streams, statistics and all.
+struct Device {
+    pool: DevicePool<DeviceMemory>,
+    stream: Stream,
+    live: Vec<Option<Allocation>>,
+    unused: Vec<u64>,
+}
+
+impl Device {
+    /// A pool of one segment, which cannot grow.
+    fn new(size: u64) -> Result<Self> {
+        let device = DeviceMemory::new(size as usize);
+        let stream = device.stream();
+        let pool = DevicePool::new(device, PoolOptions::new().small(0, 0))?;
+        pool.preallocate(size as usize, &stream)?;
+        Ok(Self { pool, stream, live: Vec::with_capacity(1 << 17), unused: Vec::with_capacity(1 << 17) })
+    }
+}
+
+impl Offsets for Device {
+    #[inline]
+    fn allocate(&mut self, granules: u64) -> Option<(u64, u64)> {
+        let block = self.pool.allocate_raw((granules * GRANULE) as usize, 1, &self.stream).ok()?;
+        let address = block.address() as u64;
+        let slot = match self.unused.pop() {
+            Some(slot) => slot,
+            None => {
+                self.live.push(None);
+                self.live.len() as u64 - 1
+            }
+        };
+        self.live[slot as usize] = Some(block);
+        Some((address, slot))
+    }
+
+    #[inline]
+    fn free(&mut self, block: (u64, u64), _: u64) {
+        if let Some(live) = self.live[block.1 as usize].take() {
+            self.unused.push(block.1);
+            let freed = self.pool.deallocate(live);
+            debug_assert!(freed.is_ok());
+        }
     }
 }
 

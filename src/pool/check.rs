@@ -1,0 +1,107 @@
+//! Checks of memory that the CPU sees: guards around blocks, and what is free.
+
+use super::error::{PoolError, ReturnError};
+use super::records::Record;
+use super::state::{State, bytes_of};
+use super::{Pool, Source};
+use crate::meta::Meta;
+use crate::placement::{Space, Token};
+use core::{ptr, slice};
+
+/// What guards hold.
+const GUARD: u8 = 0xfd;
+
+/// Fills memory that the CPU sees.
+///
+/// # Safety
+///
+/// The range lies in a segment of a source that is visible, and nobody uses it.
+unsafe fn fill(address: usize, bytes: usize, value: u8) {
+    // SAFETY: passed on; such segments are valid through exposed provenance.
+    unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(value, bytes) };
+}
+
+/// The first byte of a range that is not `value`.
+///
+/// # Safety
+///
+/// As for [`fill`], and the range was written.
+unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> {
+    // SAFETY: passed on.
+    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(address), bytes) };
+    bytes.iter().position(|&byte| byte != value)
+}
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// The byte that free memory is filled with, where it is.
+    pub(super) fn filled(&self) -> Option<u8> {
+        if S::CPU_VISIBLE { self.options.checks.fill } else { None }
+    }
+
+    /// Fills a new segment, or what it was lengthened by.
+    pub(super) fn fill_new(&self, address: usize, bytes: usize) {
+        if let Some(value) = self.filled() {
+            // SAFETY: the source has just lent these bytes to this pool.
+            unsafe { fill(address, bytes, value) };
+        }
+    }
+
+    /// Fills a block that is about to become free.
+    pub(super) fn fill_freed(&self, state: &State<P, S>, number: u32) {
+        if let Some(value) = self.filled() {
+            let record = state.records.get(number);
+            let bytes = bytes_of::<P>(record.len as usize) as usize;
+            // SAFETY: the block is in nobody's use any more, and its work is over.
+            unsafe { fill(state.address(record), bytes, value) };
+        }
+    }
+
+    /// Bytes in front of what the user gets, what he gets, and those behind it, from `start` on.
+    fn parts(&self, record: &Record<Token<P>>) -> (usize, usize, usize) {
+        let front = self.guard(1 << record.align) * <P::Meta as Meta>::GRANULE;
+        let own = record.requested as usize;
+        (front, own, bytes_of::<P>(record.len as usize) as usize - front - own)
+    }
+
+    /// Looks whether a block that becomes live was written while it was free, and prepares its guards.
+    pub(super) fn prepare(&self, state: &State<P, S>, number: u32) -> Result<(), PoolError> {
+        if !S::CPU_VISIBLE {
+            return Ok(());
+        }
+        let record = state.records.get(number);
+        let start = state.address(record);
+        let (front, own, back) = self.parts(record);
+        if let Some(value) = self.filled() {
+            // SAFETY: free memory was filled, and the block is nobody's yet.
+            if let Some(offset) = unsafe { first_other(start, front + own + back, value) } {
+                return Err(PoolError::WrittenAfterFree { address: start + offset });
+            }
+        }
+        if self.options.checks.guard {
+            // SAFETY: the guards belong to the block, and the user does not get them.
+            unsafe {
+                fill(start, front, GUARD);
+                fill(start + front + own, back, GUARD);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks whether the guards of a block are as they were.
+    pub(super) fn inspect(&self, state: &State<P, S>, number: u32) -> Result<(), ReturnError> {
+        if !S::CPU_VISIBLE || !self.options.checks.guard {
+            return Ok(());
+        }
+        let record = state.records.get(number);
+        let start = state.address(record);
+        let (front, own, back) = self.parts(record);
+        // SAFETY: the guards were filled when the block became live.
+        let (before, after) =
+            unsafe { (first_other(start, front, GUARD), first_other(start + front + own, back, GUARD)) };
+        let before = before.map(|offset| offset as isize - front as isize);
+        match before.or(after.map(|offset| (own + offset) as isize)) {
+            Some(offset) => Err(ReturnError::Overrun { offset }),
+            None => Ok(()),
+        }
+    }
+}

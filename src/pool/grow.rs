@@ -1,0 +1,295 @@
+//! How a pool gets segments and gives them back.
+
+use super::options::{Age, Growth, Limit, Reuse};
+use super::state::{Ask, Entry, SizeKind, State, bytes_of};
+use super::stats::SourceCalls;
+use super::{Pool, Segment, Source, SourceError};
+use crate::meta::Meta;
+use crate::placement::Space;
+use crate::region::Region;
+use core::ptr::{self, NonNull};
+use std::vec::Vec;
+
+/// Why a pool did not grow.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Denied {
+    /// It would exceed the pool's limit.
+    Limit,
+    /// The source failed.
+    Source(SourceError),
+}
+
+fn round_up(bytes: usize, step: usize) -> usize {
+    bytes.checked_next_multiple_of(step).unwrap_or(usize::MAX & !(step - 1))
+}
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// Makes a call of the source, and notes it.
+    pub(super) fn call<T>(
+        &self,
+        state: &mut State<P, S>,
+        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
+        call: impl FnOnce(&S) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        let start = self.source.now();
+        let result = call(&self.source);
+        let calls = &mut state.calls;
+        calls.time += self.source.now().saturating_sub(start);
+        calls.failed += u64::from(result.is_err());
+        *counter(calls) += 1;
+        result
+    }
+
+    /// Bytes that a segment needs so that `ask` is sure to fit.
+    fn needed(&self, ask: &Ask) -> usize {
+        let granule = <P::Meta as Meta>::GRANULE;
+        // What lies before the first multiple of the alignment, if the source's is less.
+        let align = ask.align * granule;
+        let skipped = align.saturating_sub(self.source.alignment().max(granule));
+        let bytes = ask.len.saturating_mul(granule).saturating_add(skipped);
+        round_up(bytes, self.source.granularity())
+    }
+
+    /// Adds memory to the arena so that `ask` fits: a segment lengthened in place where that is possible, else a new
+    /// one.
+    pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Result<u32, Denied> {
+        let need = self.needed(ask);
+        let wished = self.wished(state, ask, need, arena);
+        let mut result = match self.lengthen(state, ask, arena, wished) {
+            Some(result) => result,
+            None => self.reserve(state, ask.kind, arena, wished),
+        };
+        let no_room = match &result {
+            Ok(_) => false,
+            Err(Denied::Limit) => true,
+            Err(Denied::Source(error)) => error.is_out_of_memory(),
+        };
+        if no_room && wished > need {
+            state.figures.retries += 1;
+            state.arenas[arena].figures.retries += 1;
+            result = match self.lengthen(state, ask, arena, 0) {
+                Some(result) => result,
+                None => self.reserve(state, ask.kind, arena, need),
+            };
+        }
+        result
+    }
+
+    /// Gives empty segments that are over back, as many bytes as the pool is about to reserve.
+    pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) {
+        let wished = self.wished(state, ask, self.needed(ask), arena);
+        let mut empty: Vec<(usize, u32, usize)> =
+            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.arena)).collect();
+        empty.sort_unstable();
+        let mut released = 0;
+        for (_, number, owner) in empty {
+            if released >= wished {
+                break;
+            }
+            if self.is_over(state, owner) {
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+    }
+
+    /// The size of the next segment, at least `need`.
+    fn wished(&self, state: &State<P, S>, ask: &Ask, need: usize, arena: usize) -> usize {
+        let options = &self.options;
+        let granularity = self.source.granularity();
+        let bytes = if options.reuse == Reuse::None {
+            need
+        } else if state.segments.iter().all(Option::is_none) && options.first_segment > 0 {
+            options.first_segment
+        } else if ask.kind == SizeKind::Small {
+            options.small_segment
+        } else if ask.bytes > options.exact_above {
+            round_up(need, options.exact_step)
+        } else {
+            match options.growth {
+                Growth::Fixed(bytes) => bytes,
+                Growth::Geometric { first, percent, most } => match state.arenas[arena].last_growth {
+                    0 => first,
+                    last => ((last as u128 * u128::from(percent) / 100).min(most as u128)) as usize,
+                },
+            }
+        };
+        let longest = bytes_of::<P>(P::MAX_LEN) as usize;
+        round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
+    }
+
+    /// Lengthens a segment of the arena by at least `step` bytes and so that `ask` fits behind its last block.
+    /// `None` if none can be.
+    fn lengthen(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        step: usize,
+    ) -> Option<Result<u32, Denied>> {
+        if self.options.reuse == Reuse::None {
+            return None;
+        }
+        let members = &state.arenas[arena].bins[ask.kind as usize].members;
+        let number = members.iter().copied().find(|&member| {
+            let memory = &state.entry(member).memory;
+            self.source.room(memory) > memory.bytes
+        })?;
+        let memory = state.entry(number).memory;
+        let room = self.source.room(&memory) - memory.bytes;
+        let more = self.needed(ask).saturating_sub(self.free_tail(state, number));
+        let granularity = self.source.granularity();
+        let least = round_up(more.max(1), granularity);
+        let bytes = least.max(round_up(step.min(room), granularity).min(room / granularity * granularity));
+        if bytes > room {
+            return None;
+        }
+        if !self.admits(state, bytes) {
+            return Some(Err(Denied::Limit));
+        }
+        let stream = state.arenas[arena].stream.clone();
+        let grown = self.call(
+            state,
+            |calls| &mut calls.grow,
+            // SAFETY: the segment is lent to this pool and kept as the source returned it last.
+            |source| unsafe { source.grow(memory, bytes, &stream) },
+        );
+        let memory = match grown {
+            Ok(memory) => memory,
+            Err(error) => return Some(Err(Denied::Source(error))),
+        };
+        self.fill_new(memory.address.get() + (memory.bytes - bytes), bytes);
+        let entry = state.entry_mut(number);
+        entry.memory = memory;
+        let start = ptr::without_provenance_mut(memory.address.get());
+        // SAFETY: the source has lengthened the segment by these bytes; a pool's metadata never touches memory.
+        if let Err(error) = unsafe { entry.placement.extend(start, bytes) } {
+            // The bytes stay reserved; they come back with the segment.
+            debug_assert!(false, "{error}");
+        }
+        state.figures.reserve(bytes as u64, 0);
+        state.arenas[arena].figures.reserve(bytes as u64, 0);
+        self.count_growth(state, arena);
+        state.lengthened(number);
+        Some(Ok(number))
+    }
+
+    /// Bytes behind the last block of a segment. O(records).
+    fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
+        let meta = state.entry(segment).placement.meta();
+        let end = meta.regions().first().map_or(0, |region| region.end());
+        let own = state.records.iter().filter(|(_, record)| record.segment == segment);
+        let last = own.map(|(_, record)| (record.offset + record.len) as usize).max();
+        let free = last.map_or(meta.regions().first().map_or(0, |region| region.len), |last| end - last);
+        bytes_of::<P>(free) as usize
+    }
+
+    fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
+        // What another stream wants of it must wait for the order in which it came.
+        state.arenas[arena].frees += 1;
+        state.figures.growth += 1;
+        state.arenas[arena].figures.growth += 1;
+    }
+
+    fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
+        state.figures.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
+    }
+
+    /// Reserves a segment of `bytes` bytes for the arena.
+    pub(super) fn reserve(
+        &self,
+        state: &mut State<P, S>,
+        kind: SizeKind,
+        arena: usize,
+        bytes: usize,
+    ) -> Result<u32, Denied> {
+        if !self.admits(state, bytes) {
+            return Err(Denied::Limit);
+        }
+        let stream = state.arenas[arena].stream.clone();
+        let reserved = self.call(state, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
+        let memory = reserved.map_err(Denied::Source)?;
+        let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
+        let start = start.unwrap_or(NonNull::dangling());
+        let mut placement = P::EMPTY;
+        // SAFETY: the source lends the segment to this pool alone; a pool's metadata never touches memory.
+        if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
+            // Too large for the placement, which `wished` excludes, or no memory for the table.
+            let _ = self.give_back(state, memory, arena);
+            debug_assert!(false, "{error}");
+            return Err(Denied::Source(SourceError::unsupported("claim")));
+        }
+        self.fill_new(memory.address.get(), memory.bytes);
+        let emptied = (self.source.now(), state.step);
+        if kind == SizeKind::Large {
+            state.arenas[arena].last_growth = memory.bytes;
+        }
+        let number = state.insert_segment(Entry::new(memory, placement, arena, kind, emptied));
+        self.count_growth(state, arena);
+        Ok(number)
+    }
+
+    /// Gives a segment back to the source.
+    fn give_back(
+        &self,
+        state: &mut State<P, S>,
+        memory: Segment,
+        arena: usize,
+    ) -> Result<usize, SourceError> {
+        let stream = state.arenas[arena].stream.clone();
+        self.call(
+            state,
+            |calls| &mut calls.release,
+            // SAFETY: the segment is lent to this pool and has left it; its blocks came back in the order of the
+            // arena's stream, or when their work on other streams was over.
+            |source| unsafe { source.release(memory, &stream) },
+        )?;
+        Ok(memory.bytes)
+    }
+
+    /// Gives a segment back if it is empty; its bytes, 0 if it is not.
+    pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
+        match state.remove_segment(segment) {
+            Some((memory, arena)) => self.give_back(state, memory, arena),
+            None => Ok(0),
+        }
+    }
+
+    /// Gives empty segments back, large ones first, as long as `keep` bytes stay reserved; how many bytes.
+    pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
+        let mut empty: Vec<(usize, u32)> =
+            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number)).collect();
+        empty.sort_unstable_by(|a, b| b.cmp(a));
+        let mut released = 0;
+        for (bytes, number) in empty {
+            if state.figures.reserved.current as usize >= keep.saturating_add(bytes) {
+                // What a driver did not take is out of the pool all the same; its error is counted.
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+        released
+    }
+
+    /// Gives segments back that were empty for too long; how many bytes.
+    pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
+        let Some(age) = self.options.trim_after else { return 0 };
+        let (now, step) = (self.source.now(), state.step);
+        let old: Vec<u32> = state
+            .empty_segments()
+            .filter(|(_, entry)| match age {
+                Age::Time(time) => now.saturating_sub(entry.emptied.0) >= time,
+                Age::Steps(steps) => step - entry.emptied.1 >= steps,
+            })
+            .map(|(number, _)| number)
+            .collect();
+        old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
+    }
+
+    /// The limit in bytes.
+    pub(super) fn resolve(source: &S, limit: Limit) -> Result<usize, SourceError> {
+        Ok(match limit {
+            Limit::None => usize::MAX,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Fraction(part) => (source.capacity()?.total as f64 * part) as usize,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Hooks of the pressure module that are asked to give memory back before a request of a pool fails.
+
+use super::error::OutOfMemory;
+#[cfg(feature = "pressure")]
+use crate::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
+#[cfg(feature = "pressure")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The hook that was called last.
+#[cfg(feature = "pressure")]
+pub(super) type Place = Option<(Key, usize)>;
+/// The hook that was called last.
+#[cfg(not(feature = "pressure"))]
+pub(super) type Place = Option<()>;
+
+/// Up to sixteen hooks; none without the feature `pressure`.
+pub(super) struct Hooks {
+    #[cfg(feature = "pressure")]
+    registry: Mutex<Registry<16>>,
+}
+
+#[cfg(feature = "pressure")]
+impl Hooks {
+    pub const fn new() -> Self {
+        Self { registry: Mutex::new(Registry::EMPTY) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry<16>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+        self.lock().insert(priority, hook)
+    }
+
+    pub fn unregister(&self, id: HookId) -> bool {
+        self.lock().remove(id)
+    }
+
+    /// Calls hooks, from the one after `place` on, until one gives something back. Whether one did.
+    pub fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
+        loop {
+            let after = place.map(|(key, _)| key);
+            let before = place.map_or(0, |(_, reclaimed)| reclaimed);
+            let Some((key, hook)) = self.lock().begin(after) else { return false };
+            /// The hook has returned, even if it unwinds.
+            struct Running<'a>(&'a Hooks, Key);
+            impl Drop for Running<'_> {
+                fn drop(&mut self) {
+                    self.0.lock().end(self.1);
+                }
+            }
+            let running = Running(self, key);
+            let (requested, align, largest_free) = (full.requested, full.align, full.largest_free);
+            let reclaimed = hook.reclaim(&Shortage { requested, align, largest_free, reclaimed: before });
+            drop(running);
+            *place = Some((key, before.saturating_add(reclaimed)));
+            if reclaimed > 0 {
+                return true;
+            }
+        }
+    }
+}
+
+#[cfg(not(feature = "pressure"))]
+impl Hooks {
+    pub const fn new() -> Self {
+        Self {}
+    }
+
+    pub fn reclaim(&self, _: &OutOfMemory, _: &mut Place) -> bool {
+        false
+    }
+}

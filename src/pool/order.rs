@@ -1,0 +1,322 @@
+//! The order of streams: what may be used again, and on which stream.
+//!
+//! A block that is freed on its own stream goes straight back to its segment: what that stream is given next comes
+//! after all that it was given before. Nothing else may use it until an event behind the free has passed. Such an
+//! event (a *fence*) is recorded only when another stream has a use for the memory, and asked before anybody is made to
+//! wait for it.
+
+use super::options::Reuse;
+use super::records::Holder;
+use super::state::{Ask, Fence, Mark, SizeKind, State, Waiting, bytes_of};
+use super::{Event, Pool, Source, Stream};
+use crate::placement::Space;
+use std::vec::Vec;
+
+/// How far a pool goes to use what another stream has freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Takes what is known to be over.
+    Ask,
+    /// Makes the stream that wants it wait on the device.
+    Queue,
+    /// Blocks the caller.
+    Block,
+}
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// Whether the stream records a graph; where the driver does not tell, it does not.
+    pub(super) fn captures(stream: &S::Stream) -> bool {
+        stream.is_capturing().unwrap_or(false)
+    }
+
+    /// Puts a freed block where it belongs: at once, if only its own stream used it.
+    pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
+        let record = *state.records.get(number);
+        let arena = usize::from(record.arena);
+        let granted = bytes_of::<P>(record.len as usize);
+        let home = state.entry(record.segment).arena;
+        if record.holder == Holder::Live && home == arena && self.filled().is_none() {
+            state.figures.free(granted, record.requested);
+            state.arenas[arena].figures.free(granted, record.requested);
+            if self.options.reuse == Reuse::Basic && self.keep(state, number) {
+                return;
+            }
+            let segment = state.put_back(number, || self.source.now());
+            if self.options.reuse == Reuse::None {
+                // An error is counted; the segment is gone.
+                let _ = self.release(state, segment);
+            }
+            return;
+        }
+        let mut streams = state.users.remove(&number).unwrap_or_default();
+        if home != arena || self.filled().is_some() {
+            streams.push(state.arenas[arena].stream.clone());
+        }
+        let marks = streams.into_iter().map(|stream| self.mark(state, stream)).collect();
+        state.figures.defer(granted, record.requested);
+        state.arenas[arena].figures.defer(granted, record.requested);
+        state.records.get_mut(number).holder = Holder::Waiting;
+        state.waiting.push(Waiting { record: number, marks });
+        if self.filled().is_some() {
+            // What is free must be filled, which must not happen while work may run.
+            self.poll(state);
+        }
+    }
+
+    /// As [`Self::free`], after work on `stream` and no other.
+    pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
+        let record = *state.records.get(number);
+        if state.arenas[usize::from(record.arena)].id != stream.id() {
+            state.users.entry(number).or_default().push(stream.clone());
+            state.records.get_mut(number).holder = Holder::Shared;
+        }
+        self.free(state, number);
+    }
+
+    /// Keeps a freed block for requests of its class. Whether it has one.
+    fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
+        let record = state.records.get_mut(number);
+        let (len, arena) = (record.len as usize, usize::from(record.arena));
+        let Some(class) = self.class_lens.iter().position(|&class| class == len) else { return false };
+        record.holder = Holder::Cached;
+        state.arenas[arena].cached[class].push(number);
+        true
+    }
+
+    /// Takes a block that was kept for the request's class.
+    pub(super) fn take_kept(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        let number = state.arenas[arena].cached[ask.class?].pop()?;
+        self.revive(state, number, ask);
+        Some(number)
+    }
+
+    /// Makes a block that is in nobody's use a live one.
+    fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Ask) {
+        let record = state.records.get_mut(number);
+        record.serial = record.serial.wrapping_add(1);
+        record.holder = Holder::Live;
+        record.requested = ask.bytes as u64;
+        let (arena, granted) = (usize::from(record.arena), bytes_of::<P>(record.len as usize));
+        state.figures.allocate(granted, ask.bytes as u64);
+        state.arenas[arena].figures.allocate(granted, ask.bytes as u64);
+    }
+
+    /// Gives all blocks that are kept by class back to their segments. Whether there were any.
+    pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
+        let mut any = false;
+        for arena in 0..state.arenas.len() {
+            for class in 0..state.arenas[arena].cached.len() {
+                for number in core::mem::take(&mut state.arenas[arena].cached[class]) {
+                    state.put_back(number, || self.source.now());
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+
+    fn mark(&self, state: &mut State<P, S>, stream: S::Stream) -> Mark<S> {
+        if Self::captures(&stream) {
+            return Mark::Unrecorded(stream);
+        }
+        match self.call(state, |calls| &mut calls.record, |_| stream.record()) {
+            Ok(event) => Mark::Event(stream.id(), event),
+            Err(_) => Mark::Unrecorded(stream),
+        }
+    }
+
+    /// Gives freed blocks whose events have passed back to their segments, without blocking. How many. O(blocks that
+    /// wait).
+    pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
+        let mut returned = 0;
+        for waiting in core::mem::take(&mut state.waiting) {
+            let mut left = Vec::new();
+            for mark in waiting.marks {
+                let mark = match mark {
+                    Mark::Unrecorded(stream) => self.mark(state, stream),
+                    event @ Mark::Event(..) => event,
+                };
+                let over = match &mark {
+                    Mark::Event(_, event) => self.is_done(state, event),
+                    Mark::Unrecorded(_) => false,
+                };
+                if !over {
+                    left.push(mark);
+                }
+            }
+            if left.is_empty() {
+                self.arrive(state, waiting.record);
+                returned += 1;
+            } else {
+                state.waiting.push(Waiting { record: waiting.record, marks: left });
+            }
+        }
+        returned
+    }
+
+    /// Where the driver does not tell, it is not.
+    fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
+        self.call(state, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
+    }
+
+    /// A freed block waits for nothing any more.
+    fn arrive(&self, state: &mut State<P, S>, number: u32) {
+        let record = *state.records.get(number);
+        let granted = bytes_of::<P>(record.len as usize);
+        state.figures.arrive(granted);
+        state.arenas[usize::from(record.arena)].figures.arrive(granted);
+        self.fill_freed(state, number);
+        let segment = state.put_back(number, || self.source.now());
+        if self.options.reuse == Reuse::None {
+            let _ = self.release(state, segment);
+        }
+    }
+
+    /// Blocks until the first block that waits need not any more. `None` if there is none, or if the driver fails.
+    pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
+        for place in 0..state.waiting.len() {
+            let marks = core::mem::take(&mut state.waiting[place].marks);
+            let mut left = Vec::new();
+            for mark in marks {
+                let mark = match mark {
+                    Mark::Unrecorded(stream) => self.mark(state, stream),
+                    event @ Mark::Event(..) => event,
+                };
+                let over = match &mark {
+                    Mark::Event(_, event) => self.is_done(state, event) || self.block_for(state, event),
+                    Mark::Unrecorded(_) => false,
+                };
+                if !over {
+                    left.push(mark);
+                }
+            }
+            if left.is_empty() {
+                let waiting = state.waiting.remove(place);
+                self.arrive(state, waiting.record);
+                return Some(());
+            }
+            state.waiting[place].marks = left;
+        }
+        None
+    }
+
+    fn block_for(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
+        self.call(state, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
+    }
+
+    /// A freed block of another arena's segment that waits for the arena's own stream alone: it may be used there
+    /// again at once. The shortest, if it is not much too long.
+    pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        if self.filled().is_some() {
+            return None;
+        }
+        let id = state.arenas[arena].id;
+        let fits = |waiting: &Waiting<S>| {
+            let record = state.records.get(waiting.record);
+            let own = |mark: &Mark<S>| match mark {
+                Mark::Event(stream, _) => *stream == id,
+                Mark::Unrecorded(stream) => stream.id() == id,
+            };
+            let len = record.len as usize;
+            let long = len >= ask.len && len <= ask.len + ask.len / 4;
+            let aligned = usize::from(record.align) >= ask.align.trailing_zeros() as usize;
+            (usize::from(record.arena) == arena && long && aligned && waiting.marks.iter().all(own))
+                .then_some(len)
+        };
+        let found =
+            state.waiting.iter().enumerate().filter_map(|(place, waiting)| Some((fits(waiting)?, place)));
+        let (_, place) = found.min()?;
+        let number = state.waiting.remove(place).record;
+        let record = *state.records.get(number);
+        let granted = bytes_of::<P>(record.len as usize);
+        state.figures.arrive(granted);
+        state.arenas[arena].figures.arrive(granted);
+        self.revive(state, number, ask);
+        Some(number)
+    }
+
+    /// Whether all that was freed in arena `from` is over, for a stream that waits with this patience.
+    fn is_quiet(&self, state: &mut State<P, S>, from: usize, stream: &S::Stream, patience: Patience) -> bool {
+        let owner = &state.arenas[from];
+        if owner.quiet == owner.frees {
+            return true;
+        }
+        let (frees, recorded) = (owner.frees, owner.fence.as_ref().map(|fence| fence.frees));
+        if recorded != Some(frees) {
+            let owner = owner.stream.clone();
+            if Self::captures(&owner) {
+                return false;
+            }
+            match self.call(state, |calls| &mut calls.record, |_| owner.record()) {
+                Ok(event) => state.arenas[from].fence = Some(Fence { event, frees }),
+                Err(_) => return false,
+            }
+        }
+        let Some(fence) = state.arenas[from].fence.take() else { return false };
+        let mut over = self.is_done(state, &fence.event);
+        if !over && patience == Patience::Block {
+            over = self.block_for(state, &fence.event);
+        }
+        if over {
+            state.arenas[from].quiet = frees;
+            return true;
+        }
+        let queued = patience == Patience::Queue
+            && self.call(state, |calls| &mut calls.wait, |_| stream.wait(&fence.event)).is_ok();
+        state.arenas[from].fence = Some(fence);
+        queued
+    }
+
+    /// Whether an empty segment could go back to the source without anybody waiting.
+    pub(super) fn is_over(&self, state: &mut State<P, S>, arena: usize) -> bool {
+        let stream = state.arenas[arena].stream.clone();
+        self.is_quiet(state, arena, &stream, Patience::Ask)
+    }
+
+    /// Serves a request from an empty segment of another stream whose work is over, which moves to the arena.
+    pub(super) fn adopt(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        let fits = state.empty_segments().filter(|(_, entry)| {
+            entry.arena != arena && entry.kind == ask.kind && entry.placement.largest() >= ask.len
+        });
+        let found: Vec<(u32, usize)> = fits.map(|(number, entry)| (number, entry.arena)).collect();
+        let (segment, _) = found.into_iter().find(|&(_, from)| self.is_over(state, from))?;
+        state.transfer(segment, arena);
+        state.allocate_in(segment, ask, arena)
+    }
+
+    /// Serves a request from what another stream's arena has free. An empty segment moves as a whole; of others the
+    /// block alone.
+    pub(super) fn borrow(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        kind: SizeKind,
+        patience: Patience,
+    ) -> Option<u32> {
+        for from in 0..state.arenas.len() {
+            if from == arena {
+                continue;
+            }
+            let Some(segment) = state.candidate(from, kind, ask.len) else { continue };
+            let stream = state.arenas[arena].stream.clone();
+            if !self.is_quiet(state, from, &stream, patience) {
+                continue;
+            }
+            let waits = state.arenas[from].quiet != state.arenas[from].frees;
+            if state.entry(segment).live == 0 {
+                state.transfer(segment, arena);
+                if waits {
+                    // A third stream must come after what this one waits for.
+                    state.arenas[arena].frees += 1;
+                }
+            }
+            if let Some(number) = state.allocate_in(segment, ask, arena) {
+                state.figures.borrowed += 1;
+                state.arenas[arena].figures.borrowed += 1;
+                return Some(number);
+            }
+        }
+        None
+    }
+}

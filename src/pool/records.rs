@@ -1,0 +1,99 @@
+//! What a pool remembers of every block that it has handed out: 32 bytes each.
+
+use crate::meta::Block;
+use std::vec::Vec;
+
+/// Whose a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Nobody's: the record is unused.
+    None,
+    /// Allocated.
+    Live,
+    /// Allocated, and used on other streams than its own.
+    Shared,
+    /// Freed, and waiting for events.
+    Waiting,
+    /// Freed, and kept for requests of its class.
+    Cached,
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<T> {
+    pub offset: u32,
+    pub len: u32,
+    pub token: T,
+    pub segment: u32,
+    pub requested: u64,
+    /// Tells the uses of the record apart.
+    pub serial: u32,
+    /// The arena of the stream that the block is for; the next unused record where there is no block.
+    pub arena: u16,
+    /// Logarithm of the alignment, in granules.
+    pub align: u8,
+    pub holder: Holder,
+}
+
+impl<T: Copy> Record<T> {
+    pub fn block(&self) -> Block<T> {
+        Block { offset: self.offset as usize, len: self.len as usize, token: self.token }
+    }
+}
+
+/// Records by number, unused ones apart.
+pub(super) struct Records<T> {
+    all: Vec<Record<T>>,
+    unused: Vec<u32>,
+}
+
+impl<T: Copy> Records<T> {
+    pub fn new() -> Self {
+        Self { all: Vec::new(), unused: Vec::new() }
+    }
+
+    /// Enters a record; its number. The serial continues that of the record's last use. O(1), amortised.
+    #[inline(always)]
+    pub fn insert(&mut self, mut record: Record<T>) -> u32 {
+        match self.unused.pop() {
+            Some(number) => {
+                let place = &mut self.all[number as usize];
+                record.serial = place.serial.wrapping_add(1);
+                *place = record;
+                number
+            }
+            None => {
+                self.all.push(record);
+                (self.all.len() - 1) as u32
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub fn remove(&mut self, number: u32) {
+        self.all[number as usize].holder = Holder::None;
+        self.unused.push(number);
+    }
+
+    #[inline(always)]
+    pub fn get(&self, number: u32) -> &Record<T> {
+        &self.all[number as usize]
+    }
+
+    #[inline(always)]
+    pub fn get_mut(&mut self, number: u32) -> &mut Record<T> {
+        &mut self.all[number as usize]
+    }
+
+    /// The record if there is such a number.
+    #[inline(always)]
+    pub fn find(&self, number: u32) -> Option<&Record<T>> {
+        self.all.get(number as usize)
+    }
+
+    /// Records in use and their numbers. O(records).
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
+        let numbered = self.all.iter().enumerate().map(|(number, record)| (number as u32, record));
+        numbered.filter(|(_, record)| record.holder != Holder::None)
+    }
+}

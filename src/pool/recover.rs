@@ -1,0 +1,252 @@
+//! What a pool does when a request finds no room.
+
+use super::error::OutOfMemory;
+use super::grow::Denied;
+use super::options::Reuse;
+use super::order::Patience;
+use super::state::{Ask, SizeKind, State};
+use super::{Pool, PoolError, Source};
+use crate::placement::Space;
+use std::boxed::Box;
+use std::string::ToString;
+use std::sync::MutexGuard;
+use std::vec;
+use std::vec::Vec;
+
+/// What is done in turn, each followed by another attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Blocks that are kept by class and segments that are over go back; any free block will do.
+    Release,
+    /// Freed blocks, and those of other streams, are waited for.
+    Wait,
+    /// Every empty segment goes back.
+    Trim,
+}
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// Serves a request that the arena's own free blocks could not: from what waits, from other streams, from
+    /// the source, and then by all means.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn allocate_slow<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State<P, S>>,
+        ask: &Ask,
+        arena: usize,
+    ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
+        if Self::captures(&state.arenas[arena].stream) {
+            // No call of the driver: what is free already, of any size.
+            let found = match self.options.reuse {
+                Reuse::None => None,
+                _ => match self.reuse_waiting(&mut state, ask, arena) {
+                    None => kinds(ask.kind).into_iter().find_map(|kind| state.allocate(ask, arena, kind)),
+                    found => found,
+                },
+            };
+            return found.map(|number| (state, number)).ok_or(PoolError::Capturing);
+        }
+        let mut denied = None;
+        if let Some(number) = self.attempt(&mut state, ask, arena, &mut denied)? {
+            return Ok((state, number));
+        }
+        let mut after = None;
+        loop {
+            for stage in [Stage::Release, Stage::Wait, Stage::Trim] {
+                if let Some(number) = self.recover(&mut state, ask, arena, stage, &mut denied)? {
+                    return Ok((state, number));
+                }
+            }
+            // The hooks free blocks of this pool, so they are called outside of its lock.
+            let shortage = self.out_of_memory(&state, ask, denied);
+            drop(state);
+            let reclaimed = self.reclaim(&shortage, &mut after);
+            state = self.lock();
+            if !reclaimed {
+                state.figures.failures += 1;
+                state.arenas[arena].figures.failures += 1;
+                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(&state, ask, denied))));
+            }
+            if let Some(number) = self.retry(&mut state, ask, arena, &mut denied)? {
+                return Ok((state, number));
+            }
+        }
+    }
+
+    /// What every request may do: free blocks that wait for nothing any more, memory of other streams, growth.
+    fn attempt(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        denied: &mut Option<Denied>,
+    ) -> Result<Option<u32>, PoolError> {
+        if let Some(number) = self.find(state, ask, arena) {
+            return Ok(Some(number));
+        }
+        state.figures.misses += 1;
+        state.arenas[arena].figures.misses += 1;
+        self.enlarge(state, ask, arena, denied)
+    }
+
+    fn find(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        if self.options.reuse == Reuse::None {
+            self.poll(state);
+            return None;
+        }
+        if self.poll(state) > 0 {
+            if let Some(number) = state.allocate(ask, arena, ask.kind) {
+                return Some(number);
+            }
+        }
+        if let Some(number) = self.reuse_waiting(state, ask, arena) {
+            return Some(number);
+        }
+        if self.options.lean {
+            // Very large segments are for very large requests, lest these find none.
+            let found = state.allocate(ask, arena, ask.kind.others()[0]);
+            if found.is_some() {
+                return found;
+            }
+        }
+        match self.options.reuse {
+            Reuse::Aggressive => self.borrow(state, ask, arena, ask.kind, Patience::Queue),
+            _ => self.adopt(state, ask, arena),
+        }
+    }
+
+    /// Grows and serves the request from what came. An error only if the source fails for other reasons than want of
+    /// memory.
+    fn enlarge(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        denied: &mut Option<Denied>,
+    ) -> Result<Option<u32>, PoolError> {
+        if self.options.lean {
+            self.make_way(state, ask, arena);
+        }
+        match self.grow(state, ask, arena) {
+            Ok(segment) => Ok(state.allocate_in(segment, ask, arena)),
+            Err(Denied::Source(error)) if !error.is_out_of_memory() => {
+                state.figures.failures += 1;
+                state.arenas[arena].figures.failures += 1;
+                Err(PoolError::Source(error))
+            }
+            Err(reason) => {
+                *denied = Some(reason);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Another attempt, with any free block that is there.
+    fn retry(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        denied: &mut Option<Denied>,
+    ) -> Result<Option<u32>, PoolError> {
+        state.figures.retries += 1;
+        state.arenas[arena].figures.retries += 1;
+        if self.options.reuse != Reuse::None {
+            if let Some(number) = self.any_free(state, ask, arena) {
+                return Ok(Some(number));
+            }
+        }
+        self.enlarge(state, ask, arena, denied)
+    }
+
+    /// Any free block, of other streams as well if their work is over.
+    fn any_free(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+        for kind in kinds(ask.kind) {
+            if let Some(number) = state.allocate(ask, arena, kind) {
+                return Some(number);
+            }
+            if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Ask) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn recover(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+        stage: Stage,
+        denied: &mut Option<Denied>,
+    ) -> Result<Option<u32>, PoolError> {
+        match stage {
+            Stage::Release => {
+                self.flush(state);
+                if self.options.reuse != Reuse::None {
+                    if let Some(number) = self.any_free(state, ask, arena) {
+                        return Ok(Some(number));
+                    }
+                }
+                let empty: Vec<(u32, usize)> =
+                    state.empty_segments().map(|(number, entry)| (number, entry.arena)).collect();
+                for (number, owner) in empty {
+                    if self.is_over(state, owner) {
+                        let _ = self.release(state, number);
+                    }
+                }
+                self.retry(state, ask, arena, denied)
+            }
+            Stage::Wait => {
+                while self.wait_for_one(state).is_some() {
+                    if let Some(number) = self.retry(state, ask, arena, denied)? {
+                        return Ok(Some(number));
+                    }
+                }
+                if self.options.reuse != Reuse::None {
+                    for kind in kinds(ask.kind) {
+                        if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Block) {
+                            return Ok(Some(number));
+                        }
+                    }
+                }
+                Ok(None)
+            }
+            Stage::Trim => {
+                if self.trim_to(state, 0) == 0 {
+                    return Ok(None);
+                }
+                self.retry(state, ask, arena, denied)
+            }
+        }
+    }
+
+    pub(super) fn out_of_memory(
+        &self,
+        state: &State<P, S>,
+        ask: &Ask,
+        denied: Option<Denied>,
+    ) -> OutOfMemory {
+        let figures = &state.figures;
+        let stats = figures.stats(state.largest_free(), state.calls);
+        OutOfMemory {
+            requested: ask.bytes,
+            align: ask.align_bytes,
+            free: stats.inactive.current as usize,
+            reserved: stats.reserved.current as usize,
+            limit: self.limit,
+            largest_free: stats.largest_free as usize,
+            source: match denied {
+                Some(Denied::Source(error)) => Some(error),
+                _ => None,
+            },
+            pools: vec![(self.source.name().to_string(), stats.reserved.current as usize)],
+        }
+    }
+}
+
+/// All kinds, its own first.
+fn kinds(kind: SizeKind) -> [SizeKind; 3] {
+    let [second, third] = kind.others();
+    [kind, second, third]
+}

@@ -1,0 +1,178 @@
+//! All segments and blocks of a pool at one moment, for a viewer, and the blocks that nobody freed.
+
+use super::records::Holder;
+use super::state::bytes_of;
+use super::stats::PoolStats;
+use super::{Pool, SizeKind, Source};
+use crate::placement::Space;
+use core::fmt;
+use core::panic::Location;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+/// Whose a block of a [`Snapshot`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum BlockState {
+    /// Allocated.
+    Live,
+    /// Freed, and waiting for events.
+    Waiting,
+    /// Freed, and kept for requests of its class.
+    Cached,
+    /// Free.
+    Free,
+}
+
+/// A block of a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct BlockSnapshot {
+    /// Address of its first byte, guards included.
+    pub address: usize,
+    /// Bytes that it takes.
+    pub bytes: u64,
+    /// Bytes that were asked for; 0 if it is free.
+    pub requested: u64,
+    /// Whose it is.
+    pub state: BlockState,
+    /// The stream that it was allocated for; that of the segment if it is free.
+    pub stream: u64,
+    /// Where it was asked for, `file:line:column`, if [`Checks::sites`](super::Checks::sites) is on.
+    pub site: Option<String>,
+}
+
+/// A segment of a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SegmentSnapshot {
+    /// Address of its first byte.
+    pub address: usize,
+    /// Its size.
+    pub bytes: u64,
+    /// The stream that it belongs to.
+    pub stream: u64,
+    /// What it is for.
+    pub kind: SizeKind,
+    /// Its blocks, free ones among them, by address.
+    pub blocks: Vec<BlockSnapshot>,
+}
+
+/// A pool at one moment.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Snapshot {
+    /// The source's name.
+    pub source: String,
+    /// The statistics.
+    pub stats: PoolStats,
+    /// The segments, by address.
+    pub segments: Vec<SegmentSnapshot>,
+}
+
+/// A block that was never freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leak {
+    /// Its address.
+    pub address: usize,
+    /// Its length in bytes, as asked for.
+    pub bytes: u64,
+    /// Where it was asked for, if [`Checks::sites`](super::Checks::sites) is on.
+    pub site: Option<&'static Location<'static>>,
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x} were not freed", self.bytes, self.address)?;
+        match self.site {
+            Some(site) => write!(f, "; allocated at {site}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is told of leaks.
+pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// All segments and blocks. O(blocks · log blocks), inside the lock.
+    pub fn snapshot(&self) -> Snapshot {
+        let state = self.lock();
+        let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
+        for (number, entry) in state.segments.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            let segment = SegmentSnapshot {
+                address: entry.memory.address.get(),
+                bytes: entry.memory.bytes as u64,
+                stream: state.arenas[entry.arena].id.0,
+                kind: entry.kind,
+                blocks: Vec::new(),
+            };
+            segments.push((segment, number as u32));
+        }
+        segments.sort_unstable_by_key(|(segment, _)| segment.address);
+        let mut place = std::vec![usize::MAX; state.segments.len()];
+        segments.iter().enumerate().for_each(|(index, (_, number))| place[*number as usize] = index);
+        for (number, record) in state.records.iter() {
+            let block = BlockSnapshot {
+                address: state.address(record),
+                bytes: bytes_of::<P>(record.len as usize),
+                requested: record.requested,
+                state: match record.holder {
+                    Holder::Waiting => BlockState::Waiting,
+                    Holder::Cached => BlockState::Cached,
+                    _ => BlockState::Live,
+                },
+                stream: state.arenas[usize::from(record.arena)].id.0,
+                site: state.sites.get(&number).map(|site| site.to_string()),
+            };
+            segments[place[record.segment as usize]].0.blocks.push(block);
+        }
+        let segments = segments.into_iter().map(|(segment, _)| with_gaps(segment)).collect();
+        let stats = state.figures.stats(state.largest_free(), state.calls);
+        Snapshot { source: self.source.name().to_string(), stats, segments }
+    }
+
+    /// The blocks that are live now, by address. O(blocks · log blocks).
+    pub fn leaks(&self) -> Vec<Leak> {
+        let state = self.lock();
+        let live =
+            state.records.iter().filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared));
+        let leak = live.map(|(number, record)| Leak {
+            address: self.user_address(&state, record),
+            bytes: record.requested,
+            site: state.sites.get(&number).copied(),
+        });
+        let mut leaks: Vec<Leak> = leak.collect();
+        leaks.sort_unstable_by_key(|leak| leak.address);
+        leaks
+    }
+}
+
+/// The segment with the free blocks between the others.
+fn with_gaps(mut segment: SegmentSnapshot) -> SegmentSnapshot {
+    segment.blocks.sort_unstable_by_key(|block| block.address);
+    let mut all = Vec::with_capacity(segment.blocks.len() * 2 + 1);
+    let mut at = segment.address;
+    let free = |from: usize, to: usize| BlockSnapshot {
+        address: from,
+        bytes: (to - from) as u64,
+        requested: 0,
+        state: BlockState::Free,
+        stream: segment.stream,
+        site: None,
+    };
+    for block in core::mem::take(&mut segment.blocks) {
+        if block.address > at {
+            all.push(free(at, block.address));
+        }
+        at = block.address + block.bytes as usize;
+        all.push(block);
+    }
+    let end = segment.address + segment.bytes as usize;
+    if end > at {
+        all.push(free(at, end));
+    }
+    segment.blocks = all;
+    segment
+}

@@ -1,0 +1,428 @@
+//! What a pool keeps behind its lock: streams' arenas, segments, and the blocks that were handed out.
+
+use super::records::{Holder, Record, Records};
+use super::stats::{Figures, SourceCalls};
+use super::stream::StreamId;
+use super::{Segment, Source, Stream};
+use crate::meta::Meta;
+use crate::placement::{Space, Token};
+use core::ops::Bound;
+use core::panic::Location;
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::{BTreeSet, HashMap};
+use std::vec::Vec;
+
+/// Which segments a request is served from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum SizeKind {
+    /// Those for small requests.
+    Small,
+    /// Those for the others.
+    Large,
+    /// Those of [`PoolOptions::lean`](super::PoolOptions::lean) for very large ones.
+    Huge,
+}
+
+impl SizeKind {
+    /// Where else a request finds room.
+    pub(super) const fn others(self) -> [Self; 2] {
+        match self {
+            Self::Small => [Self::Large, Self::Huge],
+            Self::Large => [Self::Small, Self::Huge],
+            Self::Huge => [Self::Large, Self::Small],
+        }
+    }
+}
+
+/// A request, rounded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// Bytes, as asked for.
+    pub bytes: usize,
+    /// Alignment in bytes, as asked for.
+    pub align_bytes: usize,
+    /// Granules, guards included.
+    pub len: usize,
+    /// Alignment in granules.
+    pub align: usize,
+    pub kind: SizeKind,
+    /// The class, where blocks are kept by class.
+    pub class: Option<usize>,
+}
+
+/// A segment and the placement that divides it.
+pub(super) struct Entry<P> {
+    pub memory: Segment,
+    pub placement: P,
+    /// The arena that it belongs to.
+    pub arena: usize,
+    pub kind: SizeKind,
+    /// Blocks that the placement has handed out.
+    pub live: u32,
+    /// The length that it is listed with, in a bin of several.
+    listed: usize,
+    /// When its last block came back.
+    pub emptied: (Duration, u64),
+}
+
+/// Segments of one kind of one arena.
+#[derive(Default)]
+pub(super) struct Bin {
+    pub members: Vec<u32>,
+    /// By the longest free block, if there is more than one.
+    order: BTreeSet<(usize, u32)>,
+}
+
+/// An event behind all frees up to a number.
+pub(super) struct Fence<E> {
+    pub event: E,
+    pub frees: u64,
+}
+
+/// The memory of one stream.
+pub(super) struct Arena<S: Source> {
+    pub stream: S::Stream,
+    pub id: StreamId,
+    pub bins: [Bin; 3],
+    pub figures: Figures,
+    /// Frees into its segments so far, by the order of its stream alone, and segments that came in this order.
+    pub frees: u64,
+    /// Frees whose last work is known to be over.
+    pub quiet: u64,
+    pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
+    /// Freed blocks by class.
+    pub cached: Vec<Vec<u32>>,
+    /// Bytes of its last large segment.
+    pub last_growth: usize,
+}
+
+/// What a freed block waits for.
+pub(super) enum Mark<S: Source> {
+    /// An event on this stream.
+    Event(StreamId, <S::Stream as Stream>::Event),
+    /// An event that could not be recorded yet.
+    Unrecorded(S::Stream),
+}
+
+/// A freed block that work on other streams may still use.
+pub(super) struct Waiting<S: Source> {
+    pub record: u32,
+    pub marks: Vec<Mark<S>>,
+}
+
+pub(super) struct State<P: Space, S: Source> {
+    pub arenas: Vec<Arena<S>>,
+    by_stream: HashMap<StreamId, usize>,
+    recent: usize,
+    pub segments: Vec<Option<Box<Entry<P>>>>,
+    pub records: Records<Token<P>>,
+    /// Other streams that blocks are used on.
+    pub users: HashMap<u32, Vec<S::Stream>>,
+    pub waiting: Vec<Waiting<S>>,
+    pub sites: HashMap<u32, &'static Location<'static>>,
+    pub figures: Figures,
+    pub calls: SourceCalls,
+    pub step: u64,
+    /// Whether the moment that a segment becomes empty matters.
+    pub ages: bool,
+}
+
+/// Bytes of `len` granules.
+pub(super) const fn bytes_of<P: Space>(len: usize) -> u64 {
+    (len * <P::Meta as Meta>::GRANULE) as u64
+}
+
+impl<P: Space, S: Source> State<P, S> {
+    pub fn new(ages: bool) -> Self {
+        Self {
+            arenas: Vec::new(),
+            by_stream: HashMap::new(),
+            recent: 0,
+            segments: Vec::new(),
+            records: Records::new(),
+            users: HashMap::new(),
+            waiting: Vec::new(),
+            sites: HashMap::new(),
+            figures: Figures::default(),
+            calls: SourceCalls::default(),
+            step: 0,
+            ages,
+        }
+    }
+
+    /// The arena of a stream, if it has one.
+    #[inline(always)]
+    pub fn arena_of(&mut self, id: StreamId) -> Option<usize> {
+        if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id) {
+            return Some(self.recent);
+        }
+        let arena = *self.by_stream.get(&id)?;
+        self.recent = arena;
+        Some(arena)
+    }
+
+    /// A new arena; `None` if there are too many.
+    pub fn open_arena(&mut self, stream: &S::Stream, classes: usize) -> Option<usize> {
+        let number = self.arenas.len();
+        if number >= usize::from(u16::MAX) {
+            return None;
+        }
+        let id = stream.id();
+        self.arenas.push(Arena {
+            stream: stream.clone(),
+            id,
+            bins: Default::default(),
+            figures: Figures::default(),
+            frees: 0,
+            quiet: 0,
+            fence: None,
+            cached: (0..classes).map(|_| Vec::new()).collect(),
+            last_growth: 0,
+        });
+        self.by_stream.insert(id, number);
+        Some(number)
+    }
+
+    /// The segment with this number, which is there.
+    #[inline(always)]
+    pub fn entry(&self, segment: u32) -> &Entry<P> {
+        match &self.segments[segment as usize] {
+            Some(entry) => entry,
+            None => unreachable!("segments are released when no record refers to them"),
+        }
+    }
+
+    /// As [`Self::entry`].
+    #[inline(always)]
+    pub fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
+        match &mut self.segments[segment as usize] {
+            Some(entry) => entry,
+            None => unreachable!("segments are released when no record refers to them"),
+        }
+    }
+
+    /// Address of the first byte of the block that a record stands for.
+    #[inline(always)]
+    pub fn address(&self, record: &Record<Token<P>>) -> usize {
+        self.entry(record.segment).placement.meta().address(record.offset as usize).addr()
+    }
+
+    /// Serves a request from the arena's own segments of this kind. O(log segments) beside the placement.
+    #[inline(always)]
+    pub fn allocate(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
+        let bin = &self.arenas[arena].bins[kind as usize];
+        if let &[only] = bin.members.as_slice() {
+            return self.allocate_in(only, ask, arena);
+        }
+        self.allocate_among(ask, arena, kind)
+    }
+
+    /// As [`Self::allocate`], for more than one segment: the one whose longest block is the shortest that is long
+    /// enough, lest others are split.
+    fn allocate_among(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
+        let mut from = Bound::Included((ask.len, 0));
+        loop {
+            let order = &self.arenas[arena].bins[kind as usize].order;
+            let &key = order.range((from, Bound::Unbounded)).next()?;
+            // What is aligned may not fit into what is long enough.
+            if let Some(record) = self.allocate_in(key.1, ask, arena) {
+                return Some(record);
+            }
+            from = Bound::Excluded(key);
+        }
+    }
+
+    /// A segment of the arena in which the request may find room.
+    pub fn candidate(&self, arena: usize, kind: SizeKind, len: usize) -> Option<u32> {
+        let bin = &self.arenas[arena].bins[kind as usize];
+        if let &[only] = bin.members.as_slice() {
+            return (self.entry(only).placement.largest() >= len).then_some(only);
+        }
+        bin.order.range((len, 0)..).next().map(|key| key.1)
+    }
+
+    /// Serves a request from one segment, for the stream of `arena`.
+    #[inline(always)]
+    pub fn allocate_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
+        let entry = self.entry_mut(segment);
+        let block = match entry.placement.allocate_quick(ask.len, ask.align) {
+            Some(block) => block,
+            None => entry.placement.allocate(ask.len, ask.align)?,
+        };
+        entry.live += 1;
+        let listed = entry.listed != UNLISTED;
+        let number = self.records.insert(Record {
+            offset: block.offset as u32,
+            len: block.len as u32,
+            token: block.token,
+            segment,
+            requested: ask.bytes as u64,
+            serial: 0,
+            arena: arena as u16,
+            align: ask.align.trailing_zeros() as u8,
+            holder: Holder::Live,
+        });
+        let granted = bytes_of::<P>(block.len);
+        self.figures.allocate(granted, ask.bytes as u64);
+        self.arenas[arena].figures.allocate(granted, ask.bytes as u64);
+        if listed {
+            self.relist(segment);
+        }
+        Some(number)
+    }
+
+    /// Gives the block of a record back to its placement, and the record up. The statistics of the block itself are
+    /// the caller's.
+    #[inline(always)]
+    pub fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
+        let record = *self.records.get(number);
+        let (len, align) = (record.len as usize, 1 << record.align);
+        let (ages, step) = (self.ages, self.step);
+        let entry = self.entry_mut(record.segment);
+        // SAFETY: the record is of a block that the placement handed out for this length and alignment and that
+        // is given back once, since the record goes with it.
+        let freed = unsafe { entry.placement.deallocate(record.block(), len, align) };
+        debug_assert!(freed.is_ok(), "the block was live");
+        entry.live -= 1;
+        if entry.live == 0 && ages {
+            entry.emptied = (now(), step);
+        }
+        let home = entry.arena;
+        if entry.listed != UNLISTED {
+            self.relist(record.segment);
+        }
+        self.arenas[home].frees += 1;
+        self.records.remove(number);
+        record.segment
+    }
+
+    /// Lists a segment by its longest free block as it is now.
+    fn relist(&mut self, segment: u32) {
+        let entry = self.entry_mut(segment);
+        let (old, new) = (entry.listed, entry.placement.largest());
+        if old != new {
+            entry.listed = new;
+            let (arena, kind) = (entry.arena, entry.kind);
+            let order = &mut self.arenas[arena].bins[kind as usize].order;
+            order.remove(&(old, segment));
+            order.insert((new, segment));
+        }
+    }
+
+    /// Lists a segment whose placement has grown.
+    pub fn lengthened(&mut self, segment: u32) {
+        if self.entry(segment).listed != UNLISTED {
+            self.relist(segment);
+        }
+    }
+
+    /// Gives the arena a segment; its number.
+    pub fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
+        let number = match self.segments.iter().position(Option::is_none) {
+            Some(number) => number,
+            None => {
+                self.segments.push(None);
+                self.segments.len() - 1
+            }
+        };
+        let (arena, bytes) = (entry.arena, entry.memory.bytes as u64);
+        self.segments[number] = Some(Box::new(entry));
+        self.figures.reserve(bytes, 1);
+        self.arenas[arena].figures.reserve(bytes, 1);
+        self.enter(number as u32);
+        number as u32
+    }
+
+    /// Puts a segment into its arena's bin.
+    fn enter(&mut self, segment: u32) {
+        let (arena, kind) = (self.entry(segment).arena, self.entry(segment).kind);
+        let bin = &mut self.arenas[arena].bins[kind as usize];
+        bin.members.push(segment);
+        match bin.members.len() {
+            1 => {}
+            2 => {
+                let both = bin.members.clone();
+                both.into_iter().for_each(|member| self.relist(member));
+            }
+            _ => self.relist(segment),
+        }
+    }
+
+    /// Takes a segment out of its arena's bin.
+    fn leave(&mut self, segment: u32) {
+        let entry = self.entry_mut(segment);
+        let listed = core::mem::replace(&mut entry.listed, UNLISTED);
+        let (arena, kind) = (entry.arena, entry.kind);
+        let bin = &mut self.arenas[arena].bins[kind as usize];
+        bin.order.remove(&(listed, segment));
+        bin.members.retain(|&member| member != segment);
+        if let &[only] = bin.members.as_slice() {
+            bin.order.clear();
+            self.entry_mut(only).listed = UNLISTED;
+        }
+    }
+
+    /// Takes a segment out that has no block; `None` if it has.
+    pub fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize)> {
+        let entry = self.entry_mut(segment);
+        if entry.live > 0 {
+            return None;
+        }
+        let (memory, arena) = (entry.memory, entry.arena);
+        self.leave(segment);
+        self.segments[segment as usize] = None;
+        self.figures.release(memory.bytes as u64);
+        self.arenas[arena].figures.release(memory.bytes as u64);
+        Some((memory, arena))
+    }
+
+    /// Gives an empty segment to another arena.
+    pub fn transfer(&mut self, segment: u32, to: usize) {
+        self.leave(segment);
+        let entry = self.entry_mut(segment);
+        let from = core::mem::replace(&mut entry.arena, to);
+        let bytes = entry.memory.bytes as u64;
+        self.arenas[from].figures.release(bytes);
+        self.arenas[to].figures.reserve(bytes, 1);
+        self.enter(segment);
+    }
+
+    /// Segments without a block.
+    pub fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
+        let numbered = self.segments.iter().enumerate();
+        let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
+        there.filter(|(_, entry)| entry.live == 0)
+    }
+
+    /// The longest free block of an arena, in granules. O(1) beside segments that are as good.
+    pub fn longest(&self, arena: usize) -> usize {
+        let of = |bin: &Bin| match bin.members.as_slice() {
+            &[only] => self.entry(only).placement.largest(),
+            _ => bin.order.last().map_or(0, |key| key.0),
+        };
+        self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
+    }
+
+    /// The longest free block in all, in bytes.
+    pub fn largest_free(&self) -> u64 {
+        let longest = (0..self.arenas.len()).map(|arena| self.longest(arena)).max();
+        bytes_of::<P>(longest.unwrap_or(0))
+    }
+}
+
+/// The mark of segments that stand in no order.
+pub(super) const UNLISTED: usize = usize::MAX;
+
+impl<P> Entry<P> {
+    pub fn new(
+        memory: Segment,
+        placement: P,
+        arena: usize,
+        kind: SizeKind,
+        emptied: (Duration, u64),
+    ) -> Self {
+        Self { memory, placement, arena, kind, live: 0, listed: UNLISTED, emptied }
+    }
+}

@@ -1,0 +1,395 @@
+//! What a simulated device knows: its memory, its queues, its time, and what went wrong.
+
+use super::memory::BASE;
+use crate::pool::{SourceError, SourceErrorKind};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::vec::Vec;
+
+/// The calls of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// [`Source::reserve`](crate::pool::Source::reserve).
+    Reserve,
+    /// [`Source::release`](crate::pool::Source::release).
+    Release,
+    /// [`Source::grow`](crate::pool::Source::grow).
+    Grow,
+    /// [`Source::capacity`](crate::pool::Source::capacity).
+    Capacity,
+    /// [`Source::copy`](crate::pool::Source::copy).
+    Copy,
+    /// [`Stream::record`](crate::pool::Stream::record).
+    Record,
+    /// [`Stream::wait`](crate::pool::Stream::wait).
+    Wait,
+    /// [`Event::is_done`](crate::pool::Event::is_done).
+    Query,
+    /// The blocking calls of streams and events.
+    Synchronize,
+}
+
+impl Call {
+    /// All calls.
+    pub const ALL: [Self; 9] = [
+        Self::Reserve,
+        Self::Release,
+        Self::Grow,
+        Self::Capacity,
+        Self::Copy,
+        Self::Record,
+        Self::Wait,
+        Self::Query,
+        Self::Synchronize,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reserve => "simReserve",
+            Self::Release => "simRelease",
+            Self::Grow => "simGrow",
+            Self::Capacity => "simCapacity",
+            Self::Copy => "simCopy",
+            Self::Record => "simRecord",
+            Self::Wait => "simWait",
+            Self::Query => "simQuery",
+            Self::Synchronize => "simSynchronize",
+        }
+    }
+}
+
+/// What calls cost in the device's own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// Each [`Call::Reserve`], [`Call::Release`] and [`Call::Grow`].
+    pub memory: Duration,
+    /// Every other call.
+    pub other: Duration,
+}
+
+/// A misuse that the device has noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hazard {
+    /// Work ran before earlier work of another owner on the same bytes was done.
+    Race {
+        /// The owner of the earlier work.
+        earlier: u64,
+        /// The owner of the work that ran too soon.
+        later: u64,
+        /// The first byte that both use.
+        address: usize,
+    },
+    /// Work was submitted on bytes that are in no segment.
+    Unmapped {
+        /// The owner of the work.
+        owner: u64,
+        /// Its first byte.
+        address: usize,
+    },
+    /// A segment was released while work on it was in a queue that was not waited for.
+    Released {
+        /// The owner of the work.
+        owner: u64,
+        /// The segment's first byte.
+        address: usize,
+    },
+    /// A queue or the caller was made to wait for an event that was done already.
+    NeedlessWait,
+}
+
+/// Bytes that work touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub address: usize,
+    pub bytes: usize,
+}
+
+impl Span {
+    fn common(self, other: Self) -> Option<usize> {
+        let start = self.address.max(other.address);
+        let end = (self.address + self.bytes).min(other.address + other.bytes);
+        (start < end).then_some(start)
+    }
+}
+
+/// One entry of a queue.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    /// Work with this number.
+    Work {
+        number: u64,
+        owner: u64,
+        span: Span,
+    },
+    Copy {
+        number: u64,
+        from: Span,
+        to: Span,
+    },
+    /// The place that an event marks.
+    Mark(u64),
+    /// Nothing behind it runs before this event is done.
+    Wait(u64),
+}
+
+#[derive(Default)]
+struct Queue {
+    entries: VecDeque<Entry>,
+    capturing: bool,
+}
+
+struct Injection {
+    /// `None`: any call.
+    call: Option<Call>,
+    /// Calls of that kind until it strikes, this one counted.
+    left: u64,
+    /// How often it strikes.
+    times: u64,
+    kind: SourceErrorKind,
+}
+
+/// Behind one lock, as a driver is.
+pub(super) struct State {
+    pub capacity: usize,
+    pub used: usize,
+    pub segments: BTreeMap<usize, usize>,
+    pub time: Duration,
+    pub latency: Latency,
+    counts: [u64; Call::ALL.len()],
+    injections: Vec<Injection>,
+    queues: Vec<Queue>,
+    /// Work and events are numbered in the order of their submission.
+    submitted: u64,
+    done: Vec<bool>,
+    pub hazards: Vec<Hazard>,
+    /// Whether copies move bytes.
+    visible: bool,
+}
+
+impl State {
+    pub fn new(capacity: usize, visible: bool) -> Self {
+        Self {
+            capacity,
+            used: 0,
+            segments: BTreeMap::new(),
+            time: Duration::ZERO,
+            latency: Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) },
+            counts: [0; Call::ALL.len()],
+            injections: Vec::new(),
+            queues: Vec::new(),
+            submitted: 0,
+            done: Vec::new(),
+            hazards: Vec::new(),
+            visible,
+        }
+    }
+
+    /// Counts a call and fails it if it was told to.
+    pub fn enter(&mut self, call: Call) -> Result<(), SourceError> {
+        self.counts[call as usize] += 1;
+        self.time += match call {
+            Call::Reserve | Call::Release | Call::Grow => self.latency.memory,
+            _ => self.latency.other,
+        };
+        let mut failure = None;
+        for injection in &mut self.injections {
+            if injection.call.is_none_or(|wanted| wanted == call) {
+                injection.left = injection.left.saturating_sub(1);
+                if injection.left == 0 && injection.times > 0 {
+                    injection.times -= 1;
+                    failure = Some(injection.kind);
+                }
+            }
+        }
+        self.injections.retain(|injection| injection.times > 0);
+        match failure {
+            Some(kind) => Err(Self::error(call, kind)),
+            None => Ok(()),
+        }
+    }
+
+    pub fn error(call: Call, kind: SourceErrorKind) -> SourceError {
+        let code = match kind {
+            SourceErrorKind::OutOfMemory => 2,
+            SourceErrorKind::Invalid => 1,
+            _ => 999,
+        };
+        SourceError { kind, call: call.name(), code }
+    }
+
+    pub fn inject(&mut self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
+        self.injections.push(Injection { call, left: nth.max(1), times, kind });
+    }
+
+    pub fn clear_injections(&mut self) {
+        self.injections.clear();
+    }
+
+    pub fn count(&self, call: Call) -> u64 {
+        self.counts[call as usize]
+    }
+
+    pub fn open_queue(&mut self) -> usize {
+        self.queues.push(Queue::default());
+        self.queues.len() - 1
+    }
+
+    pub fn set_capturing(&mut self, queue: usize, on: bool) {
+        self.queues[queue].capturing = on;
+    }
+
+    pub fn is_capturing(&self, queue: usize) -> bool {
+        self.queues[queue].capturing
+    }
+
+    fn number(&mut self) -> u64 {
+        self.submitted += 1;
+        self.done.push(false);
+        self.submitted - 1
+    }
+
+    fn check_mapped(&mut self, owner: u64, span: Span) {
+        if span.address < BASE {
+            // Real memory of the host.
+            return;
+        }
+        let holds = |(&start, &bytes): (&usize, &usize)| span.address + span.bytes <= start + bytes;
+        if !self.segments.range(..=span.address).next_back().is_some_and(holds) {
+            self.hazards.push(Hazard::Unmapped { owner, address: span.address });
+        }
+    }
+
+    pub fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {
+        self.check_mapped(owner, span);
+        let number = self.number();
+        self.queues[queue].entries.push_back(Entry::Work { number, owner, span });
+        number
+    }
+
+    pub fn copy(&mut self, queue: usize, from: Span, to: Span) {
+        let number = self.number();
+        self.queues[queue].entries.push_back(Entry::Copy { number, from, to });
+    }
+
+    /// Marks a place; an event of an empty queue is done at once.
+    pub fn mark(&mut self, queue: usize) -> u64 {
+        let number = self.number();
+        self.queues[queue].entries.push_back(Entry::Mark(number));
+        self.settle(queue);
+        number
+    }
+
+    pub fn wait(&mut self, queue: usize, event: u64) {
+        if self.is_done(event) {
+            self.hazards.push(Hazard::NeedlessWait);
+            return;
+        }
+        self.queues[queue].entries.push_back(Entry::Wait(event));
+    }
+
+    pub fn is_done(&self, number: u64) -> bool {
+        self.done[number as usize]
+    }
+
+    pub fn len(&self, queue: usize) -> usize {
+        self.queues[queue].entries.len()
+    }
+
+    /// Passes the marks, and the waits for what is done, at the front of the queue.
+    fn settle(&mut self, queue: usize) {
+        while let Some(&entry) = self.queues[queue].entries.front() {
+            match entry {
+                Entry::Mark(event) => {
+                    self.queues[queue].entries.pop_front();
+                    self.done[event as usize] = true;
+                    for other in 0..self.queues.len() {
+                        let waits = |entry: &Entry| matches!(entry, Entry::Wait(on) if *on == event);
+                        if other != queue && self.queues[other].entries.front().is_some_and(waits) {
+                            self.settle(other);
+                        }
+                    }
+                }
+                Entry::Wait(event) if self.is_done(event) => {
+                    self.queues[queue].entries.pop_front();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Runs the next work of the queue, if it does not wait. Whether it did.
+    pub fn step(&mut self, queue: usize) -> bool {
+        self.settle(queue);
+        match self.queues[queue].entries.front().copied() {
+            Some(Entry::Work { number, owner, span }) => {
+                self.run(number, owner, span);
+            }
+            Some(Entry::Copy { number, from, to }) => {
+                self.run(number, u64::MAX, from);
+                self.run(number, u64::MAX, to);
+                if self.visible {
+                    let source = core::ptr::with_exposed_provenance::<u8>(from.address);
+                    let target = core::ptr::with_exposed_provenance_mut::<u8>(to.address);
+                    // SAFETY: who called `copy` vouched for both ranges at this place of the queue.
+                    unsafe { core::ptr::copy_nonoverlapping(source, target, from.bytes) };
+                }
+            }
+            _ => return false,
+        }
+        self.queues[queue].entries.pop_front();
+        self.settle(queue);
+        true
+    }
+
+    fn run(&mut self, number: u64, owner: u64, span: Span) {
+        for queue in &self.queues {
+            for entry in &queue.entries {
+                let Entry::Work { number: other, owner: earlier, span: used } = *entry else { continue };
+                if other < number && earlier != owner {
+                    if let Some(address) = span.common(used) {
+                        self.hazards.push(Hazard::Race { earlier, later: owner, address });
+                    }
+                }
+            }
+        }
+        self.done[number as usize] = true;
+    }
+
+    /// Runs whatever it takes until `event` is done, as time would. Whether that was possible.
+    pub fn run_until(&mut self, event: u64) -> bool {
+        while !self.is_done(event) {
+            if !self.step_any() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Runs whatever it takes until the queue is empty.
+    pub fn drain(&mut self, queue: usize) -> bool {
+        while self.len(queue) > 0 {
+            if !self.step(queue) && !self.step_any() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn step_any(&mut self) -> bool {
+        (0..self.queues.len()).any(|queue| self.step(queue))
+    }
+
+    /// Notes work on a segment that is released, but for that of `queue`, which is waited for.
+    pub fn check_released(&mut self, queue: usize, span: Span) {
+        for (number, other) in self.queues.iter().enumerate() {
+            for entry in &other.entries {
+                if let Entry::Work { owner, span: used, .. } = *entry {
+                    if number != queue && span.common(used).is_some() {
+                        self.hazards.push(Hazard::Released { owner, address: span.address });
+                    }
+                }
+            }
+        }
+    }
+}

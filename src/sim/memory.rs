@@ -1,0 +1,254 @@
+//! The memory of a simulated device.
+
+use super::device::{Call, Hazard, Latency, Span, State};
+use super::stream::Stream;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind};
+use crate::region::Capabilities;
+use crate::units::align_up;
+use core::alloc::Layout;
+use core::num::NonZeroUsize;
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// Where simulated addresses start.
+pub(super) const BASE: usize = 1 << (usize::BITS - 4);
+
+pub(super) struct Shared(Mutex<State>);
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Memory of a simulated device: a capacity, a latency in virtual time, failures where the test wants them. Clones
+/// are the same device. The streams of one device may be used with the memory of another.
+///
+/// With `VISIBLE` the segments are real memory of the process ([`HostMemory`]), otherwise addresses that nobody may
+/// touch.
+#[derive(Clone)]
+pub struct DeviceMemory<const VISIBLE: bool = false> {
+    shared: Arc<Shared>,
+    granularity: usize,
+    room: usize,
+}
+
+/// Simulated memory that the CPU can read and write, as pinned and managed memory are.
+pub type HostMemory = DeviceMemory<true>;
+
+impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
+    /// A device of `capacity` bytes.
+    pub fn new(capacity: usize) -> Self {
+        let state = State::new(capacity, VISIBLE);
+        Self { shared: Arc::new(Shared(Mutex::new(state))), granularity: 512, room: 0 }
+    }
+
+    /// Rounds segments up to `bytes`, a power of two of at least 512; 512 unless this is called. Others are rounded up.
+    #[must_use]
+    pub fn with_granularity(mut self, bytes: usize) -> Self {
+        self.granularity = bytes.max(512).next_power_of_two();
+        self
+    }
+
+    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory has. Not for memory that the
+    /// CPU can see, whose segments stay as they are.
+    #[must_use]
+    pub fn with_room(mut self, bytes: usize) -> Self {
+        self.room = if VISIBLE { 0 } else { bytes };
+        self
+    }
+
+    /// Sets what calls cost.
+    #[must_use]
+    pub fn with_latency(self, latency: Latency) -> Self {
+        self.shared.lock().latency = latency;
+        self
+    }
+
+    /// A new queue.
+    pub fn stream(&self) -> Stream {
+        let queue = self.shared.lock().open_queue();
+        Stream { shared: self.shared.clone(), queue }
+    }
+
+    /// Lets the `nth` call of this kind from now on fail for want of memory, 1 being the next one.
+    pub fn fail(&self, call: Call, nth: u64) {
+        self.fail_as(Some(call), nth, 1, SourceErrorKind::OutOfMemory);
+    }
+
+    /// Lets `times` calls of this kind (`None`: of any) fail as `kind`, from the `nth` on.
+    pub fn fail_as(&self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
+        self.shared.lock().inject(call, nth, times, kind);
+    }
+
+    /// Forgets the failures that were ordered and have not come.
+    pub fn heal(&self) {
+        self.shared.lock().clear_injections();
+    }
+
+    /// How often `call` was made, failures included.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.shared.lock().count(call)
+    }
+
+    /// Calls of all kinds.
+    pub fn all_calls(&self) -> u64 {
+        let state = self.shared.lock();
+        Call::ALL.iter().map(|&call| state.count(call)).sum()
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, time: Duration) {
+        self.shared.lock().time += time;
+    }
+
+    /// Changes the capacity; segments that are there stay.
+    pub fn set_capacity(&self, bytes: usize) {
+        self.shared.lock().capacity = bytes;
+    }
+
+    /// Bytes in segments.
+    pub fn reserved(&self) -> usize {
+        self.shared.lock().used
+    }
+
+    /// Segments that were not released.
+    pub fn segments(&self) -> usize {
+        self.shared.lock().segments.len()
+    }
+
+    /// Whether work that [`Stream::launch`] numbered so has run.
+    pub fn is_done(&self, work: u64) -> bool {
+        self.shared.lock().is_done(work)
+    }
+
+    /// Takes the list of what was noticed to be wrong.
+    pub fn take_hazards(&self) -> Vec<Hazard> {
+        core::mem::take(&mut self.shared.lock().hazards)
+    }
+
+    /// The lowest place for `bytes` bytes between the segments.
+    fn place(&self, state: &State, bytes: usize) -> Option<usize> {
+        let room = bytes.max(self.room);
+        let mut at = align_up(BASE, self.granularity)?;
+        for (&start, &taken) in &state.segments {
+            if at.checked_add(room)? <= start {
+                break;
+            }
+            at = align_up(start + taken.max(self.room), self.granularity)?;
+        }
+        at.checked_add(room).map(|_| at)
+    }
+}
+
+/// Alignment of real segments.
+fn layout(bytes: usize, granularity: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, granularity).ok().filter(|layout| layout.size() > 0)
+}
+
+// SAFETY: segments are disjoint addresses, or blocks of the global allocator that are freed when they are released.
+unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = VISIBLE;
+
+    fn name(&self) -> &str {
+        if VISIBLE { "simulated host" } else { "simulated device" }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        if VISIBLE { Capabilities::PINNED.union(Capabilities::DMA) } else { Capabilities::DEVICE }
+    }
+
+    fn granularity(&self) -> usize {
+        self.granularity
+    }
+
+    fn alignment(&self) -> usize {
+        self.granularity
+    }
+
+    fn now(&self) -> Duration {
+        self.shared.lock().time
+    }
+
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Capacity)?;
+        Ok(Capacity { total: state.capacity, free: state.capacity.saturating_sub(state.used) })
+    }
+
+    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Reserve)?;
+        if bytes == 0 || bytes % self.granularity != 0 {
+            return Err(State::error(Call::Reserve, SourceErrorKind::Invalid));
+        }
+        let full = State::error(Call::Reserve, SourceErrorKind::OutOfMemory);
+        if bytes > state.capacity.saturating_sub(state.used) {
+            return Err(full);
+        }
+        let address = if VISIBLE {
+            let layout = layout(bytes, self.granularity).ok_or(full)?;
+            // SAFETY: the layout is not of size zero.
+            unsafe { std::alloc::alloc_zeroed(layout) }.expose_provenance()
+        } else {
+            self.place(&state, bytes).ok_or(full)?
+        };
+        let address = NonZeroUsize::new(address).ok_or(full)?;
+        state.used += bytes;
+        state.segments.insert(address.get(), bytes);
+        Ok(Segment { address, bytes, zeroed: VISIBLE })
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Release)?;
+        let address = segment.address.get();
+        if state.segments.get(&address) != Some(&segment.bytes) {
+            return Err(State::error(Call::Release, SourceErrorKind::Invalid));
+        }
+        drop(state);
+        // As drivers do whose memory is not ordered by streams. The stream may be another device's.
+        let mut queues = stream.shared.lock();
+        queues.drain(stream.queue);
+        queues.check_released(stream.queue, Span { address, bytes: segment.bytes });
+        drop(queues);
+        let mut state = self.shared.lock();
+        state.segments.remove(&address);
+        state.used -= segment.bytes;
+        if VISIBLE {
+            if let Some(layout) = layout(segment.bytes, self.granularity) {
+                // SAFETY: `reserve` allocated the segment with this layout, and it was still lent.
+                unsafe { std::alloc::dealloc(core::ptr::with_exposed_provenance_mut(address), layout) };
+            }
+        }
+        Ok(())
+    }
+
+    fn room(&self, segment: &Segment) -> usize {
+        segment.bytes.max(self.room)
+    }
+
+    unsafe fn grow(&self, segment: Segment, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Grow)?;
+        let address = segment.address.get();
+        let new = segment.bytes.saturating_add(bytes);
+        if bytes % self.granularity != 0 || state.segments.get(&address) != Some(&segment.bytes) {
+            return Err(State::error(Call::Grow, SourceErrorKind::Invalid));
+        }
+        if new > self.room || bytes > state.capacity.saturating_sub(state.used) {
+            return Err(State::error(Call::Grow, SourceErrorKind::OutOfMemory));
+        }
+        state.used += bytes;
+        state.segments.insert(address, new);
+        Ok(Segment { bytes: new, ..segment })
+    }
+
+    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+        self.shared.lock().enter(Call::Copy)?;
+        stream.shared.lock().copy(stream.queue, Span { address: from, bytes }, Span { address: to, bytes });
+        Ok(())
+    }
+}

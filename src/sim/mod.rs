@@ -1,0 +1,26 @@
+//! A device that is simulated: memory and streams without any GPU, to develop and test pools anywhere (feature `std`).
+//!
+//! ```
+//! use allotment::pool::{Source, Stream as _};
+//! use allotment::sim::{Call, DeviceMemory};
+//!
+//! let device: DeviceMemory = DeviceMemory::new(64 << 20);
+//! let stream = device.stream();
+//! let segment = device.reserve(2 << 20, &stream)?;
+//! let kernel = stream.launch(1, segment.address.get(), 4096); // a kernel that uses 4 KiB
+//! let event = stream.record()?;
+//! assert!(!device.is_done(kernel)); // nothing runs unless it is told to, or somebody waits for it
+//! stream.step();
+//! assert!(device.is_done(kernel));
+//! device.fail(Call::Reserve, 1); // the next one
+//! assert!(device.reserve(2 << 20, &stream).unwrap_err().is_out_of_memory());
+//! # Ok::<(), allotment::pool::SourceError>(())
+//! ```
+
+mod device;
+mod memory;
+mod stream;
+
+pub use device::{Call, Hazard, Latency};
+pub use memory::{DeviceMemory, HostMemory};
+pub use stream::{Event, Stream};

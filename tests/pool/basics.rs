@@ -1,0 +1,305 @@
+//! Segments, growth, trimming, statistics.
+
+use super::{KIB, MIB, pool};
+use allotment::meta::SideTable;
+use allotment::placement::{BestFit, GoodFit, Space};
+use allotment::pool::{
+    Age, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse, Source, Stream as _,
+};
+use allotment::sim::{Call, DeviceMemory, Latency};
+use allotment::{Buddy, FirstFit, Slab, Tlsf};
+use std::time::Duration;
+
+#[test]
+fn small_and_large_requests_have_segments_of_their_own() {
+    let pool = pool(256, PoolOptions::new());
+    let stream = pool.source().stream();
+    let small = pool.allocate(1000, &stream).unwrap();
+    assert_eq!(pool.stats().reserved.current as usize, 2 * MIB);
+    let large = pool.allocate(2 * MIB, &stream).unwrap();
+    assert_eq!(pool.stats().reserved.current as usize, 22 * MIB);
+    let huge = pool.allocate(33 * MIB, &stream).unwrap();
+    assert_eq!(pool.stats().reserved.current as usize, 56 * MIB, "33 MiB in steps of 2");
+    assert_eq!(pool.source().reserved(), 56 * MIB);
+    for (buffer, bytes) in [(&small, 1000), (&large, 2 * MIB), (&huge, 33 * MIB)] {
+        assert_eq!(buffer.bytes(), bytes);
+        assert_eq!(buffer.address() % 256, 0);
+    }
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.requested.current, stats.allocated.current),
+        (35 * MIB as u64 + 1000, 35 * MIB as u64 + 1024)
+    );
+    drop((small, large, huge));
+    let again = [1000, 2 * MIB, 33 * MIB].map(|bytes| pool.allocate(bytes, &stream).unwrap());
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses, stats.hit_rate()), (3, 3, 0.5));
+    assert_eq!(pool.source().calls(Call::Reserve), 3);
+    drop(again);
+}
+
+/// Every placement over a side table serves a pool, and memory is free again when it is freed.
+#[test]
+fn every_placement_divides_segments() {
+    type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
+    fn run<P: Space>(granule: usize) {
+        let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+        let stream = device.stream();
+        let pool = Pool::<P, _>::new(device, PoolOptions::new()).unwrap();
+        let mut buffers: Vec<_> =
+            (1..200).map(|n| pool.allocate(n * 997 % (300 * KIB) + 1, &stream).unwrap()).collect();
+        let mut spans: Vec<_> = buffers.iter().map(|b| (b.address(), b.address() + b.bytes())).collect();
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "blocks overlap");
+        assert!(spans.iter().all(|span| span.0 % granule == 0));
+        for index in (0..buffers.len()).rev().step_by(2) {
+            buffers.swap_remove(index);
+        }
+        buffers.clear();
+        let stats = pool.stats();
+        assert_eq!((stats.allocated.current, stats.inactive.current), (0, stats.reserved.current));
+        assert!(pool.trim(0) > 0);
+        assert_eq!((pool.source().reserved(), pool.source().segments()), (0, 0));
+    }
+    run::<Tlsf<Table<256>>>(256);
+    run::<GoodFit<Table<256>>>(256);
+    run::<GoodFit<Table<512>>>(512);
+    run::<BestFit<Table<256>>>(256);
+    run::<FirstFit<Table<256>>>(256);
+    run::<Buddy<Table<256>>>(256);
+    run::<Slab<Table<256>>>(256);
+}
+
+#[test]
+fn a_coarser_granule_is_kept() {
+    let pool = pool(64, PoolOptions::new().granule(512));
+    let stream = pool.source().stream();
+    let buffers: Vec<_> = (1..100).map(|n| pool.allocate(n * 100, &stream).unwrap()).collect();
+    assert!(buffers.iter().all(|buffer| buffer.address() % 512 == 0));
+    assert_eq!(pool.stats().allocated.current % 512, 0);
+}
+
+#[test]
+fn alignment_is_that_of_the_device() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let _odd = pool.allocate(300, &stream).unwrap();
+    for shift in 0..22 {
+        let buffer = pool.allocate_aligned(1000, 1 << shift, &stream).unwrap();
+        assert_eq!(buffer.address() % (1 << shift), 0);
+    }
+    let wrong = pool.allocate_aligned(1, 3, &stream);
+    assert!(matches!(wrong, Err(PoolError::TooLarge { .. })));
+    assert!(matches!(pool.allocate(usize::MAX, &stream), Err(PoolError::TooLarge { .. })));
+}
+
+#[test]
+fn segments_grow_as_told() {
+    let sizes = |options: PoolOptions| {
+        let pool = pool(1024, options.small(0, 0));
+        let stream = pool.source().stream();
+        let mut sizes = vec![];
+        let mut buffers = vec![];
+        let mut before = 0;
+        while sizes.len() < 4 {
+            buffers.push(pool.allocate(5 * MIB, &stream).unwrap());
+            let reserved = pool.source().reserved() / MIB;
+            if reserved != before {
+                sizes.push(reserved - before);
+                before = reserved;
+            }
+        }
+        sizes
+    };
+    assert_eq!(sizes(PoolOptions::new().growth(Growth::Fixed(16 * MIB))), [16, 16, 16, 16]);
+    let geometric = Growth::Geometric { first: 8 * MIB, percent: 200, most: 20 * MIB };
+    assert_eq!(sizes(PoolOptions::new().growth(geometric)), [8, 16, 20, 20]);
+    assert_eq!(sizes(PoolOptions::new().first_segment(50 * MIB)), [50, 20, 20, 20]);
+    assert_eq!(sizes(PoolOptions::new().exact_above(4 * MIB, MIB)), [5, 5, 5, 5]);
+}
+
+#[test]
+fn a_segment_grows_in_place_where_the_source_can() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(128 * MIB);
+    let stream = device.stream();
+    let options =
+        PoolOptions::new().small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
+    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
+    let first = pool.allocate(3 * MIB, &stream).unwrap();
+    let second = pool.allocate(30 * MIB, &stream).unwrap();
+    assert_eq!((pool.source().reserved(), pool.source().segments()), (34 * MIB, 1));
+    assert_eq!(second.address(), first.address() + 3 * MIB, "it began in the rest of the first");
+    assert_eq!(pool.source().calls(Call::Grow), 1);
+    // Beyond its room a second segment begins.
+    let third = pool.allocate(100 * MIB, &stream).unwrap();
+    assert_eq!((pool.source().reserved(), pool.source().segments()), (134 * MIB, 2));
+    drop((first, second, third));
+    assert_eq!(pool.trim(0), 134 * MIB);
+}
+
+#[test]
+fn the_limit_holds() {
+    let limited = pool(100, PoolOptions::new().limit(Limit::Fraction(0.5)));
+    let stream = limited.source().stream();
+    let _most = limited.allocate(45 * MIB, &stream).unwrap();
+    let Err(PoolError::OutOfMemory(full)) = limited.allocate(6 * MIB, &stream) else {
+        panic!("beyond the limit")
+    };
+    assert_eq!((full.limit, full.reserved, full.requested, full.source), (50 * MIB, 46 * MIB, 6 * MIB, None));
+    assert_eq!((full.free, full.largest_free), (MIB, MIB));
+    let text = full.to_string();
+    assert!(text.contains("6291456 bytes") && text.contains("simulated device: 48234496"), "{text}");
+    // A request that a whole step does not fit for gets what there is.
+    let _rest = limited.allocate(3 * MIB, &stream).unwrap();
+    assert_eq!(limited.source().reserved(), 49 * MIB);
+
+    let pool = pool(100, PoolOptions::new().limit(Limit::Bytes(10 * MIB)));
+    let stream = pool.source().stream();
+    assert!(pool.allocate(11 * MIB, &stream).is_err());
+    assert!(pool.allocate(10 * MIB, &stream).is_ok());
+}
+
+#[test]
+fn trimming_keeps_what_it_is_told() {
+    let pool = pool(1024, PoolOptions::new());
+    let stream = pool.source().stream();
+    let buffers: Vec<_> = (0..10).map(|_| pool.allocate(20 * MIB, &stream).unwrap()).collect();
+    assert_eq!(pool.trim(0), 0, "all in use");
+    drop(buffers);
+    assert_eq!(pool.trim(90 * MIB), 100 * MIB);
+    assert_eq!(pool.source().reserved(), 100 * MIB);
+    let held = pool.allocate(MIB, &stream).unwrap();
+    assert_eq!(pool.trim(0), 100 * MIB);
+    assert_eq!(pool.source().reserved(), 2 * MIB);
+    drop(held);
+    pool.preallocate(64 * MIB, &stream).unwrap();
+    let calls = pool.source().calls(Call::Reserve);
+    assert!(pool.allocate(60 * MIB, &stream).is_ok());
+    assert_eq!(pool.source().calls(Call::Reserve), calls);
+}
+
+#[test]
+fn empty_segments_go_back_with_age() {
+    let options = PoolOptions::new().trim_after(Age::Steps(2));
+    let by_step = pool(256, options.clone());
+    let stream = by_step.source().stream();
+    drop(by_step.allocate(20 * MIB, &stream).unwrap());
+    assert_eq!((by_step.step(), by_step.source().reserved()), (0, 20 * MIB));
+    drop(by_step.allocate(20 * MIB, &stream).unwrap());
+    assert_eq!((by_step.step(), by_step.step(), by_step.step()), (0, 20 * MIB, 0));
+
+    let by_time = pool(256, options.trim_after(Age::Time(Duration::from_secs(5))));
+    let stream = by_time.source().stream();
+    drop(by_time.allocate(20 * MIB, &stream).unwrap());
+    by_time.source().advance(Duration::from_millis(4900));
+    assert_eq!(by_time.step(), 0);
+    by_time.source().advance(Duration::from_millis(200));
+    assert_eq!(by_time.step(), 20 * MIB);
+}
+
+#[test]
+fn levels_of_reuse_differ() {
+    let run = |reuse| {
+        let pool = pool(256, PoolOptions::new().reuse(reuse));
+        let stream = pool.source().stream();
+        // Two neighbours, then one block where both were.
+        for round in 0..3 {
+            let pair = [300 * KIB, 300 * KIB].map(|bytes| pool.allocate(bytes, &stream).unwrap());
+            drop(pair);
+            drop(pool.allocate(500 * KIB + round, &stream).unwrap());
+        }
+        let stats = pool.stats();
+        (pool.source().calls(Call::Reserve), pool.source().reserved() / MIB, stats.allocated.peak as usize)
+    };
+    assert_eq!(run(Reuse::None), (9, 0, 600 * KIB));
+    assert_eq!(run(Reuse::Basic), (1, 2, MIB), "rounded up to 512 KiB");
+    assert_eq!(run(Reuse::Advanced), (1, 2, 600 * KIB));
+    assert_eq!(run(Reuse::Aggressive), (1, 2, 600 * KIB));
+}
+
+#[test]
+fn blocks_that_are_kept_by_class_do_not_coalesce_until_they_must() {
+    let pool = pool(2, PoolOptions::new().reuse(Reuse::Basic));
+    let stream = pool.source().stream();
+    let buffers: Vec<_> = (0..8).map(|_| pool.allocate(256 * KIB, &stream).unwrap()).collect();
+    let address = buffers[7].address();
+    drop(buffers);
+    assert_eq!(pool.allocate(200 * KIB, &stream).unwrap().address(), address, "the last one of its class");
+    // All of the device is in classes of 256 KiB: they are given up for this.
+    let large = pool.allocate(MIB, &stream).unwrap();
+    assert_eq!(pool.stats().retries, 1);
+    drop(large);
+}
+
+#[test]
+fn statistics_are_right() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB)
+        .with_latency(Latency { memory: Duration::from_micros(50), other: Duration::from_micros(1) });
+    let (a, b) = (device.stream(), device.stream());
+    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
+    let first = pool.allocate(100, &a).unwrap();
+    let second = pool.allocate(1000, &b).unwrap();
+    let third = pool.allocate(300, &a).unwrap();
+    let stats = pool.stats();
+    assert_eq!(
+        (stats.requested.current, stats.allocated.current, stats.blocks.current),
+        (1400, 256 + 1024 + 512, 3)
+    );
+    assert_eq!(stats.reserved.current as usize, 4 * MIB);
+    assert_eq!(stats.calls.reserve, 2);
+    assert_eq!(stats.calls.time, Duration::from_micros(100), "two segments");
+    assert_eq!(stats.inactive.current, 4 * MIB as u64 - stats.active.current);
+    let internal = 1.0 - 1400.0 / 1792.0;
+    assert!((stats.internal_fragmentation() - internal).abs() < 1e-9);
+    let of_a = pool.stream_stats(a.id()).unwrap();
+    assert_eq!(
+        (of_a.requested.current, of_a.blocks.current, of_a.reserved.current as usize),
+        (400, 2, 2 * MIB)
+    );
+    assert!(pool.stream_stats(allotment::pool::StreamId(99)).is_none());
+    drop(first);
+    let stats = pool.stats();
+    assert_eq!((stats.blocks.current, stats.blocks.peak, stats.blocks.total), (2, 3, 3));
+    assert_eq!((stats.requested.peak, stats.requested.total), (1400, 1400));
+    // A segment without a block, one with a hole, and none left but the holes.
+    assert!(stats.external_fragmentation() > 0.0 && stats.external_fragmentation() < 1.0);
+    drop((second, third));
+    assert_eq!(pool.stats().largest_free as usize, 2 * MIB);
+}
+
+#[test]
+fn wrong_frees_are_refused() {
+    let (one, two) = (pool(64, PoolOptions::new()), pool(64, PoolOptions::new()));
+    let stream = one.source().stream();
+    let other = two.source().stream();
+    let _theirs = two.allocate(100, &other).unwrap();
+    let block = one.allocate_raw(100, 1, &stream).unwrap();
+    let address = block.address();
+    assert_eq!(two.deallocate(block), Err(ReturnError::Foreign));
+    assert_eq!(one.deallocate_at(address), Ok(()));
+    assert_eq!(one.deallocate_at(address), Err(ReturnError::AlreadyFree));
+    assert_eq!(one.deallocate_at(1 << 20), Err(ReturnError::Foreign));
+    // The block was freed by its address: what names it is stale, also when its place is taken.
+    let block = one.allocate_raw(100, 1, &stream).unwrap();
+    one.deallocate_at(block.address()).unwrap();
+    let next = one.allocate_raw(100, 1, &stream).unwrap();
+    assert_eq!(next.address(), block.address());
+    assert_eq!(one.deallocate(block), Err(ReturnError::AlreadyFree));
+    assert_eq!(one.deallocate(next), Ok(()));
+}
+
+#[test]
+fn a_pool_gives_everything_back_when_it_ends() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device.clone(), PoolOptions::new()).unwrap();
+    let buffer = pool.allocate(MIB, &a).unwrap();
+    a.launch(1, buffer.address(), MIB);
+    b.launch(1, buffer.address(), MIB);
+    buffer.used_on(&b);
+    drop(buffer);
+    drop(pool);
+    assert_eq!((device.segments(), device.reserved()), (0, 0));
+    assert_eq!(device.take_hazards(), []);
+    assert_eq!(device.capacity().unwrap().free, 64 * MIB);
+}

@@ -1,0 +1,163 @@
+//! Guards, fills, leaks, snapshots, and pools to fall back to.
+
+use super::{KIB, MIB, pool};
+use allotment::pool::{
+    BlockState, Chain, Checks, DevicePool, PoolError, PoolOptions, ReturnError, SizeKind, Stream as _,
+};
+use allotment::sim::{Call, DeviceMemory, HostMemory};
+use std::sync::{Arc, Mutex};
+
+fn write(address: usize, value: u8) {
+    // SAFETY: the tests write to simulated host memory that is reserved: that is what is to be found.
+    unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address).write(value) };
+}
+
+#[test]
+fn writes_beside_a_block_are_found() {
+    let host = HostMemory::new(16 * MIB);
+    let stream = host.stream();
+    let checks = Checks { guard: true, ..Checks::default() };
+    let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+    for align in [1, 4096] {
+        for offset in [-1, -200, 1000, 1023, 1100] {
+            let block = pool.allocate_raw(1000, align, &stream).unwrap();
+            assert_eq!(block.address() % align, 0);
+            (0..1000).for_each(|at| write(block.address() + at, 7));
+            write(block.address().wrapping_add_signed(offset), 1);
+            assert_eq!(pool.deallocate(block), Err(ReturnError::Overrun { offset }));
+        }
+        let block = pool.allocate_raw(1000, align, &stream).unwrap();
+        assert_eq!(pool.deallocate(block), Ok(()));
+    }
+    assert_eq!(pool.stats().blocks.current, 0, "all were freed");
+}
+
+#[test]
+fn writes_after_the_free_are_found() {
+    let host = HostMemory::new(16 * MIB);
+    let (stream, other) = (host.stream(), host.stream());
+    let checks = Checks { fill: Some(0xdd), ..Checks::default() };
+    let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+    let block = pool.allocate(5000, &stream).unwrap();
+    let address = block.address();
+    write(address, 1);
+    drop(block);
+    let again = pool.allocate(5000, &stream).unwrap();
+    assert_eq!(again.address(), address);
+    // Work that is not over must not be disturbed: the block waits until it can be filled.
+    stream.launch(1, address, 5000);
+    again.used_on(&other);
+    drop(again);
+    assert_ne!(pool.allocate(5000, &stream).unwrap().address(), address);
+    stream.run();
+    pool.collect();
+    write(address + 77, 1);
+    let found = pool.allocate(5000, &stream);
+    assert!(
+        matches!(found, Err(PoolError::WrittenAfterFree { address: at }) if at == address + 77),
+        "{found:?}"
+    );
+    assert!(pool.allocate(5000, &stream).is_ok(), "the next block is another one");
+}
+
+#[test]
+fn guards_and_fills_are_off_for_memory_that_the_cpu_does_not_see() {
+    let pool = pool(16, PoolOptions::new().checks(Checks::ALL));
+    let stream = pool.source().stream();
+    let buffers: Vec<_> = (0..10).map(|n| pool.allocate(n * 300, &stream).unwrap()).collect();
+    let mut addresses: Vec<_> = buffers.iter().map(|b| (b.address(), b.bytes())).collect();
+    addresses.sort_unstable();
+    let apart = addresses.windows(2).all(|pair| pair[0].0 + pair[0].1 + 256 <= pair[1].0);
+    assert!(apart, "a granule stays free between blocks: {addresses:?}");
+}
+
+#[test]
+fn leaks_are_told_with_the_place() {
+    let told = Arc::new(Mutex::new(vec![]));
+    let pool = pool(16, PoolOptions::new().checks(Checks { sites: true, ..Checks::default() }));
+    let stream = pool.source().stream();
+    let freed = pool.allocate(64, &stream).unwrap();
+    let leaked = pool.allocate_raw(1234, 1, &stream).unwrap();
+    let line = line!() - 1;
+    drop(freed);
+    let sink = told.clone();
+    pool.on_leak(move |leaks| sink.lock().unwrap().extend_from_slice(leaks));
+    assert_eq!(pool.leaks().len(), 1);
+    drop(pool);
+    let told = told.lock().unwrap();
+    assert_eq!((told.len(), told[0].bytes, told[0].address), (1, 1234, leaked.address()));
+    let site = told[0].site.unwrap();
+    assert_eq!((site.line(), site.file()), (line, file!()));
+    assert!(told[0].to_string().contains("1234 bytes"));
+}
+
+#[test]
+fn a_snapshot_shows_every_byte() {
+    let pool = pool(64, PoolOptions::new());
+    let (a, b) = (pool.source().stream(), pool.source().stream());
+    let mut buffers: Vec<_> = (1..40).map(|n| pool.allocate(n * 9000, &a).unwrap()).collect();
+    let shared = pool.allocate(3 * MIB, &b).unwrap();
+    b.launch(1, shared.address(), 1);
+    a.launch(1, shared.address(), 1);
+    shared.used_on(&a);
+    drop(shared);
+    (0..10).for_each(|n| drop(buffers.swap_remove(n * 2)));
+    let snapshot = pool.snapshot();
+    assert_eq!(snapshot.stats, pool.stats());
+    let mut sums = [0; 4];
+    for segment in &snapshot.segments {
+        let mut at = segment.address;
+        for block in &segment.blocks {
+            assert_eq!(block.address, at, "blocks follow one another");
+            at += block.bytes as usize;
+            sums[block.state as usize] += block.bytes;
+        }
+        assert_eq!(at, segment.address + segment.bytes as usize);
+        let doubled = segment.blocks.windows(2).any(|pair| pair.iter().all(|b| b.state == BlockState::Free));
+        assert!(!doubled, "free neighbours are one block");
+    }
+    let stats = snapshot.stats;
+    assert_eq!(sums[BlockState::Live as usize], stats.allocated.current);
+    assert_eq!(sums[BlockState::Waiting as usize], 3 * MIB as u64);
+    assert_eq!(sums[BlockState::Free as usize], stats.inactive.current);
+    let large = snapshot.segments.iter().find(|segment| segment.kind == SizeKind::Large).unwrap();
+    assert_eq!((large.stream, large.bytes as usize), (b.id().0, 20 * MIB));
+    let longest = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let longest = longest.filter(|block| block.state == BlockState::Free).map(|block| block.bytes).max();
+    assert_eq!(longest, Some(stats.largest_free));
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn a_snapshot_is_written_and_read() {
+    let pool = pool(64, PoolOptions::new().checks(Checks { sites: true, ..Checks::default() }));
+    let stream = pool.source().stream();
+    let _block = pool.allocate(100, &stream).unwrap();
+    let snapshot = pool.snapshot();
+    let text = serde_json::to_string(&snapshot).unwrap();
+    assert_eq!(serde_json::from_str::<allotment::pool::Snapshot>(&text).unwrap(), snapshot);
+    assert!(text.contains("checks.rs:"));
+}
+
+#[test]
+fn a_chain_falls_back_and_says_what_all_have() {
+    let device: DeviceMemory = DeviceMemory::new(4 * MIB);
+    let stream = device.stream();
+    let fast = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let slow = DevicePool::new(HostMemory::new(24 * MIB), PoolOptions::new()).unwrap();
+    let chain = Chain::new(vec![&fast, &slow]);
+    let (small, place) = chain.allocate(100 * KIB, 1, &stream).unwrap();
+    assert_eq!(place, 0);
+    let (large, place) = chain.allocate(10 * MIB, 1, &stream).unwrap();
+    assert_eq!(place, 1);
+    let Err(PoolError::OutOfMemory(full)) = chain.allocate(15 * MIB, 1, &stream) else {
+        panic!("nobody has it")
+    };
+    let reserved: Vec<_> = full.pools.iter().map(|(name, bytes)| (name.as_str(), bytes / MIB)).collect();
+    assert_eq!(reserved, [("simulated device", 2), ("simulated host", 20)]);
+    assert_eq!(full.reserved, 2 * MIB);
+    let foreign = slow.allocate_raw(1, 1, &stream).unwrap();
+    assert_eq!(Chain::new(vec![&fast]).deallocate(foreign), Err(ReturnError::Foreign));
+    assert_eq!((chain.deallocate(small), chain.deallocate(large)), (Ok(()), Ok(())));
+    assert_eq!(device.calls(Call::Synchronize), 0);
+}

@@ -1,0 +1,244 @@
+//! The order of streams: nothing is used while earlier work on it may run, and nobody waits without need.
+
+use super::{KIB, MIB, hand_over};
+use allotment::pool::{DevicePool, PoolOptions, Reuse};
+use allotment::sim::{Call, DeviceMemory, Stream};
+
+fn device(mib: usize) -> (DeviceMemory, Stream, Stream) {
+    let device: DeviceMemory = DeviceMemory::new(mib * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    (device, a, b)
+}
+
+#[test]
+fn a_stream_uses_again_at_once_what_it_freed() {
+    let (device, a, _) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let first = pool.allocate(MIB, &a).unwrap();
+    let address = first.address();
+    a.launch(1, address, MIB);
+    drop(first);
+    let before = device.all_calls();
+    let second = pool.allocate(MIB, &a).unwrap();
+    assert_eq!(second.address(), address);
+    assert_eq!(device.all_calls(), before, "without any call");
+    a.launch(2, second.address(), MIB);
+    a.run();
+    assert_eq!(device.take_hazards(), []);
+}
+
+#[test]
+fn another_stream_gets_it_when_the_work_is_over() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let first = pool.allocate(MIB, &a).unwrap();
+    let address = first.address();
+    a.launch(1, address, MIB);
+    drop(first);
+    let other = pool.allocate(MIB, &b).unwrap();
+    assert_ne!(other.address(), address, "work on it may run still");
+    assert_eq!(device.reserved(), 4 * MIB);
+    a.run();
+    let third = pool.allocate(2 * MIB - 100 * KIB, &b).unwrap();
+    drop(third);
+    let small = pool.allocate(MIB, &b).unwrap();
+    let next = pool.allocate(MIB / 2 + 300 * KIB, &b).unwrap();
+    assert_eq!(next.address() / (2 * MIB), address / (2 * MIB), "the segment has moved to the other stream");
+    assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
+    drop((other, small, next));
+}
+
+#[test]
+fn uses_on_other_streams_are_waited_for() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let buffer = pool.allocate(MIB, &a).unwrap();
+    let address = buffer.address();
+    buffer.used_on(&b);
+    buffer.used_on(&b);
+    buffer.used_on(&a);
+    b.launch(1, address, MIB);
+    drop(buffer);
+    let stats = pool.stats();
+    assert_eq!((stats.allocated.current, stats.active.current as usize), (0, MIB));
+    let second = pool.allocate(MIB, &a).unwrap();
+    assert_ne!(second.address(), address);
+    b.run();
+    assert_eq!(pool.collect(), 1);
+    assert_eq!(pool.allocate(MIB, &a).unwrap().address(), address);
+    assert_eq!(device.calls(Call::Record), 1);
+    assert_eq!(device.calls(Call::Synchronize), 0);
+}
+
+#[test]
+fn a_block_may_be_freed_on_another_stream() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let block = pool.allocate_raw(MIB, 1, &a).unwrap();
+    let address = block.address();
+    b.launch(1, address, MIB);
+    pool.deallocate_on(block, &b).unwrap();
+    assert_ne!(pool.allocate(MIB, &a).unwrap().address(), address);
+    b.run();
+    pool.collect();
+    let again = pool.allocate_raw(MIB, 1, &a).unwrap();
+    assert_eq!(again.address(), address);
+    pool.deallocate_on(again, &a).unwrap();
+}
+
+#[test]
+fn an_aggressive_pool_lets_the_device_wait() {
+    let (device, a, b) = device(2);
+    let options = PoolOptions::new().reuse(Reuse::Aggressive);
+    let pool = DevicePool::new(device.clone(), options).unwrap();
+    let first = pool.allocate(MIB, &a).unwrap();
+    let address = first.address();
+    let keep = pool.allocate(MIB, &a).unwrap();
+    a.launch(1, address, MIB);
+    drop(first);
+    let second = pool.allocate(MIB, &b).unwrap();
+    assert_eq!(
+        (second.address(), device.calls(Call::Wait), device.calls(Call::Synchronize)),
+        (address, 1, 0)
+    );
+    b.launch(2, second.address(), MIB);
+    assert!(!b.step(), "it waits for the other stream");
+    // Freed on the stream that borrowed it, it is that stream's again at once.
+    drop(second);
+    let third = pool.allocate(MIB, &b).unwrap();
+    assert_eq!((third.address(), device.calls(Call::Wait)), (address, 1));
+    assert!(a.step() && b.step());
+    drop((third, keep));
+    assert_eq!(device.take_hazards(), []);
+    assert_eq!(pool.stats().borrowed, 1);
+}
+
+#[test]
+fn one_event_that_is_stuck_does_not_hold_up_the_others() {
+    let (device, a, stuck) = device(64);
+    let b = device.stream();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let one = pool.allocate(MIB, &a).unwrap();
+    let two = pool.allocate(MIB, &a).unwrap();
+    let address = two.address();
+    stuck.launch(1, one.address(), MIB);
+    b.launch(2, two.address(), MIB);
+    one.used_on(&stuck);
+    two.used_on(&b);
+    drop((one, two));
+    b.run();
+    assert_eq!(pool.collect(), 1);
+    assert_eq!(pool.allocate(MIB, &a).unwrap().address(), address);
+}
+
+#[test]
+fn no_call_is_made_while_a_graph_is_recorded() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let shared = pool.allocate(MIB, &b).unwrap();
+    let first = pool.allocate(MIB, &a).unwrap();
+    shared.used_on(&a);
+    drop(first);
+    a.set_capturing(true);
+    let before = device.all_calls();
+    let again = pool.allocate(MIB, &a).unwrap();
+    drop(shared); // the event on the stream that records has to wait
+    let more = pool.allocate(20 * MIB, &a);
+    assert!(matches!(more, Err(allotment::pool::PoolError::Capturing)));
+    assert_eq!(device.all_calls(), before);
+    a.set_capturing(false);
+    assert_eq!(pool.collect(), 1);
+    drop(again);
+}
+
+/// What one step of a small program does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Act {
+    /// Allocates on stream 0 or 1 and submits work there.
+    Allocate(usize),
+    /// Submits work on the oldest buffer to the other stream, and says so.
+    Share,
+    /// Frees the oldest buffer.
+    Free,
+    /// The device does the next work of stream 0 or 1.
+    Step(usize),
+}
+
+const ACTS: [Act; 6] =
+    [Act::Allocate(0), Act::Allocate(1), Act::Share, Act::Free, Act::Step(0), Act::Step(1)];
+
+/// Runs all programs of up to `depth` acts on a device of `blocks` blocks, in every interleaving with the device. How
+/// many, and how many calls made somebody wait.
+fn all(depth: usize, reuse: Reuse, blocks: usize) -> (usize, u64) {
+    const SIZE: usize = 64 * KIB;
+    let (mut programs, mut waits) = (0, 0);
+    let mut program = vec![0; depth];
+    loop {
+        let device: DeviceMemory = DeviceMemory::new(blocks * SIZE);
+        let streams = [device.stream(), device.stream()];
+        let options = PoolOptions::new().small(SIZE, SIZE).reuse(reuse);
+        let pool = DevicePool::new(device.clone(), options).unwrap();
+        let mut live = std::collections::VecDeque::new();
+        let mut owner = 0;
+        for &act in &program {
+            match ACTS[act] {
+                Act::Allocate(on) => {
+                    let free = device.reserved() + SIZE <= blocks * SIZE;
+                    let before = device.calls(Call::Synchronize);
+                    if let Ok(buffer) = pool.allocate(SIZE, &streams[on]) {
+                        owner += 1;
+                        streams[on].launch(owner, buffer.address(), SIZE);
+                        live.push_back((buffer, on, owner));
+                    } else {
+                        assert_eq!(live.len(), blocks, "failed although memory could be had: {program:?}");
+                    }
+                    assert!(
+                        !free || device.calls(Call::Synchronize) == before,
+                        "blocked with room left: {program:?}"
+                    );
+                }
+                Act::Share => {
+                    if let Some((buffer, on, owner)) = live.front() {
+                        buffer.used_on(&streams[1 - on]);
+                        hand_over(&streams[*on], &streams[1 - on]);
+                        streams[1 - on].launch(*owner, buffer.address(), SIZE);
+                    }
+                }
+                Act::Free => drop(live.pop_front()),
+                Act::Step(on) => {
+                    streams[on].step();
+                }
+            }
+        }
+        drop(live);
+        waits += pool.stats().calls.wait;
+        // Whatever is left runs as late on the first stream as it can: the programs have the other orders.
+        streams.iter().rev().for_each(Stream::run);
+        drop(pool);
+        assert_eq!(device.take_hazards(), [], "{program:?}");
+        assert_eq!(device.segments(), 0);
+        programs += 1;
+        // The next program, as a number in base 6.
+        let Some(place) = program.iter().position(|&act| act + 1 < ACTS.len()) else {
+            return (programs, waits);
+        };
+        program[place] += 1;
+        program[..place].fill(0);
+    }
+}
+
+#[test]
+fn all_small_programs_are_free_of_races_and_of_needless_waits() {
+    for blocks in [1, 2, 3] {
+        let (programs, waits) = all(6, Reuse::Advanced, blocks);
+        assert_eq!((programs, waits), (6usize.pow(6), 0));
+    }
+}
+
+#[test]
+fn all_small_programs_of_an_aggressive_pool_too() {
+    for blocks in [1, 2, 3] {
+        let (programs, waits) = all(6, Reuse::Aggressive, blocks);
+        assert!(programs == 6usize.pow(6) && waits > 0, "{waits}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Random programs on several streams and threads, beside a simple model.
+
+use super::{KIB, MIB, hand_over};
+use allotment::pool::{Buffer, DefaultPlacement, DevicePool, PoolError, PoolOptions, Reuse};
+use allotment::sim::{DeviceMemory, Stream};
+use std::collections::BTreeMap;
+
+#[test]
+fn random_programs_use_nothing_twice() {
+    for seed in 0..60 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let reuse = [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive][seed as usize % 4];
+        let device: DeviceMemory = DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB);
+        let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
+        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse)).unwrap();
+        let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
+        // First byte to one past the last, of live blocks.
+        let mut spans = BTreeMap::new();
+        let (mut owner, mut bytes) = (0, 0);
+        for _ in 0..3000 {
+            let stream = random.choice(&streams).unwrap();
+            match random.u32(0..100) {
+                0..45 => {
+                    let size = 1 << random.u32(0..22);
+                    let size = random.usize(size / 2..=size);
+                    match pool.allocate(size, stream) {
+                        Ok(buffer) => {
+                            owner += 1;
+                            let start = buffer.address();
+                            let next = spans.range(start..).next().map_or(usize::MAX, |(&start, _)| start);
+                            let before = spans.range(..=start).next_back().map_or(0, |(_, &end)| end);
+                            assert!(before <= start && start + size <= next, "blocks overlap");
+                            spans.insert(start, start + size);
+                            bytes += size;
+                            if size > 0 {
+                                stream.launch(owner, start, size);
+                            }
+                            live.push((buffer, owner, stream));
+                        }
+                        Err(PoolError::OutOfMemory(full)) => assert!(full.reserved <= full.limit),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                45..60 => {
+                    if let Some((buffer, owner, own)) = random.choice(&live) {
+                        if buffer.bytes() > 0 {
+                            hand_over(own, stream);
+                            buffer.used_on(stream);
+                            stream.launch(*owner, buffer.address(), buffer.bytes());
+                        }
+                    }
+                }
+                60..90 => {
+                    if !live.is_empty() {
+                        let (buffer, ..) = live.swap_remove(random.usize(..live.len()));
+                        spans.remove(&buffer.address());
+                        bytes -= buffer.bytes();
+                    }
+                }
+                90..99 => {
+                    stream.step();
+                }
+                _ => {
+                    pool.trim(random.usize(..32 * MIB));
+                }
+            }
+            let stats = pool.stats();
+            assert_eq!(
+                (stats.requested.current as usize, stats.blocks.current as usize),
+                (bytes, live.len())
+            );
+            assert_eq!(stats.reserved.current as usize, device.reserved());
+            assert_eq!(stats.active.current + stats.inactive.current, stats.reserved.current);
+        }
+        drop(live);
+        drop(pool);
+        assert_eq!(device.take_hazards(), [], "seed {seed}, {reuse:?}");
+        assert_eq!(device.segments(), 0);
+    }
+}
+
+#[test]
+fn threads_share_a_pool() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB);
+    let streams: Vec<Stream> = (0..4).map(|_| device.stream()).collect();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    std::thread::scope(|scope| {
+        for (index, stream) in streams.iter().enumerate() {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(index as u64);
+                let mut live = vec![];
+                for _ in 0..5000 {
+                    if random.bool() || live.is_empty() {
+                        live.push(pool.allocate(random.usize(1..MIB), stream).unwrap());
+                    } else {
+                        drop(live.swap_remove(random.usize(..live.len())));
+                    }
+                    live.truncate(40);
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.blocks.current, stats.allocated.current), (0, 0));
+    assert_eq!(stats.inactive.current, stats.reserved.current);
+}

@@ -1,0 +1,179 @@
+//! What a pool does when there is no room, and when the driver fails: at every call.
+
+use super::{KIB, MIB, pool};
+use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse, SourceErrorKind};
+use allotment::sim::{Call, DeviceMemory, Hazard};
+
+#[test]
+fn empty_segments_of_the_wrong_size_go_back() {
+    let pool = pool(30, PoolOptions::new());
+    let stream = pool.source().stream();
+    drop(pool.allocate(5 * MIB, &stream).unwrap());
+    assert_eq!(pool.source().reserved(), 20 * MIB);
+    let large = pool.allocate(28 * MIB, &stream).unwrap();
+    assert_eq!((pool.source().reserved(), pool.stats().calls.release), (28 * MIB, 1));
+    drop(large);
+}
+
+#[test]
+fn small_requests_use_what_large_ones_left() {
+    let pool = pool(20, PoolOptions::new());
+    let stream = pool.source().stream();
+    let large = pool.allocate(5 * MIB, &stream).unwrap();
+    let small: Vec<_> = (0..15).map(|_| pool.allocate(MIB, &stream).unwrap()).collect();
+    let Err(PoolError::OutOfMemory(full)) = pool.allocate(1, &stream) else { panic!("all is in use") };
+    assert_eq!((full.free, full.largest_free, full.reserved), (0, 0, 20 * MIB));
+    assert!(full.source.unwrap().is_out_of_memory());
+    assert_eq!((pool.stats().failures, pool.stats().misses), (1, 17));
+    drop((large, small));
+}
+
+#[test]
+fn what_waits_is_waited_for_before_a_request_fails() {
+    let device: DeviceMemory = DeviceMemory::new(2 * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let shared = pool.allocate(MIB, &a).unwrap();
+    b.launch(1, shared.address(), MIB);
+    shared.used_on(&b);
+    let keep = pool.allocate(MIB, &a).unwrap();
+    drop(shared);
+    let next = pool.allocate(MIB, &a).unwrap();
+    assert_eq!((device.calls(Call::Synchronize), device.take_hazards()), (1, vec![]));
+    // And what another stream has freed, on the device or not.
+    a.launch(2, next.address(), MIB);
+    drop(next);
+    let other = pool.allocate(MIB, &b).unwrap();
+    assert_eq!((device.calls(Call::Synchronize), device.take_hazards()), (2, vec![]));
+    drop((keep, other));
+}
+
+#[cfg(feature = "pressure")]
+#[test]
+fn hooks_are_asked_before_a_request_fails() {
+    use allotment::pool::{Allocation, DefaultPlacement, Pool};
+    use allotment::pressure::Shortage;
+    use std::sync::{LazyLock, Mutex};
+    type Shared = Pool<DefaultPlacement, DeviceMemory>;
+    static POOL: LazyLock<Shared> =
+        LazyLock::new(|| Pool::new(DeviceMemory::new(4 * MIB), PoolOptions::new()).unwrap());
+    static CACHE: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
+    static ASKED: Mutex<Vec<Shortage>> = Mutex::new(Vec::new());
+    fn drop_one(shortage: &Shortage) -> usize {
+        ASKED.lock().unwrap().push(*shortage);
+        let Some(page) = CACHE.lock().unwrap().pop() else { return 0 };
+        let bytes = page.bytes();
+        POOL.deallocate(page).unwrap();
+        bytes
+    }
+    let stream = POOL.source().stream();
+    let id = POOL.register(0, &drop_one).unwrap();
+    for _ in 0..4 {
+        CACHE.lock().unwrap().push(POOL.allocate_raw(MIB, 1, &stream).unwrap());
+    }
+    let block = POOL.allocate_raw(MIB, 1, &stream).unwrap();
+    assert_eq!((CACHE.lock().unwrap().len(), ASKED.lock().unwrap().len()), (3, 1));
+    let shortage = ASKED.lock().unwrap()[0];
+    assert_eq!((shortage.requested, shortage.largest_free), (MIB, 0));
+    assert!(POOL.unregister(id));
+    assert!(POOL.allocate_raw(MIB, 1, &stream).is_err());
+    POOL.deallocate(block).unwrap();
+}
+
+#[test]
+fn other_errors_than_want_of_memory_are_told_at_once() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    pool.source().fail_as(Some(Call::Reserve), 1, 1, SourceErrorKind::Lost);
+    let Err(PoolError::Source(error)) = pool.allocate(1, &stream) else { panic!("the device is lost") };
+    assert_eq!((error.kind, error.call, error.code), (SourceErrorKind::Lost, "simReserve", 999));
+    assert!(pool.allocate(1, &stream).is_ok(), "the pool is as it was");
+}
+
+/// A program that needs all of the stages on a device of 24 MiB; whether each request was served.
+fn program(device: &DeviceMemory, reuse: Reuse) -> Vec<bool> {
+    let (a, b) = (device.stream(), device.stream());
+    let pool = match DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse)) {
+        Ok(pool) => pool,
+        Err(error) => panic!("{error}"),
+    };
+    let mut served = vec![];
+    let mut live = vec![];
+    let mut owner = 0;
+    let mut ask = |bytes: usize, on: &allotment::sim::Stream, live: &mut Vec<_>| {
+        let got = pool.allocate(bytes, on);
+        served.push(got.is_ok());
+        match got {
+            Ok(buffer) => {
+                owner += 1;
+                on.launch(owner, buffer.address(), bytes);
+                live.push(buffer);
+            }
+            Err(PoolError::OutOfMemory(full)) => {
+                assert_eq!(full.requested, bytes);
+                assert!(full.reserved >= full.free && full.free >= full.largest_free, "{full}");
+            }
+            Err(PoolError::Source(error)) => assert_ne!(error.kind, SourceErrorKind::OutOfMemory),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for bytes in [700 * KIB, 3 * MIB, MIB] {
+        ask(bytes, &a, &mut live);
+        ask(bytes / 2, &b, &mut live);
+    }
+    if let Some(buffer) = live.first() {
+        // Nothing has run before it, so nothing has to be waited for.
+        b.launch(1, buffer.address(), buffer.bytes());
+        buffer.used_on(&b);
+    }
+    live.clear();
+    a.step();
+    for bytes in [12 * MIB, 16 * MIB, 600 * KIB] {
+        ask(bytes, &b, &mut live);
+        live.pop();
+        ask(bytes, &a, &mut live);
+        b.step();
+        live.pop();
+    }
+    drop(live);
+    let stats = pool.stats();
+    assert_eq!((stats.allocated.current, stats.blocks.current, stats.requested.current), (0, 0, 0));
+    pool.trim(0);
+    drop(pool);
+    served
+}
+
+/// Every call in turn fails, once or from there on: requests are served or refused with a reason, the statistics hold, no
+/// byte is used too soon, and nothing is lost that the driver took back.
+#[test]
+fn every_call_may_fail() {
+    for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
+        let sound: DeviceMemory = DeviceMemory::new(24 * MIB);
+        let served = program(&sound, reuse);
+        assert!(served.iter().all(|&served| served), "{reuse:?} {served:?}");
+        assert_eq!((sound.take_hazards(), sound.segments()), (vec![], 0));
+        let calls = Call::ALL.iter().flat_map(|&call| (1..=sound.calls(call)).map(move |nth| (call, nth)));
+        for ((call, nth), kind, times) in calls
+            .flat_map(|at| {
+                [SourceErrorKind::OutOfMemory, SourceErrorKind::Other]
+                    .map(|kind| [1, u64::MAX].map(|times| (at, kind, times)))
+            })
+            .flatten()
+        {
+            let device: DeviceMemory = DeviceMemory::new(24 * MIB);
+            device.fail_as(Some(call), nth, times, kind);
+            let served = program(&device, reuse);
+            let what = format!("{reuse:?}, {call:?} {nth} fails as {kind:?}: {served:?}");
+            let mut hazards = device.take_hazards();
+            // Who cannot ask has to wait.
+            hazards.retain(|&hazard| call != Call::Query || hazard != Hazard::NeedlessWait);
+            assert_eq!(hazards, [], "{what}");
+            let lost = device.segments() as u64;
+            assert!(lost <= device.calls(Call::Release), "only what was not taken back is left: {what}");
+            // What is missing once is had by asking again, unless the device keeps it.
+            let again = call == Call::Reserve && kind == SourceErrorKind::OutOfMemory;
+            let refused = served.iter().filter(|&&served| !served).count();
+            assert!(times > 1 || lost > 0 || refused <= usize::from(!again), "{what}");
+        }
+    }
+}
