@@ -11,15 +11,15 @@
 //! ```
 //!
 //! ```no_run
-//! use allotment::gpu::{Context, DeviceMemory, Stream};
-//! use allotment::pool::Source;
+//! use allotment::gpu::{Buffer, Context, Stream, Virtual};
+//! use allotment::pool::{DevicePool, PoolOptions};
 //!
 //! let context = Context::new(0)?; // a typed error where there is no driver or no device
-//! let (memory, stream) = (DeviceMemory::new(&context), Stream::new(&context)?);
-//! let segment = memory.reserve(64 << 20, &stream)?;
-//! // SAFETY: lent above, and used by nobody.
-//! unsafe { memory.release(segment, &stream)? };
-//! # Ok::<(), allotment::gpu::Error>(())
+//! let stream = Stream::new(&context)?;
+//! let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?; // grows without moving
+//! let weights = Buffer::<f32, _>::zeros(&pool, 1 << 20, &stream)?;
+//! # drop(weights);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The version of CUDA

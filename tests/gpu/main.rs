@@ -5,6 +5,7 @@
 mod available;
 mod buffers;
 mod failures;
+mod pools;
 mod sources;
 mod streams;
 mod support;

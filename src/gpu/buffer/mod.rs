@@ -10,6 +10,7 @@
 mod backing;
 mod cudarc_slice;
 mod error;
+mod pooled;
 mod transfer;
 mod view;
 
@@ -35,11 +36,12 @@ use std::vec::Vec;
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, DeviceMemory, Stream};
-/// use std::sync::Arc;
+/// use allotment::pool::{DevicePool, PoolOptions};
 ///
 /// let context = Context::new(0)?;
-/// let (memory, stream) = (Arc::new(DeviceMemory::new(&context)), Stream::new(&context)?);
-/// let mut numbers = Buffer::from_slice(&memory, &[1u32, 2, 3, 4], &stream)?;
+/// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
+/// let stream = Stream::new(&context)?;
+/// let mut numbers = Buffer::from_slice(&pool, &[1u32, 2, 3, 4], &stream)?;
 /// numbers.slice_mut(..2)?.copy_from(&[5, 6])?;
 /// assert_eq!(numbers.to_vec()?, [5, 6, 3, 4]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
