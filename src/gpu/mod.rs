@@ -8,6 +8,7 @@
 //!                Pinned Registered                  of the host, for fast and asynchronous copies
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
+//!  Staging                           data of any size through a device, in chunks
 //! ```
 //!
 //! ```no_run
@@ -35,6 +36,7 @@ mod device;
 mod error;
 mod library;
 mod source;
+mod staging;
 mod stream;
 
 pub use buffer::{
@@ -50,4 +52,5 @@ pub use source::{
     Advice, AsyncMemory, DeviceMemory, Location, Managed, Pinned, PinnedOptions, Registered, Virtual,
     pinned_bytes,
 };
+pub use staging::{Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

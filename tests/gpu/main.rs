@@ -7,5 +7,6 @@ mod buffers;
 mod failures;
 mod pools;
 mod sources;
+mod staging;
 mod streams;
 mod support;

@@ -35,8 +35,20 @@ pub struct Gpu {
 
 impl Gpu {
     pub fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// A device of the stand-in's with so much memory.
+    pub fn with_memory(bytes: u64) -> Self {
+        Self::with(|driver| driver.set_devices(1, bytes))
+    }
+
+    fn with(prepare: impl FnOnce(&StandIn)) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = stand_in();
+        if let Some(driver) = &driver {
+            prepare(driver);
+        }
         let context = Context::new(0).unwrap();
         let stream = Stream::new(&context).unwrap();
         Self { stream, context, driver, _one: one }

@@ -90,6 +90,7 @@ pub enum Misuse {
     StillMapped = 8,
     LeftInContext = 9,
     Forbidden = 10,
+    FreedInUse = 11,
 }
 
 /// The driver, loaded into this process.

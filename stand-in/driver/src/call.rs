@@ -1,7 +1,8 @@
 //! The way of every call.
 
-use crate::abi::{Code, Handle, Outcome};
+use crate::abi::{Address, Code, Handle, Outcome};
 use crate::driver::{DRIVER, Driver, IDLE};
+use crate::misuse::Kind;
 use crate::work;
 use std::cell::Cell;
 use std::mem;
@@ -106,8 +107,18 @@ fn wait(mut driver: MutexGuard<'static, Driver>, waits: &[(u64, u64)]) -> MutexG
 }
 
 impl Driver {
-    /// Runs all work of a context, held or not, before memory goes. A function of the host that is in the way stays.
-    pub fn finish_context(&mut self, context: Handle) {
+    /// Runs all work of a context, held or not, before the allocation that `address` is in goes; notes if some was on
+    /// it. A function of the host that is in the way stays.
+    pub fn finish_context(&mut self, context: Handle, address: Address) {
+        let range =
+            self.space.containing(address).map(|(start, found)| (start, start + found.bytes as Address));
+        if let Some((start, end)) = range {
+            let mut queued = self.streams.iter().flat_map(|(_, stream)| &stream.queue);
+            if queued.any(|item| item.work.uses().any(|used| (start..end).contains(&used))) {
+                let text = format!("{address:#x} was freed before the work on it was done");
+                self.misuse.note(Kind::FreedInUse, text);
+            }
+        }
         let positions = self.streams.iter().filter(|(_, stream)| stream.context == context);
         let positions: Vec<_> = positions.map(|(handle, stream)| (handle, stream.submitted)).collect();
         while let Some(stream) = self.ready_for(&positions) {

@@ -21,6 +21,16 @@ pub enum Place {
     Taken(Arc<[u8]>),
 }
 
+impl Place {
+    /// Where it is, if the driver knows the memory.
+    pub fn address(&self) -> Option<Address> {
+        match self {
+            Self::Known { address, .. } => Some(*address),
+            Self::Pageable(_) | Self::Taken(_) => None,
+        }
+    }
+}
+
 /// Rows: `height` of `width` bytes, whose starts are a pitch apart.
 #[derive(Clone)]
 pub struct Copy {

@@ -154,6 +154,7 @@ impl Driver {
     }
 
     pub fn set_devices(&mut self, count: u64, bytes: u64) {
+        self.pools = Table::new("memory pool");
         self.devices = (0..count).map(|_| Device::new(bytes)).collect();
         for (ordinal, device) in self.devices.iter_mut().enumerate() {
             device.default_pool = self.pools.insert(Pool::new(ordinal, 0));

@@ -68,6 +68,13 @@ pub struct Launch {
     pub arguments: Vec<u64>,
 }
 
+impl Launch {
+    /// Addresses of the arrays.
+    pub fn arrays(&self) -> &[Address] {
+        &self.arguments[..self.kernel.arrays]
+    }
+}
+
 /// The arguments behind an array of pointers to them.
 pub fn read_arguments(kernel: &Kernel, pointers: &[usize]) -> Outcome<Vec<u64>> {
     let read = |(&pointer, &bytes): (&usize, &usize)| {
@@ -94,8 +101,8 @@ impl Driver {
         }
         let bytes = usize::try_from(count * 4).map_err(|_| Code::ILLEGAL_ADDRESS)?;
         let mut arrays = Vec::new();
-        for (number, &address) in arguments[..kernel.arrays].iter().enumerate() {
-            arrays.push(self.resolve_now(address as Address, bytes, number == 0)?);
+        for (number, &address) in launch.arrays().iter().enumerate() {
+            arrays.push(self.resolve_now(address, bytes, number == 0)?);
         }
         let mut values = vec![vec![0; BATCH as usize]; kernel.arrays];
         for first in (0..count).step_by(BATCH as usize) {

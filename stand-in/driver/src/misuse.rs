@@ -26,6 +26,8 @@ pub enum Kind {
     LeftInContext = 9,
     /// The driver was called while it is forbidden: in a capture, or in a function of the host.
     Forbidden = 10,
+    /// Memory was freed while work on it waited. The real driver lets it end first, without promising that.
+    FreedInUse = 11,
 }
 
 /// All misuse since the last reset.

@@ -39,6 +39,24 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// Addresses that it reads or writes at.
+    pub fn uses(&self) -> impl Iterator<Item = Address> {
+        let places = match self {
+            Self::Copy(copy) => vec![copy.to.address(), copy.from.address()],
+            Self::Fill(fill) => vec![Some(fill.address)],
+            Self::Kernel(launch) => launch.arrays().iter().copied().map(Some).collect(),
+            Self::Prefetch { address, .. } => vec![Some(*address)],
+            Self::Nothing
+            | Self::Mark { .. }
+            | Self::Alive { .. }
+            | Self::Free { .. }
+            | Self::Host { .. } => vec![],
+        };
+        places.into_iter().flatten()
+    }
+}
+
 impl Driver {
     fn run(&mut self, work: &Work) -> Result<(), Code> {
         match work {

@@ -164,6 +164,25 @@ fn wrong_frees_and_copies_are_noticed() {
 }
 
 #[test]
+fn memory_that_goes_before_its_work_is_noticed() {
+    let test = Test::new();
+    let (stream, handle) = test.stream();
+    let [address, other]: [u64; 2] = [(); 2].map(|()| get!(cuMemAlloc_v2(8)));
+    test.0.hold(handle, true);
+    ok!(cuMemsetD8Async(address, 1, 8, stream));
+    ok!(cuMemFree_v2(other));
+    assert_eq!(test.0.misuse(Misuse::FreedInUse), 0);
+    assert_eq!(test.0.pending(handle), 0, "the driver waits");
+    let (_, pinned) = pinned(8);
+    ok!(cuMemcpyHtoDAsync_v2(address, pinned, 8, stream));
+    ok!(cuMemFreeHost(pinned));
+    ok!(cuMemsetD8Async(address + 4, 1, 2, stream));
+    ok!(cuMemFree_v2(address));
+    ok!(cuStreamDestroy_v2(stream));
+    test.finish(&[(Misuse::FreedInUse, 2)]);
+}
+
+#[test]
 fn destroyed_objects_are_noticed() {
     let test = Test::new();
     let (stream, _) = test.stream();

@@ -61,12 +61,12 @@ exports! {
         let found = found.map(|allocation| (allocation.kind.clone(), allocation.id, allocation.freed));
         match found {
             Some((Kind::Device | Kind::Managed(_), _, _)) => {
-                driver.finish_context(context);
+                driver.finish_context(context, address);
                 driver.space.remove(address);
                 Ok(())
             }
             Some((Kind::Ordered(_), id, false)) => {
-                driver.finish_context(context);
+                driver.finish_context(context, address);
                 driver.free_ordered(address, id);
                 Ok(())
             }

@@ -39,7 +39,7 @@ exports! {
         if !matches!(found, Some(Kind::Host { registered: false, .. })) {
             return Err(driver.wrong_free(address));
         }
-        driver.finish_context(context);
+        driver.finish_context(context, address);
         driver.space.remove(address);
         Ok(())
     }
@@ -70,7 +70,7 @@ exports! {
             driver.wrong_free(address);
             return Err(Code::NOT_REGISTERED);
         }
-        driver.finish_context(context);
+        driver.finish_context(context, address);
         driver.space.remove(address);
         Ok(())
     }

@@ -74,7 +74,7 @@ exports! {
         if found != Some(Kind::Imported) {
             return Err(driver.wrong_free(address));
         }
-        driver.finish_context(context);
+        driver.finish_context(context, address);
         driver.space.remove(address);
         Ok(())
     }

@@ -153,7 +153,7 @@ exports! {
         if found.iter().any(|at| driver.space.mappings[at].physical == 0) {
             return Err(Code::INVALID_VALUE);
         }
-        driver.finish_context(context);
+        driver.finish_context(context, address);
         found.iter().for_each(|at| drop(driver.space.mappings.remove(at)));
         Ok(())
     }
