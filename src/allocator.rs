@@ -1,5 +1,7 @@
 //! The `Allocator` traits: the one of the crate `allocator-api2` and the one of nightly Rust.
 
+#[cfg(feature = "low-memory")]
+use crate::compact::CompactHeap;
 use crate::heap::Heap;
 use crate::lock::Lock;
 use crate::memory::{self, Memory};
@@ -17,6 +19,8 @@ use core::ptr::NonNull;
 macro_rules! allocator {
     ($module:path) => {
         allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
+        #[cfg(feature = "low-memory")]
+        allocator!($module; &'_ CompactHeap<BYTES, L, S>; const BYTES: usize, L: Lock, S: Statistics);
         allocator!($module; Zone<'_>;);
         allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
         #[cfg(feature = "std")]

@@ -26,7 +26,7 @@
 //! | any, at least | `M (1 + log2(n) / 2) - n + 1` | Robson 1974 |
 //! | [`FirstFit`] | `M H(n) / ln 2`, about `M (0.83 + log2 n)` | Robson 1977; Knuth, 2.5, exercise 43 |
 //! | [`BestFit`] | about `(M - n) (1 + n / m)` | counting; Robson 1977 shows that it is nearly reached |
-//! | [`Tlsf`] | the same with `n` rounded up to its class | counting |
+//! | [`Tlsf`], `CompactHeap` | the same with `n` rounded up to its class | counting |
 //! | [`FirstFit`], resizing | as [`BestFit`] | counting |
 //! | [`Buddy`] | `M' (1 + log2(n' / m'))`, where blocks are rounded up to powers of two | see there; the bound of half-fit (Ogasawara 1995) as o1heap uses it |
 //! | [`Buddy`], resizing | `(M' - n') n' / m'`, the same | counting |
@@ -207,25 +207,53 @@ impl<M: Meta, const ROWS: usize, const SL: usize> Tlsf<M, ROWS, SL> {
     ///
     /// Unless `min_block <= max_block <= max_live`; in a `const`, when compiled.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        let demand = Demand::of::<M>(max_live, min_block, max_block);
-        if demand.most > <M::Index as Index>::MAX as u128 {
-            return usize::MAX;
-        }
-        let mut worst = 0;
-        let mut class = class_of::<SL>(demand.least as usize);
-        let last = class_of::<SL>(demand.most as usize);
-        while class <= last {
-            let (start, next) = (class_start::<SL>(class) as u128, class_start::<SL>(class + 1) as u128);
-            // Of requests that need the same block, the shortest leaves most live.
-            let len = max(start, demand.least);
-            worst = max(worst, demand.counted(len, if len == start { start } else { next }));
-            if start + 1 < next && start < demand.most {
-                worst = max(worst, demand.counted(max(start + 1, demand.least), next));
-            }
-            class += 1;
-        }
-        arena::<M>(worst)
+        arena::<M>(good_fit::<M, SL>(max_live, min_block, max_block))
     }
+}
+
+/// Granules for a placement that finds a block of the next class, of `SL` per power of two, and one of the
+/// request's own class if that is the shortest of it.
+const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, max_block: usize) -> u128 {
+    let demand = Demand::of::<M>(max_live, min_block, max_block);
+    if demand.most > <M::Index as Index>::MAX as u128 {
+        return u128::MAX;
+    }
+    let mut worst = 0;
+    let mut class = class_of::<SL>(demand.least as usize);
+    let last = class_of::<SL>(demand.most as usize);
+    while class <= last {
+        let (start, next) = (class_start::<SL>(class) as u128, class_start::<SL>(class + 1) as u128);
+        // Of requests that need the same block, the shortest leaves most live.
+        let len = max(start, demand.least);
+        worst = max(worst, demand.counted(len, if len == start { start } else { next }));
+        if start + 1 < next && start < demand.most {
+            worst = max(worst, demand.counted(max(start + 1, demand.least), next));
+        }
+        class += 1;
+    }
+    worst
+}
+
+/// Bytes of a [`CompactHeap`](crate::CompactHeap) that serves every program that has at most `max_live` bytes live,
+/// in blocks of `min_block` to `max_block` bytes: the bound of [`Tlsf`], blocks resized in place or not.
+///
+/// ```
+/// use allotment::{CompactHeap, bounds};
+/// static HEAP: CompactHeap<{ bounds::compact_heap(1024, 16, 64) }> = CompactHeap::new();
+/// assert!(size_of_val(&HEAP) < 8 * 1024);
+/// ```
+///
+/// # Panics
+///
+/// Unless `min_block <= max_block <= max_live`; in a `const`, when compiled.
+#[cfg(feature = "low-memory")]
+pub const fn compact_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
+    let len = good_fit::<crate::meta::InBand<u16, 8, 1>, 2>(max_live, min_block, max_block);
+    // What exceeds the links is refused by the heap.
+    if len > u16::MAX as u128 {
+        return usize::MAX / 8 * 8;
+    }
+    crate::compact::bytes_for(len as usize)
 }
 
 impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {

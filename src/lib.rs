@@ -36,6 +36,7 @@
 //!   memory and a simulated device (`pool`, `sim`).
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
+//! * `low-memory`: `CompactHeap`, the smallest heap, for 64 bytes to 512 KiB; `CompactBump`, which never frees.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
@@ -55,6 +56,8 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
+#[cfg(feature = "low-memory")]
+mod compact;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod heap;
@@ -76,6 +79,8 @@ pub mod sim;
 pub mod units;
 pub mod zones;
 
+#[cfg(feature = "low-memory")]
+pub use compact::{CompactBump, CompactHeap};
 pub use heap::{Heap, OutOfMemory};
 pub use memory::Memory;
 pub use meta::FreeError;

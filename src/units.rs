@@ -61,6 +61,39 @@ pub const fn align_up(value: usize, align: usize) -> Option<usize> {
     }
 }
 
+/// Whether the target has an instruction that counts leading zeros. Without one, the compiler's way is long: it is
+/// made for all numbers, and these are short.
+const COUNTS_ZEROS: bool = !cfg!(any(
+    all(target_arch = "arm", not(target_has_atomic = "32")),
+    all(any(target_arch = "riscv32", target_arch = "riscv64"), not(target_feature = "zbb")),
+));
+
+/// The highest bit that is set in `n`, which is not zero. O(1).
+#[inline(always)]
+pub(crate) const fn log2(n: usize) -> u32 {
+    if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
+}
+
+/// As [`log2`], without an instruction for it: the shorter the number, the fewer steps.
+#[inline(always)]
+const fn log2_by_steps(mut n: u32) -> u32 {
+    let mut log = 0;
+    if n >= 1 << 16 {
+        n >>= 16;
+        log = 16;
+    }
+    if n >= 1 << 8 {
+        n >>= 8;
+        log += 8;
+    }
+    if n >= 1 << 4 {
+        n >>= 4;
+        log += 4;
+    }
+    // Two bits for each of 0 to 15.
+    log + ((0xffff_aa50 >> (2 * n)) & 3)
+}
+
 /// The size class of a block of `len` granules with `SL` classes per power of two.
 ///
 /// Lengths below `2 * SL` have a class each; from there on, every power of two is divided into `SL`
@@ -76,7 +109,7 @@ pub const fn class_of<const SL: usize>(len: usize) -> usize {
     if len < 2 * SL {
         return len;
     }
-    let shift = len.ilog2() - SL.ilog2();
+    let shift = log2(len) - SL.ilog2();
     ((shift as usize) << SL.ilog2()) + (len >> shift)
 }
 
@@ -165,6 +198,18 @@ mod tests {
         borders::<8>();
         borders::<16>();
         borders::<32>();
+    }
+
+    #[test]
+    fn logarithms_are_right_without_an_instruction() {
+        for n in 1..=1u32 << 20 {
+            assert_eq!(log2_by_steps(n), n.ilog2());
+        }
+        for bit in 0..32 {
+            assert_eq!(log2_by_steps(1 << bit), bit);
+            assert_eq!(log2_by_steps(u32::MAX >> bit), 31 - bit);
+        }
+        assert_eq!((log2(1), log2(usize::MAX)), (0, usize::BITS - 1));
     }
 
     #[test]

@@ -26,8 +26,8 @@ const LIBRARY_TARGETS: [&str; 5] = [
 const LIBRARY_FEATURES: [&str; 4] = [
     "",
     "critical-section",
-    "critical-section,defmt,pressure",
-    "critical-section,spin,lock_api,allocator-api2,alloc,linked-list,buddy-system,pressure",
+    "critical-section,defmt,pressure,low-memory",
+    "critical-section,spin,lock_api,allocator-api2,alloc,linked-list,buddy-system,pressure,low-memory",
 ];
 
 /// `run [BOARD]`: exits with the firmware's status.

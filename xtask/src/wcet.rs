@@ -35,7 +35,8 @@ struct Placement {
     what: &'static str,
 }
 
-const PLACEMENTS: [Placement; 6] = [
+const PLACEMENTS: [Placement; 7] = [
+    Placement { name: "compact", what: "`CompactHeap`" },
     Placement { name: "tlsf-compact", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
     Placement { name: "tlsf-compact-4", what: "the same with 4 classes" },
     Placement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },

@@ -38,6 +38,11 @@ pub unsafe fn give(start: *mut u8, size: usize) {
     unsafe { (*GLOBAL.0.get()).give(start, size) }
 }
 
+/// Where blocks come from: the memory that was given, unless the allocator brings its own.
+pub fn memory(given: *mut u8) -> usize {
+    if Chosen::OWN_MEMORY { (&raw const GLOBAL).addr() } else { given.addr() }
+}
+
 /// Starts over: an allocator as it is after reset, with this memory.
 ///
 /// # Safety
@@ -46,8 +51,11 @@ pub unsafe fn give(start: *mut u8, size: usize) {
 pub unsafe fn start_over(start: *mut u8, size: usize) {
     // SAFETY: nobody else uses the allocator at this time.
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
-    // SAFETY: the caller makes the same promises.
-    unsafe { give(start, size) }
+    // SAFETY: the caller makes the same promises; nobody else uses the allocator at this time.
+    unsafe {
+        give(start, size);
+        (*GLOBAL.0.get()).warm_up();
+    }
 }
 
 // SAFETY: every call is passed on to an allocator.

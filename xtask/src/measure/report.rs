@@ -34,8 +34,8 @@ const CHECKED: [&str; 5] = ["added_text", "alloc_mean", "alloc_worst", "free_mea
 /// Worse by more than this is a regression.
 const SLACK: f64 = 1.05;
 
-/// The subject of ours that is no peer's match, since it gives nothing back.
-const NEVER_FREES: &str = "allotment-bump";
+/// The subjects of ours that are no peer's match, since they give nothing back.
+const NEVER_FREE: [&str; 2] = ["allotment-bump", "compact-bump"];
 
 /// Arena of `blocks_8`, `blocks_24` and `largest`.
 const SMALL_ARENA: f64 = 4096.0;
@@ -309,7 +309,7 @@ const RANKS: [Rank; 9] = [
 /// In what another crate's allocator is better than each of ours that frees everything.
 fn losses(group: &[Outcome]) -> String {
     let pairs: Vec<Pair> = pairs(group)
-        .filter(|(_, own)| ![ZERO, NEVER_FREES].contains(&own.case.subject.name))
+        .filter(|(_, own)| own.case.subject.name != ZERO && !NEVER_FREE.contains(&own.case.subject.name))
         .map(|(moves, own)| Pair {
             name: own.case.subject.name,
             ours: own.case.subject.package.is_none(),

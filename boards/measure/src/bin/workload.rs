@@ -113,7 +113,7 @@ mod program {
 
     /// Writes a block's number at both ends.
     fn mark(block: Block, number: usize) {
-        let arena = (&raw const MEMORY).addr();
+        let arena = measure::memory((&raw mut MEMORY).cast());
         if block.start.addr() < arena
             || block.start.addr() % 4 != 0
             || block.start.addr() + block.size > arena + ARENA

@@ -133,7 +133,7 @@ mod program {
                 return false;
             }
             self.count(if align > UNIT { Call::Aligned } else { Call::Alloc }, count);
-            let arena = (&raw const MEMORY).addr();
+            let arena = measure::memory((&raw mut MEMORY).cast());
             let end = start.addr() + layout.size();
             if start.addr() < arena || end > arena + ARENA || start.addr() % align != 0 {
                 measure::exit(WRONG_BLOCK);

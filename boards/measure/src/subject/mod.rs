@@ -3,8 +3,11 @@
 #[cfg(feature = "bump")]
 #[path = "bump.rs"]
 mod chosen;
-#[cfg(feature = "_ours")]
+#[cfg(feature = "_heap")]
 #[path = "ours.rs"]
+mod chosen;
+#[cfg(any(feature = "compact", feature = "compact-bump"))]
+#[path = "compact.rs"]
 mod chosen;
 #[cfg(feature = "linked-list")]
 #[path = "linked_list.rs"]
@@ -22,6 +25,9 @@ mod chosen;
 #[path = "buddy_system.rs"]
 mod chosen;
 
+#[cfg(feature = "_ours")]
+mod lock;
+
 pub use chosen::Chosen;
 
 use core::alloc::GlobalAlloc;
@@ -38,6 +44,12 @@ pub trait Subject: GlobalAlloc {
     ///
     /// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
     unsafe fn give(&mut self, start: *mut u8, size: usize);
+
+    /// Does what else is done at the first use only, so that it is not counted.
+    fn warm_up(&mut self) {}
+
+    /// Whether blocks come from the value itself instead of the memory that it is given.
+    const OWN_MEMORY: bool = false;
 }
 
 /// Size of the largest arena that a subject is given. Tables are as large as that needs.

@@ -1,6 +1,5 @@
 //! allotment's heaps.
 
-use allotment::lock::Lock;
 #[cfg(not(feature = "tlsf"))]
 use allotment::observe::NoStatistics;
 use allotment::observe::Statistics;
@@ -25,19 +24,7 @@ use core::ptr::NonNull;
 )))]
 use super::LARGEST_ARENA;
 use super::Subject;
-
-/// The lock of a program with one thread and no interrupts: none.
-pub struct Alone;
-
-// SAFETY: the programs have one thread and no interrupts, so every closure runs alone.
-unsafe impl Lock for Alone {
-    const INIT: Self = Self;
-
-    #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        f()
-    }
-}
+use super::lock::Alone;
 
 /// 16-bit links in 8-byte granules, one region.
 #[cfg(not(any(feature = "tlsf", feature = "tlsf-u32")))]

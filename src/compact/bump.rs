@@ -1,0 +1,125 @@
+//! The heap that never frees: [`CompactBump`].
+
+use crate::heap::OutOfMemory;
+use crate::lock::{self, Lock};
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+
+/// A heap of `BYTES` bytes that hands them out one after the other and takes nothing back: a word of state and a
+/// few dozen bytes of code, for programs that allocate when they start and then only run.
+///
+/// ```
+/// use allotment::{CompactBump, lock::Spin};
+/// static START: CompactBump<1024, Spin> = CompactBump::new();
+/// let buffer = START.try_allocate(core::alloc::Layout::new::<[u8; 1000]>())?;
+/// assert!(START.try_allocate(core::alloc::Layout::new::<[u8; 1000]>()).is_err());
+/// # let _ = buffer;
+/// # Ok::<(), allotment::OutOfMemory>(())
+/// ```
+///
+/// Blocks take their size and what their alignment skips. A free does nothing; a `realloc` to more than the block's size
+/// moves the block and leaves the old one behind ([`Bump`](crate::Bump) does better, and takes more
+/// code). All operations are O(1).
+pub struct CompactBump<const BYTES: usize, L = lock::Default> {
+    lock: L,
+    state: UnsafeCell<State<BYTES>>,
+}
+
+#[repr(C, align(8))]
+struct State<const BYTES: usize> {
+    memory: [u8; BYTES],
+    used: usize,
+}
+
+// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others.
+unsafe impl<const BYTES: usize, L: Sync> Sync for CompactBump<BYTES, L> {}
+
+#[allow(clippy::new_without_default, reason = "a heap is a static")]
+impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
+    /// The bytes that blocks can have.
+    pub const CAPACITY: usize = BYTES;
+
+    /// A heap that nobody has used yet, all zero.
+    pub const fn new() -> Self {
+        const { assert!(BYTES <= isize::MAX as usize) }
+        Self { lock: L::INIT, state: UnsafeCell::new(State { memory: [0; BYTES], used: 0 }) }
+    }
+
+    // Once in the program: it is short enough to be copied to where it is called.
+    #[inline(never)]
+    fn take(&self, layout: Layout) -> *mut u8 {
+        self.lock.with(|| {
+            let state = self.state.get();
+            // SAFETY: the lock lets only one closure run at a time; the block begins where the last one ended, or
+            // behind that, and ends in the memory.
+            unsafe {
+                let start = (&raw mut (*state).memory).cast::<u8>();
+                let skip = start.addr().wrapping_add((*state).used).wrapping_neg() & (layout.align() - 1);
+                // Below twice the address space: all three are at most its half.
+                let from = (*state).used + skip;
+                if from > BYTES || layout.size() > BYTES - from {
+                    return ptr::null_mut();
+                }
+                (*state).used = from + layout.size();
+                start.add(from)
+            }
+        })
+    }
+
+    /// Allocates a block for `layout`. O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] with what is left.
+    pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        NonNull::new(self.take(layout)).ok_or_else(|| {
+            let free = BYTES - self.used();
+            OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free: free }
+        })
+    }
+
+    /// Bytes that have been handed out or skipped. O(1).
+    pub fn used(&self) -> usize {
+        // SAFETY: the lock lets only one closure run at a time.
+        self.lock.with(|| unsafe { (*self.state.get()).used })
+    }
+
+    /// Frees everything at once. O(1).
+    ///
+    /// # Safety
+    ///
+    /// No block of this heap is used any more.
+    pub unsafe fn reset(&self) {
+        // SAFETY: the lock lets only one closure run at a time.
+        self.lock.with(|| unsafe { (*self.state.get()).used = 0 });
+    }
+}
+
+// SAFETY: blocks are disjoint, as long as asked for and aligned as asked for; the lock excludes concurrent
+// callers; nothing unwinds.
+unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for CompactBump<BYTES, L> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.take(layout)
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, _block: *mut u8, _layout: Layout) {}
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller passes a live block and a size that makes a valid layout; the two blocks of the copy
+        // do not overlap.
+        unsafe {
+            if size <= layout.size() {
+                return block;
+            }
+            let moved = self.take(Layout::from_size_align_unchecked(size, layout.align()));
+            if !moved.is_null() {
+                ptr::copy_nonoverlapping(block, moved, layout.size());
+            }
+            moved
+        }
+    }
+}
