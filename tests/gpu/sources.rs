@@ -2,11 +2,12 @@
 
 use crate::support::{Gpu, on_system, release};
 use allotment::gpu::{
-    Advice, AsyncMemory, Context, DeviceMemory, Error, Location, Managed, Pinned, PinnedOptions, Registered,
-    Stream, Virtual, pinned_bytes,
+    Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Location, Managed, Pinned,
+    PinnedOptions, Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
+use std::sync::Arc;
 
 /// The segment as a slice, of memory that the CPU can see.
 fn slice<S: Source>(_: &S, segment: Segment) -> &'static mut [u8] {
@@ -194,26 +195,25 @@ fn managed() {
     }
     let source = Managed::new(&gpu.context).unwrap();
     keeps_the_contract(&gpu, &source);
-    let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
-    let (address, bytes) = (segment.address.get(), segment.bytes);
+    let source = Arc::new(source);
+    let buffer = Buffer::<u32, _>::zeros(&source, 1000, &gpu.stream).unwrap();
+    let (address, bytes) = (buffer.address(), buffer.bytes());
     let advice = [
         Advice::ReadMostly(true),
         Advice::PreferredLocation(Some(Location::Host)),
         Advice::AccessedBy(Location::Device(0)),
     ];
     for advice in advice {
-        // SAFETY: the range is the segment.
-        unsafe { source.advise(address, bytes, advice) }.unwrap();
+        buffer.as_view().advise(advice).unwrap();
     }
-    // SAFETY: as above.
-    unsafe { source.prefetch(address, bytes, Location::Device(0), &gpu.stream) }.unwrap();
+    buffer.as_view().prefetch(Location::Device(0)).unwrap();
     gpu.stream.synchronize().unwrap();
     let told = |which| {
         use allotment::gpu::cudarc::driver::sys;
         let mut value = 0i32;
         let place = (&raw mut value).cast();
         // SAFETY: the place has the size that is said; the range is the segment.
-        let code = unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address as u64, bytes) };
+        let code = unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address, bytes) };
         code.result().unwrap();
         value
     };
@@ -223,13 +223,19 @@ fn managed() {
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY), 0);
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION), 0);
     for advice in [Advice::ReadMostly(false), Advice::PreferredLocation(None)] {
-        // SAFETY: as above.
-        unsafe { source.advise(address, bytes, advice) }.unwrap();
+        buffer.as_view().advise(advice).unwrap();
     }
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY), 0);
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), -2);
-    release(&source, segment, &gpu.stream);
-    drop(source);
+    // To memory of another kind, and there the driver refuses.
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut buffer = buffer;
+    buffer.as_mut_slice().unwrap()[999] = 7;
+    let moved = buffer.migrate(&device, &gpu.stream).unwrap();
+    assert_eq!(moved.slice(998..).unwrap().to_vec().unwrap(), [0, 7]);
+    let error = moved.as_view().prefetch(Location::Host).unwrap_err();
+    assert!(matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Invalid));
+    drop((moved, device, source));
     gpu.finish();
 }
 

@@ -128,6 +128,22 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         Ok(buffer)
     }
 
+    /// The same values in memory of another allocator: of another device, pinned, managed. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::uninit`], or what the driver says; this buffer is lost to the caller then.
+    pub fn migrate<'a, A: Allocate>(
+        self,
+        allocator: &'a A,
+        stream: &Stream,
+    ) -> Result<Buffer<T, A::Backing<'a>>, AllocateError<A::Error>> {
+        // SAFETY: all of it is written next.
+        let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
+        buffer.as_view_mut().copy_from_view(&self.as_view())?;
+        Ok(buffer)
+    }
+
     /// Copies all values to the host. Waits.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use super::{Backing, CopyError, Fixed, FixedMut, Transfer, bounds};
 use crate::gpu::error::call;
+use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, Stream as _};
 use core::marker::PhantomData;
@@ -160,6 +161,32 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         // SAFETY: the place is as long, and stays where it is until the transfer is over.
         unsafe { self.submit_to(place.as_mut_ptr())? };
         Ok(Transfer::new(self.stream, values))
+    }
+
+    /// Moves managed memory to where it will be used. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Empty`], or what the driver says: it refuses memory that is not of
+    /// [`Managed`](crate::gpu::Managed).
+    pub fn prefetch(&self, to: Location) -> Result<(), CopyError> {
+        self.check(self.len)?;
+        // SAFETY: the range is that of the view.
+        unsafe { source::prefetch(self.address, self.len * size_of::<T>(), to, self.stream)? };
+        Ok(())
+    }
+
+    /// Tells the driver how managed memory will be used.
+    ///
+    /// # Errors
+    ///
+    /// As [`View::prefetch`].
+    pub fn advise(&self, advice: Advice) -> Result<(), CopyError> {
+        self.check(self.len)?;
+        let context = self.stream.context();
+        // SAFETY: the range is that of the view.
+        unsafe { source::advise(context, self.address, self.len * size_of::<T>(), advice)? };
+        Ok(())
     }
 
     /// Copies rows into a slice. Waits.

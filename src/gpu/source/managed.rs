@@ -63,11 +63,14 @@ impl Managed {
         }
         Ok(Self { context: context.clone(), lent: AtomicUsize::new(0) })
     }
+}
 
-    fn place(location: Location) -> Result<(Place, i32), SourceError> {
-        match location {
-            Location::Host => Ok((Place::HOST, -1)),
-            Location::Device(ordinal) => {
+impl Location {
+    /// As the newer calls want it, and as the older ones do.
+    fn raw(self) -> Result<(Place, i32), SourceError> {
+        match self {
+            Self::Host => Ok((Place::HOST, -1)),
+            Self::Device(ordinal) => {
                 let error =
                     SourceError { kind: SourceErrorKind::Invalid, call: "a device's number", code: 0 };
                 let ordinal = i32::try_from(ordinal).map_err(|_| error)?;
@@ -75,71 +78,65 @@ impl Managed {
             }
         }
     }
+}
 
-    /// Moves a range to where it will be used, in the order of `stream`.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    ///
-    /// # Safety
-    ///
-    /// The range lies in a segment of a source of this kind.
-    pub unsafe fn prefetch(
-        &self,
-        address: usize,
-        bytes: usize,
-        to: Location,
-        stream: &Stream,
-    ) -> Result<(), SourceError> {
-        self.context.bind()?;
-        let (address, (place, ordinal)) = (address as CUdeviceptr, Self::place(to)?);
-        let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
-            // SAFETY: the type is that of this function; the caller answers for the range.
-            unsafe { prefetch(address, bytes, place, 0, stream.raw()) }
-        } else if let Some(prefetch) = library::find::<OldPrefetch>("cuMemPrefetchAsync") {
-            // SAFETY: as above.
-            unsafe { prefetch(address, bytes, ordinal, stream.raw()) }
-        } else {
-            return Err(SourceError::unsupported("cuMemPrefetchAsync"));
-        };
-        check("cuMemPrefetchAsync", code)
-    }
+/// Moves managed memory to where it will be used, in the order of `stream`.
+///
+/// # Safety
+///
+/// The range belongs to the caller, who has not given it back. The driver refuses memory that is not managed.
+pub(in crate::gpu) unsafe fn prefetch(
+    address: CUdeviceptr,
+    bytes: usize,
+    to: Location,
+    stream: &Stream,
+) -> Result<(), SourceError> {
+    stream.context().bind()?;
+    let (place, ordinal) = to.raw()?;
+    let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
+        // SAFETY: the type is that of this function; the caller answers for the range.
+        unsafe { prefetch(address, bytes, place, 0, stream.raw()) }
+    } else if let Some(prefetch) = library::find::<OldPrefetch>("cuMemPrefetchAsync") {
+        // SAFETY: as above.
+        unsafe { prefetch(address, bytes, ordinal, stream.raw()) }
+    } else {
+        return Err(SourceError::unsupported("cuMemPrefetchAsync"));
+    };
+    check("cuMemPrefetchAsync", code)
+}
 
-    /// Tells the driver how a range will be used.
-    ///
-    /// # Errors
-    ///
-    /// What the driver says.
-    ///
-    /// # Safety
-    ///
-    /// As [`Managed::prefetch`].
-    pub unsafe fn advise(&self, address: usize, bytes: usize, advice: Advice) -> Result<(), SourceError> {
-        use CUmem_advise as Raw;
-        self.context.bind()?;
-        let (advice, location) = match advice {
-            Advice::ReadMostly(true) => (Raw::CU_MEM_ADVISE_SET_READ_MOSTLY, Location::Host),
-            Advice::ReadMostly(false) => (Raw::CU_MEM_ADVISE_UNSET_READ_MOSTLY, Location::Host),
-            Advice::PreferredLocation(Some(location)) => {
-                (Raw::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location)
-            }
-            Advice::PreferredLocation(None) => (Raw::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, Location::Host),
-            Advice::AccessedBy(location) => (Raw::CU_MEM_ADVISE_SET_ACCESSED_BY, location),
-            Advice::NotAccessedBy(location) => (Raw::CU_MEM_ADVISE_UNSET_ACCESSED_BY, location),
-        };
-        let (address, (place, ordinal)) = (address as CUdeviceptr, Self::place(location)?);
-        let code = if let Some(advise) = library::find::<Advise>("cuMemAdvise_v2") {
-            // SAFETY: the type is that of this function; the caller answers for the range.
-            unsafe { advise(address, bytes, advice, place) }
-        } else if let Some(advise) = library::find::<OldAdvise>("cuMemAdvise") {
-            // SAFETY: as above.
-            unsafe { advise(address, bytes, advice, ordinal) }
-        } else {
-            return Err(SourceError::unsupported("cuMemAdvise"));
-        };
-        check("cuMemAdvise", code)
-    }
+/// Tells the driver how managed memory will be used.
+///
+/// # Safety
+///
+/// As [`prefetch`].
+pub(in crate::gpu) unsafe fn advise(
+    context: &Context,
+    address: CUdeviceptr,
+    bytes: usize,
+    advice: Advice,
+) -> Result<(), SourceError> {
+    use CUmem_advise as Raw;
+    context.bind()?;
+    let (advice, location) = match advice {
+        Advice::ReadMostly(true) => (Raw::CU_MEM_ADVISE_SET_READ_MOSTLY, Location::Host),
+        Advice::ReadMostly(false) => (Raw::CU_MEM_ADVISE_UNSET_READ_MOSTLY, Location::Host),
+        Advice::PreferredLocation(Some(location)) => (Raw::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location),
+        Advice::PreferredLocation(None) => (Raw::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, Location::Host),
+        Advice::AccessedBy(location) => (Raw::CU_MEM_ADVISE_SET_ACCESSED_BY, location),
+        Advice::NotAccessedBy(location) => (Raw::CU_MEM_ADVISE_UNSET_ACCESSED_BY, location),
+    };
+    let (place, ordinal) = location.raw()?;
+    let code = if let Some(advise) = library::find::<Advise>("cuMemAdvise_v2") {
+        // SAFETY: the type is that of this function; the caller answers for the range.
+        unsafe { advise(address, bytes, advice, place) }
+    } else if let Some(advise) = library::find::<OldAdvise>("cuMemAdvise") {
+        // SAFETY: as above.
+        unsafe { advise(address, bytes, advice, ordinal) }
+    } else {
+        return Err(SourceError::unsupported("cuMemAdvise"));
+    };
+    check("cuMemAdvise", code)
 }
 
 // SAFETY: the driver lends each range once, aligned, and the CPU can use it until `cuMemFree`: `new` made sure that it

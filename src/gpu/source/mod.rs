@@ -10,6 +10,7 @@ mod virtual_memory;
 pub use async_memory::AsyncMemory;
 pub use device_memory::DeviceMemory;
 pub use managed::{Advice, Location, Managed};
+pub(super) use managed::{advise, prefetch};
 pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
