@@ -305,7 +305,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// The record of an allocation, if it is live.
     #[inline(always)]
-    fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
+    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
         let number = allocation.record;
         match state.records.find(number) {
             Some(record) if allocation.pool == self.id => {
@@ -452,7 +452,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let arena = state.arena_of(stream)?;
         let largest = super::state::bytes_of::<P>(state.longest(arena));
-        Some(state.arenas[arena].figures.stats(largest, super::stats::SourceCalls::default()))
+        Some(state.figures_of(arena).stats(largest, super::stats::SourceCalls::default()))
     }
 
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {

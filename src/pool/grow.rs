@@ -65,8 +65,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             Err(Denied::Source(error)) => error.is_out_of_memory(),
         };
         if no_room && wished > need {
-            state.figures.retries += 1;
-            state.arenas[arena].figures.retries += 1;
+            state.note(arena, |figures| figures.retries += 1);
             result = match self.lengthen(state, ask, arena, 0) {
                 Some(result) => result,
                 None => self.reserve(state, ask.kind, arena, need),
@@ -166,8 +165,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             // The bytes stay reserved; they come back with the segment.
             debug_assert!(false, "{error}");
         }
-        state.figures.reserve(bytes as u64, 0);
-        state.arenas[arena].figures.reserve(bytes as u64, 0);
+        state.note(arena, |figures| figures.reserve(bytes as u64, 0));
         self.count_growth(state, arena);
         state.lengthened(number);
         Some(Ok(number))
@@ -186,8 +184,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
         // What another stream wants of it must wait for the order in which it came.
         state.arenas[arena].frees += 1;
-        state.figures.growth += 1;
-        state.arenas[arena].figures.growth += 1;
+        state.note(arena, |figures| figures.growth += 1);
     }
 
     fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {

@@ -11,6 +11,7 @@
 mod buffer;
 mod chain;
 mod check;
+mod compact;
 mod error;
 mod front;
 mod grow;
@@ -27,6 +28,7 @@ mod stream;
 
 pub use buffer::Buffer;
 pub use chain::{Chain, Lender};
+pub use compact::{Compaction, Movable};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use options::{Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};

@@ -36,8 +36,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let granted = bytes_of::<P>(record.len as usize);
         let home = state.entry(record.segment).arena;
         if record.holder == Holder::Live && home == arena && self.filled().is_none() {
-            state.figures.free(granted, record.requested);
-            state.arenas[arena].figures.free(granted, record.requested);
+            state.note(arena, |figures| figures.free(granted, record.requested));
             if self.options.reuse == Reuse::Basic && self.keep(state, number) {
                 return;
             }
@@ -53,8 +52,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             streams.push(state.arenas[arena].stream.clone());
         }
         let marks = streams.into_iter().map(|stream| self.mark(state, stream)).collect();
-        state.figures.defer(granted, record.requested);
-        state.arenas[arena].figures.defer(granted, record.requested);
+        state.note(arena, |figures| figures.defer(granted, record.requested));
         state.records.get_mut(number).holder = Holder::Waiting;
         state.waiting.push(Waiting { record: number, marks });
         if self.filled().is_some() {
@@ -97,8 +95,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         record.holder = Holder::Live;
         record.requested = ask.bytes as u64;
         let (arena, granted) = (usize::from(record.arena), bytes_of::<P>(record.len as usize));
-        state.figures.allocate(granted, ask.bytes as u64);
-        state.arenas[arena].figures.allocate(granted, ask.bytes as u64);
+        state.note(arena, |figures| figures.allocate(granted, ask.bytes as u64));
     }
 
     /// Gives all blocks that are kept by class back to their segments. Whether there were any.
@@ -163,8 +160,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn arrive(&self, state: &mut State<P, S>, number: u32) {
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
-        state.figures.arrive(granted);
-        state.arenas[usize::from(record.arena)].figures.arrive(granted);
+        state.note(usize::from(record.arena), |figures| figures.arrive(granted));
         self.fill_freed(state, number);
         let segment = state.put_back(number, || self.source.now());
         if self.options.reuse == Reuse::None {
@@ -229,8 +225,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let number = state.waiting.remove(place).record;
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
-        state.figures.arrive(granted);
-        state.arenas[arena].figures.arrive(granted);
+        state.note(arena, |figures| figures.arrive(granted));
         self.revive(state, number, ask);
         Some(number)
     }
@@ -312,8 +307,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                 }
             }
             if let Some(number) = state.allocate_in(segment, ask, arena) {
-                state.figures.borrowed += 1;
-                state.arenas[arena].figures.borrowed += 1;
+                state.note(arena, |figures| figures.borrowed += 1);
                 return Some(number);
             }
         }

@@ -85,6 +85,17 @@ impl<T: Copy> Records<T> {
         &mut self.all[number as usize]
     }
 
+    /// Lets two records of blocks of equal length change their places in memory.
+    pub fn swap_places(&mut self, a: u32, b: u32) {
+        let (first, second) = (self.all[a as usize], self.all[b as usize]);
+        let put = |record: &mut Record<T>, place: Record<T>| {
+            (record.offset, record.len) = (place.offset, place.len);
+            (record.token, record.segment, record.align) = (place.token, place.segment, place.align);
+        };
+        put(&mut self.all[a as usize], second);
+        put(&mut self.all[b as usize], first);
+    }
+
     /// The record if there is such a number.
     #[inline(always)]
     pub fn find(&self, number: u32) -> Option<&Record<T>> {

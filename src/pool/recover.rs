@@ -22,6 +22,8 @@ enum Stage {
     Wait,
     /// Every empty segment goes back.
     Trim,
+    /// Movable blocks are moved together, in an aggressive pool.
+    Compact,
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
@@ -52,7 +54,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
         let mut after = None;
         loop {
-            for stage in [Stage::Release, Stage::Wait, Stage::Trim] {
+            for stage in [Stage::Release, Stage::Wait, Stage::Trim, Stage::Compact] {
                 if let Some(number) = self.recover(&mut state, ask, arena, stage, &mut denied)? {
                     return Ok((state, number));
                 }
@@ -63,8 +65,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             let reclaimed = self.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
-                state.figures.failures += 1;
-                state.arenas[arena].figures.failures += 1;
+                state.note(arena, |figures| figures.failures += 1);
                 return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(&state, ask, denied))));
             }
             if let Some(number) = self.retry(&mut state, ask, arena, &mut denied)? {
@@ -84,8 +85,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         if let Some(number) = self.find(state, ask, arena) {
             return Ok(Some(number));
         }
-        state.figures.misses += 1;
-        state.arenas[arena].figures.misses += 1;
+        state.note(arena, |figures| figures.misses += 1);
         self.enlarge(state, ask, arena, denied)
     }
 
@@ -130,8 +130,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         match self.grow(state, ask, arena) {
             Ok(segment) => Ok(state.allocate_in(segment, ask, arena)),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => {
-                state.figures.failures += 1;
-                state.arenas[arena].figures.failures += 1;
+                state.note(arena, |figures| figures.failures += 1);
                 Err(PoolError::Source(error))
             }
             Err(reason) => {
@@ -149,8 +148,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         arena: usize,
         denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
-        state.figures.retries += 1;
-        state.arenas[arena].figures.retries += 1;
+        state.note(arena, |figures| figures.retries += 1);
         if self.options.reuse != Reuse::None {
             if let Some(number) = self.any_free(state, ask, arena) {
                 return Ok(Some(number));
@@ -216,6 +214,14 @@ impl<P: Space, S: Source> Pool<P, S> {
                 if self.trim_to(state, 0) == 0 {
                     return Ok(None);
                 }
+                self.retry(state, ask, arena, denied)
+            }
+            Stage::Compact => {
+                if self.options.reuse < Reuse::Aggressive || self.compact_arena(state, arena).moves == 0 {
+                    return Ok(None);
+                }
+                // Segments that became empty make room for another one.
+                self.trim_to(state, 0);
                 self.retry(state, ask, arena, denied)
             }
         }

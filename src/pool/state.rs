@@ -10,7 +10,7 @@ use core::ops::Bound;
 use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::vec::Vec;
 
 /// Which segments a request is served from.
@@ -121,6 +121,8 @@ pub(super) struct State<P: Space, S: Source> {
     /// Other streams that blocks are used on.
     pub users: HashMap<u32, Vec<S::Stream>>,
     pub waiting: Vec<Waiting<S>>,
+    /// Blocks that may move.
+    pub movable: HashSet<u32>,
     pub sites: HashMap<u32, &'static Location<'static>>,
     pub figures: Figures,
     pub calls: SourceCalls,
@@ -144,12 +146,27 @@ impl<P: Space, S: Source> State<P, S> {
             records: Records::new(),
             users: HashMap::new(),
             waiting: Vec::new(),
+            movable: HashSet::new(),
             sites: HashMap::new(),
             figures: Figures::default(),
             calls: SourceCalls::default(),
             step: 0,
             ages,
         }
+    }
+
+    /// Counts for the pool, and for an arena. As long as there is only one, the pool's figures are its own.
+    #[inline(always)]
+    pub fn note(&mut self, arena: usize, count: impl Fn(&mut Figures)) {
+        count(&mut self.figures);
+        if self.arenas.len() > 1 {
+            count(&mut self.arenas[arena].figures);
+        }
+    }
+
+    /// The figures of an arena.
+    pub fn figures_of(&self, arena: usize) -> &Figures {
+        if self.arenas.len() > 1 { &self.arenas[arena].figures } else { &self.figures }
     }
 
     /// The arena of a stream, if it has one.
@@ -170,6 +187,9 @@ impl<P: Space, S: Source> State<P, S> {
             return None;
         }
         let id = stream.id();
+        if let [only] = self.arenas.as_mut_slice() {
+            only.figures = self.figures;
+        }
         self.arenas.push(Arena {
             stream: stream.clone(),
             id,
@@ -253,6 +273,7 @@ impl<P: Space, S: Source> State<P, S> {
         };
         entry.live += 1;
         let listed = entry.listed != UNLISTED;
+        let (granted, requested) = (bytes_of::<P>(block.len), ask.bytes as u64);
         let number = self.records.insert(Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -264,9 +285,7 @@ impl<P: Space, S: Source> State<P, S> {
             align: ask.align.trailing_zeros() as u8,
             holder: Holder::Live,
         });
-        let granted = bytes_of::<P>(block.len);
-        self.figures.allocate(granted, ask.bytes as u64);
-        self.arenas[arena].figures.allocate(granted, ask.bytes as u64);
+        self.note(arena, |figures| figures.allocate(granted, requested));
         if listed {
             self.relist(segment);
         }
@@ -329,8 +348,7 @@ impl<P: Space, S: Source> State<P, S> {
         };
         let (arena, bytes) = (entry.arena, entry.memory.bytes as u64);
         self.segments[number] = Some(Box::new(entry));
-        self.figures.reserve(bytes, 1);
-        self.arenas[arena].figures.reserve(bytes, 1);
+        self.note(arena, |figures| figures.reserve(bytes, 1));
         self.enter(number as u32);
         number as u32
     }
@@ -373,8 +391,7 @@ impl<P: Space, S: Source> State<P, S> {
         let (memory, arena) = (entry.memory, entry.arena);
         self.leave(segment);
         self.segments[segment as usize] = None;
-        self.figures.release(memory.bytes as u64);
-        self.arenas[arena].figures.release(memory.bytes as u64);
+        self.note(arena, |figures| figures.release(memory.bytes as u64));
         Some((memory, arena))
     }
 

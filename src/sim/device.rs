@@ -73,7 +73,7 @@ pub struct Latency {
 pub enum Hazard {
     /// Work ran before earlier work of another owner on the same bytes was done.
     Race {
-        /// The owner of the earlier work.
+        /// The owner of the earlier work; `u64::MAX` for a copy within the memory.
         earlier: u64,
         /// The owner of the work that ran too soon.
         later: u64,
@@ -112,6 +112,9 @@ impl Span {
         (start < end).then_some(start)
     }
 }
+
+/// The owner of copies within the memory.
+const COPY: u64 = u64::MAX;
 
 /// One entry of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -326,8 +329,8 @@ impl State {
                 self.run(number, owner, span);
             }
             Some(Entry::Copy { number, from, to }) => {
-                self.run(number, u64::MAX, from);
-                self.run(number, u64::MAX, to);
+                self.run(number, COPY, from);
+                self.run(number, COPY, to);
                 if self.visible {
                     let source = core::ptr::with_exposed_provenance::<u8>(from.address);
                     let target = core::ptr::with_exposed_provenance_mut::<u8>(to.address);
@@ -345,11 +348,14 @@ impl State {
     fn run(&mut self, number: u64, owner: u64, span: Span) {
         for queue in &self.queues {
             for entry in &queue.entries {
-                let Entry::Work { number: other, owner: earlier, span: used } = *entry else { continue };
-                if other < number && earlier != owner {
-                    if let Some(address) = span.common(used) {
-                        self.hazards.push(Hazard::Race { earlier, later: owner, address });
-                    }
+                let (other, earlier, used) = match *entry {
+                    Entry::Work { number, owner, span } => (number, owner, [span; 2]),
+                    Entry::Copy { number, from, to } => (number, COPY, [from, to]),
+                    Entry::Mark(_) | Entry::Wait(_) => continue,
+                };
+                let common = used.iter().find_map(|used| span.common(*used));
+                if let Some(address) = common.filter(|_| other < number && earlier != owner) {
+                    self.hazards.push(Hazard::Race { earlier, later: owner, address });
                 }
             }
         }

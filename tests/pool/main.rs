@@ -3,6 +3,7 @@
 
 mod basics;
 mod checks;
+mod compact;
 mod options;
 mod order;
 mod random;

@@ -5,6 +5,7 @@ pub mod fill;
 pub mod instructions;
 pub mod offsets;
 pub mod pathological;
+pub mod pools;
 pub mod random;
 pub mod scale;
 pub mod single;
@@ -48,6 +49,7 @@ pub const ALL: &[Measure] = &[
     threads::MEASURE,
     pathological::MEASURE,
     offsets::MEASURE,
+    pools::MEASURE,
     scale::MEASURE,
 ];
 

@@ -1,0 +1,216 @@
+//! Blocks that may move, and compaction.
+
+use super::error::PoolError;
+use super::front::Allocation;
+use super::records::Holder;
+use super::state::{Ask, State, bytes_of};
+use super::{Pool, Source, SourceError, StreamId};
+use crate::meta::Meta;
+use crate::placement::Space;
+use core::fmt;
+use std::vec::Vec;
+
+/// What a compaction has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// Blocks that were moved.
+    pub moves: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The stream's largest free block before, in bytes.
+    pub largest_before: u64,
+    /// And after.
+    pub largest_after: u64,
+    /// What the driver said to the copy that could not be made, after which nothing else was moved.
+    pub failed: Option<SourceError>,
+}
+
+/// A block that [`Pool::compact`] may move: a handle, whose address holds until the next compaction of its stream.
+/// Freed when it is dropped.
+///
+/// A block that is used on other streams ([`Pool::note_use`]) stays where it is.
+pub struct Movable<'a, P: Space, S: Source> {
+    pool: &'a Pool<P, S>,
+    /// Taken when the handle ends.
+    allocation: Option<Allocation>,
+}
+
+impl<P: Space, S: Source> Movable<'_, P, S> {
+    /// Address of its first byte now. O(1), inside the pool's lock.
+    pub fn address(&self) -> usize {
+        let state = self.pool.lock();
+        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
+        number.map_or(0, |number| self.pool.user_address(&state, state.records.get(number)))
+    }
+
+    /// Its length in bytes, as asked for.
+    pub fn bytes(&self) -> usize {
+        self.allocation.as_ref().map_or(0, Allocation::bytes)
+    }
+
+    /// As [`Buffer::used_on`](super::Buffer::used_on).
+    pub fn used_on(&self, stream: &S::Stream) {
+        if let Some(allocation) = &self.allocation {
+            let noted = self.pool.note_use(allocation, stream);
+            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
+        }
+    }
+}
+
+impl<P: Space, S: Source> Drop for Movable<'_, P, S> {
+    fn drop(&mut self) {
+        if let Some(allocation) = self.allocation.take() {
+            let freed = self.pool.deallocate_movable(allocation);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+}
+
+impl<P: Space, S: Source> fmt::Debug for Movable<'_, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
+    }
+}
+
+/// Free blocks of a segment that are tried for a block of it.
+const CHOICES: usize = 8;
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// As [`Pool::allocate`], for a block that may move.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    #[track_caller]
+    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
+        let allocation = self.allocate_raw(bytes, 1, stream)?;
+        let mut state = self.lock();
+        if let Ok(number) = self.record(&state, &allocation) {
+            state.movable.insert(number);
+        }
+        drop(state);
+        Ok(Movable { pool: self, allocation: Some(allocation) })
+    }
+
+    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
+        let mut state = self.lock();
+        if let Ok(number) = self.record(&state, &allocation) {
+            state.movable.remove(&number);
+        }
+        drop(state);
+        self.deallocate(allocation)
+    }
+
+    /// Moves the movable blocks of a stream together, by copies in its order: those of the segments that have the least
+    /// in use into holes of the others, and within a segment towards its start. What is free then is in
+    /// fewer and larger blocks. O(blocks · (log segments + the placement's work)) and the copies, which are not waited
+    /// for.
+    pub fn compact(&self, stream: StreamId) -> Compaction {
+        let mut state = self.lock();
+        match state.arena_of(stream) {
+            Some(arena) if !Self::captures(&state.arenas[arena].stream) => {
+                self.compact_arena(&mut state, arena)
+            }
+            _ => Compaction::default(),
+        }
+    }
+
+    pub(super) fn compact_arena(&self, state: &mut State<P, S>, arena: usize) -> Compaction {
+        let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(arena));
+        let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
+        let mut used = std::vec![0u64; state.segments.len()];
+        state.records.iter().for_each(|(_, record)| used[record.segment as usize] += u64::from(record.len));
+        let own = |number: &u32| {
+            let record = state.records.get(*number);
+            let home = state.entry(record.segment).arena;
+            usize::from(record.arena) == arena && home == arena && record.holder == Holder::Live
+        };
+        let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
+        // Out of the emptiest segments first, and out of their ends.
+        blocks.sort_unstable_by_key(|&number| {
+            let record = state.records.get(number);
+            (used[record.segment as usize], record.segment, core::cmp::Reverse(record.offset))
+        });
+        for number in blocks {
+            if let Some(to) = self.better_place(state, number, arena, &used) {
+                if let Err(error) = self.relocate(state, number, to, arena) {
+                    report.failed = Some(error);
+                    break;
+                }
+                let record = state.records.get(number);
+                used[record.segment as usize] += u64::from(record.len);
+                let old = state.records.get(to);
+                used[old.segment as usize] -= u64::from(old.len);
+                report.moves += 1;
+                report.bytes += record.requested;
+                self.free(state, to);
+            }
+        }
+        report.largest_after = longest(state);
+        let moved = report.bytes;
+        state.note(arena, |figures| figures.moved += moved);
+        report
+    }
+
+    /// A free block for a movable one, in a segment with more in use or nearer to the start of its own; its record.
+    fn better_place(&self, state: &mut State<P, S>, number: u32, arena: usize, used: &[u64]) -> Option<u32> {
+        let record = *state.records.get(number);
+        let kind = state.entry(record.segment).kind;
+        let ask = Ask {
+            bytes: record.requested as usize,
+            align_bytes: 1,
+            len: record.len as usize,
+            align: 1,
+            kind,
+            class: None,
+        };
+        let key = |member: u32| (used[member as usize], member);
+        let mut members = state.arenas[arena].bins[kind as usize].members.clone();
+        members.retain(|&member| key(member) > key(record.segment));
+        // Into the fullest that has room.
+        members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
+        let elsewhere = members.into_iter().find_map(|member| state.allocate_in(member, &ask, arena));
+        elsewhere.or_else(|| {
+            // The placement chooses by length; some of its next choices may lie lower.
+            let mut higher = Vec::new();
+            let mut lower = None;
+            while lower.is_none() && higher.len() < CHOICES {
+                let Some(found) = state.allocate_in(record.segment, &ask, arena) else { break };
+                if state.records.get(found).offset < record.offset {
+                    lower = Some(found);
+                } else {
+                    higher.push(found);
+                }
+            }
+            higher.into_iter().for_each(|found| self.free(state, found));
+            lower
+        })
+    }
+
+    /// Copies a block to the place of record `to`; then the records change places.
+    fn relocate(
+        &self,
+        state: &mut State<P, S>,
+        number: u32,
+        to: u32,
+        arena: usize,
+    ) -> Result<(), SourceError> {
+        let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
+        let (from, target) = (state.address(&from_record), state.address(&to_record));
+        let bytes = from_record.len as usize * <P::Meta as Meta>::GRANULE;
+        let stream = state.arenas[arena].stream.clone();
+        let copied = self.call(
+            state,
+            |calls| &mut calls.copy,
+            // SAFETY: both blocks are allocated, hence disjoint; the old one is used on this stream alone, and nobody
+            // has the new one yet.
+            |source| unsafe { source.copy(from, target, bytes, &stream) },
+        );
+        if let Err(error) = copied {
+            self.free(state, to);
+            return Err(error);
+        }
+        state.records.swap_places(number, to);
+        Ok(())
+    }
+}

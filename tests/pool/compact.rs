@@ -1,0 +1,124 @@
+//! Movable blocks keep their contents, and what is free becomes one block.
+
+use super::{KIB, MIB, hand_over};
+use allotment::pool::{DevicePool, PoolOptions, Reuse, SourceErrorKind, Stream as _};
+use allotment::sim::{Call, DeviceMemory, HostMemory};
+
+/// The bytes of simulated host memory.
+fn bytes<'a>(address: usize, len: usize) -> &'a mut [u8] {
+    // SAFETY: the tests look at blocks that they hold, one at a time.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) }
+}
+
+#[test]
+fn a_compaction_keeps_contents_and_joins_what_is_free() {
+    let host = HostMemory::new(64 * MIB);
+    let stream = host.stream();
+    let pool = DevicePool::new(host, PoolOptions::new().small(0, 0)).unwrap();
+    pool.preallocate(8 * MIB, &stream).unwrap();
+    let mut handles: Vec<_> = (0..80).map(|_| pool.allocate_movable(100 * KIB, &stream).unwrap()).collect();
+    for (index, handle) in handles.iter().enumerate() {
+        bytes(handle.address(), handle.bytes()).fill(index as u8);
+    }
+    let fixed = pool.allocate(10 * KIB, &stream).unwrap();
+    let address = fixed.address();
+    let mut kept: Vec<_> = (0..80).filter(|index| index % 4 == 3).collect();
+    let mut index = 0;
+    handles.retain(|_| (index % 4 == 3, index += 1).0);
+    // No two holes are neighbours of a third block: what is free is in many pieces.
+    assert!(pool.allocate_movable(2 * MIB, &stream).is_ok(), "by growth");
+    assert_eq!(pool.trim(8 * MIB), 20 * MIB);
+    let before = pool.stats();
+    let report = pool.compact(stream.id());
+    assert!(report.moves > 0 && report.failed.is_none() && report.bytes == report.moves * 100 * KIB as u64);
+    assert!(report.largest_before < 2 * MIB as u64 && report.largest_after > 5 * MIB as u64, "{report:?}");
+    stream.run();
+    for (handle, index) in handles.iter().zip(kept.drain(..)) {
+        assert!(
+            bytes(handle.address(), handle.bytes()).iter().all(|&byte| byte == index as u8),
+            "block {index}"
+        );
+    }
+    let stats = pool.stats();
+    assert_eq!((stats.allocated.current, stats.blocks.current), (before.allocated.current, 21));
+    assert_eq!((stats.moved, stats.largest_free), (report.bytes, report.largest_after));
+    assert_eq!(fixed.address(), address);
+}
+
+#[test]
+fn emptied_segments_can_go_back() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let mut handles: Vec<_> = (0..8).map(|_| pool.allocate_movable(MIB, &stream).unwrap()).collect();
+    assert_eq!(device.segments(), 4);
+    for index in [6, 4, 2, 0] {
+        drop(handles.swap_remove(index));
+    }
+    assert_eq!(pool.trim(0), 0);
+    for (owner, handle) in handles.iter().enumerate() {
+        stream.launch(owner as u64, handle.address(), MIB);
+    }
+    let report = pool.compact(stream.id());
+    assert_eq!((report.moves, report.largest_after as usize), (2, 2 * MIB));
+    for (owner, handle) in handles.iter().enumerate() {
+        stream.launch(owner as u64, handle.address(), MIB);
+    }
+    assert_eq!(pool.trim(0), 4 * MIB);
+    stream.run();
+    assert_eq!(device.take_hazards(), []);
+}
+
+#[test]
+fn an_aggressive_pool_moves_before_it_fails() {
+    let device: DeviceMemory = DeviceMemory::new(4 * MIB);
+    let stream = device.stream();
+    let options = PoolOptions::new().small(0, 0).reuse(Reuse::Aggressive);
+    let pool = DevicePool::new(device.clone(), options).unwrap();
+    pool.preallocate(4 * MIB, &stream).unwrap();
+    let mut handles: Vec<_> = (0..8).map(|_| pool.allocate_movable(512 * KIB, &stream).unwrap()).collect();
+    for index in [6, 4, 2, 0] {
+        drop(handles.remove(index));
+    }
+    let large = pool.allocate(2 * MIB, &stream).unwrap();
+    assert!(device.calls(Call::Copy) >= 2);
+    drop((large, handles));
+}
+
+#[test]
+fn what_other_streams_use_stays() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let first = pool.allocate_movable(MIB, &a).unwrap();
+    let shared = pool.allocate_movable(MIB, &a).unwrap();
+    let address = shared.address();
+    a.launch(1, address, MIB);
+    hand_over(&a, &b);
+    b.launch(1, address, MIB);
+    shared.used_on(&b);
+    drop(first);
+    assert_eq!(pool.compact(a.id()).moves, 0);
+    assert_eq!(shared.address(), address);
+}
+
+#[test]
+fn a_copy_that_fails_moves_nothing() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let first = pool.allocate_movable(MIB, &stream).unwrap();
+    let second = pool.allocate_movable(MIB / 2, &stream).unwrap();
+    let addresses = [first.address(), second.address()];
+    let (drop_me, stays) = if addresses[0] < addresses[1] { (first, second) } else { (second, first) };
+    let address = stays.address();
+    drop(drop_me);
+    device.fail_as(Some(Call::Copy), 1, 1, SourceErrorKind::Other);
+    let report = pool.compact(stream.id());
+    assert_eq!((report.moves, report.failed.map(|error| error.call)), (0, Some("simCopy")));
+    assert_eq!(stays.address(), address);
+    let report = pool.compact(stream.id());
+    assert_eq!(report.moves, 1);
+    assert!(stays.address() < address);
+    assert_eq!(pool.stats().blocks.current, 1);
+}
