@@ -214,6 +214,28 @@ fn a_buffer_that_goes_waits_for_its_last_reader() {
 }
 
 #[test]
+fn a_buffer_outlives_a_copy_whose_order_failed() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
+    let other = Stream::new(&gpu.context).unwrap();
+    let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
+    let mut to = Buffer::<u8, _>::zeros(&memory, 100, &other).unwrap();
+    gpu.control().hold_all(true);
+    gpu.control().fail("cuStreamWaitEvent", 2, 1, 999); // the one after the copy was submitted
+    assert!(to.as_view_mut().copy_from_view(&from.as_view()).is_err());
+    drop(from);
+    gpu.control().run(Gpu::number(&gpu.stream));
+    gpu.control().run(Gpu::number(&other));
+    gpu.control().hold_all(false);
+    assert_eq!(to.to_vec().unwrap(), [5; 100]);
+    drop((to, other, memory));
+    gpu.finish();
+}
+
+#[test]
 fn switching_the_stream_keeps_the_order() {
     let gpu = Gpu::new();
     if on_system() {
@@ -275,6 +297,15 @@ fn cudarc_launches_kernels_with_our_buffers() {
         .unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [2.5, 5.0, 7.5]);
     buffer.switch_to(&gpu.stream).unwrap();
+    if !on_system() {
+        // What cudarc does comes after what was submitted before.
+        gpu.control().hold_all(true);
+        buffer.as_view_mut().fill(1.0).unwrap();
+        buffer.with_cudarc(&stream, |values| stream.memset_zeros(values)).unwrap().unwrap();
+        assert_eq!(gpu.control().run(stream.cu_stream() as u64), 0);
+        gpu.control().hold_all(false);
+        assert_eq!(buffer.to_vec().unwrap(), [0.0; 3]);
+    }
 
     // And the other way: a slice of cudarc's as a buffer.
     let slice = stream.clone_htod(&[7u8, 8, 9]).unwrap();

@@ -125,6 +125,32 @@ fn blocks_wait_for_their_work() {
     gpu.finish();
 }
 
+/// A block that another stream still uses is not given to anybody, its own stream included.
+#[test]
+fn blocks_wait_for_other_streams() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let other = Stream::new(&gpu.context).unwrap();
+    let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    gpu.control().hold_all(true);
+    let mut used = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    used.switch_to(&other).unwrap();
+    used.as_view_mut().fill(9).unwrap();
+    drop(used);
+    let mut next = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    next.as_view_mut().fill(1).unwrap();
+    gpu.control().run(Gpu::number(&gpu.stream));
+    gpu.control().run(Gpu::number(&other));
+    gpu.control().hold_all(false);
+    assert!(next.to_vec().unwrap().iter().all(|&value| value == 1));
+    drop(next);
+    drop((pool, other));
+    gpu.finish();
+}
+
 #[test]
 fn a_full_device_is_a_typed_error() {
     let gpu = Gpu::new();
@@ -161,6 +187,30 @@ fn nothing_is_reserved_while_a_stream_captures() {
     // SAFETY: made above, and used by nobody. An empty capture may give no graph.
     let _ = unsafe { sys::cuGraphDestroy(graph) };
     drop(inside);
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn movable_blocks_keep_their_contents() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut blocks: Vec<_> =
+        (0..8u8).map(|n| (pool.allocate_movable(2 << 20, &gpu.stream).unwrap(), n)).collect();
+    let address = |address| std::num::NonZeroUsize::new(address).unwrap();
+    for (block, n) in &blocks {
+        gpu.upload(address(block.address()), &[*n; 100]);
+        gpu.upload(address(block.address() + (2 << 20) - 100), &[*n; 100]);
+    }
+    let mut number = 0;
+    blocks.retain(|_| (number += 1, number % 2 == 0).1); // every other one goes
+    let done = pool.compact(gpu.stream.id());
+    assert!(done.moves > 0 && done.largest_after > done.largest_before && done.failed.is_none(), "{done:?}");
+    for (block, n) in &blocks {
+        assert_eq!(gpu.download(address(block.address()), 100), [*n; 100]);
+        assert_eq!(gpu.download(address(block.address() + (2 << 20) - 100), 100), [*n; 100]);
+    }
+    drop(blocks);
     drop(pool);
     gpu.finish();
 }

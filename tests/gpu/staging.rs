@@ -1,7 +1,7 @@
 //! Data that goes through a device in chunks.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
+use allotment::gpu::{Buffer, CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -76,6 +76,32 @@ fn held_streams_do_not_mix_chunks_up() {
     assert!(result == expected);
     assert_eq!(gpu.control().calls("cuStreamSynchronize") + gpu.control().calls("cuCtxSynchronize"), 0);
     gpu.control().hold_all(false);
+    drop(staging);
+    drop(pool);
+    gpu.finish();
+}
+
+/// A chunk on the device is not overwritten before the work on it is done.
+#[test]
+fn chunks_wait_for_their_work() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let data = data(9, 0);
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let mut firsts = Buffer::<u8, _>::zeros(&pool, 9, &gpu.stream).unwrap();
+    gpu.control().hold_all(true);
+    let done = staging.read(&*data, &pool, &gpu.stream, |chunk, progress| {
+        let at = progress.chunks as usize - 1;
+        firsts.slice_mut(at..=at)?.copy_from_view(&chunk.as_view().slice(..1)?)
+    });
+    assert_eq!(done.unwrap().chunks, 9);
+    gpu.control().hold_all(false);
+    let expected: Vec<u8> = data.chunks(CHUNK).map(|chunk| chunk[0]).collect();
+    assert_eq!(firsts.to_vec().unwrap(), expected);
+    drop(firsts);
     drop(staging);
     drop(pool);
     gpu.finish();

@@ -312,6 +312,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         let is_other = here.id() != there.id();
         if is_other {
             here.wait(&there.record()?)?;
+            // Should the wait below fail, its memory still outlives this copy.
             from.backing.used_on(here);
             here.context().bind()?;
         }
