@@ -40,6 +40,8 @@
 //! * `observe`: traces, lists of leaks and statistics per tag (the crate `heapless`).
 //! * `low-memory`: `CompactHeap`, the smallest heap, for 64 bytes to 512 KiB; `CompactBump`, which never frees.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
+//! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
+//!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
 //! * `defmt`: `defmt::Format` for all value types.
 
@@ -58,6 +60,8 @@ pub mod arena;
 pub mod bounds;
 #[cfg(feature = "low-memory")]
 mod compact;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod heap;
 pub mod lock;
 mod memory;

@@ -1,0 +1,80 @@
+//! Structures of the driver's interface whose fields cudarc names differently from version to version; their layout
+//! does not change.
+
+use core::ptr;
+use cudarc::driver::sys;
+use std::ffi::c_void;
+
+/// A place: a device, or the host.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    kind: u32,
+    id: i32,
+}
+
+impl Place {
+    pub(super) const fn device(ordinal: i32) -> Self {
+        Self { kind: 1, id: ordinal }
+    }
+
+    pub(super) const HOST: Self = Self { kind: 2, id: 0 };
+}
+
+/// `CUmemAllocationProp`: physical memory of a device.
+#[repr(C)]
+pub(super) struct AllocationProp {
+    kind: u32,
+    handle_types: u32,
+    place: Place,
+    windows: *mut c_void,
+    flags: u64,
+}
+
+/// Ordinary ("pinned") memory: the only kind that every version knows.
+const PINNED: u32 = 1;
+
+impl AllocationProp {
+    pub(super) const fn on(ordinal: i32) -> Self {
+        let place = Place::device(ordinal);
+        Self { kind: PINNED, handle_types: 0, place, windows: ptr::null_mut(), flags: 0 }
+    }
+}
+
+/// `CUmemAccessDesc`: who may do what.
+#[repr(C)]
+pub(super) struct AccessDesc {
+    place: Place,
+    flags: u32,
+}
+
+impl AccessDesc {
+    /// A device may read and write.
+    pub(super) const fn full(ordinal: i32) -> Self {
+        Self { place: Place::device(ordinal), flags: 3 }
+    }
+}
+
+/// `CUmemPoolProps`: a memory pool of a device.
+#[repr(C)]
+pub(super) struct PoolProps {
+    kind: u32,
+    handle_types: u32,
+    place: Place,
+    windows: *mut c_void,
+    reserved: [u64; 8],
+}
+
+impl PoolProps {
+    pub(super) const fn on(ordinal: i32) -> Self {
+        let place = Place::device(ordinal);
+        Self { kind: PINNED, handle_types: 0, place, windows: ptr::null_mut(), reserved: [0; 8] }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());
+    assert!(size_of::<AccessDesc>() == size_of::<sys::CUmemAccessDesc>());
+    assert!(size_of::<PoolProps>() == size_of::<sys::CUmemPoolProps>());
+    assert!(size_of::<Place>() == size_of::<sys::CUmemLocation>());
+};

@@ -1,0 +1,132 @@
+//! Memory that buffers are in.
+
+use crate::gpu::source::{Managed, Pinned, Registered};
+use crate::gpu::stream::Stream;
+use crate::pool::{Segment, Source, SourceError, Stream as _};
+use core::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// Memory that gives itself back when it is dropped.
+///
+/// # Safety
+///
+/// The range belongs to this value alone. It is used by nobody else, and stays valid, until the work that was submitted
+/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over.
+pub unsafe trait Backing {
+    /// Address of the first byte, as the device counts.
+    fn address(&self) -> usize;
+
+    /// Bytes.
+    fn bytes(&self) -> usize;
+
+    /// Work on `stream` uses the memory.
+    fn used_on(&self, stream: &Stream);
+}
+
+/// Memory that the CPU can read and write where it is.
+///
+/// # Safety
+///
+/// Pointers with exposed provenance reach it, for reads and writes, while no work uses it.
+pub unsafe trait HostBacking: Backing {}
+
+// SAFETY: `Pinned::CPU_VISIBLE`.
+unsafe impl HostBacking for Lease<Pinned> {}
+// SAFETY: `Managed::CPU_VISIBLE`.
+unsafe impl HostBacking for Lease<Managed> {}
+// SAFETY: `Registered::CPU_VISIBLE`.
+unsafe impl HostBacking for Lease<Registered<'_>> {}
+
+/// Where the memory of buffers comes from.
+pub trait Allocate {
+    /// What it lends.
+    type Backing<'a>: Backing
+    where
+        Self: 'a;
+    /// Why it does not.
+    type Error;
+
+    /// At least `bytes` bytes for work on `stream`, aligned to 256 bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the allocator says.
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, Self::Error>;
+}
+
+/// Streams that use memory besides its own.
+#[derive(Default)]
+pub(super) struct Uses(Mutex<Vec<Stream>>);
+
+impl Uses {
+    pub(super) fn add(&self, stream: &Stream) {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if streams.iter().all(|known| known.id() != stream.id()) {
+            streams.push(stream.clone());
+        }
+    }
+
+    /// Lets `home` wait for what was submitted to the others.
+    pub(super) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
+        let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        streams.drain(..).try_for_each(|stream| home.wait(&stream.record()?))
+    }
+}
+
+/// A segment of a source for one buffer, rounded up to the source's granularity: for few and large buffers. Small ones
+/// are better off in a pool.
+pub struct Lease<S: Source<Stream = Stream>> {
+    source: Arc<S>,
+    segment: Segment,
+    stream: Stream,
+    uses: Uses,
+}
+
+impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("segment", &self.segment).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the segment is lent to this value alone; it goes back in the order of its stream, which waits for the others.
+unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
+    fn address(&self) -> usize {
+        self.segment.address.get()
+    }
+
+    fn bytes(&self) -> usize {
+        self.segment.bytes
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        if stream.id() != self.stream.id() {
+            self.uses.add(stream);
+        }
+    }
+}
+
+impl<S: Source<Stream = Stream>> Drop for Lease<S> {
+    /// An error cannot be helped here; where the order is not sure the segment is rather kept.
+    fn drop(&mut self) {
+        if self.uses.settle(&self.stream).is_ok() {
+            // SAFETY: lent by `allocate`, and the stream is behind all work on it.
+            let _ = unsafe { self.source.release(self.segment, &self.stream) };
+        }
+    }
+}
+
+impl<S: Source<Stream = Stream>> Allocate for Arc<S> {
+    type Backing<'a>
+        = Lease<S>
+    where
+        Self: 'a;
+    type Error = SourceError;
+
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Lease<S>, SourceError> {
+        // What cannot be rounded up cannot be lent either, which the source says.
+        let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
+        let segment = self.reserve(bytes, stream)?;
+        Ok(Lease { source: self.clone(), segment, stream: stream.clone(), uses: Uses::default() })
+    }
+}

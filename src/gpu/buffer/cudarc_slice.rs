@@ -1,0 +1,94 @@
+//! Buffers and cudarc's slices, each as the other.
+
+use super::backing::Uses;
+use super::{Backing, Buffer, CopyError};
+use crate::gpu::context::Context;
+use crate::gpu::error::Error;
+use crate::gpu::stream::Stream;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DeviceRepr};
+use std::sync::Arc;
+
+/// Memory of a slice of cudarc's, which frees it.
+pub struct CudarcMemory<T> {
+    slice: CudaSlice<T>,
+    address: usize,
+    stream: Stream,
+    uses: Uses,
+}
+
+// SAFETY: the slice has its memory alone, and frees it in the order of its stream, which waits for the others.
+unsafe impl<T> Backing for CudarcMemory<T> {
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.slice.num_bytes()
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        self.uses.add(stream);
+    }
+}
+
+impl<T> Drop for CudarcMemory<T> {
+    /// An error cannot be helped here; the slice then waits for its own stream only.
+    fn drop(&mut self) {
+        let _ = self.uses.settle(&self.stream);
+    }
+}
+
+/// Gives the pointer of a borrowed slice up again, in the order of its stream.
+struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
+
+impl<T> Drop for Lent<T> {
+    fn drop(&mut self) {
+        // SAFETY: taken here only.
+        unsafe { ManuallyDrop::take(&mut self.0) }.leak();
+    }
+}
+
+impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
+    /// Takes a slice of cudarc's over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherContext`] if it is of another device.
+    pub fn from_cudarc(context: &Context, slice: CudaSlice<T>) -> Result<Self, Error> {
+        let stream = Stream::from_cudarc(context, slice.stream().clone())?;
+        // The stream waits for what other streams wrote.
+        let address = slice.device_ptr(slice.stream()).0 as usize;
+        let len = slice.len();
+        let backing = CudarcMemory { slice, address, stream: stream.clone(), uses: Uses::default() };
+        Ok(Self { backing, len, stream, _values: PhantomData })
+    }
+}
+
+impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+    /// Lends the buffer to cudarc, to launch kernels with it or to copy by cudarc's own means. From here on `stream` orders
+    /// the work on it; what cudarc does meanwhile on other streams is waited for by that.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, and [`CopyError::Call`] if the stream is of another device.
+    pub fn with_cudarc<R>(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        function: impl FnOnce(&mut CudaViewMut<'_, T>) -> R,
+    ) -> Result<R, CopyError> {
+        let context = self.stream().context().clone();
+        let own = Stream::from_cudarc(&context, stream.clone()).map_err(|_| {
+            let kind = crate::pool::SourceErrorKind::Invalid;
+            crate::pool::SourceError { kind, call: "a stream of another device", code: 0 }
+        })?;
+        context.bind()?;
+        self.switch_to(&own)?;
+        // SAFETY: the memory holds so many values, and is borrowed for as long as the slice is there, which does not
+        // free it.
+        let slice = unsafe { stream.upgrade_device_ptr(self.address(), self.len()) };
+        let mut lent = Lent(ManuallyDrop::new(slice));
+        Ok(function(&mut lent.0.as_view_mut()))
+    }
+}

@@ -1,0 +1,49 @@
+//! Buffers in blocks of pools.
+
+use super::{Allocate, Backing, HostBacking};
+use crate::gpu::source::{Managed, Pinned, Registered};
+use crate::gpu::stream::Stream;
+use crate::meta::Meta;
+use crate::placement::Space;
+use crate::pool::{self, Pool, PoolError, Source};
+
+/// What [`Allocate`] promises.
+const ALIGNMENT: usize = 256;
+
+// SAFETY: the pool lends a block to one buffer. It goes back when that is dropped, and is lent again only behind the work
+// of its stream and of those that were noted.
+unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P, S> {
+    fn address(&self) -> usize {
+        pool::Buffer::address(self)
+    }
+
+    fn bytes(&self) -> usize {
+        pool::Buffer::bytes(self)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        pool::Buffer::used_on(self, stream);
+    }
+}
+
+// SAFETY: `Pinned::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Pinned> {}
+// SAFETY: `Managed::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Managed> {}
+// SAFETY: `Registered::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
+
+impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
+    type Backing<'a>
+        = pool::Buffer<'a, P, S>
+    where
+        Self: 'a;
+    type Error = PoolError;
+
+    #[track_caller]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<pool::Buffer<'_, P, S>, PoolError> {
+        // Blocks start at granules, so mostly nothing has to be asked for.
+        let align = if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT };
+        self.allocate_aligned(bytes, align, stream)
+    }
+}

@@ -1,0 +1,96 @@
+//! What can go wrong, and how the driver's codes read.
+
+use crate::pool::{SourceError, SourceErrorKind};
+use core::fmt;
+use cudarc::driver::sys::CUresult;
+
+/// A call of this module has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system has no CUDA driver: install one, or do without.
+    NoDriver,
+    /// The driver lacks a function: it is broken, or older than CUDA 11.4.
+    MissingFunction(&'static str),
+    /// There is no device of this number.
+    NoDevice {
+        /// The number that was asked for.
+        ordinal: usize,
+        /// Devices that there are.
+        count: usize,
+    },
+    /// A stream belongs to another context than it is to be used with.
+    OtherContext,
+    /// The device cannot do this.
+    Unsupported(&'static str),
+    /// A call of the driver has failed.
+    Call(SourceError),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => f.write_str("there is no CUDA driver on this system"),
+            Self::MissingFunction(name) => write!(f, "the CUDA driver has no function {name}: update it"),
+            Self::NoDevice { ordinal, count } => write!(f, "there is no device {ordinal}, only {count}"),
+            Self::OtherContext => f.write_str("the stream belongs to another context"),
+            Self::Unsupported(what) => write!(f, "the device has no {what}"),
+            Self::Call(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Self {
+        Self::Call(error)
+    }
+}
+
+/// The error of `call`, if `code` is one.
+pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), SourceError> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(failed(call, code)),
+    }
+}
+
+/// The error of `call`, which has failed with `code`.
+pub(super) fn failed(call: &'static str, code: CUresult) -> SourceError {
+    use CUresult as Code;
+    let kind = match code {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => SourceErrorKind::OutOfMemory,
+        Code::CUDA_ERROR_NOT_SUPPORTED => SourceErrorKind::Unsupported,
+        Code::CUDA_ERROR_INVALID_VALUE
+        | Code::CUDA_ERROR_INVALID_DEVICE
+        | Code::CUDA_ERROR_INVALID_HANDLE
+        | Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+        | Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => SourceErrorKind::Invalid,
+        // Errors that the driver's documentation calls sticky, and those of a context that is no more.
+        Code::CUDA_ERROR_DEINITIALIZED
+        | Code::CUDA_ERROR_INVALID_CONTEXT
+        | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | Code::CUDA_ERROR_ECC_UNCORRECTABLE
+        | Code::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | Code::CUDA_ERROR_ILLEGAL_ADDRESS
+        | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+        | Code::CUDA_ERROR_ASSERT
+        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+        | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | Code::CUDA_ERROR_INVALID_PC
+        | Code::CUDA_ERROR_LAUNCH_FAILED => SourceErrorKind::Lost,
+        _ => SourceErrorKind::Other,
+    };
+    SourceError { kind, call, code: code as i64 }
+}
+
+/// Calls a function of the driver inside an `unsafe` block; its error names it.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        $crate::gpu::error::check(stringify!($name), cudarc::driver::sys::$name($($argument),*))
+    };
+}
+pub(super) use call;

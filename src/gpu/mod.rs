@@ -1,0 +1,56 @@
+//! Memory of CUDA devices (feature `gpu`), through the driver's interface as [`cudarc`] loads it: what is built
+//! with this feature runs on machines without a device too, and says there that none is.
+//!
+//! ```text
+//!  is_available  Device  Context     is there a driver, which devices, one of them in use
+//!  Stream  Event                     queues of work and marks in them, as pools know them
+//!  source        DeviceMemory AsyncMemory Virtual   of a device
+//!                Pinned Registered                  of the host, for fast and asynchronous copies
+//!                Managed                            of both
+//!  Buffer  View  Transfer            values of one type in such memory, and copies
+//!  Staging                           data of any size through a device, in chunks
+//! ```
+//!
+//! ```no_run
+//! use allotment::gpu::{Buffer, Context, Stream, Virtual};
+//! use allotment::pool::{DevicePool, PoolOptions};
+//!
+//! let context = Context::new(0)?; // a typed error where there is no driver or no device
+//! let stream = Stream::new(&context)?;
+//! let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?; // grows without moving
+//! let weights = Buffer::<f32, _>::zeros(&pool, 1 << 20, &stream)?;
+//! # drop(weights);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The version of CUDA
+//!
+//! `cudarc` must be told a version of CUDA when it is built. A program chooses one by depending on `cudarc` itself
+//! with a feature such as `cuda-12080`; otherwise it is that of the `nvcc` that is found, or the latest. This module
+//! uses nothing that is not in every version since 11.4, so the choice concerns only what the program calls itself.
+
+mod abi;
+mod buffer;
+mod context;
+mod device;
+mod error;
+mod library;
+mod source;
+mod staging;
+mod stream;
+
+pub use buffer::{
+    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Fixed, FixedMut, HostBacking, Lease,
+    Rows, Transfer, View, ViewMut,
+};
+pub use context::Context;
+pub use cudarc;
+pub use device::Device;
+pub use error::Error;
+pub use library::is_available;
+pub use source::{
+    Advice, AsyncMemory, DeviceMemory, Location, Managed, Pinned, PinnedOptions, Registered, Virtual,
+    pinned_bytes,
+};
+pub use staging::{Progress, Staging, StagingError, StagingOptions};
+pub use stream::{Event, Stream};

@@ -1,0 +1,71 @@
+//! A device's memory, by `cuMemAlloc`.
+
+use super::{ALIGNMENT, PAGE, check_size, segment};
+use crate::gpu::context::Context;
+use crate::gpu::error::call;
+use crate::gpu::stream::Stream;
+use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
+use crate::region::Capabilities;
+use std::format;
+use std::string::String;
+
+/// A device's memory, by `cuMemAlloc`: segments of whole 2 MiB pages. Giving one back waits for the stream.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    context: Context,
+    name: String,
+}
+
+impl DeviceMemory {
+    /// The memory of a context's device.
+    pub fn new(context: &Context) -> Self {
+        Self { context: context.clone(), name: format!("device {}", context.device().ordinal) }
+    }
+}
+
+// SAFETY: the driver lends each range once, aligned; it stays until `cuMemFree`.
+unsafe impl Source for DeviceMemory {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = false;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::DEVICE
+    }
+
+    fn granularity(&self) -> usize {
+        PAGE
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        self.context.capacity()
+    }
+
+    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        check_size("cuMemAlloc", bytes, PAGE)?;
+        self.context.bind()?;
+        let mut address = 0;
+        // SAFETY: the place is one of this type.
+        unsafe { call!(cuMemAlloc_v2(&mut address, bytes))? };
+        segment("cuMemAlloc", address, bytes)
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        stream.synchronize()?;
+        self.context.bind()?;
+        // SAFETY: lent by `reserve`; work on it is over.
+        unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
+    }
+
+    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+        // SAFETY: the caller answers for both ranges.
+        unsafe { super::copy(from, to, bytes, stream) }
+    }
+}

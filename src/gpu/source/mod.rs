@@ -1,0 +1,56 @@
+//! Where segments come from. Each kind of memory is one file.
+
+mod async_memory;
+mod device_memory;
+mod managed;
+mod pinned;
+mod registered;
+mod virtual_memory;
+
+pub use async_memory::AsyncMemory;
+pub use device_memory::DeviceMemory;
+pub use managed::{Advice, Location, Managed};
+pub(super) use managed::{advise, prefetch};
+pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
+pub use registered::Registered;
+pub use virtual_memory::Virtual;
+
+use super::error::call;
+use super::stream::Stream;
+use crate::pool::{Segment, SourceError, SourceErrorKind};
+use core::num::NonZeroUsize;
+use cudarc::driver::sys::CUdeviceptr;
+
+/// What large pages of a device have, in bytes.
+const PAGE: usize = 2 << 20;
+
+/// Alignment in bytes of all segments. The driver promises 256; what is larger than a page it aligns to pages, and
+/// [`segment`] makes sure.
+const ALIGNMENT: usize = 512;
+
+/// A segment, unless the driver broke its promise.
+fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, SourceError> {
+    let broken = SourceError { kind: SourceErrorKind::Other, call, code: 0 };
+    let address = usize::try_from(address).ok().filter(|address| address % ALIGNMENT == 0);
+    let address = address.and_then(NonZeroUsize::new).ok_or(broken)?;
+    Ok(Segment { address, bytes, zeroed: false })
+}
+
+/// Refuses sizes that are no multiples.
+fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<(), SourceError> {
+    if bytes == 0 || bytes % granularity != 0 {
+        return Err(SourceError { kind: SourceErrorKind::Invalid, call, code: 0 });
+    }
+    Ok(())
+}
+
+/// [`Source::copy`](crate::pool::Source::copy) of every source: one address space holds all of their memory.
+///
+/// # Safety
+///
+/// As of `Source::copy`.
+unsafe fn copy(from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+    stream.context().bind()?;
+    // SAFETY: the caller answers for both ranges; the stream is alive.
+    unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw())) }
+}

@@ -1,0 +1,183 @@
+//! Page-locked memory of the host.
+
+use super::{ALIGNMENT, check_size, segment};
+use crate::gpu::context::Context;
+use crate::gpu::error::call;
+use crate::gpu::stream::Stream;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::region::Capabilities;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::fs;
+
+/// Granularity of pinned segments in bytes: a few pages, since locking costs per call.
+const GRANULARITY: usize = 64 << 10;
+
+/// What the default limit is where the system's memory is not known.
+const UNKNOWN_LIMIT: usize = 1 << 30;
+
+/// Bytes that are pinned through this module, registered ones included.
+static PINNED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of the host's memory that this process has page-locked through this module, registered memory included.
+pub fn pinned_bytes() -> usize {
+    PINNED.load(Ordering::Relaxed)
+}
+
+/// A quarter of the system's memory: more starves everything else that runs.
+fn default_limit() -> usize {
+    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
+    total.map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
+}
+
+/// Bytes that Linux's `meminfo` says there are.
+fn total_memory(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// Room below a limit, taken before memory is pinned and given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Share(usize);
+
+impl Share {
+    pub(super) fn take(bytes: usize, limit: usize) -> Result<Self, SourceError> {
+        let fits = |pinned: usize| pinned.checked_add(bytes).filter(|&sum| sum <= limit);
+        match PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(Self(bytes)),
+            Err(_) => {
+                let kind = SourceErrorKind::OutOfMemory;
+                Err(SourceError { kind, call: "the limit of pinned memory", code: 0 })
+            }
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        PINNED.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// How memory is pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinnedOptions {
+    /// The CPU writes past its caches: faster copies to the device, very slow reads by the CPU. Off at first.
+    pub write_combined: bool,
+    /// Pinned for every context of the process, not only this one. On at first.
+    pub portable: bool,
+    /// Bytes that the process may have pinned through this module, all sources together; a quarter of the system's
+    /// memory at first (1 GiB where that is not known).
+    pub limit: usize,
+}
+
+impl Default for PinnedOptions {
+    fn default() -> Self {
+        Self { write_combined: false, portable: true, limit: default_limit() }
+    }
+}
+
+/// Page-locked memory of the host, by `cuMemHostAlloc`: what a device copies from and to at full speed, and
+/// asynchronously. Its addresses are the same on the host and on the device. Giving a segment back waits for the stream.
+#[derive(Debug)]
+pub struct Pinned {
+    context: Context,
+    options: PinnedOptions,
+}
+
+impl Pinned {
+    /// As [`PinnedOptions::default`] says.
+    pub fn new(context: &Context) -> Self {
+        Self::with_options(context, PinnedOptions::default())
+    }
+
+    /// As `options` say.
+    pub fn with_options(context: &Context, options: PinnedOptions) -> Self {
+        Self { context: context.clone(), options }
+    }
+
+    /// How memory is pinned.
+    pub fn options(&self) -> &PinnedOptions {
+        &self.options
+    }
+}
+
+// SAFETY: the driver lends each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
+unsafe impl Source for Pinned {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = true;
+
+    fn name(&self) -> &str {
+        "pinned"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PINNED.union(Capabilities::DMA)
+    }
+
+    fn granularity(&self) -> usize {
+        GRANULARITY
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    /// The limit, and what is left of it. No call of the driver.
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        let total = self.options.limit;
+        Ok(Capacity { total, free: total.saturating_sub(pinned_bytes()) })
+    }
+
+    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
+        let share = Share::take(bytes, self.options.limit)?;
+        self.context.bind()?;
+        let flags = u32::from(self.options.portable) | u32::from(self.options.write_combined) << 2;
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the place is one of this type, and the flags exist.
+        unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };
+        let segment = segment("cuMemHostAlloc", pointer.expose_provenance() as u64, bytes)?;
+        core::mem::forget(share); // until the segment is released
+        Ok(segment)
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        stream.synchronize()?;
+        self.context.bind()?;
+        let pointer = ptr::with_exposed_provenance_mut(segment.address.get());
+        // SAFETY: lent by `reserve`; work on it is over.
+        unsafe { call!(cuMemFreeHost(pointer))? };
+        drop(Share(segment.bytes));
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+        // SAFETY: the caller answers for both ranges.
+        unsafe { super::copy(from, to, bytes, stream) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_memory_is_read() {
+        assert_eq!(total_memory("MemTotal:       24689436 kB\nMemFree: 1 kB\n"), Some(24_689_436 << 10));
+        assert_eq!(total_memory("MemFree: 1 kB\n"), None);
+        assert_eq!(total_memory("MemTotal: many kB\n"), None);
+    }
+
+    #[test]
+    fn the_limit_holds_and_room_comes_back() {
+        let first = Share::take(600, 1000).unwrap();
+        assert!(Share::take(401, 1000).unwrap_err().is_out_of_memory());
+        assert!(Share::take(usize::MAX, usize::MAX).is_err());
+        let rest = Share::take(400, 1000).unwrap();
+        drop(first);
+        assert_eq!(pinned_bytes(), 400);
+        drop(rest);
+        assert_eq!(pinned_bytes(), 0);
+    }
+}

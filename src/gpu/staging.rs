@@ -1,0 +1,339 @@
+//! Data that goes through a device in chunks.
+
+use super::buffer::{Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, ViewMut};
+use super::context::Context;
+use super::error::{Error, call};
+use super::source::Pinned;
+use super::stream::{Event, Stream};
+use crate::pool::{Event as _, SourceError, Stream as _};
+use core::fmt;
+use core::time::Duration;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::Instant;
+use std::vec::Vec;
+
+/// How data is staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagingOptions {
+    /// Bytes of a chunk, a multiple of 64 KiB. 16 MiB at first.
+    pub chunk: usize,
+    /// Chunks that are under way at once, at least 2: one is filled while the one before is copied and the one before
+    /// that is worked on. 3 at first.
+    pub slots: usize,
+}
+
+impl Default for StagingOptions {
+    fn default() -> Self {
+        Self { chunk: 16 << 20, slots: 3 }
+    }
+}
+
+/// What was staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Bytes that were given to the device.
+    pub bytes: u64,
+    /// Chunks of them.
+    pub chunks: u64,
+    /// Time since the start.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { self.bytes as f64 / self.elapsed.as_secs_f64() }
+    }
+}
+
+/// Staging has failed: `A` is the allocator's error, `W` that of the user's function.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StagingError<A, W> {
+    /// There is no memory for the chunks on the device.
+    Allocate(AllocateError<A>),
+    /// The driver has failed.
+    Copy(CopyError),
+    /// What is staged cannot be read.
+    Read(io::Error),
+    /// The results cannot be written.
+    Write(io::Error),
+    /// The user's function.
+    Work(W),
+}
+
+impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocate(error) => error.fmt(f),
+            Self::Copy(error) => error.fmt(f),
+            Self::Read(error) => write!(f, "what is staged cannot be read: {error}"),
+            Self::Write(error) => write!(f, "the results cannot be written: {error}"),
+            Self::Work(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<A: fmt::Debug + fmt::Display, W: fmt::Debug + fmt::Display> core::error::Error for StagingError<A, W> {}
+
+impl<A, W> From<CopyError> for StagingError<A, W> {
+    fn from(error: CopyError) -> Self {
+        Self::Copy(error)
+    }
+}
+
+impl<A, W> From<SourceError> for StagingError<A, W> {
+    fn from(error: SourceError) -> Self {
+        Self::Copy(error.into())
+    }
+}
+
+/// A ring of pinned buffers through which data of any size goes to a device and back.
+///
+/// ```text
+///  host     fill 0   fill 1   fill 2   fill 0   ...      when the copy before has left the buffer
+///  copies            to 0     to 1     to 2     ...      when the work before has left the chunk
+///  work                       on 0     on 1     ...
+///  back                                from 0   ...
+/// ```
+///
+/// ```no_run
+/// use allotment::gpu::{Context, Staging, StagingOptions, Stream, Virtual};
+/// use allotment::pool::{DevicePool, PoolOptions};
+///
+/// let context = Context::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let file = std::fs::File::open("larger-than-the-device.bin")?;
+/// let done = staging.read(file, &pool, &stream, |mut chunk, progress| {
+///     println!("{} bytes", progress.bytes);
+///     chunk.fill(0) // any work on the chunk, in the order of `stream`
+/// })?;
+/// println!("{:.1} GB/s", done.bandwidth() / 1e9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Staging {
+    options: StagingOptions,
+    pinned: Arc<Pinned>,
+    /// For copies to the device, and back.
+    up: Stream,
+    down: Stream,
+    filled: Vec<Host>,
+    /// Made when results are asked for the first time.
+    results: Vec<Host>,
+}
+
+/// A pinned buffer, and the copy that uses it.
+struct Host {
+    memory: Buffer<u8, Lease<Pinned>>,
+    copy: Option<Event>,
+    /// Bytes that are under way.
+    len: usize,
+}
+
+impl Host {
+    /// The bytes, once no copy uses them. Waits for that copy only.
+    fn bytes(&mut self) -> Result<&mut [u8], SourceError> {
+        if let Some(copy) = &self.copy {
+            copy.synchronize()?;
+            self.copy = None;
+        }
+        let pointer = core::ptr::with_exposed_provenance_mut(self.memory.address() as usize);
+        // SAFETY: pinned memory as long as this, which this value has alone, and which no copy uses any more.
+        Ok(unsafe { core::slice::from_raw_parts_mut(pointer, self.memory.len()) })
+    }
+}
+
+impl Staging {
+    /// Pins the buffers for data that goes to the device.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says, and that of [`Pinned`] at the limit of pinned memory.
+    pub fn new(context: &Context, options: StagingOptions) -> Result<Self, Error> {
+        let options = StagingOptions {
+            chunk: options.chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(options.chunk),
+            slots: options.slots.max(2),
+        };
+        let pinned = Arc::new(Pinned::new(context));
+        let (up, down) = (Stream::new(context)?, Stream::new(context)?);
+        let filled = Self::pin(&pinned, &options, &up)?;
+        Ok(Self { options, pinned, up, down, filled, results: Vec::new() })
+    }
+
+    fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
+        let host = |_| {
+            let memory = Buffer::zeros(pinned, options.chunk, stream).map_err(|error| match error {
+                AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => {
+                    error.into()
+                }
+                AllocateError::Copy(_) => Error::Unsupported("chunks of this size"),
+            })?;
+            Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
+        };
+        (0..options.slots).map(host).collect()
+    }
+
+    /// How data is staged, as it was rounded.
+    pub fn options(&self) -> &StagingOptions {
+        &self.options
+    }
+
+    /// Lets all of `source` through `work`, which submits work on a chunk to `stream`, or any other that it puts in
+    /// order with it. The memory on the device is of `allocator`, for [`StagingOptions::slots`] chunks. Returns when all
+    /// is submitted, not when all work is done.
+    ///
+    /// # Errors
+    ///
+    /// [`StagingError`]; what was submitted before is done all the same.
+    pub fn read<A: Allocate, W>(
+        &mut self,
+        source: impl Read,
+        allocator: &A,
+        stream: &Stream,
+        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, StagingError<A::Error, W>> {
+        self.stage(source, None, allocator, stream, work)
+    }
+
+    /// The same, and writes what `work` has made of each chunk to `sink`, in the same order. Returns when all is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Staging::read`].
+    pub fn read_write<A: Allocate, W>(
+        &mut self,
+        source: impl Read,
+        mut sink: impl Write,
+        allocator: &A,
+        stream: &Stream,
+        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, StagingError<A::Error, W>> {
+        if self.results.is_empty() {
+            self.results =
+                Self::pin(&self.pinned, &self.options, &self.down).map_err(|error| match error {
+                    Error::Call(error) => StagingError::from(error),
+                    _ => CopyError::Empty.into(),
+                })?;
+        }
+        self.results.iter_mut().for_each(|host| host.len = 0);
+        self.stage(source, Some(&mut sink), allocator, stream, work)
+    }
+
+    fn stage<A: Allocate, W>(
+        &mut self,
+        mut source: impl Read,
+        mut sink: Option<&mut dyn Write>,
+        allocator: &A,
+        stream: &Stream,
+        mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, StagingError<A::Error, W>> {
+        let start = Instant::now();
+        let mut progress = Progress::default();
+        let mut device: Vec<Buffer<u8, A::Backing<'_>>> = Vec::new();
+        // Where the last use of each chunk on the device ends.
+        let mut free: Vec<Event> = Vec::new();
+        let slots = self.options.slots;
+        for slot in (0..slots).cycle() {
+            if let Some(sink) = &mut sink {
+                write_back(&mut self.results[slot], sink)?;
+            }
+            let host = &mut self.filled[slot];
+            let len = fill(&mut source, host.bytes()?).map_err(StagingError::Read)?;
+            if len == 0 {
+                break;
+            }
+            if device.len() <= slot {
+                let chunk =
+                    Buffer::zeros(allocator, self.options.chunk, stream).map_err(StagingError::Allocate)?;
+                chunk.backing().used_on(&self.up);
+                if sink.is_some() {
+                    chunk.backing().used_on(&self.down);
+                }
+                free.push(stream.record()?);
+                device.push(chunk);
+            }
+            self.up.wait(&free[slot])?;
+            let chunk = &mut device[slot];
+            self.up.context().bind()?;
+            // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
+            // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+            unsafe {
+                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
+                call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw()))?;
+            }
+            let copied = mark(&self.up)?;
+            stream.wait(&copied)?;
+            host.copy = Some(copied);
+            progress.bytes += len as u64;
+            progress.chunks += 1;
+            progress.elapsed = start.elapsed();
+            work(chunk.slice_mut(..len)?, &progress).map_err(StagingError::Work)?;
+            let mut done = stream.record()?;
+            if sink.is_some() {
+                let result = &mut self.results[slot];
+                result.bytes()?;
+                self.down.wait(&done)?;
+                self.down.context().bind()?;
+                // SAFETY: as above.
+                unsafe {
+                    let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
+                    call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw()))?;
+                }
+                result.len = len;
+                result.copy = Some(mark(&self.down)?);
+                done = self.down.record()?;
+            }
+            free[slot] = done;
+        }
+        if let Some(sink) = &mut sink {
+            // The oldest first.
+            let next = (progress.chunks % slots as u64) as usize;
+            for slot in (next..slots).chain(0..next) {
+                write_back(&mut self.results[slot], sink)?;
+            }
+        }
+        progress.elapsed = start.elapsed();
+        Ok(progress)
+    }
+}
+
+impl fmt::Debug for Staging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staging").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Marks the end of a copy. Without a mark it is waited for here, since nobody could later.
+fn mark(stream: &Stream) -> Result<Event, SourceError> {
+    stream.record().inspect_err(|_| {
+        let _ = stream.synchronize();
+    })
+}
+
+/// Writes the results that are under way in a buffer, if there are any, once they are there.
+fn write_back<A, W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<A, W>> {
+    let len = core::mem::take(&mut result.len);
+    if len > 0 {
+        let bytes = result.bytes()?;
+        sink.write_all(&bytes[..len]).map_err(StagingError::Write)?;
+    }
+    Ok(())
+}
+
+/// Reads until the chunk is full or nothing is left; how many bytes there are.
+fn fill(source: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < chunk.len() {
+        match source.read(&mut chunk[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

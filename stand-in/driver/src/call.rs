@@ -1,0 +1,137 @@
+//! The way of every call.
+
+use crate::abi::{Address, Code, Handle, Outcome};
+use crate::driver::{DRIVER, Driver, IDLE};
+use crate::misuse::Kind;
+use crate::work;
+use std::cell::Cell;
+use std::mem;
+use std::sync::{MutexGuard, PoisonError};
+
+/// Defines functions of the C interface: each counts itself, fails if a test asked for it, and runs what is ready.
+macro_rules! exports {
+    ($($(#[$doc:meta])* fn $name:ident($driver:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($arg: $type),*) -> $crate::abi::Code {
+            $crate::call::enter(stringify!($name), |$driver| $body)
+        }
+    )*};
+}
+pub(crate) use exports;
+
+thread_local! {
+    /// This thread runs a function of the host, which must not call the driver.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A failure that a test asked for.
+pub struct Failure {
+    pub name: String,
+    /// Calls that still succeed.
+    pub after: u64,
+    /// Calls that then fail.
+    pub times: u64,
+    pub code: Code,
+}
+
+impl Failure {
+    /// From text: `name:nth=code` or `name:nth*times=code`, as in `cuMemAlloc_v2:3=2`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (call, code) = text.split_once('=')?;
+        let (name, which) = call.split_once(':')?;
+        let (nth, times) = which.split_once('*').unwrap_or((which, "1"));
+        Some(Self {
+            name: name.trim().to_owned(),
+            after: nth.trim().parse::<u64>().ok()?.checked_sub(1)?,
+            times: times.trim().parse().ok()?,
+            code: Code(code.trim().parse().ok()?),
+        })
+    }
+}
+
+pub fn lock() -> MutexGuard<'static, Driver> {
+    DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Functions that work before `cuInit`.
+const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
+
+pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> Code {
+    let mut driver = lock();
+    *driver.calls.entry(name).or_default() += 1;
+    if IN_HOST_FUNCTION.get() {
+        driver.forbidden(format!("{name} was called by a function of the host in a stream"));
+        return Code::INVALID_VALUE;
+    }
+    if let Some(code) = driver.injected(name) {
+        return code;
+    }
+    if !driver.initialized && !EARLY.contains(&name) {
+        return Code::NOT_INITIALIZED;
+    }
+    let result = call(&mut driver);
+    let waits = mem::take(&mut driver.waits);
+    driver = run_ready(driver);
+    if !waits.is_empty() {
+        driver = wait(driver, &waits);
+    }
+    let result = match result {
+        Ok(()) if !waits.is_empty() => driver.fault_of_current(),
+        result => result,
+    };
+    drop(driver);
+    result.err().unwrap_or(Code::SUCCESS)
+}
+
+/// Runs all work that may run on streams that are not held.
+pub fn run_ready(mut driver: MutexGuard<'static, Driver>) -> MutexGuard<'static, Driver> {
+    while let Some(stream) = driver.ready() {
+        driver = work::run_first(driver, stream).0;
+    }
+    driver
+}
+
+/// Runs what is needed, held or not, until all `waits` are over: the host waits, and the device goes on.
+fn wait(mut driver: MutexGuard<'static, Driver>, waits: &[(u64, u64)]) -> MutexGuard<'static, Driver> {
+    loop {
+        if waits.iter().all(|&(stream, sequence)| driver.is_done(stream, sequence)) {
+            return driver;
+        }
+        match driver.ready_for(waits) {
+            Some(stream) => driver = work::run_first(driver, stream).0,
+            // Another thread runs the piece that is needed.
+            None => driver = IDLE.wait(driver).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+impl Driver {
+    /// Runs all work of a context, held or not, before the allocation that `address` is in goes; notes if some was on
+    /// it. A function of the host that is in the way stays.
+    pub fn finish_context(&mut self, context: Handle, address: Address) {
+        let range =
+            self.space.containing(address).map(|(start, found)| (start, start + found.bytes as Address));
+        if let Some((start, end)) = range {
+            let mut queued = self.streams.iter().flat_map(|(_, stream)| &stream.queue);
+            if queued.any(|item| item.work.uses().any(|used| (start..end).contains(&used))) {
+                let text = format!("{address:#x} was freed before the work on it was done");
+                self.misuse.note(Kind::FreedInUse, text);
+            }
+        }
+        let positions = self.streams.iter().filter(|(_, stream)| stream.context == context);
+        let positions: Vec<_> = positions.map(|(handle, stream)| (handle, stream.submitted)).collect();
+        while let Some(stream) = self.ready_for(&positions) {
+            if !work::run_here(self, stream) {
+                break;
+            }
+        }
+    }
+}
+
+/// Runs a function of the host, during which this thread must not call the driver.
+pub fn as_host_function(function: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    function();
+    IN_HOST_FUNCTION.set(false);
+}

@@ -1,0 +1,218 @@
+//! Contexts: the primary one of each device, and others.
+
+use crate::abi::{Code, Handle, In, Ordinal, Out, Outcome};
+use crate::call::exports;
+use crate::driver::Driver;
+use crate::misuse::Kind;
+use crate::stream::Stream;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+pub struct Context {
+    pub device: usize,
+    pub primary: bool,
+    /// The legacy default stream.
+    pub default_stream: Handle,
+    /// What went wrong in work: every later call says so.
+    pub fault: Option<Code>,
+    /// Contexts whose memory can be reached.
+    pub peers: BTreeSet<Handle>,
+}
+
+thread_local! {
+    /// The thread's contexts; the last is current.
+    static STACK: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The thread's context.
+pub fn current() -> Option<Handle> {
+    STACK.with_borrow(|stack| stack.last().copied())
+}
+
+impl Driver {
+    fn create_context(&mut self, device: usize, primary: bool) -> Handle {
+        let context = Context { device, primary, default_stream: 0, fault: None, peers: BTreeSet::new() };
+        let handle = self.contexts.insert(context);
+        let stream = self.streams.insert(Stream::new(handle, true, 0, self.hold_new));
+        self.contexts.get_mut(handle).expect("just made").default_stream = stream;
+        handle
+    }
+
+    /// Ends a context with all that is in it, which should be nothing.
+    fn destroy_context(&mut self, handle: Handle) -> Outcome {
+        let context = self.contexts.remove(handle, &mut self.misuse)?;
+        self.streams.take(context.default_stream);
+        let streams: Vec<_> =
+            self.streams.iter().filter(|(_, stream)| stream.context == handle).map(|(h, _)| h).collect();
+        let events: Vec<_> =
+            self.events.iter().filter(|(_, event)| event.context == handle).map(|(h, _)| h).collect();
+        let modules: Vec<_> =
+            self.modules.iter().filter(|(_, module)| module.context == handle).map(|(h, _)| h).collect();
+        let memory = self.space.drop_context(handle);
+        let live =
+            streams.iter().filter(|stream| !self.streams.get(**stream).expect("listed").destroyed).count();
+        if live + events.len() + modules.len() + memory > 0 {
+            let text = format!(
+                "context {handle:#x} ended with {live} streams, {} events, {} modules and {memory} allocations",
+                events.len(),
+                modules.len()
+            );
+            self.misuse.note(Kind::LeftInContext, text);
+        }
+        for handle in streams {
+            self.streams.take(handle);
+        }
+        for handle in events {
+            self.events.take(handle);
+        }
+        for handle in modules {
+            self.modules.take(handle);
+        }
+        Ok(())
+    }
+
+    /// The host waits for all work of a context.
+    pub fn wait_for_context(&mut self, context: Handle) {
+        let streams = self.streams.iter().filter(|(_, stream)| stream.context == context);
+        self.waits.extend(streams.map(|(handle, stream)| (handle, stream.submitted)));
+    }
+}
+
+exports! {
+    fn cuDevicePrimaryCtxRetain(driver, context: Out<Handle>, device: Ordinal) {
+        let (handle, retained) = match driver.device(device)?.primary {
+            Some((handle, retained)) => (handle, retained + 1),
+            None => (driver.create_context(device as usize, true), 1),
+        };
+        driver.device(device)?.primary = Some((handle, retained));
+        context.set(handle)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(driver, device: Ordinal) {
+        let (handle, retained) = driver.device(device)?.primary.ok_or(Code::INVALID_CONTEXT)?;
+        if retained > 1 {
+            driver.device(device)?.primary = Some((handle, retained - 1));
+            return Ok(());
+        }
+        driver.device(device)?.primary = None;
+        driver.destroy_context(handle)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(driver, device: Ordinal) {
+        match driver.device(device)?.primary.take() {
+            Some((handle, _)) => driver.destroy_context(handle),
+            None => Ok(()),
+        }
+    }
+
+    fn cuDevicePrimaryCtxGetState(driver, device: Ordinal, flags: Out<u32>, active: Out<i32>) {
+        let is_active = driver.device(device)?.primary.is_some();
+        flags.set(0)?;
+        active.set(i32::from(is_active))
+    }
+
+    fn cuCtxCreate_v2(driver, context: Out<Handle>, _flags: u32, device: Ordinal) {
+        driver.device(device)?;
+        create(driver, context, device)
+    }
+
+    fn cuCtxCreate_v4(driver, context: Out<Handle>, _params: In<u8>, _flags: u32, device: Ordinal) {
+        driver.device(device)?;
+        create(driver, context, device)
+    }
+
+    fn cuCtxDestroy_v2(driver, context: Handle) {
+        if driver.contexts.find(context, &mut driver.misuse)?.primary {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        driver.destroy_context(context)?;
+        STACK.with_borrow_mut(|stack| {
+            if stack.last() == Some(&context) {
+                stack.pop();
+            }
+        });
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(_driver, context: Out<Handle>) {
+        context.set(current().unwrap_or(0))
+    }
+
+    fn cuCtxSetCurrent(driver, context: Handle) {
+        if context != 0 {
+            driver.contexts.find(context, &mut driver.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.extend((context != 0).then_some(context));
+        });
+        Ok(())
+    }
+
+    fn cuCtxPushCurrent_v2(driver, context: Handle) {
+        driver.contexts.find(context, &mut driver.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
+        STACK.with_borrow_mut(|stack| stack.push(context));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2(_driver, context: Out<Handle>) {
+        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
+        context.set_if(popped);
+        Ok(())
+    }
+
+    fn cuCtxGetDevice(driver, device: Out<Ordinal>) {
+        let current = driver.current_device()?;
+        device.set(current as Ordinal)
+    }
+
+    fn cuCtxGetApiVersion(driver, context: Handle, version: Out<u32>) {
+        driver.contexts.find(context, &mut driver.misuse)?;
+        version.set(3020)
+    }
+
+    fn cuCtxSetFlags(driver, _flags: u32) {
+        driver.current().map(drop)
+    }
+
+    fn cuCtxGetStreamPriorityRange(_driver, least: Out<i32>, greatest: Out<i32>) {
+        least.set_if(0);
+        greatest.set_if(-5);
+        Ok(())
+    }
+
+    fn cuCtxSynchronize(driver) {
+        let context = driver.current()?;
+        driver.refuse_in_capture(context, "cuCtxSynchronize")?;
+        driver.wait_for_context(context);
+        driver.trim_pools();
+        Ok(())
+    }
+
+    fn cuCtxEnablePeerAccess(driver, peer: Handle, _flags: u32) {
+        let context = driver.current()?;
+        let device = driver.contexts.find(peer, &mut driver.misuse)?.device;
+        let current = driver.contexts.find(context, &mut driver.misuse)?;
+        if current.device == device {
+            return Err(Code::INVALID_DEVICE);
+        }
+        if !current.peers.insert(peer) {
+            return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
+        }
+        Ok(())
+    }
+
+    fn cuCtxDisablePeerAccess(driver, peer: Handle) {
+        let context = driver.current()?;
+        if !driver.contexts.find(context, &mut driver.misuse)?.peers.remove(&peer) {
+            return Err(Code::PEER_ACCESS_NOT_ENABLED);
+        }
+        Ok(())
+    }
+}
+
+fn create(driver: &mut Driver, place: Out<Handle>, device: Ordinal) -> Outcome {
+    let handle = driver.create_context(device as usize, false);
+    STACK.with_borrow_mut(|stack| stack.push(handle));
+    place.set(handle)
+}

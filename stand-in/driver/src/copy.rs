@@ -1,0 +1,320 @@
+//! Copies and fills.
+//!
+//! As on a real device, a copy from ordinary host memory reads it before the call returns, and one into such memory
+//! is over when the call returns. With pinned memory, both happen when the stream comes to it.
+
+use crate::abi::{Address, Code, Copy2d, Handle, In, Outcome, memory_type};
+use crate::call::exports;
+use crate::driver::Driver;
+use crate::memory::space::{self, Chunks};
+use crate::work::Work;
+use std::sync::Arc;
+
+/// One end of a copy.
+#[derive(Clone)]
+pub enum Place {
+    /// Memory that the driver knows, and which allocation it was when the work was given.
+    Known { address: Address, id: u64 },
+    /// Ordinary memory of the host.
+    Pageable(usize),
+    /// What was in ordinary memory of the host.
+    Taken(Arc<[u8]>),
+}
+
+impl Place {
+    /// Where it is, if the driver knows the memory.
+    pub fn address(&self) -> Option<Address> {
+        match self {
+            Self::Known { address, .. } => Some(*address),
+            Self::Pageable(_) | Self::Taken(_) => None,
+        }
+    }
+}
+
+/// Rows: `height` of `width` bytes, whose starts are a pitch apart.
+#[derive(Clone)]
+pub struct Copy {
+    pub to: Place,
+    pub to_pitch: usize,
+    pub from: Place,
+    pub from_pitch: usize,
+    pub width: usize,
+    pub height: usize,
+}
+
+#[derive(Clone)]
+pub struct Fill {
+    pub address: Address,
+    pub id: u64,
+    pub pitch: usize,
+    /// One element, in the machine's order of bytes.
+    pub element: Arc<[u8]>,
+    /// Elements in a row.
+    pub width: usize,
+    pub height: usize,
+}
+
+/// What the caller says an address is.
+#[derive(Clone, std::marker::Copy)]
+enum Side {
+    Device(Address),
+    Host(usize),
+    /// Whichever it is.
+    Any(u64),
+}
+
+impl Driver {
+    fn place(&mut self, side: Side, rows: (usize, usize, usize)) -> Outcome<Place> {
+        let (pitch, width, height) = rows;
+        let bytes = span(pitch, width, height)?;
+        let (Side::Device(address) | Side::Any(address)) = side else {
+            let Side::Host(pointer) = side else { unreachable!("the other two are bound above") };
+            if pointer == 0 {
+                return Err(Code::INVALID_VALUE);
+            }
+            if self.space.containing(pointer as Address).is_some() {
+                let id = self.check(pointer as Address, bytes)?;
+                return Ok(Place::Known { address: pointer as Address, id });
+            }
+            return Ok(Place::Pageable(pointer));
+        };
+        if matches!(side, Side::Any(_)) && self.space.containing(address).is_none() && space::is_host(address)
+        {
+            return Ok(Place::Pageable(address as usize));
+        }
+        Ok(Place::Known { address, id: self.check(address, bytes)? })
+    }
+
+    /// Gives a copy to a stream; the host waits if it was asked to, or must because of ordinary memory.
+    fn copy(&mut self, to: Side, from: Side, shape: &Shape, stream: Handle, wait: bool) -> Outcome {
+        let stream = self.stream(stream)?;
+        if shape.width == 0 || shape.height == 0 {
+            return Ok(());
+        }
+        let to_rows = (shape.to_pitch, shape.width, shape.height);
+        let from_rows = (shape.from_pitch, shape.width, shape.height);
+        let to = self.place(to, to_rows)?;
+        let mut from = self.place(from, from_rows)?;
+        if let Place::Pageable(pointer) = from {
+            let bytes = span(shape.from_pitch, shape.width, shape.height)?;
+            // SAFETY: the caller of a copy gives memory that can be read so far.
+            let taken = unsafe { std::slice::from_raw_parts(pointer as *const u8, bytes) };
+            from = Place::Taken(taken.into());
+        }
+        let wait = wait || matches!(to, Place::Pageable(_));
+        let copy = Copy {
+            to,
+            to_pitch: shape.to_pitch,
+            from,
+            from_pitch: shape.from_pitch,
+            width: shape.width,
+            height: shape.height,
+        };
+        let position = self.submit(stream, Work::Copy(copy), Vec::new())?;
+        if let (true, Some(sequence)) = (wait, position) {
+            self.wait_for(stream, sequence);
+        }
+        Ok(())
+    }
+
+    pub fn run_copy(&mut self, copy: &Copy) -> Outcome {
+        let to_bytes = span(copy.to_pitch, copy.width, copy.height)?;
+        let from_bytes = span(copy.from_pitch, copy.width, copy.height)?;
+        let to = self.chunks(&copy.to, to_bytes, true)?;
+        let from = self.chunks(&copy.from, from_bytes, false)?;
+        for row in 0..copy.height {
+            to.copy_from(row * copy.to_pitch, &from, row * copy.from_pitch, copy.width);
+        }
+        Ok(())
+    }
+
+    fn chunks(&mut self, place: &Place, bytes: usize, write: bool) -> Outcome<Chunks> {
+        match place {
+            Place::Known { address, id } => self.resolve(*address, bytes, *id, write),
+            Place::Pageable(pointer) => Ok(Chunks::one(*pointer as *mut u8, bytes)),
+            Place::Taken(taken) => Ok(Chunks::one(taken.as_ptr().cast_mut(), bytes)),
+        }
+    }
+
+    fn fill(
+        &mut self,
+        address: Address,
+        pitch: usize,
+        element: &[u8],
+        (width, height): (usize, usize),
+        stream: Handle,
+        wait: bool,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        if !address.is_multiple_of(element.len() as u64) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let row = width.checked_mul(element.len()).ok_or(Code::INVALID_VALUE)?;
+        let id = self.check(address, span(pitch, row, height)?)?;
+        let fill = Fill { address, id, pitch, element: element.into(), width, height };
+        let position = self.submit(stream, Work::Fill(fill), Vec::new())?;
+        if let (true, Some(sequence)) = (wait, position) {
+            self.wait_for(stream, sequence);
+        }
+        Ok(())
+    }
+
+    pub fn run_fill(&mut self, fill: &Fill) -> Outcome {
+        let row = fill.width * fill.element.len();
+        let chunks = self.resolve(fill.address, span(fill.pitch, row, fill.height)?, fill.id, true)?;
+        for number in 0..fill.height {
+            chunks.fill(number * fill.pitch, row, &fill.element);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes from the first to the last.
+fn span(pitch: usize, width: usize, height: usize) -> Outcome<usize> {
+    let before = pitch.checked_mul(height.saturating_sub(1)).ok_or(Code::INVALID_VALUE)?;
+    before.checked_add(width).ok_or(Code::INVALID_VALUE)
+}
+
+struct Shape {
+    to_pitch: usize,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+/// One row.
+const fn line(bytes: usize) -> Shape {
+    Shape { to_pitch: bytes, from_pitch: bytes, width: bytes, height: 1 }
+}
+
+fn copy_2d(driver: &mut Driver, copy: &Copy2d, stream: Handle, wait: bool) -> Outcome {
+    let start = |kind, host: usize, device, x: usize, y: usize, pitch: usize| {
+        let offset = y.checked_mul(pitch).and_then(|rows| rows.checked_add(x)).ok_or(Code::INVALID_VALUE)?;
+        match kind {
+            memory_type::HOST if host != 0 => Ok(Side::Host(host + offset)),
+            memory_type::DEVICE => Ok(Side::Device(device + offset as u64)),
+            memory_type::UNIFIED => Ok(Side::Any(device + offset as u64)),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    };
+    // A pitch of zero means rows without gaps.
+    let pitch = |pitch: usize| if pitch == 0 { copy.width } else { pitch };
+    let (from_pitch, to_pitch) = (pitch(copy.from_pitch), pitch(copy.to_pitch));
+    if from_pitch < copy.width || to_pitch < copy.width {
+        return Err(Code::INVALID_VALUE);
+    }
+    let from = start(copy.from_kind, copy.from_host, copy.from_device, copy.from_x, copy.from_y, from_pitch)?;
+    let to = start(copy.to_kind, copy.to_host, copy.to_device, copy.to_x, copy.to_y, to_pitch)?;
+    let shape = Shape { to_pitch, from_pitch, width: copy.width, height: copy.height };
+    driver.copy(to, from, &shape, stream, wait)
+}
+
+exports! {
+    fn cuMemcpyHtoD_v2(driver, to: Address, from: usize, bytes: usize) {
+        driver.outside_capture("cuMemcpyHtoD_v2")?;
+        driver.copy(Side::Device(to), Side::Host(from), &line(bytes), 0, true)
+    }
+
+    fn cuMemcpyDtoH_v2(driver, to: usize, from: Address, bytes: usize) {
+        driver.outside_capture("cuMemcpyDtoH_v2")?;
+        driver.copy(Side::Host(to), Side::Device(from), &line(bytes), 0, true)
+    }
+
+    fn cuMemcpyDtoD_v2(driver, to: Address, from: Address, bytes: usize) {
+        driver.outside_capture("cuMemcpyDtoD_v2")?;
+        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), 0, true)
+    }
+
+    fn cuMemcpy(driver, to: Address, from: Address, bytes: usize) {
+        driver.outside_capture("cuMemcpy")?;
+        driver.copy(Side::Any(to), Side::Any(from), &line(bytes), 0, true)
+    }
+
+    fn cuMemcpyHtoDAsync_v2(driver, to: Address, from: usize, bytes: usize, stream: Handle) {
+        driver.copy(Side::Device(to), Side::Host(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpyDtoHAsync_v2(driver, to: usize, from: Address, bytes: usize, stream: Handle) {
+        driver.copy(Side::Host(to), Side::Device(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpyDtoDAsync_v2(driver, to: Address, from: Address, bytes: usize, stream: Handle) {
+        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpyAsync(driver, to: Address, from: Address, bytes: usize, stream: Handle) {
+        driver.copy(Side::Any(to), Side::Any(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpyPeer(driver, to: Address, to_context: Handle, from: Address, from_context: Handle, bytes: usize) {
+        driver.outside_capture("cuMemcpyPeer")?;
+        driver.contexts.find(to_context, &mut driver.misuse)?;
+        driver.contexts.find(from_context, &mut driver.misuse)?;
+        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), 0, true)
+    }
+
+    fn cuMemcpyPeerAsync(
+        driver,
+        to: Address,
+        to_context: Handle,
+        from: Address,
+        from_context: Handle,
+        bytes: usize,
+        stream: Handle,
+    ) {
+        driver.contexts.find(to_context, &mut driver.misuse)?;
+        driver.contexts.find(from_context, &mut driver.misuse)?;
+        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpy2D_v2(driver, copy: In<Copy2d>) {
+        driver.outside_capture("cuMemcpy2D_v2")?;
+        copy_2d(driver, &copy.get()?, 0, true)
+    }
+
+    fn cuMemcpy2DAsync_v2(driver, copy: In<Copy2d>, stream: Handle) {
+        copy_2d(driver, &copy.get()?, stream, false)
+    }
+
+    fn cuMemsetD8_v2(driver, address: Address, value: u8, count: usize) {
+        driver.outside_capture("cuMemsetD8_v2")?;
+        driver.fill(address, 0, &[value], (count, 1), 0, true)
+    }
+
+    fn cuMemsetD16_v2(driver, address: Address, value: u16, count: usize) {
+        driver.outside_capture("cuMemsetD16_v2")?;
+        driver.fill(address, 0, &value.to_ne_bytes(), (count, 1), 0, true)
+    }
+
+    fn cuMemsetD32_v2(driver, address: Address, value: u32, count: usize) {
+        driver.outside_capture("cuMemsetD32_v2")?;
+        driver.fill(address, 0, &value.to_ne_bytes(), (count, 1), 0, true)
+    }
+
+    fn cuMemsetD8Async(driver, address: Address, value: u8, count: usize, stream: Handle) {
+        driver.fill(address, 0, &[value], (count, 1), stream, false)
+    }
+
+    fn cuMemsetD16Async(driver, address: Address, value: u16, count: usize, stream: Handle) {
+        driver.fill(address, 0, &value.to_ne_bytes(), (count, 1), stream, false)
+    }
+
+    fn cuMemsetD32Async(driver, address: Address, value: u32, count: usize, stream: Handle) {
+        driver.fill(address, 0, &value.to_ne_bytes(), (count, 1), stream, false)
+    }
+
+    fn cuMemsetD2D8Async(
+        driver,
+        address: Address,
+        pitch: usize,
+        value: u8,
+        width: usize,
+        height: usize,
+        stream: Handle,
+    ) {
+        driver.fill(address, pitch, &[value], (width, height), stream, false)
+    }
+}

@@ -1,0 +1,207 @@
+//! All state of the driver, behind one lock.
+
+use crate::abi::{Code, Handle, Outcome};
+use crate::call::Failure;
+use crate::context::{self, Context};
+use crate::device::Device;
+use crate::event::Event;
+use crate::graph::{Capture, Executable, Graph};
+use crate::memory::pool::Pool;
+use crate::memory::space::Space;
+use crate::memory::virtual_memory::Physical;
+use crate::misuse::{Kind, Misuse};
+use crate::module::{Function, Module};
+use crate::stream::Stream;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex};
+
+pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
+/// Told whenever a piece of work is over.
+pub static IDLE: Condvar = Condvar::new();
+
+/// Objects by handle. A handle is never given twice, not even after a reset, so that a stale one is noticed.
+pub struct Table<T> {
+    kind: &'static str,
+    entries: BTreeMap<Handle, T>,
+}
+
+/// High enough to be no address of the host, and not in the ranges of device memory.
+const HANDLES: Handle = 1 << 56;
+static NEXT: AtomicU64 = AtomicU64::new(HANDLES);
+
+impl<T> Table<T> {
+    pub const fn new(kind: &'static str) -> Self {
+        Self { kind, entries: BTreeMap::new() }
+    }
+
+    pub fn insert(&mut self, entry: T) -> Handle {
+        let handle = NEXT.fetch_add(16, Ordering::Relaxed);
+        self.entries.insert(handle, entry);
+        handle
+    }
+
+    /// The object, or an error and a note.
+    pub fn find(&mut self, handle: Handle, misuse: &mut Misuse) -> Outcome<&mut T> {
+        let Some(entry) = self.entries.get_mut(&handle) else {
+            let (kind, how) = if (HANDLES..NEXT.load(Ordering::Relaxed)).contains(&handle) {
+                (Kind::Destroyed, "is destroyed, or of another kind")
+            } else {
+                (Kind::UnknownHandle, "never was")
+            };
+            misuse.note(kind, format!("{} {handle:#x} {how}", self.kind));
+            return Err(Code::INVALID_HANDLE);
+        };
+        Ok(entry)
+    }
+
+    pub fn remove(&mut self, handle: Handle, misuse: &mut Misuse) -> Outcome<T> {
+        self.find(handle, misuse)?;
+        Ok(self.entries.remove(&handle).expect("it was just found"))
+    }
+
+    /// Without a note when it is gone.
+    pub fn get(&self, handle: Handle) -> Option<&T> {
+        self.entries.get(&handle)
+    }
+
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
+        self.entries.get_mut(&handle)
+    }
+
+    pub fn take(&mut self, handle: Handle) -> Option<T> {
+        self.entries.remove(&handle)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
+        self.entries.iter().map(|(&handle, entry)| (handle, entry))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Handle, &mut T)> {
+        self.entries.iter_mut().map(|(&handle, entry)| (handle, entry))
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+pub struct Driver {
+    pub initialized: bool,
+    pub devices: Vec<Device>,
+    pub contexts: Table<Context>,
+    pub streams: Table<Stream>,
+    pub events: Table<Event>,
+    pub pools: Table<Pool>,
+    pub physical: Table<Physical>,
+    pub modules: Table<Module>,
+    pub functions: Table<Function>,
+    pub captures: Table<Capture>,
+    pub graphs: Table<Graph>,
+    pub executables: Table<Executable>,
+    pub space: Space,
+    pub misuse: Misuse,
+    /// Calls of each function since the last reset.
+    pub calls: BTreeMap<&'static str, u64>,
+    pub failures: Vec<Failure>,
+    /// What the call in progress waits for: positions of streams.
+    pub waits: Vec<(Handle, u64)>,
+    /// New streams are held.
+    pub hold_new: bool,
+    /// What new device memory is filled with; zero if none is chosen.
+    pub poison: Option<u8>,
+}
+
+/// Capacity of a device if nothing else is said.
+const DEFAULT_BYTES: u64 = 4 << 30;
+const DEFAULT_DEVICES: u64 = 2;
+
+impl Driver {
+    /// As the environment asks: `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of each device) and `_FAIL` (see
+    /// [`Failure::parse`], separated by commas).
+    pub fn new() -> Self {
+        let number = |name: &str, default| {
+            std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
+        };
+        let mut driver = Self {
+            initialized: false,
+            devices: Vec::new(),
+            contexts: Table::new("context"),
+            streams: Table::new("stream"),
+            events: Table::new("event"),
+            pools: Table::new("memory pool"),
+            physical: Table::new("physical memory"),
+            modules: Table::new("module"),
+            functions: Table::new("function"),
+            captures: Table::new("capture"),
+            graphs: Table::new("graph"),
+            executables: Table::new("executable graph"),
+            space: Space::default(),
+            misuse: Misuse::default(),
+            calls: BTreeMap::new(),
+            failures: Vec::new(),
+            waits: Vec::new(),
+            hold_new: false,
+            poison: None,
+        };
+        driver.set_devices(
+            number("ALLOTMENT_STAND_IN_DEVICES", DEFAULT_DEVICES),
+            number("ALLOTMENT_STAND_IN_BYTES", DEFAULT_BYTES),
+        );
+        let failures = std::env::var("ALLOTMENT_STAND_IN_FAIL").unwrap_or_default();
+        driver.failures = failures.split(',').filter_map(Failure::parse).collect();
+        driver
+    }
+
+    pub fn set_devices(&mut self, count: u64, bytes: u64) {
+        self.pools = Table::new("memory pool");
+        self.devices = (0..count).map(|_| Device::new(bytes)).collect();
+        for (ordinal, device) in self.devices.iter_mut().enumerate() {
+            device.default_pool = self.pools.insert(Pool::new(ordinal, 0));
+            device.pool = device.default_pool;
+        }
+    }
+
+    /// The code with which this call shall fail, if it shall.
+    pub fn injected(&mut self, name: &str) -> Option<Code> {
+        let failure = self.failures.iter_mut().find(|failure| failure.name == name && failure.times > 0)?;
+        if failure.after > 0 {
+            failure.after -= 1;
+            return None;
+        }
+        failure.times -= 1;
+        Some(failure.code)
+    }
+
+    pub fn forbidden(&mut self, text: String) {
+        self.misuse.note(Kind::Forbidden, text);
+    }
+
+    /// The thread's context, if there is one and nothing went wrong in it.
+    pub fn current(&mut self) -> Outcome<Handle> {
+        let handle = context::current().ok_or(Code::INVALID_CONTEXT)?;
+        let context = self.contexts.find(handle, &mut self.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
+        context.fault.map_or(Ok(handle), Err)
+    }
+
+    /// What went wrong in the thread's context.
+    pub fn fault_of_current(&mut self) -> Outcome {
+        match context::current().and_then(|handle| self.contexts.get(handle)?.fault) {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    /// The device of the thread's context.
+    pub fn current_device(&mut self) -> Outcome<usize> {
+        let context = self.current()?;
+        Ok(self.contexts.find(context, &mut self.misuse)?.device)
+    }
+
+    pub fn device(&mut self, ordinal: i32) -> Outcome<&mut Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get_mut(ordinal))
+            .ok_or(Code::INVALID_DEVICE)
+    }
+}

@@ -1,0 +1,92 @@
+//! Pinned memory of the host. Its device address is its address.
+
+use super::backing::Memory;
+use super::space::{Allocation, Kind};
+use crate::abi::{Address, Code, Out, Outcome};
+use crate::call::exports;
+use crate::driver::Driver;
+
+/// Flags that exist: portable, mapped, write-combined (or, when registering, of a device, or read-only).
+const FLAGS: u32 = 0xf;
+
+fn allocate(driver: &mut Driver, place: Out<usize>, bytes: usize, flags: u32, call: &str) -> Outcome {
+    let context = driver.outside_capture(call)?;
+    if bytes == 0 || flags & !FLAGS != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let memory = Memory::new(bytes, None)?;
+    let address = memory.pointer() as Address;
+    let device = driver.current_device()?;
+    let kind = Kind::Host { flags, registered: false };
+    let allocation = Allocation { id: 0, bytes, kind, device, context, alive: true, freed: false };
+    driver.space.insert(address, allocation, Some(memory));
+    place.set(address as usize)
+}
+
+exports! {
+    fn cuMemHostAlloc(driver, pointer: Out<usize>, bytes: usize, flags: u32) {
+        allocate(driver, pointer, bytes, flags, "cuMemHostAlloc")
+    }
+
+    fn cuMemAllocHost_v2(driver, pointer: Out<usize>, bytes: usize) {
+        allocate(driver, pointer, bytes, 0, "cuMemAllocHost_v2")
+    }
+
+    fn cuMemFreeHost(driver, pointer: usize) {
+        let context = driver.outside_capture("cuMemFreeHost")?;
+        let address = pointer as Address;
+        let found = driver.space.allocations.get(&address).map(|allocation| allocation.kind.clone());
+        if !matches!(found, Some(Kind::Host { registered: false, .. })) {
+            return Err(driver.wrong_free(address));
+        }
+        driver.finish_context(context, address);
+        driver.space.remove(address);
+        Ok(())
+    }
+
+    fn cuMemHostRegister_v2(driver, pointer: usize, bytes: usize, flags: u32) {
+        let context = driver.outside_capture("cuMemHostRegister_v2")?;
+        if pointer == 0 || bytes == 0 || flags & !FLAGS != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let address = pointer as Address;
+        address.checked_add(bytes as Address).ok_or(Code::INVALID_VALUE)?;
+        let last = driver.space.allocations.range(..address + bytes as Address).next_back();
+        if last.is_some_and(|(&start, other)| start + other.bytes as Address > address) {
+            return Err(Code::ALREADY_REGISTERED);
+        }
+        let device = driver.current_device()?;
+        let kind = Kind::Host { flags, registered: true };
+        let allocation = Allocation { id: 0, bytes, kind, device, context, alive: true, freed: false };
+        driver.space.insert_borrowed(address, allocation);
+        Ok(())
+    }
+
+    fn cuMemHostUnregister(driver, pointer: usize) {
+        let context = driver.outside_capture("cuMemHostUnregister")?;
+        let address = pointer as Address;
+        let found = driver.space.allocations.get(&address).map(|allocation| allocation.kind.clone());
+        if !matches!(found, Some(Kind::Host { registered: true, .. })) {
+            driver.wrong_free(address);
+            return Err(Code::NOT_REGISTERED);
+        }
+        driver.finish_context(context, address);
+        driver.space.remove(address);
+        Ok(())
+    }
+
+    fn cuMemHostGetDevicePointer_v2(driver, address: Out<Address>, pointer: usize, _flags: u32) {
+        let found = driver.space.containing(pointer as Address).map(|(_, allocation)| &allocation.kind);
+        if !matches!(found, Some(Kind::Host { .. })) {
+            return Err(Code::INVALID_VALUE);
+        }
+        address.set(pointer as Address)
+    }
+
+    fn cuMemHostGetFlags(driver, flags: Out<u32>, pointer: usize) {
+        match driver.space.containing(pointer as Address).map(|(_, allocation)| &allocation.kind) {
+            Some(Kind::Host { flags: found, registered: false }) => flags.set(*found),
+            _ => Err(Code::INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Streams: queues of work, and the order in which it may run.
+//!
+//! Every piece of work of a stream has a number; it may run when all before it in its stream are over, and when the
+//! positions of other streams that it waits for are reached. Waiting for an event is such a position, and so is the
+//! order between the legacy default stream and the others that do not opt out of it.
+
+use crate::abi::{Code, Handle, In, Out, Outcome};
+use crate::call::exports;
+use crate::driver::Driver;
+use crate::graph;
+use crate::work::Work;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A piece of work in a queue.
+pub struct Item {
+    pub sequence: u64,
+    /// Positions of streams that must be reached first.
+    pub waits: Vec<(Handle, u64)>,
+    pub work: Work,
+}
+
+pub struct Stream {
+    pub context: Handle,
+    /// Ordered with the legacy default stream.
+    pub blocking: bool,
+    pub priority: i32,
+    /// Its work runs only when a test or a waiting host asks.
+    pub held: bool,
+    pub queue: VecDeque<Item>,
+    /// Number of the last piece that was given.
+    pub submitted: u64,
+    /// Number of the last piece that is over.
+    pub completed: u64,
+    /// A piece is being run.
+    pub running: bool,
+    /// It goes when its work is over.
+    pub destroyed: bool,
+    pub capture: Option<Handle>,
+}
+
+impl Stream {
+    pub fn new(context: Handle, blocking: bool, priority: i32, held: bool) -> Self {
+        Self {
+            context,
+            blocking,
+            priority,
+            held,
+            queue: VecDeque::new(),
+            submitted: 0,
+            completed: 0,
+            running: false,
+            destroyed: false,
+            capture: None,
+        }
+    }
+}
+
+impl Driver {
+    /// The stream that a handle stands for: 0, 1 and 2 are default streams, which are one here.
+    pub fn stream(&mut self, handle: Handle) -> Outcome<Handle> {
+        if handle <= 2 {
+            let context = self.current()?;
+            return Ok(self.contexts.find(context, &mut self.misuse)?.default_stream);
+        }
+        let stream = self.streams.find(handle, &mut self.misuse)?;
+        let (context, destroyed) = (stream.context, stream.destroyed);
+        if destroyed {
+            self.misuse.note(crate::misuse::Kind::Destroyed, format!("stream {handle:#x} is destroyed"));
+            return Err(Code::INVALID_HANDLE);
+        }
+        let fault = self.contexts.get(context).and_then(|context| context.fault);
+        fault.map_or(Ok(handle), Err)
+    }
+
+    pub fn device_of(&self, stream: Handle) -> Outcome<usize> {
+        let stream = self.streams.get(stream).ok_or(Code::INVALID_HANDLE)?;
+        Ok(self.contexts.get(stream.context).ok_or(Code::INVALID_CONTEXT)?.device)
+    }
+
+    /// Adds work to a stream, or to what it captures. The answer is its number, or `None` in a capture.
+    pub fn submit(&mut self, handle: Handle, work: Work, waits: Vec<(Handle, u64)>) -> Outcome<Option<u64>> {
+        let stream = self.streams.find(handle, &mut self.misuse)?;
+        if let Some(capture) = stream.capture {
+            self.captures.find(capture, &mut self.misuse)?.work.push(work);
+            return Ok(None);
+        }
+        let (context, blocking) = (stream.context, stream.blocking);
+        let default = self.contexts.get(context).ok_or(Code::INVALID_CONTEXT)?.default_stream;
+        let mut waits = waits;
+        if handle == default {
+            let others = self
+                .streams
+                .iter()
+                .filter(|(other, stream)| *other != default && stream.context == context && stream.blocking);
+            waits.extend(others.map(|(other, stream)| (other, stream.submitted)));
+        } else if blocking {
+            waits.extend(self.streams.get(default).map(|stream| (default, stream.submitted)));
+        }
+        waits.retain(|&(other, sequence)| !self.is_done(other, sequence));
+        let stream = self.streams.find(handle, &mut self.misuse)?;
+        stream.submitted += 1;
+        stream.queue.push_back(Item { sequence: stream.submitted, waits, work });
+        Ok(Some(stream.submitted))
+    }
+
+    /// The host waits for a position of a stream.
+    pub fn wait_for(&mut self, stream: Handle, sequence: u64) {
+        self.waits.push((stream, sequence));
+    }
+
+    /// Whether a position is reached. A stream that is gone has ended its work.
+    pub fn is_done(&self, stream: Handle, sequence: u64) -> bool {
+        self.streams.get(stream).is_none_or(|stream| stream.completed >= sequence)
+    }
+
+    /// Whether the first piece of a stream may run.
+    pub fn may_run(&self, stream: &Stream) -> bool {
+        !stream.running
+            && stream
+                .queue
+                .front()
+                .is_some_and(|item| item.waits.iter().all(|&(on, at)| self.is_done(on, at)))
+    }
+
+    /// A stream that is not held and whose first piece may run.
+    pub fn ready(&self) -> Option<Handle> {
+        self.streams.iter().find(|(_, stream)| !stream.held && self.may_run(stream)).map(|(handle, _)| handle)
+    }
+
+    /// A stream, held or not, whose first piece may run and is needed to reach one of the positions.
+    pub fn ready_for(&self, positions: &[(Handle, u64)]) -> Option<Handle> {
+        let mut needed = BTreeMap::<Handle, u64>::new();
+        let mut todo = positions.to_vec();
+        while let Some((handle, sequence)) = todo.pop() {
+            let Some(stream) = self.streams.get(handle) else { continue };
+            let known = needed.entry(handle).or_default();
+            if *known >= sequence || stream.completed >= sequence {
+                continue;
+            }
+            *known = sequence;
+            let items = stream.queue.iter().take_while(|item| item.sequence <= sequence);
+            todo.extend(items.flat_map(|item| item.waits.iter().copied()));
+        }
+        needed.into_iter().find_map(|(handle, sequence)| {
+            let stream = self.streams.get(handle)?;
+            let first = stream.queue.front()?;
+            (first.sequence <= sequence && self.may_run(stream)).then_some(handle)
+        })
+    }
+}
+
+exports! {
+    fn cuStreamCreate(driver, stream: Out<Handle>, flags: u32) {
+        let context = driver.current()?;
+        let new = Stream::new(context, flags & 1 == 0, 0, driver.hold_new);
+        stream.set(driver.streams.insert(new))
+    }
+
+    fn cuStreamCreateWithPriority(driver, stream: Out<Handle>, flags: u32, priority: i32) {
+        let context = driver.current()?;
+        let new = Stream::new(context, flags & 1 == 0, priority.clamp(-5, 0), driver.hold_new);
+        stream.set(driver.streams.insert(new))
+    }
+
+    fn cuStreamDestroy_v2(driver, stream: Handle) {
+        if stream <= 2 {
+            return Err(Code::INVALID_HANDLE);
+        }
+        let handle = driver.stream(stream)?;
+        let stream = driver.streams.find(handle, &mut driver.misuse)?;
+        stream.destroyed = true;
+        // What is left is run without further asking.
+        stream.held = false;
+        if stream.queue.is_empty() && !stream.running {
+            driver.streams.take(handle);
+        }
+        Ok(())
+    }
+
+    fn cuStreamSynchronize(driver, stream: Handle) {
+        let stream = driver.stream(stream)?;
+        let found = driver.streams.find(stream, &mut driver.misuse)?;
+        let (context, submitted) = (found.context, found.submitted);
+        driver.refuse_in_capture(context, "cuStreamSynchronize")?;
+        driver.wait_for(stream, submitted);
+        driver.trim_pools();
+        Ok(())
+    }
+
+    fn cuStreamQuery(driver, stream: Handle) {
+        let stream = driver.stream(stream)?;
+        let found = driver.streams.find(stream, &mut driver.misuse)?;
+        let (context, submitted) = (found.context, found.submitted);
+        driver.refuse_in_capture(context, "cuStreamQuery")?;
+        if driver.is_done(stream, submitted) { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    fn cuStreamWaitEvent(driver, stream: Handle, event: Handle, _flags: u32) {
+        let stream = driver.stream(stream)?;
+        let event = driver.events.find(event, &mut driver.misuse)?;
+        if let Some(capture) = event.captured {
+            return graph::join(driver, stream, capture);
+        }
+        let waits = Vec::from_iter(event.recorded);
+        driver.submit(stream, Work::Nothing, waits).map(drop)
+    }
+
+    fn cuStreamGetFlags(driver, stream: Handle, flags: Out<u32>) {
+        let stream = driver.stream(stream)?;
+        flags.set(u32::from(!driver.streams.find(stream, &mut driver.misuse)?.blocking))
+    }
+
+    fn cuStreamGetPriority(driver, stream: Handle, priority: Out<i32>) {
+        let stream = driver.stream(stream)?;
+        priority.set(driver.streams.find(stream, &mut driver.misuse)?.priority)
+    }
+
+    fn cuStreamGetCtx(driver, stream: Handle, context: Out<Handle>) {
+        let stream = driver.stream(stream)?;
+        context.set(driver.streams.find(stream, &mut driver.misuse)?.context)
+    }
+
+    fn cuStreamGetId(driver, stream: Handle, id: Out<u64>) {
+        let stream = driver.stream(stream)?;
+        id.set(stream)
+    }
+
+    fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, _bytes: usize, _flags: u32) {
+        let stream = driver.stream(stream)?;
+        driver.check(address, 1)?;
+        driver.submit(stream, Work::Nothing, Vec::new()).map(drop)
+    }
+
+    fn cuLaunchHostFunc(driver, stream: Handle, function: Option<extern "C" fn(usize)>, argument: usize) {
+        let stream = driver.stream(stream)?;
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        driver.submit(stream, Work::Host { function, argument }, Vec::new()).map(drop)
+    }
+
+    fn cuStreamBeginCapture_v2(driver, stream: Handle, mode: u32) {
+        graph::begin(driver, stream, mode)
+    }
+
+    fn cuStreamIsCapturing(driver, stream: Handle, status: Out<u32>) {
+        let stream = driver.stream(stream)?;
+        status.set(graph::status(driver, stream).0)
+    }
+
+    fn cuStreamGetCaptureInfo_v2(
+        driver,
+        stream: Handle,
+        status: Out<u32>,
+        id: Out<u64>,
+        graph: Out<Handle>,
+        dependencies: Out<usize>,
+        count: Out<usize>,
+    ) {
+        let stream = driver.stream(stream)?;
+        let (found, capture) = graph::status(driver, stream);
+        status.set(found)?;
+        id.set_if(capture);
+        graph.set_if(0);
+        dependencies.set_if(0);
+        count.set_if(0);
+        Ok(())
+    }
+
+    fn cuStreamEndCapture(driver, stream: Handle, graph: Out<Handle>) {
+        graph::end(driver, stream, graph)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(_driver, mode: In<u32>) {
+        mode.get().map(drop)
+    }
+}

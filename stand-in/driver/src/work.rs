@@ -1,0 +1,148 @@
+//! What a piece of work does when its turn has come.
+
+use crate::abi::{Address, Code, Handle, Location};
+use crate::call;
+use crate::copy::{Copy, Fill};
+use crate::driver::{Driver, IDLE};
+use crate::kernel::Launch;
+use crate::stream::Item;
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+#[derive(Clone)]
+pub enum Work {
+    Nothing,
+    Mark {
+        event: Handle,
+    },
+    Copy(Copy),
+    Fill(Fill),
+    Kernel(Launch),
+    /// Stream-ordered memory can be used from here on.
+    Alive {
+        address: Address,
+        id: u64,
+    },
+    /// Stream-ordered memory is freed.
+    Free {
+        address: Address,
+        id: u64,
+    },
+    Prefetch {
+        address: Address,
+        id: u64,
+        location: Location,
+    },
+    Host {
+        function: extern "C" fn(usize),
+        argument: usize,
+    },
+}
+
+impl Work {
+    /// Addresses that it reads or writes at.
+    pub fn uses(&self) -> impl Iterator<Item = Address> {
+        let places = match self {
+            Self::Copy(copy) => vec![copy.to.address(), copy.from.address()],
+            Self::Fill(fill) => vec![Some(fill.address)],
+            Self::Kernel(launch) => launch.arrays().iter().copied().map(Some).collect(),
+            Self::Prefetch { address, .. } => vec![Some(*address)],
+            Self::Nothing
+            | Self::Mark { .. }
+            | Self::Alive { .. }
+            | Self::Free { .. }
+            | Self::Host { .. } => vec![],
+        };
+        places.into_iter().flatten()
+    }
+}
+
+impl Driver {
+    fn run(&mut self, work: &Work) -> Result<(), Code> {
+        match work {
+            Work::Nothing | Work::Host { .. } => Ok(()),
+            Work::Mark { event } => {
+                if let Some(event) = self.events.get_mut(*event) {
+                    event.time = Some(Instant::now());
+                }
+                Ok(())
+            }
+            Work::Copy(copy) => self.run_copy(copy),
+            Work::Fill(fill) => self.run_fill(fill),
+            Work::Kernel(launch) => self.run_kernel(launch),
+            Work::Alive { address, id } => {
+                self.make_alive(*address, *id);
+                Ok(())
+            }
+            Work::Free { address, id } => {
+                self.free_ordered(*address, *id);
+                Ok(())
+            }
+            Work::Prefetch { address, id, location } => {
+                self.space.prefetched(*address, *id, *location);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes the first piece of a stream if it may run, with its context.
+fn begin(driver: &mut Driver, handle: Handle) -> Option<(Handle, Item)> {
+    driver.streams.get(handle).filter(|stream| driver.may_run(stream))?;
+    let stream = driver.streams.get_mut(handle)?;
+    let item = stream.queue.pop_front()?;
+    stream.running = true;
+    Some((stream.context, item))
+}
+
+/// Does what a piece says. After a fault nothing more happens in a context.
+fn execute(driver: &mut Driver, context: Handle, work: &Work) {
+    let fault = driver.contexts.get(context).and_then(|context| context.fault);
+    if fault.is_some() {
+        return;
+    }
+    let result = driver.run(work);
+    if let Some(context) = driver.contexts.get_mut(context) {
+        context.fault = result.err();
+    }
+}
+
+fn end(driver: &mut Driver, handle: Handle, sequence: u64) {
+    if let Some(stream) = driver.streams.get_mut(handle) {
+        stream.completed = sequence;
+        stream.running = false;
+        if stream.destroyed && stream.queue.is_empty() {
+            driver.streams.take(handle);
+        }
+    }
+    IDLE.notify_all();
+}
+
+/// Runs the first piece of a stream if it may; whether it did. Functions of the host run without the lock.
+pub fn run_first(
+    mut driver: MutexGuard<'static, Driver>,
+    handle: Handle,
+) -> (MutexGuard<'static, Driver>, bool) {
+    let Some((context, item)) = begin(&mut driver, handle) else { return (driver, false) };
+    if let Work::Host { function, argument } = item.work {
+        drop(driver);
+        call::as_host_function(|| function(argument));
+        driver = call::lock();
+    } else {
+        execute(&mut driver, context, &item.work);
+    }
+    end(&mut driver, handle, item.sequence);
+    (driver, true)
+}
+
+/// The same while the lock is kept, which functions of the host do not allow.
+pub fn run_here(driver: &mut Driver, handle: Handle) -> bool {
+    let first = driver.streams.get(handle).and_then(|stream| stream.queue.front());
+    if first.is_none_or(|item| matches!(item.work, Work::Host { .. })) {
+        return false;
+    }
+    let Some((context, item)) = begin(driver, handle) else { return false };
+    execute(driver, context, &item.work);
+    end(driver, handle, item.sequence);
+    true
+}

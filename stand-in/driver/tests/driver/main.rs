@@ -1,0 +1,8 @@
+//! The driver by its C interface, as cudarc loads it.
+
+mod device;
+mod memory;
+mod streams;
+mod support;
+mod virtual_memory;
+mod work;

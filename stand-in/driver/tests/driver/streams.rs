@@ -1,0 +1,176 @@
+//! Streams, events, and work in their order.
+
+use crate::support::{Test, call, download, get, ok, pinned};
+use allotment_stand_in::{Live, Misuse};
+use cudarc::driver::sys::{self, CUresult as Code};
+use std::ptr;
+
+#[test]
+fn work_waits_until_the_test_says_so() {
+    let test = Test::new();
+    let (stream, handle) = test.stream();
+    let (from, from_pointer) = pinned(4);
+    let address: u64 = get!(cuMemAlloc_v2(4));
+    let event = test.event();
+    ok!(cuEventQuery(event));
+    test.0.hold(handle, true);
+    from.copy_from_slice(b"then");
+    ok!(cuMemcpyHtoDAsync_v2(address, from_pointer, 4, stream));
+    ok!(cuEventRecord(event, stream));
+    from.copy_from_slice(b"when"); // pinned memory is read when the work runs
+    assert_eq!(test.0.pending(handle), 2);
+    assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_NOT_READY);
+    assert!(test.0.step(handle));
+    assert_eq!(call!(cuStreamQuery(stream)), Code::CUDA_ERROR_NOT_READY);
+    assert!(test.0.step(handle) && !test.0.step(handle));
+    ok!(cuEventQuery(event));
+    ok!(cuStreamQuery(stream));
+    assert_eq!(download(address, 4), b"when");
+
+    // Ordinary memory is read before the call returns, and written when it returns.
+    let mut ordinary = *b"ab";
+    ok!(cuMemcpyHtoDAsync_v2(address, ordinary.as_ptr().cast(), 2, stream));
+    ordinary = *b"xx";
+    assert_eq!(test.0.pending(handle), 1);
+    ok!(cuMemcpyDtoHAsync_v2(ordinary.as_mut_ptr().cast(), address, 2, stream));
+    assert_eq!((&ordinary, test.0.pending(handle)), (b"ab", 0));
+
+    ok!(cuMemsetD8Async(address, 7, 4, stream));
+    ok!(cuStreamSynchronize(stream)); // the host waits, so the device goes on
+    assert_eq!(download(address, 4), [7; 4]);
+    ok!(cuEventDestroy_v2(event));
+    ok!(cuStreamDestroy_v2(stream));
+    ok!(cuMemFree_v2(address));
+    ok!(cuMemFreeHost(from_pointer));
+    test.finish(&[]);
+}
+
+#[test]
+fn events_order_streams() {
+    let test = Test::new();
+    let ((first, first_handle), (second, second_handle)) = (test.stream(), test.stream());
+    let address: u64 = get!(cuMemAlloc_v2(1));
+    let event = test.event();
+    test.0.hold_all(true);
+    ok!(cuMemsetD8Async(address, 1, 1, first));
+    ok!(cuEventRecord(event, first));
+    ok!(cuStreamWaitEvent(second, event, 0));
+    ok!(cuMemsetD8Async(address, 2, 1, second));
+    // What is recorded later does not count.
+    ok!(cuMemsetD8Async(address, 3, 1, first));
+    ok!(cuEventRecord(event, first));
+    assert_eq!(test.0.run(second_handle), 0);
+    assert!(test.0.step(first_handle));
+    assert_eq!(test.0.run(second_handle), 0);
+    assert!(test.0.step(first_handle));
+    assert_eq!(test.0.run(second_handle), 2);
+    assert_eq!(test.0.pending(first_handle), 2);
+    ok!(cuEventSynchronize(event));
+    assert_eq!(test.0.pending(first_handle), 0);
+    test.0.hold_all(false);
+    assert_eq!(download(address, 1), [3]);
+
+    // Waiting runs the other streams that are needed, and no others.
+    test.0.hold_all(true);
+    let (third, third_handle) = test.stream();
+    ok!(cuMemsetD8Async(address, 4, 1, first));
+    ok!(cuMemsetD8Async(address, 9, 1, third));
+    ok!(cuEventRecord(event, first));
+    ok!(cuStreamWaitEvent(second, event, 0));
+    ok!(cuStreamSynchronize(second));
+    assert_eq!([first_handle, second_handle, third_handle].map(|stream| test.0.pending(stream)), [0, 0, 1]);
+    test.0.hold_all(false);
+    for stream in [first, second, third] {
+        ok!(cuStreamDestroy_v2(stream));
+    }
+    ok!(cuEventDestroy_v2(event));
+    ok!(cuMemFree_v2(address));
+    test.finish(&[]);
+}
+
+#[test]
+fn the_default_stream_is_ordered_with_blocking_streams() {
+    let test = Test::new();
+    let blocking: sys::CUstream = get!(cuStreamCreate(0));
+    let (other, other_handle) = test.stream();
+    let default = test.0.default_stream(0);
+    let address: u64 = get!(cuMemAlloc_v2(1));
+    test.0.hold_all(true);
+    ok!(cuMemsetD8Async(address, 1, 1, blocking));
+    ok!(cuMemsetD8Async(address, 2, 1, ptr::null_mut()));
+    ok!(cuMemsetD8Async(address, 3, 1, blocking));
+    ok!(cuMemsetD8Async(address, 4, 1, other));
+    assert!(!test.0.step(default));
+    assert!(test.0.step(blocking as u64) && !test.0.step(blocking as u64));
+    assert!(test.0.step(default));
+    assert!(test.0.step(blocking as u64) && test.0.step(other_handle));
+    test.0.hold_all(false);
+    ok!(cuStreamDestroy_v2(blocking));
+    ok!(cuStreamDestroy_v2(other));
+    ok!(cuMemFree_v2(address));
+    test.finish(&[]);
+}
+
+#[test]
+fn ordered_memory_lives_in_the_order_of_its_stream() {
+    let test = Test::new();
+    let ((stream, handle), (other, _)) = (test.stream(), test.stream());
+    test.0.hold_all(true);
+    let address: u64 = get!(cuMemAllocAsync(64, stream));
+    ok!(cuMemsetD8Async(address, 1, 64, stream));
+    test.0.run(handle);
+    ok!(cuMemFreeAsync(address, stream));
+    assert_eq!(call!(cuMemFreeAsync(address, stream)), Code::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(call!(cuMemsetD8Async(address, 2, 64, other)), Code::CUDA_ERROR_INVALID_VALUE);
+    test.0.run(handle);
+    assert_eq!(call!(cuMemFreeAsync(address, stream)), Code::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(test.0.misuse(Misuse::FreeTwice), 2);
+    assert_eq!(test.0.misuse(Misuse::UseAfterFree), 1);
+    test.0.clear_misuse();
+
+    // Work on another stream that nothing puts after the allocation, and work that comes too late.
+    let address: u64 = get!(cuMemAllocAsync(64, stream));
+    ok!(cuMemsetD8Async(address, 1, 64, other));
+    assert!(test.0.step(other as u64));
+    assert_eq!(test.0.misuse(Misuse::UseBeforeAllocation), 1);
+    assert_eq!(call!(cuStreamSynchronize(other)), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    test.0.reset();
+    let test = Test::new_again(test);
+    let ((stream, handle), (other, other_handle)) = (test.stream(), test.stream());
+    test.0.hold_all(true);
+    let address: u64 = get!(cuMemAllocAsync(64, stream));
+    test.0.run(handle);
+    ok!(cuMemsetD8Async(address, 1, 64, other));
+    ok!(cuMemFreeAsync(address, stream));
+    test.0.run(handle);
+    test.0.run(other_handle);
+    assert_eq!(test.0.misuse(Misuse::UseAfterFree), 1);
+}
+
+#[test]
+fn destroyed_objects_are_noticed() {
+    let test = Test::new();
+    let (stream, _) = test.stream();
+    let event = test.event();
+    ok!(cuStreamDestroy_v2(stream));
+    ok!(cuEventDestroy_v2(event));
+    assert_eq!(call!(cuStreamSynchronize(stream)), Code::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(call!(cuEventDestroy_v2(event)), Code::CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(call!(cuStreamQuery(ptr::without_provenance_mut(0x5000))), Code::CUDA_ERROR_INVALID_HANDLE);
+    test.finish(&[(Misuse::Destroyed, 3), (Misuse::UnknownHandle, 1)]);
+}
+
+#[test]
+fn a_stream_that_is_destroyed_ends_its_work() {
+    let test = Test::new();
+    let (stream, handle) = test.stream();
+    let address: u64 = get!(cuMemAlloc_v2(1));
+    test.0.hold(handle, true);
+    ok!(cuMemsetD8Async(address, 9, 1, stream));
+    ok!(cuStreamDestroy_v2(stream));
+    assert_eq!(download(address, 1), [9]);
+    assert_eq!(test.0.live(), Live { device: 1, contexts: 1, bytes: 1, ..Live::default() });
+    ok!(cuMemFree_v2(address));
+    test.finish(&[]);
+}

@@ -1,0 +1,141 @@
+//! What is given to streams: copies of rows, kernels, functions of the host, graphs.
+
+use crate::support::{Test, call, download, get, ok};
+use allotment_stand_in::Misuse;
+use cudarc::driver::sys::{self, CUresult as Code};
+use std::ffi::{CString, c_void};
+use std::ptr;
+
+#[test]
+fn rows_are_copied_and_filled() {
+    let test = Test::new();
+    let address: u64 = get!(cuMemAlloc_v2(32));
+    ok!(cuMemsetD8_v2(address, b'.', 32));
+    let from = b"abcdefghi";
+    let mut copy = sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: from.as_ptr().cast(),
+        srcDevice: 0,
+        srcArray: ptr::null_mut(),
+        srcPitch: 3,
+        dstXInBytes: 1,
+        dstY: 1,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: ptr::null_mut(),
+        dstDevice: address,
+        dstArray: ptr::null_mut(),
+        dstPitch: 8,
+        WidthInBytes: 2,
+        Height: 3,
+    };
+    ok!(cuMemcpy2D_v2(&copy));
+    assert_eq!(download(address, 32), b".........ab......de......gh.....");
+    copy.Height = 4;
+    assert_eq!(call!(cuMemcpy2D_v2(&copy)), Code::CUDA_ERROR_INVALID_VALUE);
+    ok!(cuMemsetD2D8Async(address, 8, b'#', 1, 4, ptr::null_mut()));
+    ok!(cuMemsetD32_v2(address + 4, u32::from_ne_bytes(*b"wxyz"), 1));
+    assert_eq!(download(address, 16), b"#...wxyz#ab.....");
+    ok!(cuMemFree_v2(address));
+    test.finish(&[(Misuse::OutOfBounds, 1)]);
+}
+
+const PTX: &str = ".version 7.0\n.target sm_50\n.address_size 64\n// .entry not_this\n\
+    .visible .entry add_u32(.param .u64 p0, .param .u32 p1, .param .u64 p2) { ret; }\n";
+
+#[test]
+fn kernels_that_are_built_in_run() {
+    let test = Test::new();
+    let image = CString::new(PTX).unwrap();
+    let module: sys::CUmodule = get!(cuModuleLoadData(image.as_ptr().cast()));
+    let mut function = ptr::null_mut();
+    let name = |name: &str| CString::new(name).unwrap();
+    let found = call!(cuModuleGetFunction(&mut function, module, name("fill_u32").as_ptr()));
+    assert_eq!(found, Code::CUDA_ERROR_NOT_FOUND, "not in this module");
+    ok!(cuModuleGetFunction(&mut function, module, name("add_u32").as_ptr()));
+    let mut address: u64 = get!(cuMemAlloc_v2(40));
+    ok!(cuMemsetD32_v2(address, 1, 10));
+    let launch = |address: &mut u64, mut count: u64, blocks: u32, threads: u32| {
+        let mut value = 41u32;
+        let mut arguments =
+            [(&raw mut *address).cast::<c_void>(), (&raw mut value).cast(), (&raw mut count).cast()];
+        let (stream, place) = (ptr::null_mut(), arguments.as_mut_ptr());
+        call!(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, place, ptr::null_mut()))
+    };
+    assert_eq!(launch(&mut address, 9, 1, 32), Code::CUDA_SUCCESS);
+    assert_eq!(launch(&mut address, 10, 1, 2000), Code::CUDA_ERROR_INVALID_VALUE);
+    let expected: Vec<u8> = (0..10u32).flat_map(|n| if n < 9 { 42u32 } else { 1 }.to_ne_bytes()).collect();
+    assert_eq!(download(address, 40), expected);
+    assert_eq!(launch(&mut address, 11, 1, 32), Code::CUDA_SUCCESS);
+    assert_eq!(call!(cuStreamSynchronize(ptr::null_mut())), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(test.0.misuse(Misuse::OutOfBounds), 1);
+}
+
+#[test]
+fn functions_of_the_host_run_in_order_and_must_not_call_back() {
+    extern "C" fn function(argument: *mut c_void) {
+        let (mut free, mut total) = (0, 0);
+        assert_ne!(call!(cuMemGetInfo_v2(&mut free, &mut total)), Code::CUDA_SUCCESS);
+        // SAFETY: the test waits for the stream before it looks at its number.
+        unsafe { *argument.cast::<u32>() += 1 };
+    }
+    let test = Test::new();
+    let (stream, handle) = test.stream();
+    test.0.hold(handle, true);
+    let mut times = 0u32;
+    let place: *mut c_void = (&raw mut times).cast();
+    ok!(cuLaunchHostFunc(stream, Some(function), place));
+    assert_eq!(test.0.pending(handle), 1);
+    ok!(cuStreamSynchronize(stream));
+    assert_eq!(times, 1);
+    ok!(cuStreamDestroy_v2(stream));
+    test.finish(&[(Misuse::Forbidden, 1)]);
+}
+
+fn get_second(stream: sys::CUstream) -> sys::CUstreamCaptureStatus {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    ok!(cuStreamIsCapturing(stream, &mut status));
+    status
+}
+
+#[test]
+fn captured_work_runs_when_the_graph_is_launched() {
+    let test = Test::new();
+    let ((stream, _), (other, _)) = (test.stream(), test.stream());
+    let address: u64 = get!(cuMemAlloc_v2(2));
+    let event = test.event();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    ok!(cuStreamBeginCapture_v2(stream, mode));
+    let status: sys::CUstreamCaptureStatus = get_second(stream);
+    assert_eq!(status, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    ok!(cuMemsetD8Async(address, 1, 2, stream));
+    ok!(cuEventRecord(event, stream));
+    ok!(cuStreamWaitEvent(other, event, 0));
+    ok!(cuMemsetD8Async(address, 2, 1, other));
+    assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_CAPTURED_EVENT);
+    let graph: sys::CUgraph = {
+        let mut graph = ptr::null_mut();
+        ok!(cuStreamEndCapture(stream, &mut graph));
+        graph
+    };
+    assert_eq!(download(address, 2), [0, 0]);
+    let executable: sys::CUgraphExec = get!(cuGraphInstantiateWithFlags(graph, 0));
+    ok!(cuGraphLaunch(executable, stream));
+    assert_eq!(download(address, 2), [2, 1]);
+    ok!(cuGraphExecDestroy(executable));
+    ok!(cuGraphDestroy(graph));
+
+    // What may not be captured spoils it.
+    ok!(cuStreamBeginCapture_v2(stream, mode));
+    let mut place = 0;
+    assert_eq!(call!(cuMemAlloc_v2(&mut place, 8)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    let mut graph = ptr::null_mut();
+    assert_eq!(call!(cuStreamEndCapture(stream, &mut graph)), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    for stream in [stream, other] {
+        ok!(cuStreamDestroy_v2(stream));
+    }
+    ok!(cuEventDestroy_v2(event));
+    ok!(cuMemFree_v2(address));
+    test.finish(&[(Misuse::Forbidden, 1)]);
+}

@@ -1,0 +1,349 @@
+//! Typed buffers and copies.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::PushKernelArg;
+use allotment::gpu::cudarc::driver::{LaunchConfig, sys};
+use allotment::gpu::cudarc::nvrtc::Ptx;
+use allotment::gpu::{
+    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Pinned, Rows, Stream,
+};
+use allotment::pool::{SourceErrorKind, Stream as _};
+use std::sync::Arc;
+
+fn device(gpu: &Gpu) -> Arc<DeviceMemory> {
+    Arc::new(DeviceMemory::new(&gpu.context))
+}
+
+/// Copies that were submitted, or calls that would submit one.
+fn copies(gpu: &Gpu) -> u64 {
+    let names = ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyAsync", "cuMemcpy2DAsync_v2"];
+    names.iter().map(|name| gpu.control().calls(name)).sum()
+}
+
+#[test]
+fn values_go_and_come_back() {
+    let gpu = Gpu::new();
+    let memory = device(&gpu);
+    let values: Vec<u32> = (0..1000).collect();
+    let mut buffer = Buffer::from_slice(&memory, &values, &gpu.stream).unwrap();
+    assert_eq!((buffer.len(), buffer.bytes()), (1000, 4000));
+    assert_eq!(buffer.to_vec().unwrap(), values);
+    buffer.slice_mut(10..20).unwrap().fill(7).unwrap();
+    buffer.slice_mut(998..).unwrap().copy_from(&[8, 9]).unwrap();
+    let mut part = [0; 4];
+    buffer.slice(8..=11).unwrap().copy_to(&mut part).unwrap();
+    assert_eq!(part, [8, 9, 7, 7]);
+    assert_eq!(buffer.slice(996..).unwrap().to_vec().unwrap(), [996, 997, 8, 9]);
+    buffer.as_view_mut().clear().unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [0; 1000]);
+    let mut bytes = Buffer::<u8, _>::zeros(&memory, 5, &gpu.stream).unwrap();
+    bytes.as_view_mut().fill(3).unwrap();
+    bytes.slice_mut(1..4).unwrap().slice(1..2).unwrap().fill(4).unwrap();
+    assert_eq!(bytes.to_vec().unwrap(), [3, 3, 4, 3, 3]);
+    let mut halves = Buffer::<u16, _>::zeros(&memory, 2, &gpu.stream).unwrap();
+    halves.as_view_mut().fill(0x1234).unwrap();
+    assert_eq!(halves.to_vec().unwrap(), [0x1234; 2]);
+    drop((buffer, bytes, halves, memory));
+    gpu.finish();
+}
+
+fn length<T>(have: usize, asked: usize) -> Result<T, CopyError> {
+    Err(CopyError::Length { have, asked })
+}
+
+#[test]
+fn wrong_lengths_are_refused_before_any_call() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = device(&gpu);
+    let mut buffer = Buffer::from_slice(&memory, &[1u64, 2, 3], &gpu.stream).unwrap();
+    let other = Buffer::from_slice(&memory, &[4u64, 5], &gpu.stream).unwrap();
+    let before = gpu.control().calls("");
+    assert_eq!(buffer.copy_from(&[1, 2]), length(3, 2));
+    assert_eq!(buffer.copy_from(&[1; 4]), length(3, 4));
+    assert_eq!(buffer.copy_to(&mut [0; 4]), length(3, 4));
+    assert_eq!(buffer.copy_from(&[]), Err(CopyError::Empty));
+    assert_eq!(buffer.as_view_mut().copy_from_view(&other.as_view()), length(3, 2));
+    assert_eq!(buffer.slice(2..2).unwrap().to_vec(), Err(CopyError::Empty));
+    assert_eq!(buffer.slice_mut(3..).unwrap().clear(), Err(CopyError::Empty));
+    assert_eq!(buffer.slice(1..4).map(|view| view.len()), length(3, 4));
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = buffer.slice(2..1).map(|view| view.len());
+    assert_eq!(reversed, length(3, 2));
+    assert_eq!(buffer.slice(..=usize::MAX).map(|view| view.len()), length(3, usize::MAX));
+    assert_eq!(buffer.as_view_mut().fill(1), Err(CopyError::ValueSize(8)));
+    let rows = |width, height, pitch, host_pitch| Rows { width, height, pitch, host_pitch };
+    let mut copy_rows = |rows| buffer.as_view_mut().copy_rows_from(&[0; 4], rows);
+    assert_eq!(copy_rows(rows(0, 1, 1, 1)), Err(CopyError::Empty));
+    assert_eq!(copy_rows(rows(2, 1, 1, 2)), Err(CopyError::Pitch { pitch: 1, width: 2 }));
+    assert_eq!(copy_rows(rows(1, 3, 2, 1)), length(3, 5));
+    assert_eq!(copy_rows(rows(1, 3, 1, 2)), length(4, 5));
+    assert_eq!(copy_rows(rows(1, usize::MAX, 2, 1)), length(3, usize::MAX));
+    assert_eq!(buffer.as_view_mut().copy_from_async(vec![1, 2]).err(), length::<()>(3, 2).err());
+    let empty = Buffer::<u32, _>::zeros(&memory, 0, &gpu.stream).unwrap_err();
+    assert_eq!(empty, AllocateError::Copy(CopyError::Empty));
+    let huge = Buffer::<u32, _>::zeros(&memory, usize::MAX, &gpu.stream).unwrap_err();
+    assert!(matches!(huge, AllocateError::Copy(CopyError::Length { .. })));
+    assert_eq!(gpu.control().calls(""), before);
+    let large = Buffer::<u8, _>::zeros(&memory, isize::MAX as usize, &gpu.stream).unwrap_err();
+    assert!(matches!(large, AllocateError::Allocation(error) if error.is_out_of_memory()));
+    assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
+    drop((buffer, other, memory));
+    gpu.finish();
+}
+
+#[test]
+fn rows() {
+    let gpu = Gpu::new();
+    let memory = device(&gpu);
+    let mut buffer = Buffer::<u16, _>::zeros(&memory, 12, &gpu.stream).unwrap();
+    let rows = Rows { width: 2, height: 3, pitch: 4, host_pitch: 3 };
+    buffer.slice_mut(1..).unwrap().copy_rows_from(&[1, 2, 0, 3, 4, 0, 5, 6], rows).unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [0, 1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0]);
+    let mut back = [9; 9];
+    buffer.slice(1..).unwrap().copy_rows_to(&mut back, rows).unwrap();
+    assert_eq!(back, [1, 2, 9, 3, 4, 9, 5, 6, 9]);
+    drop((buffer, memory));
+    gpu.finish();
+}
+
+#[test]
+fn asynchronous_copies_keep_the_hosts_side() {
+    let gpu = Gpu::new();
+    let memory = device(&gpu);
+    let mut buffer = Buffer::<u32, _>::zeros(&memory, 4, &gpu.stream).unwrap();
+    let up = buffer.as_view_mut().copy_from_async(vec![1, 2, 3, 4]).unwrap();
+    let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
+    assert_eq!(down.wait().unwrap(), [1, 2, 3, 4]);
+    assert!(up.is_done().unwrap());
+    assert_eq!(up.wait().unwrap(), [1, 2, 3, 4]);
+    let shared: Arc<[u32]> = Arc::new([5, 6, 7, 8]);
+    drop(buffer.as_view_mut().copy_from_async(shared.clone()).unwrap());
+    assert_eq!(Arc::strong_count(&shared), 1);
+    assert_eq!(buffer.to_vec().unwrap(), *shared);
+    if !on_system() {
+        // The copy may still run, so what it writes to is not given back.
+        let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
+        gpu.control().fail("cuEventSynchronize", 1, 1, 999);
+        let error = down.wait().unwrap_err();
+        assert!(matches!(error, CopyError::Call(error) if error.code == 999));
+    }
+    drop((buffer, memory));
+    gpu.finish();
+}
+
+#[test]
+fn pinned_buffers_are_slices_and_copies_from_them_do_not_wait() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let (memory, pinned) = (device(&gpu), Arc::new(Pinned::new(&gpu.context)));
+    let mut host = Buffer::<u32, _>::zeros(&pinned, 3, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u32, _>::zeros(&memory, 3, &gpu.stream).unwrap();
+    host.as_mut_slice().unwrap().copy_from_slice(&[1, 2, 3]);
+    let number = Gpu::number(&gpu.stream);
+    gpu.control().hold(number, true);
+    let before = gpu.control().calls("cuStreamSynchronize");
+    buffer.as_view_mut().copy_from_view(&host.as_view()).unwrap();
+    assert_eq!(gpu.control().pending(number), 1);
+    assert_eq!(gpu.control().calls("cuStreamSynchronize"), before);
+    // Writing to the slice waits for the copy that reads it.
+    host.as_mut_slice().unwrap()[0] = 100;
+    assert_eq!(gpu.control().pending(number), 0);
+    assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
+    assert_eq!(host.as_slice().unwrap(), [100, 2, 3]);
+    drop((buffer, host, memory, pinned));
+    gpu.finish();
+}
+
+/// Two streams, each with a buffer, in every order of their work: what is copied is what was there before.
+#[test]
+fn copies_between_streams_are_in_order() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    for order in 0..1u32 << 7 {
+        let memory = device(&gpu);
+        let other = Stream::new(&gpu.context).unwrap();
+        let mut from = Buffer::from_slice(&memory, &[1u32; 8], &gpu.stream).unwrap();
+        let mut to = Buffer::from_slice(&memory, &[0u32; 8], &other).unwrap();
+        let streams = [Gpu::number(&gpu.stream), Gpu::number(&other)];
+        streams.iter().for_each(|&stream| gpu.control().hold(stream, true));
+        from.as_view_mut().fill(2).unwrap();
+        to.as_view_mut().copy_from_view(&from.as_view()).unwrap();
+        from.as_view_mut().fill(3).unwrap(); // after the copy has read
+        for step in 0..7 {
+            gpu.control().step(streams[(order >> step & 1) as usize]);
+        }
+        streams.iter().for_each(|&stream| gpu.control().hold(stream, false));
+        assert_eq!(to.to_vec().unwrap(), [2; 8], "{order:b}");
+        assert_eq!(from.to_vec().unwrap(), [3; 8], "{order:b}");
+        drop((from, to, other, memory));
+    }
+    gpu.finish();
+}
+
+#[test]
+fn a_buffer_that_goes_waits_for_its_last_reader() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
+    let other = Stream::new(&gpu.context).unwrap();
+    let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
+    let mut to = Buffer::<u8, _>::zeros(&memory, 100, &other).unwrap();
+    let streams = [Gpu::number(&gpu.stream), Gpu::number(&other)];
+    gpu.control().hold_all(true);
+    to.as_view_mut().copy_from_view(&from.as_view()).unwrap();
+    drop(from);
+    // The release is in the first stream, behind the copy in the second.
+    gpu.control().run(streams[0]);
+    assert!(gpu.control().pending(streams[0]) > 0);
+    gpu.control().run(streams[1]);
+    gpu.control().run(streams[0]);
+    assert_eq!(gpu.control().pending(streams[0]), 0);
+    gpu.control().hold_all(false);
+    assert_eq!(to.to_vec().unwrap(), [5; 100]);
+    drop((to, other, memory));
+    gpu.finish();
+}
+
+#[test]
+fn a_buffer_outlives_a_copy_whose_order_failed() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
+    let other = Stream::new(&gpu.context).unwrap();
+    let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
+    let mut to = Buffer::<u8, _>::zeros(&memory, 100, &other).unwrap();
+    gpu.control().hold_all(true);
+    gpu.control().fail("cuStreamWaitEvent", 2, 1, 999); // the one after the copy was submitted
+    assert!(to.as_view_mut().copy_from_view(&from.as_view()).is_err());
+    drop(from);
+    gpu.control().run(Gpu::number(&gpu.stream));
+    gpu.control().run(Gpu::number(&other));
+    gpu.control().hold_all(false);
+    assert_eq!(to.to_vec().unwrap(), [5; 100]);
+    drop((to, other, memory));
+    gpu.finish();
+}
+
+#[test]
+fn switching_the_stream_keeps_the_order() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = device(&gpu);
+    let other = Stream::new(&gpu.context).unwrap();
+    let mut buffer = Buffer::<u32, _>::zeros(&memory, 1, &gpu.stream).unwrap();
+    gpu.control().hold_all(true);
+    buffer.as_view_mut().fill(1).unwrap();
+    buffer.switch_to(&other).unwrap();
+    assert_eq!(buffer.stream().id(), other.id());
+    buffer.as_view_mut().fill(2).unwrap();
+    assert_eq!(gpu.control().run(Gpu::number(&other)), 0);
+    assert_eq!(buffer.to_vec().unwrap(), [2]);
+    assert_eq!(gpu.control().pending(Gpu::number(&gpu.stream)), 0);
+    drop((buffer, other, memory));
+    gpu.finish();
+}
+
+#[test]
+fn copies_cross_devices() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let stream = Stream::new(&second).unwrap();
+    let (here, there) = (device(&gpu), Arc::new(DeviceMemory::new(&second)));
+    let near = Buffer::from_slice(&here, &[1.5f32, 2.5], &gpu.stream).unwrap();
+    let mut far = Buffer::<f32, _>::zeros(&there, 2, &stream).unwrap();
+    far.as_view_mut().copy_from_view(&near.as_view()).unwrap();
+    drop(near);
+    assert_eq!(far.to_vec().unwrap(), [1.5, 2.5]);
+    drop((far, here, there, stream, second));
+    gpu.finish();
+}
+
+const PTX: &str = include_str!("scale.ptx");
+
+#[test]
+fn cudarc_launches_kernels_with_our_buffers() {
+    let gpu = Gpu::new();
+    let memory = device(&gpu);
+    let cudarc = gpu.context.to_cudarc().unwrap();
+    let module = cudarc.load_module(Ptx::from_src(PTX)).unwrap();
+    let kernel = module.load_function("scale_f32").unwrap();
+    let stream = cudarc.new_stream().unwrap();
+    let mut buffer = Buffer::from_slice(&memory, &[1.0f32, 2.0, 3.0], &gpu.stream).unwrap();
+    let (factor, count) = (2.5f32, buffer.len() as u64);
+    buffer
+        .with_cudarc(&stream, |values| {
+            let mut launch = stream.launch_builder(&kernel);
+            launch.arg(values).arg(&factor).arg(&count);
+            // SAFETY: the kernel takes these arguments, and writes to as many values as there are.
+            unsafe { launch.launch(LaunchConfig::for_num_elems(3)) }.map(drop)
+        })
+        .unwrap()
+        .unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [2.5, 5.0, 7.5]);
+    buffer.switch_to(&gpu.stream).unwrap();
+    if !on_system() {
+        // What cudarc does comes after what was submitted before.
+        gpu.control().hold_all(true);
+        buffer.as_view_mut().fill(1.0).unwrap();
+        buffer.with_cudarc(&stream, |values| stream.memset_zeros(values)).unwrap().unwrap();
+        assert_eq!(gpu.control().run(stream.cu_stream() as u64), 0);
+        gpu.control().hold_all(false);
+        assert_eq!(buffer.to_vec().unwrap(), [0.0; 3]);
+    }
+
+    // And the other way: a slice of cudarc's as a buffer.
+    let slice = stream.clone_htod(&[7u8, 8, 9]).unwrap();
+    let mut taken = Buffer::from_cudarc(&gpu.context, slice).unwrap();
+    taken.slice_mut(1..2).unwrap().fill(0).unwrap();
+    assert_eq!(taken.to_vec().unwrap(), [7, 0, 9]);
+    if !on_system() {
+        let second = Context::new(1).unwrap();
+        let foreign = second.to_cudarc().unwrap().default_stream();
+        let error = buffer.with_cudarc(&foreign, |_| ()).unwrap_err();
+        assert!(matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Invalid));
+        let slice = foreign.alloc_zeros::<u8>(1).unwrap();
+        assert!(Buffer::from_cudarc(&gpu.context, slice).is_err());
+    }
+    drop((taken, buffer, memory, kernel, module, stream, cudarc));
+    gpu.finish();
+}
+
+#[test]
+fn a_copy_that_fails_says_which_call_it_was() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = device(&gpu);
+    let mut buffer = Buffer::<u32, _>::zeros(&memory, 2, &gpu.stream).unwrap();
+    let before = copies(&gpu);
+    for name in ["cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"] {
+        gpu.control().fail(name, 1, 1, sys::CUresult::CUDA_ERROR_UNKNOWN as u32);
+        let error = buffer.copy_from(&[1, 2]).unwrap_err();
+        assert!(matches!(error, CopyError::Call(error) if error.call == name && error.code == 999));
+        buffer.copy_from(&[3, 4]).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [3, 4]);
+    }
+    assert_eq!(copies(&gpu), before + 6);
+    gpu.control().fail("cuMemsetD8Async", 1, 1, 999);
+    let failed = Buffer::<u32, _>::zeros(&memory, 2, &gpu.stream).unwrap_err();
+    assert!(matches!(failed, AllocateError::Copy(CopyError::Call(_))));
+    drop((buffer, memory));
+    gpu.finish();
+}

@@ -1,0 +1,208 @@
+//! Every call of the driver that a source makes fails once: nothing is left behind, nothing panics, and the error
+//! says which call it was.
+
+use crate::support::{on_system, stand_in};
+use allotment::gpu::{
+    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Managed, Pinned, Registered,
+    Stream, Virtual, pinned_bytes,
+};
+use allotment::pool::{Event as _, Source, Stream as _};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/gpu");
+
+/// Functions whose failure leaves behind what they would have given back; `cuStreamSynchronize` since memory that may
+/// be in use is rather kept.
+const GIVING_BACK: [&str; 12] = [
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemHostUnregister",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+    "cuMemRelease",
+    "cuMemPoolDestroy",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuEventDestroy_v2",
+    "cuDevicePrimaryCtxRelease_v2",
+];
+
+/// Uses a source as a pool does.
+fn use_it<S: Source<Stream = Stream>>(source: &S, context: &Context) -> Result<(), Error> {
+    let (stream, other) = (Stream::new(context)?, Stream::default_of(context));
+    source.capacity()?;
+    let unit = source.granularity();
+    let mut segment = source.reserve(unit, &stream)?;
+    // What comes next must not lose the segment.
+    let used = (|| {
+        let event = stream.record()?;
+        other.wait(&event)?;
+        event.is_done()?;
+        event.synchronize()?;
+        other.is_capturing()?;
+        if source.room(&segment) > segment.bytes {
+            // SAFETY: the segment is lent, as it is.
+            segment = unsafe { source.grow(segment, unit, &stream) }?;
+        }
+        let half = unit / 2;
+        // SAFETY: both ranges are in the segment.
+        unsafe { source.copy(segment.address.get(), segment.address.get() + half, half, &stream) }
+    })();
+    // SAFETY: lent above, and nobody uses it any more.
+    let released = unsafe { source.release(segment, &stream) };
+    used?;
+    Ok(released?)
+}
+
+/// Lets the first, second, ... call of each function fail, until one is not made any more. `keeps` are more functions
+/// whose failure may leave memory behind.
+fn fails_cleanly(keeps: &[&str], scenario: impl Fn() -> Result<(), Error>) {
+    if on_system() {
+        return;
+    }
+    let functions = {
+        let driver = stand_in().unwrap();
+        scenario().unwrap();
+        driver.assert_clean();
+        functions().into_iter().filter(|name| name != "cuInit" && driver.calls(name) > 0).collect::<Vec<_>>()
+    };
+    assert!(functions.len() > 10, "{functions:?}");
+    for name in functions.iter().map(String::as_str) {
+        for nth in 1.. {
+            let driver = stand_in().unwrap();
+            let pinned = pinned_bytes();
+            driver.fail(name, nth, 1, 999);
+            let result = scenario();
+            if driver.calls(name) < nth {
+                result.unwrap();
+                break;
+            }
+            let is_last = GIVING_BACK.contains(&name) || keeps.contains(&name);
+            match result {
+                // Where something is dropped, there is nobody to tell.
+                Ok(()) => {
+                    assert!(is_last || name == "cuCtxGetCurrent" || name == "cuCtxSetCurrent", "{name} {nth}")
+                }
+                Err(Error::Call(error)) => {
+                    assert_eq!(error.code, 999, "{name}");
+                    assert!(name.starts_with(error.call), "{name}: {error}");
+                }
+                Err(error) => panic!("{name}: {error}"),
+            }
+            driver.clear_failures();
+            if !is_last && !name.starts_with("cuCtx") {
+                driver.assert_clean();
+                assert_eq!(pinned_bytes(), pinned, "{name}");
+            }
+        }
+    }
+}
+
+/// The functions that the library looks for before it calls any.
+fn functions() -> BTreeSet<String> {
+    let library = std::fs::read_to_string(Path::new(SOURCES).join("library.rs")).unwrap();
+    let list = &library[library.find("FUNCTIONS").unwrap()..library.find("];").unwrap()];
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn of_device_memory() {
+    fails_cleanly(&[], || {
+        let context = Context::new(0)?;
+        use_it(&DeviceMemory::new(&context), &context)
+    });
+}
+
+#[test]
+fn of_async_memory() {
+    fails_cleanly(&[], || {
+        let context = Context::new(0)?;
+        use_it(&AsyncMemory::new(&context)?, &context)
+    });
+}
+
+#[test]
+fn of_pinned_memory() {
+    fails_cleanly(&[], || {
+        let context = Context::new(0)?;
+        use_it(&Pinned::new(&context), &context)
+    });
+}
+
+#[test]
+fn of_managed_memory() {
+    fails_cleanly(&[], || {
+        let context = Context::new(0)?;
+        use_it(&Managed::new(&context)?, &context)
+    });
+}
+
+#[test]
+fn of_virtual_memory() {
+    fails_cleanly(&[], || {
+        let context = Context::new(0)?;
+        use_it(&Virtual::new(&context)?, &context)
+    });
+}
+
+#[test]
+fn of_registered_memory() {
+    fails_cleanly(&[], || {
+        let mut memory = vec![0; 4096];
+        let context = Context::new(0)?;
+        let registered = Registered::new(&context, &mut memory)?;
+        use_it(&registered, &context)
+    });
+}
+
+#[test]
+fn of_buffers() {
+    // Without the order of an event a segment is rather kept.
+    let keeps = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"];
+    fails_cleanly(&keeps, || {
+        let called = |error| match error {
+            AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => {
+                Error::Call(error)
+            }
+            error => panic!("{error}"),
+        };
+        let copied = |error| called(AllocateError::Copy(error));
+        let context = Context::new(0)?;
+        let memory = Arc::new(AsyncMemory::new(&context)?);
+        let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
+        let mut from = Buffer::from_slice(&memory, &[1u32, 2, 3], &stream).map_err(called)?;
+        let mut to = Buffer::<u32, _>::zeros(&memory, 3, &other).map_err(called)?;
+        to.as_view_mut().copy_from_view(&from.as_view()).map_err(copied)?;
+        from.as_view_mut().copy_from_async(vec![4, 5, 6]).map_err(copied)?.wait().map_err(copied)?;
+        to.switch_to(&stream).map_err(copied)?;
+        assert_eq!(to.to_vec().map_err(copied)?, [1, 2, 3]);
+        Ok(())
+    });
+}
+
+/// cudarc panics where a function is missing, so every one that is called must be asked for.
+#[test]
+fn every_function_that_is_called_is_asked_for() {
+    let mut called = BTreeSet::new();
+    let mut folders = vec![PathBuf::from(SOURCES)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
+            for part in text.split("call!(").skip(1).chain(text.split("sys::").skip(1)) {
+                let name: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if name.starts_with("cu") && name != "culib" {
+                    called.insert(name);
+                }
+            }
+        }
+    }
+    assert_eq!(called, functions());
+}

@@ -1,0 +1,12 @@
+//! The feature `gpu` through cudarc's dynamic loading: against the stand-in driver (`stand-in`), which is built when
+//! the first test needs it, or against the system's driver with `ALLOTMENT_CUDA_DRIVER=system`. Tests that control the
+//! driver have nothing to do on a real one.
+
+mod available;
+mod buffers;
+mod failures;
+mod pools;
+mod sources;
+mod staging;
+mod streams;
+mod support;

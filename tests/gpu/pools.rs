@@ -1,0 +1,231 @@
+//! Pools over the sources: the same pools as over simulated memory.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::{
+    AsyncMemory, Buffer, DeviceMemory, HostBacking, Managed, Pinned, Registered, Stream, Virtual,
+};
+use allotment::pool::{DevicePool, Limit, PoolError, PoolOptions, Source, Stream as _};
+
+/// Many buffers of many sizes on two streams, each full of its own number; what is freed is used again.
+fn serves<S: Source<Stream = Stream>>(gpu: &Gpu, source: S) {
+    let other = Stream::new(&gpu.context).unwrap();
+    let pool = DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut live = Vec::new();
+    for number in 0..400u32 {
+        if live.len() == 20 {
+            let (buffer, number): (Buffer<u32, _>, u32) = live.swap_remove(random.usize(..20));
+            let values = buffer.to_vec().unwrap();
+            assert!(values.iter().all(|&value| value == number), "{number}");
+        }
+        let stream = if random.bool() { &gpu.stream } else { &other };
+        let len = 1 << random.u32(0..18);
+        let mut buffer = Buffer::<u32, _>::zeros(&pool, len, stream).unwrap();
+        assert_eq!(buffer.address() % 256, 0);
+        buffer.as_view_mut().fill(number).unwrap();
+        if random.bool() {
+            buffer.switch_to(if random.bool() { &gpu.stream } else { &other }).unwrap();
+        }
+        live.push((buffer, number));
+    }
+    let calls = pool.stats().calls;
+    let calls = calls.reserve + calls.grow + calls.release;
+    assert!(calls < 60, "{calls} calls of the source for 400 buffers");
+    for (buffer, number) in live {
+        assert!(buffer.to_vec().unwrap().iter().all(|&value| value == number));
+    }
+    gpu.stream.synchronize().unwrap();
+    other.synchronize().unwrap();
+    drop((pool, other));
+}
+
+#[test]
+fn of_device_memory() {
+    let gpu = Gpu::new();
+    serves(&gpu, DeviceMemory::new(&gpu.context));
+    gpu.finish();
+}
+
+#[test]
+fn of_async_memory() {
+    let gpu = Gpu::new();
+    serves(&gpu, AsyncMemory::new(&gpu.context).unwrap());
+    gpu.finish();
+}
+
+#[test]
+fn of_virtual_memory() {
+    let gpu = Gpu::new();
+    serves(&gpu, Virtual::new(&gpu.context).unwrap());
+    gpu.finish();
+}
+
+#[test]
+fn of_managed_memory() {
+    let gpu = Gpu::new();
+    serves(&gpu, Managed::new(&gpu.context).unwrap());
+    gpu.finish();
+}
+
+#[test]
+fn of_pinned_memory() {
+    let gpu = Gpu::new();
+    serves(&gpu, Pinned::new(&gpu.context));
+    gpu.finish();
+}
+
+#[test]
+fn of_registered_memory() {
+    let gpu = Gpu::new();
+    let mut memory = vec![0; 256 << 20];
+    serves(&gpu, Registered::new(&gpu.context, &mut memory).unwrap());
+    gpu.finish();
+}
+
+#[test]
+fn virtual_memory_is_one_segment_that_grows() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let buffers: Vec<_> =
+        (0..8).map(|_| Buffer::<u8, _>::zeros(&pool, 16 << 20, &gpu.stream).unwrap()).collect();
+    assert_eq!(pool.stats().segments.current, 1);
+    let end = buffers.iter().map(|buffer| buffer.address() + (16 << 20)).max().unwrap();
+    let start = buffers.iter().map(|buffer| buffer.address()).min().unwrap();
+    assert_eq!(end - start, 8 * (16 << 20), "without gaps");
+    drop(buffers);
+    drop(pool);
+    gpu.finish();
+}
+
+/// A block that is freed while its work waits is not given to another stream.
+#[test]
+fn blocks_wait_for_their_work() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let other = Stream::new(&gpu.context).unwrap();
+    let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    gpu.control().hold_all(true);
+    let first = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    let address = first.address();
+    drop(first);
+    let again = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    assert_eq!(again.address(), address, "the same stream has it at once");
+    drop(again);
+    assert!(gpu.control().pending(Gpu::number(&gpu.stream)) > 0);
+    let mut moved = Buffer::<u8, _>::zeros(&pool, 15 << 20, &other).unwrap();
+    assert_eq!(gpu.control().pending(Gpu::number(&gpu.stream)), 0, "another one when its work is over");
+    moved.as_view_mut().fill(1).unwrap();
+    gpu.control().hold_all(false);
+    assert!(moved.to_vec().unwrap().iter().all(|&value| value == 1));
+    drop(moved);
+    drop((pool, other));
+    gpu.finish();
+}
+
+/// A block that another stream still uses is not given to anybody, its own stream included.
+#[test]
+fn blocks_wait_for_other_streams() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let other = Stream::new(&gpu.context).unwrap();
+    let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    gpu.control().hold_all(true);
+    let mut used = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    used.switch_to(&other).unwrap();
+    used.as_view_mut().fill(9).unwrap();
+    drop(used);
+    let mut next = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    next.as_view_mut().fill(1).unwrap();
+    gpu.control().run(Gpu::number(&gpu.stream));
+    gpu.control().run(Gpu::number(&other));
+    gpu.control().hold_all(false);
+    assert!(next.to_vec().unwrap().iter().all(|&value| value == 1));
+    drop(next);
+    drop((pool, other));
+    gpu.finish();
+}
+
+#[test]
+fn a_full_device_is_a_typed_error() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let kept = Buffer::<u8, _>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
+    let error = pool.allocate(8 << 30, &gpu.stream).unwrap_err();
+    let PoolError::OutOfMemory(full) = error else { panic!("{error}") };
+    assert_eq!(full.requested, 8 << 30);
+    // What is cached goes back before a request fails.
+    drop(pool.allocate(3 << 30, &gpu.stream).unwrap());
+    let second = pool.allocate((3 << 30) + (512 << 20), &gpu.stream).unwrap();
+    drop((kept, second));
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn nothing_is_reserved_while_a_stream_captures() {
+    use allotment::gpu::cudarc::driver::sys;
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    drop(pool.allocate(1 << 10, &gpu.stream).unwrap());
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), mode) }.result().unwrap();
+    let inside = pool.allocate(1 << 10, &gpu.stream).unwrap();
+    assert_eq!(pool.allocate(1 << 30, &gpu.stream).unwrap_err(), PoolError::Capturing);
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the capture began above; the place is one of this type.
+    unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) }.result().unwrap();
+    // SAFETY: made above, and used by nobody. An empty capture may give no graph.
+    let _ = unsafe { sys::cuGraphDestroy(graph) };
+    drop(inside);
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn movable_blocks_keep_their_contents() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut blocks: Vec<_> =
+        (0..8u8).map(|n| (pool.allocate_movable(2 << 20, &gpu.stream).unwrap(), n)).collect();
+    let address = |address| std::num::NonZeroUsize::new(address).unwrap();
+    for (block, n) in &blocks {
+        gpu.upload(address(block.address()), &[*n; 100]);
+        gpu.upload(address(block.address() + (2 << 20) - 100), &[*n; 100]);
+    }
+    let mut number = 0;
+    blocks.retain(|_| (number += 1, number % 2 == 0).1); // every other one goes
+    let done = pool.compact(gpu.stream.id());
+    assert!(done.moves > 0 && done.largest_after > done.largest_before && done.failed.is_none(), "{done:?}");
+    for (block, n) in &blocks {
+        assert_eq!(gpu.download(address(block.address()), 100), [*n; 100]);
+        assert_eq!(gpu.download(address(block.address() + (2 << 20) - 100), 100), [*n; 100]);
+    }
+    drop(blocks);
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn pinned_blocks_are_slices() {
+    fn first<B: HostBacking>(buffer: &Buffer<u16, B>) -> u16 {
+        buffer.as_slice().unwrap()[0]
+    }
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer = Buffer::<u16, _>::zeros(&pool, 100, &gpu.stream).unwrap();
+    buffer.as_mut_slice().unwrap()[0] = 5;
+    assert_eq!((first(&buffer), buffer.to_vec().unwrap()[0]), (5, 5));
+    drop(buffer);
+    drop(pool);
+    gpu.finish();
+}

@@ -1,0 +1,378 @@
+//! What every source does, and what each does alone.
+
+use crate::support::{Gpu, on_system, release};
+use allotment::gpu::{
+    Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Location, Managed, Pinned,
+    PinnedOptions, Registered, Stream, Virtual, pinned_bytes,
+};
+use allotment::pool::{Segment, Source, SourceErrorKind, Stream as _};
+use allotment::region::Capabilities;
+use std::sync::Arc;
+
+/// The segment as a slice, of memory that the CPU can see.
+fn slice<S: Source>(_: &S, segment: Segment) -> &'static mut [u8] {
+    assert!(S::CPU_VISIBLE);
+    let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
+    // SAFETY: the tests use it only while they hold the segment, and while no work does.
+    unsafe { std::slice::from_raw_parts_mut(pointer, segment.bytes) }
+}
+
+/// What the trait asks of every source.
+fn keeps_the_contract<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
+    let unit = source.granularity();
+    assert!(unit.is_power_of_two() && source.alignment().is_power_of_two());
+    let before = source.capacity().unwrap();
+    assert!(before.free <= before.total && before.free >= 3 * unit, "{before:?}");
+    for bytes in [0, 1, unit + 1] {
+        let error = source.reserve(bytes, &gpu.stream).unwrap_err();
+        assert_eq!(error.kind, SourceErrorKind::Invalid, "{bytes}: {error}");
+    }
+    let too_much = usize::MAX / unit * unit;
+    assert!(source.reserve(too_much, &gpu.stream).is_err());
+    let first = source.reserve(2 * unit, &gpu.stream).unwrap();
+    let second = source.reserve(unit, &gpu.stream).unwrap();
+    for segment in [first, second] {
+        assert_eq!(segment.address.get() % source.alignment(), 0);
+        assert!(source.room(&segment) >= segment.bytes);
+    }
+    let (low, high) = if first.address < second.address { (first, second) } else { (second, first) };
+    assert!(low.address.get() + low.bytes <= high.address.get());
+
+    // Both ends hold what is put there, and a copy is in the stream's order.
+    gpu.upload(first.address, b"begin");
+    let last = first.address.checked_add(first.bytes - 3).unwrap();
+    gpu.upload(last, b"end");
+    // SAFETY: both ranges are in segments of this source, and nobody uses them.
+    unsafe { source.copy(first.address.get(), second.address.get(), 5, &gpu.stream) }.unwrap();
+    assert_eq!(gpu.download(second.address, 5), b"begin");
+    assert_eq!(gpu.download(last, 3), b"end");
+    if S::CPU_VISIBLE {
+        assert_eq!(&slice(source, second)[..5], b"begin");
+        slice(source, second)[0] = b'B';
+        assert_eq!(gpu.download(second.address, 5), b"Begin");
+    }
+    release(source, first, &gpu.stream);
+    let third = source.reserve(2 * unit, &gpu.stream).unwrap();
+    release(source, second, &gpu.stream);
+    release(source, third, &gpu.stream);
+    gpu.stream.synchronize().unwrap();
+    assert!(!source.name().is_empty());
+}
+
+#[test]
+fn device_memory() {
+    let gpu = Gpu::new();
+    let source = DeviceMemory::new(&gpu.context);
+    keeps_the_contract(&gpu, &source);
+    assert_eq!((source.name(), source.capabilities()), ("device 0", Capabilities::DEVICE));
+    if !on_system() {
+        let capacity = source.capacity().unwrap();
+        let all = source.reserve(capacity.free, &gpu.stream).unwrap();
+        let error = source.reserve(source.granularity(), &gpu.stream).unwrap_err();
+        assert_eq!((error.kind, error.code), (SourceErrorKind::OutOfMemory, 2));
+        assert_eq!(source.capacity().unwrap().free, 0);
+        release(&source, all, &gpu.stream);
+    }
+    drop(source);
+    gpu.finish();
+}
+
+/// A segment with work on it is given back when that is done.
+fn waits_for_its_work<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
+    let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
+    let number = Gpu::number(&gpu.stream);
+    gpu.control().hold(number, true);
+    let half = segment.bytes / 2;
+    // SAFETY: both ranges are in the segment, and nobody uses them.
+    unsafe { source.copy(segment.address.get(), segment.address.get() + half, half, &gpu.stream) }.unwrap();
+    assert_eq!(gpu.control().pending(number), 1);
+    release(source, segment, &gpu.stream);
+    assert_eq!(gpu.control().pending(number), 0, "{}", source.name());
+    gpu.control().hold(number, false);
+}
+
+#[test]
+fn segments_are_given_back_after_their_work() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let mut memory = vec![0; 4096];
+    waits_for_its_work(&gpu, &DeviceMemory::new(&gpu.context));
+    waits_for_its_work(&gpu, &Pinned::new(&gpu.context));
+    waits_for_its_work(&gpu, &Managed::new(&gpu.context).unwrap());
+    waits_for_its_work(&gpu, &Virtual::new(&gpu.context).unwrap());
+    waits_for_its_work(&gpu, &Registered::new(&gpu.context, &mut memory).unwrap());
+    gpu.finish(); // the stand-in has noticed no memory that went too early
+}
+
+#[test]
+fn async_memory() {
+    let gpu = Gpu::new();
+    let source = AsyncMemory::new(&gpu.context).unwrap();
+    keeps_the_contract(&gpu, &source);
+    // What is freed stays in the driver's pool, and the host has waited since.
+    assert_eq!(source.used().unwrap(), 0);
+    let kept = source.reserved().unwrap();
+    assert!(kept >= 3 * source.granularity() as u64);
+    source.trim(0).unwrap();
+    assert_eq!(source.reserved().unwrap(), 0);
+    drop(source);
+
+    let source = AsyncMemory::with_release_threshold(&gpu.context, 0).unwrap();
+    let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
+    release(&source, segment, &gpu.stream);
+    gpu.stream.synchronize().unwrap();
+    assert_eq!(source.reserved().unwrap(), 0, "with a threshold of 0 the driver gives all back");
+    drop(source);
+    gpu.finish();
+}
+
+#[test]
+fn async_memory_waits_for_nothing() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let source = AsyncMemory::new(&gpu.context).unwrap();
+    let number = Gpu::number(&gpu.stream);
+    gpu.control().hold(number, true);
+    let bytes = source.granularity();
+    let segment = source.reserve(bytes, &gpu.stream).unwrap();
+    // SAFETY: both ranges are in the segment, and nobody uses them.
+    unsafe { source.copy(segment.address.get(), segment.address.get() + bytes / 2, bytes / 2, &gpu.stream) }
+        .unwrap();
+    release(&source, segment, &gpu.stream);
+    assert_eq!(gpu.control().pending(number), 3);
+    assert_eq!(source.used().unwrap(), bytes as u64);
+    assert_eq!(gpu.control().run(number), 3);
+    assert_eq!(source.used().unwrap(), 0);
+    drop(source);
+    gpu.finish();
+}
+
+#[test]
+fn pinned() {
+    let gpu = Gpu::new();
+    let source = Pinned::new(&gpu.context);
+    keeps_the_contract(&gpu, &source);
+    assert!(source.capabilities().contains(Capabilities::PINNED));
+    let before = pinned_bytes(); // tests of failures leave some
+    drop(source);
+
+    let unit = 64 << 10;
+    let options = PinnedOptions { write_combined: true, portable: false, limit: before + 2 * unit };
+    let source = Pinned::with_options(&gpu.context, options);
+    let segments = [(); 2].map(|()| source.reserve(unit, &gpu.stream).unwrap());
+    assert_eq!((pinned_bytes(), source.capacity().unwrap().free), (before + 2 * unit, 0));
+    let error = source.reserve(unit, &gpu.stream).unwrap_err();
+    assert!(error.is_out_of_memory());
+    assert_eq!(error.to_string(), "the limit of pinned memory: the device is out of memory");
+    for (segment, flags) in segments.into_iter().zip([4, 4]) {
+        if !on_system() {
+            assert_eq!(flags_of(segment), flags);
+        }
+        release(&source, segment, &gpu.stream);
+    }
+    assert_eq!(pinned_bytes(), before);
+    drop(source);
+    gpu.finish();
+}
+
+/// The flags with which a segment was pinned.
+fn flags_of(segment: Segment) -> u32 {
+    let mut flags = 0;
+    let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
+    // SAFETY: the place is one of this type; the address is checked by the driver.
+    let code = unsafe { allotment::gpu::cudarc::driver::sys::cuMemHostGetFlags(&mut flags, pointer) };
+    code.result().unwrap();
+    flags
+}
+
+#[test]
+fn the_default_limit_of_pinned_memory_is_a_part_of_the_systems() {
+    let limit = PinnedOptions::default().limit;
+    // Every machine that runs this has between 512 MiB and 64 TiB.
+    assert!((128 << 20..16 << 40).contains(&limit), "{limit}");
+}
+
+#[test]
+fn managed() {
+    let gpu = Gpu::new();
+    if !gpu.context.device().managed_memory {
+        return assert!(matches!(Managed::new(&gpu.context), Err(Error::Unsupported(_))));
+    }
+    let source = Managed::new(&gpu.context).unwrap();
+    keeps_the_contract(&gpu, &source);
+    let source = Arc::new(source);
+    let buffer = Buffer::<u32, _>::zeros(&source, 1000, &gpu.stream).unwrap();
+    let (address, bytes) = (buffer.address(), buffer.bytes());
+    let advice = [
+        Advice::ReadMostly(true),
+        Advice::PreferredLocation(Some(Location::Host)),
+        Advice::AccessedBy(Location::Device(0)),
+    ];
+    for advice in advice {
+        buffer.as_view().advise(advice).unwrap();
+    }
+    buffer.as_view().prefetch(Location::Device(0)).unwrap();
+    gpu.stream.synchronize().unwrap();
+    let told = |which| {
+        use allotment::gpu::cudarc::driver::sys;
+        let mut value = 0i32;
+        let place = (&raw mut value).cast();
+        // SAFETY: the place has the size that is said; the range is the segment.
+        let code = unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address, bytes) };
+        code.result().unwrap();
+        value
+    };
+    use allotment::gpu::cudarc::driver::sys::CUmem_range_attribute::*;
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY), 1);
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), -1);
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY), 0);
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION), 0);
+    for advice in [Advice::ReadMostly(false), Advice::PreferredLocation(None)] {
+        buffer.as_view().advise(advice).unwrap();
+    }
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY), 0);
+    assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), -2);
+    // To memory of another kind, and there the driver refuses.
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut buffer = buffer;
+    buffer.as_mut_slice().unwrap()[999] = 7;
+    let moved = buffer.migrate(&device, &gpu.stream).unwrap();
+    assert_eq!(moved.slice(998..).unwrap().to_vec().unwrap(), [0, 7]);
+    let error = moved.as_view().prefetch(Location::Host).unwrap_err();
+    assert!(matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Invalid));
+    drop((moved, device, source));
+    gpu.finish();
+}
+
+#[test]
+fn managed_memory_is_never_oversubscribed() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let source = Managed::new(&gpu.context).unwrap();
+    let total = source.capacity().unwrap().total;
+    let all = source.reserve(total, &gpu.stream).unwrap();
+    let error = source.reserve(source.granularity(), &gpu.stream).unwrap_err();
+    assert!(error.is_out_of_memory());
+    assert_eq!(gpu.control().calls("cuMemAllocManaged"), 1, "the driver was not even asked");
+    release(&source, all, &gpu.stream);
+    drop(source);
+    gpu.finish();
+}
+
+#[test]
+fn virtual_memory() {
+    let gpu = Gpu::new();
+    let source = Virtual::new(&gpu.context).unwrap();
+    keeps_the_contract(&gpu, &source);
+    drop(source);
+    gpu.finish();
+}
+
+#[test]
+fn virtual_memory_grows_in_place() {
+    let gpu = Gpu::new();
+    let source = Virtual::with_room(&gpu.context, 8 << 20).unwrap();
+    let unit = source.granularity();
+    let small = source.reserve(unit, &gpu.stream).unwrap();
+    let other = source.reserve(unit, &gpu.stream).unwrap();
+    gpu.upload(small.address, b"stays");
+    assert_eq!(source.room(&small), (8_usize << 20).next_multiple_of(unit));
+    // SAFETY: the segment is lent, as it is.
+    let large = unsafe { source.grow(small, unit, &gpu.stream) }.unwrap();
+    assert_eq!((large.address, large.bytes), (small.address, 2 * unit));
+    // Across the border of the two pieces.
+    gpu.upload(large.address.checked_add(unit - 2).unwrap(), b"over");
+    assert_eq!(gpu.download(large.address.checked_add(unit - 2).unwrap(), 4), b"over");
+    assert_eq!(gpu.download(large.address, 5), b"stays");
+    let rest = source.room(&large) - large.bytes;
+    // SAFETY: the segment is lent, as it is.
+    let error = unsafe { source.grow(large, rest + unit, &gpu.stream) }.unwrap_err();
+    assert!(error.is_out_of_memory());
+    if !on_system() {
+        assert_eq!(gpu.live().bytes, 3 * unit as u64);
+        gpu.control().fail("cuMemCreate", 1, 1, 2);
+        // SAFETY: as above.
+        assert!(unsafe { source.grow(large, unit, &gpu.stream) }.unwrap_err().is_out_of_memory());
+        assert_eq!(gpu.live().bytes, 3 * unit as u64);
+    }
+    // SAFETY: as above.
+    let full = unsafe { source.grow(large, rest, &gpu.stream) }.unwrap();
+    assert_eq!(full.bytes, source.room(&full));
+    release(&source, full, &gpu.stream);
+    release(&source, other, &gpu.stream);
+    drop(source);
+    gpu.finish();
+}
+
+#[test]
+fn registered_memory() {
+    let gpu = Gpu::new();
+    let before = pinned_bytes(); // tests of failures leave some
+    let mut memory = vec![7; (1 << 20) + 100];
+    let inside = memory.as_ptr() as usize..memory.as_ptr() as usize + memory.len();
+    let source = Registered::new(&gpu.context, &mut memory).unwrap();
+    assert_eq!(pinned_bytes(), before + (1 << 20) + 100);
+    keeps_the_contract(&gpu, &source);
+    let all = source.capacity().unwrap().free;
+    assert!(all > (1 << 20) - 1024);
+    let segment = source.reserve(all, &gpu.stream).unwrap();
+    let end = segment.address.get() + segment.bytes;
+    assert!(inside.contains(&segment.address.get()) && end <= inside.end);
+    assert!(source.reserve(512, &gpu.stream).unwrap_err().is_out_of_memory());
+    gpu.upload(segment.address, b"written by the device");
+    release(&source, segment, &gpu.stream);
+    drop(source);
+    assert_eq!(pinned_bytes(), before);
+    let at = segment.address.get() - inside.start;
+    assert_eq!(&memory[at..at + 21], b"written by the device");
+
+    let empty = Registered::new(&gpu.context, &mut []).unwrap_err();
+    assert!(matches!(empty, Error::Call(error) if error.kind == SourceErrorKind::Invalid));
+    let limited = Registered::with_limit(&gpu.context, &mut memory, 1000).unwrap_err();
+    assert!(matches!(limited, Error::Call(error) if error.is_out_of_memory()));
+    gpu.finish();
+}
+
+#[test]
+fn devices_that_lack_something_say_so() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    for attribute in [115, 102, 89] {
+        gpu.control().set_attribute(1, attribute, 0);
+    }
+    let context = Context::new(1).unwrap();
+    let unsupported = |error| matches!(error, Error::Unsupported(_));
+    assert!(AsyncMemory::new(&context).is_err_and(unsupported));
+    assert!(Virtual::new(&context).is_err_and(unsupported));
+    assert!(Managed::new(&context).is_err_and(unsupported));
+    drop(context);
+    gpu.finish();
+}
+
+#[test]
+fn sources_of_two_devices_are_apart() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let stream = Stream::new(&second).unwrap();
+    let (here, there) = (DeviceMemory::new(&gpu.context), DeviceMemory::new(&second));
+    let near = here.reserve(2 << 20, &gpu.stream).unwrap();
+    let far = there.reserve(4 << 20, &stream).unwrap();
+    let used = |source: &DeviceMemory| source.capacity().map(|found| found.total - found.free);
+    assert_eq!((used(&here), used(&there)), (Ok(2 << 20), Ok(4 << 20)));
+    assert_eq!(there.name(), "device 1");
+    release(&there, far, &stream);
+    release(&here, near, &gpu.stream);
+    drop((here, there, stream, second));
+    gpu.finish();
+}

@@ -1,0 +1,183 @@
+//! Data that goes through a device in chunks.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::{Buffer, CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
+use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use std::io::{self, Read};
+use std::sync::Arc;
+
+const CHUNK: usize = 64 << 10;
+
+/// Bytes that are no multiple of a chunk.
+fn data(chunks: usize, more: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(3);
+    (0..chunks * CHUNK + more).map(|_| random.u8(..)).collect()
+}
+
+/// Adds 1 to every byte of a chunk, on the host, since the stand-in's kernels count in words.
+fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyError> {
+    let bytes: Vec<u8> = chunk.as_view().to_vec()?.iter().map(|byte| byte.wrapping_add(1)).collect();
+    chunk.copy_from(&bytes)
+}
+
+#[test]
+fn everything_goes_through_in_order() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    for slots in [0, 2, 3, 5] {
+        let options = StagingOptions { chunk: CHUNK - 100, slots };
+        let mut staging = Staging::new(&gpu.context, options).unwrap();
+        assert_eq!(*staging.options(), StagingOptions { chunk: CHUNK, slots: slots.max(2) });
+        for (chunks, more) in [(0, 0), (0, 1), (1, 0), (2, 5), (7, 0), (9, 77)] {
+            let data = data(chunks, more);
+            let mut result = Vec::new();
+            let mut seen = Vec::new();
+            let done = staging
+                .read_write(&*data, &mut result, &pool, &gpu.stream, |chunk, progress| {
+                    seen.push((progress.chunks, progress.bytes, chunk.len()));
+                    add_one(chunk)
+                })
+                .unwrap();
+            let expected: Vec<u8> = data.iter().map(|byte| byte.wrapping_add(1)).collect();
+            assert!(result == expected, "{slots} slots, {chunks} chunks and {more} bytes");
+            assert_eq!(
+                (done.bytes, done.chunks),
+                (data.len() as u64, (chunks + usize::from(more > 0)) as u64)
+            );
+            assert!(seen.iter().enumerate().all(|(n, &(chunks, ..))| chunks == n as u64 + 1));
+            assert_eq!(seen.iter().map(|&(.., len)| len).sum::<usize>(), data.len());
+        }
+    }
+    drop(pool);
+    gpu.finish();
+}
+
+/// The copies run when they like, the work too: chunks are never mixed up.
+#[test]
+fn held_streams_do_not_mix_chunks_up() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let options = StagingOptions { chunk: CHUNK, slots: 3 };
+    let data = data(10, 9);
+    let mut staging = Staging::new(&gpu.context, options).unwrap();
+    gpu.control().hold_all(true);
+    let mut result = Vec::new();
+    let mut number = 0u8;
+    let done = staging.read_write(&*data, &mut result, &pool, &gpu.stream, |chunk, _| {
+        number += 1;
+        chunk.slice(..1)?.fill(number) // waits for nothing
+    });
+    assert_eq!(done.unwrap().chunks, 11);
+    let mut expected = data.clone();
+    expected.chunks_mut(CHUNK).zip(1..).for_each(|(chunk, number)| chunk[0] = number);
+    assert!(result == expected);
+    assert_eq!(gpu.control().calls("cuStreamSynchronize") + gpu.control().calls("cuCtxSynchronize"), 0);
+    gpu.control().hold_all(false);
+    drop(staging);
+    drop(pool);
+    gpu.finish();
+}
+
+/// A chunk on the device is not overwritten before the work on it is done.
+#[test]
+fn chunks_wait_for_their_work() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let data = data(9, 0);
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let mut firsts = Buffer::<u8, _>::zeros(&pool, 9, &gpu.stream).unwrap();
+    gpu.control().hold_all(true);
+    let done = staging.read(&*data, &pool, &gpu.stream, |chunk, progress| {
+        let at = progress.chunks as usize - 1;
+        firsts.slice_mut(at..=at)?.copy_from_view(&chunk.as_view().slice(..1)?)
+    });
+    assert_eq!(done.unwrap().chunks, 9);
+    gpu.control().hold_all(false);
+    let expected: Vec<u8> = data.chunks(CHUNK).map(|chunk| chunk[0]).collect();
+    assert_eq!(firsts.to_vec().unwrap(), expected);
+    drop(firsts);
+    drop(staging);
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn more_than_the_device_has_goes_through() {
+    if on_system() {
+        return;
+    }
+    // 1 GiB through a device of half as much, in a pool of 64 MiB.
+    let gpu = Gpu::with_memory(512 << 20);
+    let options = PoolOptions::new().limit(Limit::Bytes(64 << 20));
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 8 << 20, slots: 3 }).unwrap();
+    assert_eq!(gpu.context.device().memory, 512 << 20);
+    let total = (1 << 30) + 1;
+    let done = staging.read(io::repeat(5).take(total), &pool, &gpu.stream, |chunk, _| {
+        let last = chunk.len() - 1;
+        assert_eq!(chunk.as_view().slice(last..)?.to_vec()?, [5]);
+        Ok::<_, CopyError>(())
+    });
+    let done = done.unwrap();
+    assert_eq!((done.bytes, done.chunks), (total, 129));
+    assert!(done.bandwidth() > 0.0 && pool.stats().reserved.peak <= 64 << 20);
+    drop(staging);
+    drop(pool);
+    gpu.finish();
+}
+
+/// Fails after some bytes.
+struct Broken(usize);
+
+impl Read for Broken {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.min(buffer.len());
+        self.0 -= len;
+        if len == 0 { Err(io::Error::other("broken")) } else { Ok(len) }
+    }
+}
+
+#[test]
+fn errors_of_all_sides_are_told_apart() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap();
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    let error = staging.read(Broken(3 * CHUNK), &memory, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(&error, StagingError::Read(error) if error.to_string() == "broken"), "{error}");
+    let full = &mut [0u8; CHUNK][..];
+    let error = staging.read_write(&*data(3, 0), full, &memory, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(error, StagingError::Write(_)), "{error}");
+    let error = staging.read(&*data(3, 0), &memory, &gpu.stream, |_, _| Err("stop")).unwrap_err();
+    assert!(matches!(error, StagingError::Work("stop")));
+    if !on_system() {
+        for (name, nth) in [
+            ("cuMemAlloc_v2", 2),
+            ("cuMemcpyHtoDAsync_v2", 2),
+            ("cuMemcpyDtoHAsync_v2", 1),
+            ("cuEventRecord", 5),
+        ] {
+            gpu.control().fail(name, nth, 1, 999);
+            let error =
+                staging.read_write(&*data(3, 0), io::sink(), &memory, &gpu.stream, nothing).unwrap_err();
+            let is_memory = matches!(error, StagingError::Allocate(_));
+            assert!(
+                is_memory == (name == "cuMemAlloc_v2") && error.to_string().contains("999"),
+                "{name}: {error}"
+            );
+        }
+    }
+    // It can be used again.
+    let mut result = Vec::new();
+    staging.read_write(&*data(3, 1), &mut result, &memory, &gpu.stream, nothing).unwrap();
+    assert!(result == data(3, 1));
+    gpu.stream.synchronize().unwrap();
+    drop((staging, memory));
+    gpu.finish();
+}

@@ -1,0 +1,129 @@
+//! Streams and events.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::{Context, Event, Stream};
+use allotment::pool::{Event as _, Stream as _, StreamId};
+
+/// Gives a stream some work that changes nothing.
+fn work(gpu: &Gpu, stream: &Stream) {
+    gpu.context.bind().unwrap();
+    extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+    // SAFETY: the function takes any argument.
+    let code = unsafe { sys::cuLaunchHostFunc(stream.raw(), Some(nothing), std::ptr::null_mut()) };
+    code.result().unwrap();
+}
+
+#[test]
+fn streams_have_numbers_of_their_own() {
+    let gpu = Gpu::new();
+    let other = Stream::new(&gpu.context).unwrap();
+    let number = other.id();
+    assert_eq!(number, other.clone().id());
+    assert_ne!(number, gpu.stream.id());
+    assert_eq!(Stream::default_of(&gpu.context).id(), StreamId(0));
+    assert_eq!(Stream::default_of(&gpu.context).id(), Stream::default_of(&gpu.context).id());
+    drop(other);
+    // A number is never used again, as the driver's handle may be: the same one has two numbers here.
+    let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
+    let [one, two] = [(); 2].map(|()| Stream::from_cudarc(&gpu.context, cudarc.clone()).unwrap());
+    assert!(one.raw() == two.raw() && one.id() != two.id());
+    drop((one, two, cudarc));
+    if !on_system() {
+        let second = Context::new(1).unwrap();
+        assert_eq!(Stream::default_of(&second).id(), StreamId(1));
+    }
+    gpu.finish();
+}
+
+#[test]
+fn events_are_asked_without_waiting() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
+    control.hold(number, true);
+    work(&gpu, &gpu.stream);
+    let event = gpu.stream.record().unwrap();
+    work(&gpu, &gpu.stream);
+    assert!(!event.is_done().unwrap());
+    assert!(control.step(number));
+    assert!(!event.is_done().unwrap());
+    assert!(control.step(number));
+    assert!(event.is_done().unwrap());
+    assert_eq!(control.pending(number), 1);
+    event.synchronize().unwrap();
+    assert_eq!(control.pending(number), 1, "the event had passed, so nothing had to run");
+    let calls = control.calls("cuStreamSynchronize") + control.calls("cuCtxSynchronize");
+    assert_eq!(calls, 0);
+    drop(event);
+    gpu.finish();
+}
+
+#[test]
+fn a_stream_waits_for_an_event_of_another() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let other = Stream::new(&gpu.context).unwrap();
+    let control = gpu.control();
+    control.hold_all(true);
+    work(&gpu, &gpu.stream);
+    let event = gpu.stream.record().unwrap();
+    other.wait(&event).unwrap();
+    drop(event); // the wait does not need it any more, and it can be recorded anew
+    work(&gpu, &other);
+    let last = other.record().unwrap();
+    work(&gpu, &gpu.stream);
+    assert_eq!(control.run(Gpu::number(&other)), 0);
+    assert!(control.step(Gpu::number(&gpu.stream)) && control.step(Gpu::number(&gpu.stream)));
+    assert_eq!(control.run(Gpu::number(&other)), 3);
+    assert!(last.is_done().unwrap());
+    drop((last, other));
+    gpu.finish();
+}
+
+#[test]
+fn events_are_used_again() {
+    let gpu = Gpu::new();
+    let recorded: Vec<Event> = (0..3).map(|_| gpu.stream.record().unwrap()).collect();
+    drop(recorded);
+    for _ in 0..10 {
+        gpu.stream.record().unwrap().synchronize().unwrap();
+    }
+    if !on_system() {
+        assert_eq!(gpu.control().calls("cuEventCreate"), 3);
+        assert_eq!(gpu.control().calls("cuEventRecord"), 13);
+    }
+    gpu.finish();
+}
+
+#[test]
+fn capturing_is_seen() {
+    let gpu = Gpu::new();
+    assert!(!gpu.stream.is_capturing().unwrap());
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), mode) }.result().unwrap();
+    assert!(gpu.stream.is_capturing().unwrap());
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the capture began above; the place is one of this type.
+    unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) }.result().unwrap();
+    assert!(!gpu.stream.is_capturing().unwrap());
+    // SAFETY: made above, and used by nobody. An empty capture may give no graph.
+    let _ = unsafe { sys::cuGraphDestroy(graph) };
+    gpu.finish();
+}
+
+#[test]
+fn streams_and_events_cross_threads() {
+    let gpu = Gpu::new();
+    let event =
+        std::thread::scope(|scope| scope.spawn(|| gpu.stream.clone().record().unwrap()).join().unwrap());
+    event.synchronize().unwrap();
+    assert!(event.is_done().unwrap());
+    drop(event);
+    gpu.finish();
+}
