@@ -53,7 +53,7 @@ impl TagStats {
 /// static HEAP: Observed<Heap, Tags<8, 64>> = Observed::new(heap!(16 * 1024), Tags::new());
 ///
 /// let block = with_tag("net", || HEAP.try_allocate(Layout::new::<[u8; 100]>()))?;
-/// let net = HEAP.observers(|tags| tags.of(Some("net")))?;
+/// let net = HEAP.observers(|tags| tags.of(Some("net")));
 /// assert_eq!((net.live_blocks, net.live_bytes), (1, 100));
 /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())

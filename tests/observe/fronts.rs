@@ -93,6 +93,8 @@ impl<P: Subject> Front<P> for Watched<P> {
 }
 
 fn watched<P: Subject>() {
+    #[cfg(not(feature = "std"))]
+    let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for seed in 0..4 {
         let shadow = Shadow::<P, Watched<P>>::new(&[(40_000, 0), (30_000, 8)]);
         shadow::random_run_on(shadow, seed, 6_000, 900, 64);
@@ -153,6 +155,8 @@ fn run(memory: &impl GlobalAlloc, steps: usize, mut look: impl FnMut()) {
 
 /// The same for whatever is observed.
 fn observe(memory: impl Memory) {
+    #[cfg(not(feature = "std"))]
+    let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let observed = Observed::<_, _, Unsync>::new(memory, all());
     run(&observed, 6000, || observed.observers(|all| agree(all, 0)));
     let (fails, moves) = observed.observers(|all| (all.0.fails, all.0.moves));

@@ -10,6 +10,8 @@ type Listed<const N: usize> = Observed<Heap<Tlsf, Spin>, (Profile, Leaks<N>), Un
 
 #[test]
 fn leaks_since_a_mark() {
+    #[cfg(not(feature = "std"))]
+    let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let heap: Listed<64> = Observed::new(heap!(16 * 1024), Default::default());
     // SAFETY: blocks are live and freed with their layouts.
     unsafe {

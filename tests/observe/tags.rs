@@ -40,6 +40,29 @@ fn each_thread_has_its_own() {
     });
 }
 
+/// Without `std`, each core has a tag of its own if it is known which one it is.
+#[cfg(not(feature = "std"))]
+#[test]
+fn each_core_has_its_own() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    static CORE: AtomicUsize = AtomicUsize::new(0);
+    let _core = ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // SAFETY: the function only says which core it would be.
+    unsafe { allotment::observe::set_core_number(|| CORE.load(Relaxed)) };
+    with_tag("first", || {
+        CORE.store(1, Relaxed);
+        assert_eq!(tag(), None);
+        with_tag("second", || {
+            CORE.store(0, Relaxed);
+            assert_eq!(tag(), Some("first"));
+            CORE.store(1, Relaxed);
+            assert_eq!(tag(), Some("second"));
+        });
+        CORE.store(0, Relaxed);
+    });
+    assert_eq!(tag(), None);
+}
+
 #[test]
 fn blocks_belong_to_the_tag_that_allocated_them() {
     #[cfg(not(feature = "std"))]
