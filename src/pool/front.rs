@@ -76,7 +76,8 @@ impl Allocation {
 /// get memory when its last work is known to be over, which is asked for without blocking ([`Reuse`] says what
 /// else they do). When there is no room left, these are tried in turn, each followed by another attempt: a larger or
 /// lengthened segment; segments that are empty and over go back; what waits for events is waited for; all empty
-/// segments go back; the hooks of [`Pool::register`](#method.register) (feature `pressure`).
+/// segments go back; in an aggressive pool movable blocks are moved together; the hooks of `Pool::register` (feature
+/// `pressure`); and with a [`Chain`](super::Chain), other pools.
 ///
 /// All methods may be called from any thread; there is one lock, which is held during calls of the
 /// driver but not of hooks. An operation without such calls takes what the placement takes, O(log segments), and O(1).

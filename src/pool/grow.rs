@@ -40,14 +40,18 @@ impl<P: Space, S: Source> Pool<P, S> {
         result
     }
 
-    /// Bytes that a segment needs so that `ask` is sure to fit.
-    fn needed(&self, ask: &Ask) -> usize {
+    /// Bytes in one piece into which `ask` is sure to fit.
+    fn piece(&self, ask: &Ask) -> usize {
         let granule = <P::Meta as Meta>::GRANULE;
         // What lies before the first multiple of the alignment, if the source's is less.
         let align = ask.align * granule;
         let skipped = align.saturating_sub(self.source.alignment().max(granule));
-        let bytes = ask.len.saturating_mul(granule).saturating_add(skipped);
-        round_up(bytes, self.source.granularity())
+        ask.len.saturating_mul(granule).saturating_add(skipped)
+    }
+
+    /// Bytes of the smallest segment for `ask`.
+    fn needed(&self, ask: &Ask) -> usize {
+        round_up(self.piece(ask), self.source.granularity())
     }
 
     /// Adds memory to the arena so that `ask` fits: a segment lengthened in place where that is possible, else a new
@@ -55,21 +59,28 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Result<u32, Denied> {
         let need = self.needed(ask);
         let wished = self.wished(state, ask, need, arena);
-        let mut result = match self.lengthen(state, ask, arena, wished) {
+        let mut result = match self.refill(state, ask, arena) {
             Some(result) => result,
-            None => self.reserve(state, ask.kind, arena, wished),
+            None => match self.lengthen(state, ask, arena, wished) {
+                Some(result) => result,
+                None => self.reserve(state, ask.kind, arena, wished),
+            },
         };
         let no_room = match &result {
             Ok(_) => false,
             Err(Denied::Limit) => true,
             Err(Denied::Source(error)) => error.is_out_of_memory(),
         };
-        if no_room && wished > need {
-            state.note(arena, |figures| figures.retries += 1);
-            result = match self.lengthen(state, ask, arena, 0) {
-                Some(result) => result,
-                None => self.reserve(state, ask.kind, arena, need),
+        if no_room {
+            // As little as will do.
+            let least = match self.lengthen(state, ask, arena, 0) {
+                None if wished > need => Some(self.reserve(state, ask.kind, arena, need)),
+                least => least,
             };
+            if let Some(least) = least {
+                state.note(arena, |figures| figures.retries += 1);
+                result = least;
+            }
         }
         result
     }
@@ -88,6 +99,9 @@ impl<P: Space, S: Source> Pool<P, S> {
             if self.is_over(state, owner) {
                 released += self.release(state, number).unwrap_or(0);
             }
+        }
+        if released < wished {
+            self.punch(state, arena, wished - released);
         }
     }
 
@@ -135,7 +149,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         })?;
         let memory = state.entry(number).memory;
         let room = self.source.room(&memory) - memory.bytes;
-        let more = self.needed(ask).saturating_sub(self.free_tail(state, number));
+        let more = self.piece(ask).saturating_sub(self.free_tail(state, number));
         let granularity = self.source.granularity();
         let least = round_up(more.max(1), granularity);
         let bytes = least.max(round_up(step.min(room), granularity).min(room / granularity * granularity));
@@ -181,13 +195,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         bytes_of::<P>(free) as usize
     }
 
-    fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
+    pub(super) fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
         // What another stream wants of it must wait for the order in which it came.
         state.arenas[arena].frees += 1;
         state.note(arena, |figures| figures.growth += 1);
     }
 
-    fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
+    pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
         state.figures.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
     }
 
@@ -226,12 +240,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Gives a segment back to the source.
-    fn give_back(
-        &self,
-        state: &mut State<P, S>,
-        memory: Segment,
-        arena: usize,
-    ) -> Result<usize, SourceError> {
+    fn give_back(&self, state: &mut State<P, S>, memory: Segment, arena: usize) -> Result<(), SourceError> {
         let stream = state.arenas[arena].stream.clone();
         self.call(
             state,
@@ -239,22 +248,23 @@ impl<P: Space, S: Source> Pool<P, S> {
             // SAFETY: the segment is lent to this pool and has left it; its blocks came back in the order of the
             // arena's stream, or when their work on other streams was over.
             |source| unsafe { source.release(memory, &stream) },
-        )?;
-        Ok(memory.bytes)
+        )
     }
 
     /// Gives a segment back if it is empty; its bytes, 0 if it is not.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
         match state.remove_segment(segment) {
-            Some((memory, arena)) => self.give_back(state, memory, arena),
+            Some((memory, arena, bytes)) => self.give_back(state, memory, arena).map(|()| bytes),
             None => Ok(0),
         }
     }
 
     /// Gives empty segments back, large ones first, as long as `keep` bytes stay reserved; how many bytes.
     pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
-        let mut empty: Vec<(usize, u32)> =
-            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number)).collect();
+        let mut empty: Vec<(usize, u32)> = state
+            .empty_segments()
+            .map(|(number, entry)| (entry.memory.bytes - entry.unmapped, number))
+            .collect();
         empty.sort_unstable_by(|a, b| b.cmp(a));
         let mut released = 0;
         for (bytes, number) in empty {

@@ -15,6 +15,7 @@ mod compact;
 mod error;
 mod front;
 mod grow;
+mod holes;
 mod hooks;
 mod options;
 mod order;

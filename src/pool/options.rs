@@ -46,7 +46,8 @@ pub enum Reuse {
     Basic,
     /// Blocks are split and coalesced. Memory moves to another stream when its last work there is known to be over.
     Advanced,
-    /// And another stream takes what it needs before the work is over, and waits for it on the device.
+    /// And another stream takes what it needs before the work is over, and waits for it on the device; before a request
+    /// fails, movable blocks are moved together.
     Aggressive,
 }
 

@@ -299,7 +299,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                 continue;
             }
             let waits = state.arenas[from].quiet != state.arenas[from].frees;
-            if state.entry(segment).live == 0 {
+            if state.entry(segment).live == state.entry(segment).holes {
                 state.transfer(segment, arena);
                 if waits {
                     // A third stream must come after what this one waits for.

@@ -16,6 +16,8 @@ pub(super) enum Holder {
     Waiting,
     /// Freed, and kept for requests of its class.
     Cached,
+    /// Pages without memory.
+    Hole,
 }
 
 /// One block.

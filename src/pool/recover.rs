@@ -22,7 +22,7 @@ enum Stage {
     Wait,
     /// Every empty segment goes back.
     Trim,
-    /// Movable blocks are moved together, in an aggressive pool.
+    /// Movable blocks are moved together, in an aggressive pool; and a last attempt is made.
     Compact,
 }
 
@@ -217,11 +217,11 @@ impl<P: Space, S: Source> Pool<P, S> {
                 self.retry(state, ask, arena, denied)
             }
             Stage::Compact => {
-                if self.options.reuse < Reuse::Aggressive || self.compact_arena(state, arena).moves == 0 {
-                    return Ok(None);
+                if self.options.reuse == Reuse::Aggressive && self.compact_arena(state, arena).moves > 0 {
+                    // Segments that became empty make room for another one.
+                    self.trim_to(state, 0);
                 }
-                // Segments that became empty make room for another one.
-                self.trim_to(state, 0);
+                // Others use the device as well: what it lacked may be there now.
                 self.retry(state, ask, arena, denied)
             }
         }

@@ -22,6 +22,8 @@ pub enum BlockState {
     Cached,
     /// Free.
     Free,
+    /// Pages without memory.
+    Hole,
 }
 
 /// A block of a [`Snapshot`].
@@ -121,6 +123,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                 state: match record.holder {
                     Holder::Waiting => BlockState::Waiting,
                     Holder::Cached => BlockState::Cached,
+                    Holder::Hole => BlockState::Hole,
                     _ => BlockState::Live,
                 },
                 stream: state.arenas[usize::from(record.arena)].id.0,

@@ -177,6 +177,53 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("grow"))
     }
 
+    /// Bytes of a page that [`Source::unmap`] and [`Source::map`] work with, a power of two and a multiple of the
+    /// pool's granule; 0 for sources that cannot do that.
+    fn page(&self) -> usize {
+        0
+    }
+
+    /// Gives the memory of pages within a segment back to the device; their addresses stay the segment's.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says; the pages are as before then.
+    ///
+    /// # Safety
+    ///
+    /// The range is of whole pages, lies in `segment`, which is lent by this source, has memory, and all work on it
+    /// is over.
+    unsafe fn unmap(
+        &self,
+        segment: &Segment,
+        address: usize,
+        bytes: usize,
+        stream: &Self::Stream,
+    ) -> Result<(), SourceError> {
+        let _ = (segment, address, bytes, stream);
+        Err(SourceError::unsupported("unmap"))
+    }
+
+    /// Gives pages memory again that [`Source::unmap`] took it from; their contents are anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Source::reserve`]; the pages are as before then.
+    ///
+    /// # Safety
+    ///
+    /// The range is of whole pages of `segment` without memory.
+    unsafe fn map(
+        &self,
+        segment: &Segment,
+        address: usize,
+        bytes: usize,
+        stream: &Self::Stream,
+    ) -> Result<(), SourceError> {
+        let _ = (segment, address, bytes, stream);
+        Err(SourceError::unsupported("map"))
+    }
+
     /// Copies `bytes` bytes within the source's memory, in the order of `stream`: how a pool moves what is movable.
     ///
     /// # Errors

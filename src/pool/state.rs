@@ -61,6 +61,9 @@ pub(super) struct Entry<P> {
     pub kind: SizeKind,
     /// Blocks that the placement has handed out.
     pub live: u32,
+    /// Those among them that are pages without memory, and their bytes.
+    pub holes: u32,
+    pub unmapped: usize,
     /// The length that it is listed with, in a bin of several.
     listed: usize,
     /// When its last block came back.
@@ -266,6 +269,16 @@ impl<P: Space, S: Source> State<P, S> {
     /// Serves a request from one segment, for the stream of `arena`.
     #[inline(always)]
     pub fn allocate_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
+        let number = self.take_in(segment, ask, arena)?;
+        let granted = bytes_of::<P>(self.records.get(number).len as usize);
+        let requested = ask.bytes as u64;
+        self.note(arena, |figures| figures.allocate(granted, requested));
+        Some(number)
+    }
+
+    /// As [`Self::allocate_in`], without counting it.
+    #[inline(always)]
+    pub fn take_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
         let block = match entry.placement.allocate_quick(ask.len, ask.align) {
             Some(block) => block,
@@ -273,7 +286,6 @@ impl<P: Space, S: Source> State<P, S> {
         };
         entry.live += 1;
         let listed = entry.listed != UNLISTED;
-        let (granted, requested) = (bytes_of::<P>(block.len), ask.bytes as u64);
         let number = self.records.insert(Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -285,7 +297,6 @@ impl<P: Space, S: Source> State<P, S> {
             align: ask.align.trailing_zeros() as u8,
             holder: Holder::Live,
         });
-        self.note(arena, |figures| figures.allocate(granted, requested));
         if listed {
             self.relist(segment);
         }
@@ -305,7 +316,7 @@ impl<P: Space, S: Source> State<P, S> {
         let freed = unsafe { entry.placement.deallocate(record.block(), len, align) };
         debug_assert!(freed.is_ok(), "the block was live");
         entry.live -= 1;
-        if entry.live == 0 && ages {
+        if entry.live == entry.holes && ages {
             entry.emptied = (now(), step);
         }
         let home = entry.arena;
@@ -382,17 +393,23 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Takes a segment out that has no block; `None` if it has.
-    pub fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize)> {
+    /// Takes a segment out that has no block; its arena and the bytes that have memory. `None` if it has one.
+    pub fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
         let entry = self.entry_mut(segment);
-        if entry.live > 0 {
+        if entry.live > entry.holes {
             return None;
         }
         let (memory, arena) = (entry.memory, entry.arena);
+        let mapped = memory.bytes - entry.unmapped;
+        if entry.holes > 0 {
+            let own = |(number, record): (u32, &Record<_>)| (record.segment == segment).then_some(number);
+            let holes: Vec<u32> = self.records.iter().filter_map(own).collect();
+            holes.into_iter().for_each(|number| self.records.remove(number));
+        }
         self.leave(segment);
         self.segments[segment as usize] = None;
-        self.note(arena, |figures| figures.release(memory.bytes as u64));
-        Some((memory, arena))
+        self.note(arena, |figures| figures.release(mapped as u64));
+        Some((memory, arena, mapped))
     }
 
     /// Gives an empty segment to another arena.
@@ -400,7 +417,7 @@ impl<P: Space, S: Source> State<P, S> {
         self.leave(segment);
         let entry = self.entry_mut(segment);
         let from = core::mem::replace(&mut entry.arena, to);
-        let bytes = entry.memory.bytes as u64;
+        let bytes = (entry.memory.bytes - entry.unmapped) as u64;
         self.arenas[from].figures.release(bytes);
         self.arenas[to].figures.reserve(bytes, 1);
         self.enter(segment);
@@ -410,7 +427,7 @@ impl<P: Space, S: Source> State<P, S> {
     pub fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = self.segments.iter().enumerate();
         let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
-        there.filter(|(_, entry)| entry.live == 0)
+        there.filter(|(_, entry)| entry.live == entry.holes)
     }
 
     /// The longest free block of an arena, in granules. O(1) beside segments that are as good.
@@ -440,6 +457,6 @@ impl<P> Entry<P> {
         kind: SizeKind,
         emptied: (Duration, u64),
     ) -> Self {
-        Self { memory, placement, arena, kind, live: 0, listed: UNLISTED, emptied }
+        Self { memory, placement, arena, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
     }
 }

@@ -38,6 +38,10 @@ pub struct SourceCalls {
     pub grow: u64,
     /// Segments given back.
     pub release: u64,
+    /// Pages within segments given back.
+    pub unmap: u64,
+    /// And asked for again.
+    pub map: u64,
     /// Events recorded.
     pub record: u64,
     /// Events asked whether they have passed.

@@ -15,6 +15,10 @@ pub enum Call {
     Release,
     /// [`Source::grow`](crate::pool::Source::grow).
     Grow,
+    /// [`Source::unmap`](crate::pool::Source::unmap).
+    Unmap,
+    /// [`Source::map`](crate::pool::Source::map).
+    Map,
     /// [`Source::capacity`](crate::pool::Source::capacity).
     Capacity,
     /// [`Source::copy`](crate::pool::Source::copy).
@@ -31,10 +35,12 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Reserve,
         Self::Release,
         Self::Grow,
+        Self::Unmap,
+        Self::Map,
         Self::Capacity,
         Self::Copy,
         Self::Record,
@@ -48,6 +54,8 @@ impl Call {
             Self::Reserve => "simReserve",
             Self::Release => "simRelease",
             Self::Grow => "simGrow",
+            Self::Unmap => "simUnmap",
+            Self::Map => "simMap",
             Self::Capacity => "simCapacity",
             Self::Copy => "simCopy",
             Self::Record => "simRecord",
@@ -61,7 +69,7 @@ impl Call {
 /// What calls cost in the device's own time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Each [`Call::Reserve`], [`Call::Release`] and [`Call::Grow`].
+    /// Each [`Call::Reserve`], [`Call::Release`], [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`].
     pub memory: Duration,
     /// Every other call.
     pub other: Duration,
@@ -157,6 +165,8 @@ pub(super) struct State {
     pub capacity: usize,
     pub used: usize,
     pub segments: BTreeMap<usize, usize>,
+    /// Ranges of segments that have no memory.
+    holes: BTreeMap<usize, usize>,
     pub time: Duration,
     pub latency: Latency,
     counts: [u64; Call::ALL.len()],
@@ -176,6 +186,7 @@ impl State {
             capacity,
             used: 0,
             segments: BTreeMap::new(),
+            holes: BTreeMap::new(),
             time: Duration::ZERO,
             latency: Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) },
             counts: [0; Call::ALL.len()],
@@ -192,7 +203,7 @@ impl State {
     pub fn enter(&mut self, call: Call) -> Result<(), SourceError> {
         self.counts[call as usize] += 1;
         self.time += match call {
-            Call::Reserve | Call::Release | Call::Grow => self.latency.memory,
+            Call::Reserve | Call::Release | Call::Grow | Call::Unmap | Call::Map => self.latency.memory,
             _ => self.latency.other,
         };
         let mut failure = None;
@@ -258,9 +269,50 @@ impl State {
             return;
         }
         let holds = |(&start, &bytes): (&usize, &usize)| span.address + span.bytes <= start + bytes;
-        if !self.segments.range(..=span.address).next_back().is_some_and(holds) {
+        let hole = |(&start, &bytes): (&usize, &usize)| span.common(Span { address: start, bytes }).is_some();
+        let mapped = self.segments.range(..=span.address).next_back().is_some_and(holds);
+        if !mapped || self.holes.iter().any(hole) {
             self.hazards.push(Hazard::Unmapped { owner, address: span.address });
         }
+    }
+
+    /// Takes the memory of a range away; `false` if a part of it has none.
+    pub fn unmap(&mut self, span: Span) -> bool {
+        let hole = |(&start, &bytes): (&usize, &usize)| span.common(Span { address: start, bytes }).is_some();
+        if self.holes.iter().any(hole) {
+            return false;
+        }
+        self.holes.insert(span.address, span.bytes);
+        self.used -= span.bytes;
+        true
+    }
+
+    /// Gives a range memory that is a part of a hole; `false` if it is not.
+    pub fn map(&mut self, span: Span) -> bool {
+        let end = span.address + span.bytes;
+        let hole =
+            self.holes.range(..=span.address).next_back().map(|(&start, &bytes)| (start, start + bytes));
+        let Some((start, last)) = hole.filter(|hole| end <= hole.1) else { return false };
+        self.holes.remove(&start);
+        if start < span.address {
+            self.holes.insert(start, span.address - start);
+        }
+        if end < last {
+            self.holes.insert(end, last - end);
+        }
+        self.used += span.bytes;
+        true
+    }
+
+    /// Forgets the holes of a segment; their bytes.
+    pub fn forget_holes(&mut self, segment: Span) -> usize {
+        let mut bytes = 0;
+        self.holes.retain(|&start, &mut hole| {
+            let own = start >= segment.address && start < segment.address + segment.bytes;
+            bytes += if own { hole } else { 0 };
+            !own
+        });
+        bytes
     }
 
     pub fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {

@@ -51,8 +51,8 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self
     }
 
-    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory has. Not for memory that the
-    /// CPU can see, whose segments stay as they are.
+    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory has, and lets pages within
+    /// them go back. Not for memory that the CPU can see, whose segments stay as they are.
     #[must_use]
     pub fn with_room(mut self, bytes: usize) -> Self {
         self.room = if VISIBLE { 0 } else { bytes };
@@ -216,7 +216,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         drop(queues);
         let mut state = self.shared.lock();
         state.segments.remove(&address);
-        state.used -= segment.bytes;
+        state.used -= segment.bytes - state.forget_holes(Span { address, bytes: segment.bytes });
         if VISIBLE {
             if let Some(layout) = layout(segment.bytes, self.granularity) {
                 // SAFETY: `reserve` allocated the segment with this layout, and it was still lent.
@@ -244,6 +244,41 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         state.used += bytes;
         state.segments.insert(address, new);
         Ok(Segment { bytes: new, ..segment })
+    }
+
+    fn page(&self) -> usize {
+        if self.room > 0 { self.granularity } else { 0 }
+    }
+
+    unsafe fn unmap(
+        &self,
+        _: &Segment,
+        address: usize,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Unmap)?;
+        if !state.unmap(Span { address, bytes }) {
+            return Err(State::error(Call::Unmap, SourceErrorKind::Invalid));
+        }
+        drop(state);
+        // Not ordered by streams: nothing may be left to do there, on this stream neither.
+        let mut queues = stream.shared.lock();
+        queues.check_released(usize::MAX, Span { address, bytes });
+        Ok(())
+    }
+
+    unsafe fn map(&self, _: &Segment, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
+        let mut state = self.shared.lock();
+        state.enter(Call::Map)?;
+        if bytes > state.capacity.saturating_sub(state.used) {
+            return Err(State::error(Call::Map, SourceErrorKind::OutOfMemory));
+        }
+        if !state.map(Span { address, bytes }) {
+            return Err(State::error(Call::Map, SourceErrorKind::Invalid));
+        }
+        Ok(())
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {

@@ -4,6 +4,7 @@
 mod basics;
 mod checks;
 mod compact;
+mod holes;
 mod options;
 mod order;
 mod random;

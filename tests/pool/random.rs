@@ -10,9 +10,11 @@ fn random_programs_use_nothing_twice() {
     for seed in 0..60 {
         let mut random = fastrand::Rng::with_seed(seed);
         let reuse = [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive][seed as usize % 4];
-        let device: DeviceMemory = DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB);
+        let (lean, room) = (random.bool(), random.usize(..2) << 30);
+        let device: DeviceMemory =
+            DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
-        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse)).unwrap();
+        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse).lean(lean)).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte to one past the last, of live blocks.
         let mut spans = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! What a pool does when there is no room, and when the driver fails: at every call.
 
 use super::{KIB, MIB, pool};
-use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse, SourceErrorKind};
+use allotment::pool::{DevicePool, Growth, PoolError, PoolOptions, Reuse, SourceErrorKind};
 use allotment::sim::{Call, DeviceMemory, Hazard};
 
 #[test]
@@ -91,9 +91,9 @@ fn other_errors_than_want_of_memory_are_told_at_once() {
 }
 
 /// A program that needs all of the stages on a device of 24 MiB; whether each request was served.
-fn program(device: &DeviceMemory, reuse: Reuse) -> Vec<bool> {
+fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     let (a, b) = (device.stream(), device.stream());
-    let pool = match DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse)) {
+    let pool = match DevicePool::new(device.clone(), options) {
         Ok(pool) => pool,
         Err(error) => panic!("{error}"),
     };
@@ -147,10 +147,15 @@ fn program(device: &DeviceMemory, reuse: Reuse) -> Vec<bool> {
 /// byte is used too soon, and nothing is lost that the driver took back.
 #[test]
 fn every_call_may_fail() {
-    for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
-        let sound: DeviceMemory = DeviceMemory::new(24 * MIB);
-        let served = program(&sound, reuse);
-        assert!(served.iter().all(|&served| served), "{reuse:?} {served:?}");
+    let levels = [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive];
+    let virtually = PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(2 * MIB));
+    let plain = levels.map(|reuse| (0, PoolOptions::new().reuse(reuse)));
+    let growing = levels.map(|reuse| (1 << 30, virtually.clone().reuse(reuse)));
+    for (room, options) in plain.into_iter().chain(growing) {
+        let new = || DeviceMemory::<false>::new(24 * MIB).with_granularity(512 * KIB).with_room(room);
+        let sound = new();
+        let served = program(&sound, options.clone());
+        assert!(served.iter().all(|&served| served), "{options:?} {served:?}");
         assert_eq!((sound.take_hazards(), sound.segments()), (vec![], 0));
         let calls = Call::ALL.iter().flat_map(|&call| (1..=sound.calls(call)).map(move |nth| (call, nth)));
         for ((call, nth), kind, times) in calls
@@ -160,10 +165,10 @@ fn every_call_may_fail() {
             })
             .flatten()
         {
-            let device: DeviceMemory = DeviceMemory::new(24 * MIB);
+            let device = new();
             device.fail_as(Some(call), nth, times, kind);
-            let served = program(&device, reuse);
-            let what = format!("{reuse:?}, {call:?} {nth} fails as {kind:?}: {served:?}");
+            let served = program(&device, options.clone());
+            let what = format!("{options:?}, {call:?} {nth} fails as {kind:?}: {served:?}");
             let mut hazards = device.take_hazards();
             // Who cannot ask has to wait.
             hazards.retain(|&hazard| call != Call::Query || hazard != Hazard::NeedlessWait);

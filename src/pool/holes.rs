@@ -1,0 +1,187 @@
+//! Holes in segments: pages whose memory went back to the device while their addresses stay, so that a segment that
+//! grows in place need not keep what lies between its blocks.
+
+use super::grow::Denied;
+use super::records::Holder;
+use super::state::{Ask, State, bytes_of};
+use super::{Pool, Source};
+use crate::meta::Meta;
+use crate::placement::Space;
+use std::vec::Vec;
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// Granules of a page; 0 if the source cannot take pages back.
+    fn page(&self) -> usize {
+        self.source.page() / <P::Meta as Meta>::GRANULE
+    }
+
+    /// Gives free pages of the arena's segments back, up to `wished` bytes, if its work is over; how many bytes.
+    /// O(holes) calls of the placement and of the source.
+    pub(super) fn punch(&self, state: &mut State<P, S>, arena: usize, wished: usize) -> usize {
+        let page = self.page();
+        if page == 0 || !self.is_over(state, arena) {
+            return 0;
+        }
+        let segments: Vec<u32> =
+            state.arenas[arena].bins.iter().flat_map(|bin| bin.members.clone()).collect();
+        let mut given = 0;
+        for segment in segments {
+            while given < wished {
+                // The longest run of whole pages: all of the longest free block, or all but the part of a page.
+                let longest = state.entry(segment).placement.largest() / page;
+                let wanted = longest.min((wished - given).div_ceil(self.source.page()));
+                let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
+                let hole = runs.filter_map(|pages| {
+                    let len = pages * page;
+                    let ask = Ask {
+                        bytes: 0,
+                        align_bytes: 1,
+                        len,
+                        align: page,
+                        kind: state.entry(segment).kind,
+                        class: None,
+                    };
+                    state.take_in(segment, &ask, arena)
+                });
+                let mut hole = hole;
+                let Some(number) = hole.next() else { break };
+                drop(hole);
+                match self.unmap(state, number, arena) {
+                    0 => return given,
+                    bytes => given += bytes,
+                }
+            }
+        }
+        given
+    }
+
+    /// Makes a block that was allocated for it a hole; its bytes, 0 if the source refuses.
+    fn unmap(&self, state: &mut State<P, S>, number: u32, arena: usize) -> usize {
+        let record = *state.records.get(number);
+        let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
+        let stream = state.arenas[arena].stream.clone();
+        let memory = state.entry(record.segment).memory;
+        let unmapped = self.call(
+            state,
+            |calls| &mut calls.unmap,
+            // SAFETY: the pages are one allocated block that nobody has, and all earlier work is over.
+            |source| unsafe { source.unmap(&memory, address, bytes as usize, &stream) },
+        );
+        if unmapped.is_err() {
+            state.put_back(number, || self.source.now());
+            return 0;
+        }
+        state.records.get_mut(number).holder = Holder::Hole;
+        let entry = state.entry_mut(record.segment);
+        entry.holes += 1;
+        entry.unmapped += bytes as usize;
+        state.note(arena, |figures| figures.reserved.sub(bytes));
+        bytes as usize
+    }
+
+    /// Gives holes of the arena's segments memory again, so that `ask` fits between two blocks; the segment. `None` if
+    /// there is no such place. O(blocks · log blocks).
+    pub(super) fn refill(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Ask,
+        arena: usize,
+    ) -> Option<Result<u32, Denied>> {
+        if self.page() == 0 {
+            return None;
+        }
+        let members = &state.arenas[arena].bins[ask.kind as usize].members;
+        let with_holes: Vec<u32> =
+            members.iter().copied().filter(|&member| state.entry(member).holes > 0).collect();
+        let mut best: Option<(usize, u32, Vec<u32>)> = None;
+        for segment in with_holes {
+            let mut blocks: Vec<(u32, u32, u32, bool)> = state
+                .records
+                .iter()
+                .filter(|(_, record)| record.segment == segment)
+                .map(|(number, record)| (record.offset, record.len, number, record.holder == Holder::Hole))
+                .collect();
+            blocks.sort_unstable();
+            let meta = state.entry(segment).placement.meta();
+            let (first, end) = meta.regions().first().map_or((0, 0), |region| (region.first, region.end()));
+            // Between two blocks that are no holes, and the ends of the segment.
+            let (mut start, mut holes) = (first, Vec::new());
+            for (offset, len, number, is_hole) in blocks.into_iter().chain([(end as u32, 0, 0, false)]) {
+                if is_hole {
+                    holes.push(number);
+                    continue;
+                }
+                let length = offset as usize - start;
+                let fits = length >= ask.len + ask.align - 1 && !holes.is_empty();
+                if fits && best.as_ref().is_none_or(|best| length < best.0) {
+                    best = Some((length, segment, core::mem::take(&mut holes)));
+                }
+                holes.clear();
+                start = (offset + len) as usize;
+            }
+        }
+        let (_, segment, holes) = best?;
+        Some(self.remap(state, ask, arena, &holes).map(|()| segment))
+    }
+
+    /// Maps holes of one gap, which are in the order of their addresses, from the last one down until `ask` fits.
+    fn remap(&self, state: &mut State<P, S>, ask: &Ask, arena: usize, holes: &[u32]) -> Result<(), Denied> {
+        let page = self.page();
+        let mut length = 0;
+        let mut above: Option<u32> = None;
+        for &number in holes.iter().rev() {
+            let record = *state.records.get(number);
+            let end = record.offset + record.len;
+            // What is free above the hole, as far as it is known, counts.
+            length += above.map_or(0, |above| (above - end) as usize);
+            let missing = (ask.len + ask.align - 1).saturating_sub(length).next_multiple_of(page);
+            if missing == 0 {
+                break;
+            }
+            let len = missing.min(record.len as usize);
+            self.map(state, number, len, arena)?;
+            length += len;
+            above = Some(end - len as u32);
+        }
+        Ok(())
+    }
+
+    /// Maps the last `len` granules of a hole and frees them.
+    fn map(&self, state: &mut State<P, S>, number: u32, len: usize, arena: usize) -> Result<(), Denied> {
+        let record = *state.records.get(number);
+        // A placement that does not cut anywhere gets all of it.
+        let len = if P::EXACT { len } else { record.len as usize };
+        let bytes = bytes_of::<P>(len);
+        let rest = record.len as usize - len;
+        let address = state.address(&record) + bytes_of::<P>(rest) as usize;
+        if !self.admits(state, bytes as usize) {
+            return Err(Denied::Limit);
+        }
+        let stream = state.arenas[arena].stream.clone();
+        let memory = state.entry(record.segment).memory;
+        let mapped = self.call(
+            state,
+            |calls| &mut calls.map,
+            // SAFETY: the pages are a hole of this segment.
+            |source| unsafe { source.map(&memory, address, bytes as usize, &stream) },
+        );
+        mapped.map_err(Denied::Source)?;
+        self.fill_new(address, bytes as usize);
+        state.note(arena, |figures| figures.reserve(bytes, 0));
+        self.count_growth(state, arena);
+        let entry = state.entry_mut(record.segment);
+        entry.unmapped -= bytes as usize;
+        if rest == 0 {
+            entry.holes -= 1;
+            state.put_back(number, || self.source.now());
+            return Ok(());
+        }
+        // SAFETY: the hole is an allocated block of this placement, and its end is used by nobody.
+        let shorter = unsafe { entry.placement.resize(record.block(), record.len as usize, rest, 1) };
+        if let Some(block) = shorter {
+            state.records.get_mut(number).len = block.len as u32;
+        }
+        state.lengthened(record.segment);
+        Ok(())
+    }
+}
