@@ -32,7 +32,7 @@ pub struct FineLists<I> {
 
 impl<I: Index> FineLists<I> {
     /// Blocks of a class that a request compares.
-    pub const PROBES: usize = 8;
+    pub const PROBES: usize = 4;
 
     #[inline(always)]
     fn head(&self, class: usize) -> Id {
