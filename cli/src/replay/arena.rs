@@ -1,8 +1,8 @@
 //! Memory for the allocators.
 
-/// Every arena starts at a multiple of this, in bytes, so that what an allocator does with its first bytes does not
-/// depend on where the system puts the memory.
-pub const ALIGNMENT: usize = 64 << 10;
+/// Every arena starts at a multiple of this, in bytes, so that what an allocator does does not depend on where the
+/// system puts the memory: buddies, for example, lie at multiples of their length.
+pub const ALIGNMENT: usize = 64 << 20;
 
 /// Zeroed memory, which becomes real when it is touched.
 pub struct Arena {
