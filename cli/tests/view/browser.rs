@@ -47,6 +47,26 @@ impl Method for Mouse {
     type ReturnObject = Value;
 }
 
+/// Fingers, as the DevTools protocol wants them.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Touch {
+    r#type: &'static str,
+    touch_points: Vec<Finger>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Finger {
+    x: f64,
+    y: f64,
+    id: usize,
+}
+
+impl Method for Touch {
+    const NAME: &'static str = "Input.dispatchTouchEvent";
+    type ReturnObject = Value;
+}
+
 impl Window {
     /// Opens a file in a window of this size; `None`, with a word about it, if no browser is here. With the variable
     /// `CI` set, there must be one.
@@ -207,6 +227,24 @@ impl Window {
         let mouse =
             Mouse { r#type: "mouseWheel", x, y, button: "none", modifiers: 2, delta_y, ..Mouse::default() };
         self.mouse(mouse);
+    }
+
+    /// Puts fingers down at the first of two places each, moves them to the second, and lifts them.
+    pub fn touch(&self, fingers: &[[(f64, f64); 2]]) {
+        let at = |share: f64| -> Vec<Finger> {
+            let place = |(id, [from, to]): (usize, &[(f64, f64); 2])| Finger {
+                x: from.0 + (to.0 - from.0) * share,
+                y: from.1 + (to.1 - from.1) * share,
+                id,
+            };
+            fingers.iter().enumerate().map(place).collect()
+        };
+        let touch = |r#type, touch_points| {
+            self.tab.call_method(Touch { r#type, touch_points }).unwrap();
+        };
+        touch("touchStart", at(0.0));
+        (1..=4).for_each(|step| touch("touchMove", at(f64::from(step) / 4.0)));
+        touch("touchEnd", vec![]);
     }
 
     /// Presses a key.

@@ -179,6 +179,20 @@ fn it_fits_every_window() {
                 assert!(window.text("#tip").contains("Tag"), "{}", window.text("#tip"));
                 charts_are_drawn(&window);
                 look(&format!("near-{other}"), &window.screenshot());
+            } else {
+                // Two fingers zoom, one moves.
+                let all = range(&window);
+                let [a, b, c, d] = [0.3, 0.45, 0.6, 0.9].map(|x| window.place("#memory", x, 0.5));
+                window.touch(&[[b, a], [c, d]]);
+                let pinched = range(&window);
+                assert!(pinched.1 - pinched.0 < 0.6 * all.1, "{pinched:?}");
+                window.touch(&[[d, b]]);
+                let moved = range(&window);
+                assert!(moved.0 > pinched.0, "{moved:?} after {pinched:?}");
+                assert!(
+                    (moved.1 - moved.0 - pinched.1 + pinched.0).abs() <= 2.0,
+                    "{moved:?} after {pinched:?}"
+                );
             }
             assert_eq!(window.complaints(), [""; 0]);
         }
