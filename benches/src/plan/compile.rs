@@ -8,7 +8,7 @@ use std::process::Command;
 use allotment_planner::generate::random;
 use anyhow::{Context, Result, ensure};
 
-use super::run::head;
+use super::run::{head, processor};
 use super::{Args, Findings};
 use crate::statistics::median;
 
@@ -24,18 +24,6 @@ fn source(count: usize) -> String {
             writeln!(text, "    Buffer::new({}, {}..{}).align(16),", buffer.size, buffer.start, buffer.end);
     }
     text + "];\n"
-}
-
-/// Processor seconds of all children so far: other work on the machine does not count.
-fn processor() -> f64 {
-    // SAFETY: all zeros are a valid `rusage`, which the call overwrites.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-        usage
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// Compiles programs with plans in them.
@@ -57,13 +45,13 @@ pub fn compile(_: &Args) -> Result<Findings> {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let build = |count: usize| -> Result<f64> {
         fs::write(folder.path().join("src/main.rs"), source(count))?;
-        let start = processor();
+        let start = processor(libc::RUSAGE_CHILDREN);
         let mut command = Command::new(&cargo);
         command.args(["build", "--quiet"]).current_dir(folder.path()).env_remove("CARGO_TARGET_DIR");
         // An incremental build would find the plan of the build before.
         command.env("CARGO_INCREMENTAL", "0");
         ensure!(command.status().context("cargo does not start")?.success(), "the program does not build");
-        Ok(processor() - start)
+        Ok(processor(libc::RUSAGE_CHILDREN) - start)
     };
     build(1)?;
     let mut base = 0.0;
