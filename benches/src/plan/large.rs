@@ -1,14 +1,19 @@
 //! Instances of 10^3 to 10^6 buffers, each in a process of its own: the system then tells its memory.
 
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use allotment_planner::bounds::lower_bound;
+use allotment_planner::exact::Limits;
 use allotment_planner::generate::random;
+use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::model::Instance;
+use allotment_planner::validate::validate;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::run::{above, find, head, idealloc, percent, plan, read, times};
+use super::run::{above, find, head, idealloc, percent, plan, processor, read, times};
 use super::{Args, Findings};
 use crate::plot;
 use crate::report::Table;
@@ -45,13 +50,35 @@ pub fn alone(_: &Args, name: &str) -> Result<()> {
         Err(_) => read(name.as_ref())?,
     };
     let before = resident("VmRSS:");
+    let seconds: f64 = seconds.parse()?;
+    if seconds == 0.0 {
+        return first_plan(&instance, before);
+    }
     let start = Instant::now();
-    let s = plan(&instance, None, seconds.parse()?, 0)?;
+    let s = plan(&instance, None, seconds, 0)?;
     let all = start.elapsed().as_secs_f64();
     let (first, best) = times(&s);
     let most = resident("VmHWM:");
-    let row =
-        Alone { buffers: instance.len(), peak: s.peak, bound: s.lower_bound, first, best, all, before, most };
+    let (peak, bound) = (s.peak, s.lower_bound);
+    tell(&Alone { buffers: instance.len(), peak, bound, first, best, all, before, most })
+}
+
+/// The bound and the first plan alone, in processor seconds: other work on the machine does not count.
+fn first_plan(instance: &Instance, before: u64) -> Result<()> {
+    let stop = AtomicBool::new(false);
+    let limits = Limits { nodes: u64::MAX, deadline: None, stop: &stop };
+    let start = processor(libc::RUSAGE_SELF);
+    let bound = lower_bound(instance).bytes;
+    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
+    let offsets = descend(instance, descent, &limits).context("nobody stops it")?;
+    let first = processor(libc::RUSAGE_SELF) - start;
+    let most = resident("VmHWM:");
+    validate(instance, &offsets, None)?;
+    let (buffers, peak) = (instance.len(), instance.peak(&offsets));
+    tell(&Alone { buffers, peak, bound, first, best: first, all: first, before, most })
+}
+
+fn tell(row: &Alone) -> Result<()> {
     let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(std::io::stdout());
     writer.serialize(row)?;
     Ok(writer.flush()?)
@@ -119,7 +146,7 @@ pub fn large(args: &Args) -> Result<Findings> {
         let measured = format!("{gap:+.3} % in {:.2} s, all {:.2} s", run.best, run.all);
         if name == "S_1" {
             let met = gap <= 0.18 + 0.005 && run.best <= 10.0;
-            found.target("S_1 ≤ +0.18 % in 10 s", measured, met, "ideas and their figures in PLANNING.md");
+            found.target("S_1 ≤ +0.18 % in 10 s", measured, met, "what of 10 s the machine's other work leaves (load average 16 when measured) is too little; in 20 s four seeds reached 0 % twice (proved), +0.136 % and +0.206 %: PLANNING.md");
         } else {
             found.target(
                 &format!("{name} at the lower bound in < 1 s"),
@@ -145,7 +172,7 @@ pub fn large(args: &Args) -> Result<Findings> {
                 "10^6 random buffers in < 10 s and 2 GiB",
                 measured,
                 run.all < 10.0 && run.most < 2048,
-                "",
+                "the search's limit was 7 s, and other work took most of the machine (load average 16); the first plan takes 1.1 s of processor time",
             );
         }
     }
@@ -155,11 +182,11 @@ pub fn large(args: &Args) -> Result<Findings> {
 
 /// The first plan over the number of buffers, as a table, a chart, and an exponent.
 fn growth(found: &mut Findings) -> Result<()> {
-    const METRIC: &str = "seconds to the first plan";
-    found.line("\nFirst plan by number of random buffers, median of 5 runs; the bound and the plan's own check included in none.\n");
+    const METRIC: &str = "processor seconds to the first plan";
+    found.line("\nBound and first plan by number of random buffers, processor seconds, median of 5 runs.\n");
     found.line(head(&[
         "buffers",
-        "first plan, s",
+        "processor s",
         "µs per buffer",
         "÷ n log n, ns",
         "above the bound",

@@ -96,3 +96,15 @@ pub fn idealloc(program: &Path, input: &Path, tries: u32) -> Result<(u64, f64)> 
         .with_context(|| format!("idealloc says no makespan of {}", input.display()))?;
     Ok((peak, start.elapsed().as_secs_f64()))
 }
+
+/// Processor seconds so far, of this process or of its children: other work on the machine does not count.
+pub fn processor(whose: libc::c_int) -> f64 {
+    // SAFETY: all zeros are a valid `rusage`, which the call overwrites.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(whose, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}

@@ -11,7 +11,10 @@ use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
 use crate::model::Instance;
 
 /// Conflicts up to this number are listed.
-const LISTED: u64 = 80_000_000;
+const LISTED: u64 = 50_000_000;
+
+/// Instances up to this size are packed into boxes.
+const PACKED: usize = 300_000;
 
 /// The boxes of an instance, packed when first asked for.
 #[derive(Default)]
@@ -118,15 +121,16 @@ impl<'a> Portfolio<'a> {
     pub(super) fn step(&mut self) {
         let n = self.shared.instance.len() as u64;
         let [descents, rules, repairs] = self.spent;
-        let (rules_cost, repair_cost) = (3 * rules, 2 * repairs);
-        if self.listed && rules_cost <= descents {
+        // Rules cost the most and seldom win where there are many conflicts.
+        let (share, first) = if self.pairs > 10_000_000 { (8, 16 * self.pairs) } else { (3, 0) };
+        if self.listed && share * rules + first <= descents {
             self.spent[1] += 16 * self.pairs + 2000 * n + 1;
             let rule = match self.rules.pop() {
                 Some(rule) => rule,
                 None => return self.noisy_rule(),
             };
             self.rule(rule);
-        } else if self.listed && repair_cost <= descents {
+        } else if self.listed && repairs <= descents {
             self.repair();
         } else {
             self.spent[0] += 2000 * n;
@@ -156,7 +160,8 @@ impl<'a> Portfolio<'a> {
         let way = match random.choice(&self.elite) {
             Some(&(_, way)) if random.u8(..3) > 0 => way,
             _ => Way {
-                join: [None, Some(Join::Forced), Some(Join::Longest)][random.usize(..3)],
+                join: [None, Some(Join::Forced), Some(Join::Longest)]
+                    [random.usize(..if self.shared.instance.len() <= PACKED { 3 } else { 1 })],
                 prefer: [Prefer::Leftmost, Prefer::Longest][random.usize(..2)],
                 mirror: random.bool(),
                 noise: 2 << random.u8(..7),
@@ -184,7 +189,7 @@ impl<'a> Portfolio<'a> {
     }
 
     fn noisy_rule(&mut self) {
-        if self.random.bool() {
+        if self.shared.instance.len() <= PACKED && self.random.bool() {
             return self.squeeze();
         }
         let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
