@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::view;
 
 /// Arguments of `allotment attach`.
 #[derive(Args, Debug)]
@@ -29,6 +30,9 @@ pub struct AttachArgs {
     /// Where the trace goes: .trace or .txt, also .gz or .zst
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
+    /// Draw the trace at the end, as `allotment view` does
+    #[arg(long, value_name = "HTML")]
+    view: Option<PathBuf>,
     /// Print the figures at the end as JSON
     #[arg(long)]
     json: bool,
@@ -147,12 +151,18 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         return Err(error);
     }
     let ended = child.wait()?;
+    if let Some(html) = &args.view {
+        view::write_page(&args.output, html)?;
+    }
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &follow.figures).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "{}: {}", args.output.display(), line(&follow.figures))?;
+        if let Some(html) = &args.view {
+            writeln!(out, "{}: the trace, drawn", html.display())?;
+        }
     }
     Ok(ended)
 }

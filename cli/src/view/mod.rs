@@ -57,25 +57,7 @@ pub struct ViewArgs {
 /// # Errors
 /// See [`Failure`].
 pub fn view(args: &ViewArgs) -> Result<(), Failure> {
-    let bar = progress::spinner();
-    bar.set_message("reading the trace");
-    let trace = Trace::read(&args.trace, args.events).map_err(|error| match error {
-        ReadError::Trace(error) => Failure::trace(&args.trace)(error),
-        other => Failure::Other(format!("{}: {other}", args.trace.display())),
-    })?;
-    bar.set_message("giving its blocks addresses");
-    bar.tick();
-    let mut report = report(&trace, args.placement, args.arena)
-        .map_err(|error| Failure::Other(format!("{}: {error}", args.trace.display())))?;
-    if args.events.is_none() {
-        bar.set_message("trying what would need less memory");
-        bar.tick();
-        // What is too large to be replayed in memory is drawn without that.
-        if let Ok(tried) = advise::tried(&args.trace, args.placement.id()) {
-            suggest::add_tried(&mut report.suggestions, tried);
-        }
-    }
-    bar.finish_and_clear();
+    let report = draw(&args.trace, args.placement, args.arena, args.events)?;
     let mut out = io::stdout().lock();
     if let Some(path) = &args.output {
         std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
@@ -88,6 +70,43 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Writes the page of a trace, as `allotment view` does when it is told no more.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
+    let report = draw(trace, Placing::default(), None, None)?;
+    std::fs::write(html, page(&report)?).map_err(Failure::file(html))
+}
+
+fn draw(
+    path: &Path,
+    placement: Placing,
+    arena: Option<u64>,
+    events: Option<usize>,
+) -> Result<Report, Failure> {
+    let bar = progress::spinner();
+    bar.set_message("reading the trace");
+    let trace = Trace::read(path, events).map_err(|error| match error {
+        ReadError::Trace(error) => Failure::trace(path)(error),
+        other => Failure::Other(format!("{}: {other}", path.display())),
+    })?;
+    bar.set_message("giving its blocks addresses");
+    bar.tick();
+    let mut report = report(&trace, placement, arena)
+        .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
+    if events.is_none() {
+        bar.set_message("trying what would need less memory");
+        bar.tick();
+        // What is too large to be replayed in memory is drawn without that.
+        if let Ok(tried) = advise::tried(path, placement.id()) {
+            suggest::add_tried(&mut report.suggestions, tried);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(report)
 }
 
 fn summary(out: &mut impl Write, path: &Path, report: &Report) -> io::Result<()> {

@@ -57,8 +57,11 @@ fn a_log_with_parts_of_a_trace_is_read() {
     assert_eq!(figures["events"], 2317);
     assert_eq!(fs::read_to_string(&out).unwrap(), text);
     // From a program's output, whose failure is ours.
-    printed(["attach", "-o", &out, "--", "cat", &log]);
+    let page = folder.path().join("page.html").to_str().unwrap().to_owned();
+    printed(["attach", "-o", &out, "--view", &page, "--", "cat", &log]);
     assert_eq!(fs::read_to_string(&out).unwrap(), text);
+    let page = fs::read_to_string(&page).unwrap();
+    assert!(page.starts_with("<!") && page.contains("2317"), "the trace is drawn");
     assert_eq!(refused(["attach", "-o", &out, "--", "sh", "-c", &format!("cat '{log}'; exit 3")]).0, 1);
 }
 
