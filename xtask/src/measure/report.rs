@@ -369,8 +369,9 @@ mod tests {
     use super::super::subject::{MACHINES, SMALL};
     use super::*;
 
-    fn outcome(subject: usize, in_place: bool, code: u64, figures: &[(&str, f64)]) -> Outcome {
-        let case = Case { subject: &SUBJECTS[subject], machine: &MACHINES[0], level: SMALL, in_place };
+    fn outcome(subject: &str, in_place: bool, code: u64, figures: &[(&str, f64)]) -> Outcome {
+        let subject = SUBJECTS.iter().find(|known| known.name == subject).unwrap();
+        let case = Case { subject, machine: &MACHINES[0], level: SMALL, in_place };
         let figures = figures.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
         let footprint = Footprint { code, constants: 0, ram: Some(8) };
         Outcome { case, footprint, figures, failure: None }
@@ -378,7 +379,11 @@ mod tests {
 
     fn outcomes() -> [Outcome; 3] {
         let counts = [("alloc_mean", 80.0), ("alloc_worst", 120.0), ("blocks_8", 500.0)];
-        [outcome(0, false, 1000, &[]), outcome(1, false, 1600, &counts), outcome(1, true, 1900, &counts)]
+        [
+            outcome(ZERO, false, 1000, &[]),
+            outcome("tlsf-compact", false, 1600, &counts),
+            outcome("tlsf-compact", true, 1900, &counts),
+        ]
     }
 
     #[test]
@@ -393,9 +398,9 @@ mod tests {
 
     #[test]
     fn losses_are_named() {
-        let peer = |code, live| outcome(10, false, code, &[("live_permille", live)]);
-        let ours = outcome(1, false, 1600, &[("live_permille", 850.0)]);
-        let zero = outcome(0, false, 1000, &[]);
+        let peer = |code, live| outcome("linked-list", false, code, &[("live_permille", live)]);
+        let ours = outcome("tlsf-compact", false, 1600, &[("live_permille", 850.0)]);
+        let zero = outcome(ZERO, false, 1000, &[]);
         assert_eq!(losses(&[zero.clone(), ours.clone(), peer(1600, 850.0)]), "**Where we lose:** nowhere.");
         let text = losses(&[zero, ours, peer(1500, 860.0)]);
         assert_eq!(
