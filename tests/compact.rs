@@ -8,6 +8,7 @@ use allotment::{
     CompactBump, CompactHeap, CompactTlsf, FreeError, Heap, Memory, Region, RegionError, Stats, bounds,
 };
 use proptest::prelude::*;
+use shadow::steps::{follow, steps};
 use shadow::trace::Event;
 use shadow::{Front, Shadow, random_run_on};
 use std::alloc::{GlobalAlloc, Layout};
@@ -115,58 +116,15 @@ fn long_runs() {
     run::<{ 512 * 1024 }>(19);
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Allocate(usize, u32),
-    Zeroed(usize, u32),
-    Free(usize),
-    Reallocate(usize, usize),
-    Probe,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let size = || prop_oneof![4 => 0..100usize, 2 => 0..900usize, 1 => 0..9_000usize];
-    let step = prop_oneof![
-        6 => (size(), 0..=10u32).prop_map(|(size, align)| Step::Allocate(size, align)),
-        1 => (size(), 0..=10u32).prop_map(|(size, align)| Step::Zeroed(size, align)),
-        4 => any::<usize>().prop_map(Step::Free),
-        3 => (any::<usize>(), size()).prop_map(|(block, size)| Step::Reallocate(block, size)),
-        1 => Just(Step::Probe),
-    ];
-    prop::collection::vec(step, 1..150)
-}
-
-fn follow<const BYTES: usize>(steps: &[Step]) {
-    let mut shadow = shadow::<BYTES>();
-    for step in steps {
-        let live = shadow.live();
-        match *step {
-            Step::Allocate(size, align) => {
-                shadow.allocate(Layout::from_size_align(size, 1 << align).unwrap());
-            }
-            Step::Zeroed(size, align) => {
-                shadow.allocate_zeroed(Layout::from_size_align(size, 1 << align).unwrap());
-            }
-            Step::Free(block) if live > 0 => shadow.free(shadow.nth(block % live)),
-            Step::Reallocate(block, size) if live > 0 => {
-                shadow.reallocate(shadow.nth(block % live), size.max(1));
-            }
-            Step::Probe => shadow.probe_largest(),
-            Step::Free(_) | Step::Reallocate(..) => {}
-        }
-    }
-    shadow.finish();
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn properties(steps in steps()) {
-        follow::<128>(&steps);
-        follow::<1000>(&steps);
-        follow::<8192>(&steps);
-        follow::<{ 128 * 1024 }>(&steps);
+    fn properties(steps in steps([100, 900, 9_000], 10, 150)) {
+        follow(shadow::<128>(), &steps);
+        follow(shadow::<1000>(), &steps);
+        follow(shadow::<8192>(), &steps);
+        follow(shadow::<{ 128 * 1024 }>(), &steps);
     }
 }
 

@@ -3,7 +3,6 @@
 mod shadow;
 
 use shadow::{Shadow, Subject, random_run};
-use std::alloc::Layout;
 use std::marker::PhantomData;
 
 /// Regions with odd sizes and starts, as many as the subject takes.
@@ -26,60 +25,22 @@ mod long_runs {
 }
 
 mod properties {
+    use super::shadow::steps::{follow, steps};
     use super::*;
     use proptest::prelude::*;
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Allocate(usize, u32),
-        Zeroed(usize, u32),
-        Free(usize),
-        Reallocate(usize, usize),
-        Probe,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let size = || prop_oneof![4 => 0..200usize, 2 => 0..3_000usize, 1 => 0..70_000usize];
-        let step = prop_oneof![
-            6 => (size(), 0..=12u32).prop_map(|(size, align)| Step::Allocate(size, align)),
-            1 => (size(), 0..=12u32).prop_map(|(size, align)| Step::Zeroed(size, align)),
-            4 => any::<usize>().prop_map(Step::Free),
-            3 => (any::<usize>(), size()).prop_map(|(block, size)| Step::Reallocate(block, size)),
-            1 => Just(Step::Probe),
-        ];
-        prop::collection::vec(step, 1..120)
-    }
 
     fn run<P: Subject>(_: PhantomData<P>) {
         let region = (600..70_000usize, 0..5_000usize);
         let regions = prop::collection::vec(region, 1..=P::REGIONS.min(3));
         let config = ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() };
-        proptest!(config, |(regions in regions, steps in steps())| {
+        proptest!(config, |(regions in regions, steps in steps([200, 3_000, 70_000], 12, 120))| {
             let mut total = 0;
             let fits = |&&(size, _): &&(usize, usize)| {
                 total += size;
                 total <= P::LIMIT
             };
             let regions: Vec<_> = regions.iter().take_while(fits).copied().collect();
-            let mut shadow = Shadow::<P>::new(&regions);
-            for step in steps {
-                let live = shadow.live();
-                match step {
-                    Step::Allocate(size, align) => {
-                        shadow.allocate(Layout::from_size_align(size, 1 << align).unwrap());
-                    }
-                    Step::Zeroed(size, align) => {
-                        shadow.allocate_zeroed(Layout::from_size_align(size, 1 << align).unwrap());
-                    }
-                    Step::Free(block) if live > 0 => shadow.free(shadow.nth(block % live)),
-                    Step::Reallocate(block, size) if live > 0 => {
-                        shadow.reallocate(shadow.nth(block % live), size.max(1));
-                    }
-                    Step::Probe => shadow.probe_largest(),
-                    Step::Free(_) | Step::Reallocate(..) => {}
-                }
-            }
-            shadow.finish();
+            follow(Shadow::<P>::new(&regions), &steps);
         });
     }
 

@@ -7,6 +7,7 @@
 #![allow(dead_code, reason = "each test crate uses its part")]
 
 pub mod matrix;
+pub mod steps;
 pub mod trace;
 
 use allotment::lock::Unsync;
