@@ -376,7 +376,7 @@ def pairs(subject, quick):
 
 def random_workload(subject, quick, memory, made):
     for count in RMM_COUNTS[:1] if quick else RMM_COUNTS:
-        for most in RMM_SIZES[:2] if quick else RMM_SIZES:
+        for most in RMM_SIZES:
             if (count, most) not in made:
                 made[count, most] = rmm(count, most)
             measured, whole = made[count, most]
