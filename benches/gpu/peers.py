@@ -97,6 +97,9 @@ class Nothing(Subject):
 
     name = "harness (Python)"
 
+    def __init__(self, limit):
+        self.limit = limit
+
     def allocate(self, size):
         return size
 
@@ -111,6 +114,7 @@ class Torch(Subject):
 
     def __init__(self, torch, limit):
         self.torch = torch
+        self.limit = limit
         total = torch.cuda.mem_get_info()[1]
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
         self.stream = torch.cuda.current_stream()
@@ -266,7 +270,7 @@ def subjects(memory):
             found.append(CuPy(cupy, limit))
             origin.append(f"CuPy {cupy.__version__}, at most {limit // MIB} MiB")
     if devices:
-        found.append(Nothing())
+        found.append(Nothing(min(subject.limit for subject in found)))
     return found, origin
 
 
@@ -453,7 +457,7 @@ def main():
         what = "is installed" if missing else "can be measured here"
         print(f"neither PyTorch nor CuPy {what}: nothing to do", file=sys.stderr)
         return
-    limit = memory or min(getattr(s, "limit", RMM_CAP * 2) for s in found)
+    limit = min(subject.limit for subject in found)
     traces = {}
     if options.traces:
         for path in sorted(options.traces.glob("*.trace")):

@@ -68,6 +68,9 @@ pub struct Setup {
     revision: Option<String>,
 }
 
+/// Bytes of a large page of a device.
+const PAGE: usize = 2 << 20;
+
 /// One figure of one round.
 pub struct Sample {
     /// What was asked.
@@ -114,7 +117,8 @@ impl Setup {
             }
         };
         Ok(Self {
-            budget,
+            // Of whole pages, so that one segment may take all of it.
+            budget: budget & !(PAGE - 1),
             description,
             names,
             quick: options.quick,

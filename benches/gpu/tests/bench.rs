@@ -98,6 +98,9 @@ fn memory_is_a_limit() {
     assert_eq!(notes.matches("1000, 1: ").count(), 1, "said once: {notes}");
     let output = bench(&["--sim", "--quick", "--memory", "8", "rmm"]);
     assert!(!output.status.success() && text(&output.stderr).contains("nothing could be measured"));
+    // All of an odd number of MiB in one segment.
+    let output = bench(&["--stand-in", "--quick", "--memory", "511", "rmm"]);
+    assert!(text(&output.stdout).contains("| allotment-pool |"), "{}", text(&output.stderr));
     // More than the device has.
     let output = bench(&["--stand-in", "--quick", "--memory", "5000", "pairs"]);
     assert!(!output.status.success() && text(&output.stderr).contains("only 4096 MiB are free"));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use allotment_benches_common::gpu::{FAILED, RMM};
-use allotment_benches_common::rmm::{COUNTS, Nothing, SIZES, Target, workload};
+use allotment_benches_common::rmm::{COUNTS, MIB, Nothing, SIZES, Target, workload};
 use anyhow::{Error, Result};
 
 use super::nanoseconds;
@@ -40,7 +40,7 @@ impl Use for Rmm<'_> {
                 continue;
             }
             let Some((time, failed)) = self.run(&make, bytes, count, size)? else {
-                setup.note(format!("{case}: {} was given up", self.subject.id()));
+                setup.note(format!("{case}: {} took too long, or too much memory", self.subject.id()));
                 continue;
             };
             if failed > 0 {
@@ -64,7 +64,7 @@ impl Use for Rmm<'_> {
 }
 
 impl Rmm<'_> {
-    /// Time and failed requests; `None` if it took too long.
+    /// Time and failed requests; `None` if it was given up.
     fn run<A: Allocator>(
         &self,
         make: &impl Fn(Need) -> Result<A>,
@@ -78,8 +78,11 @@ impl Rmm<'_> {
             allocator: &allocator,
             stream,
             error: None,
-            // Ours are never given up, and do not pay for asking.
-            deadline: self.subject.is_peer().then(|| Instant::now() + self.setup.patience),
+            // Our pools have their limit, are never given up, and do not pay for asking.
+            peer: self
+                .subject
+                .is_peer()
+                .then(|| Peer { deadline: Instant::now() + self.setup.patience, left: bytes as u64 }),
             is_over: false,
         };
         let start = Instant::now();
@@ -96,8 +99,20 @@ struct Timed<'a, A: Allocator> {
     allocator: &'a A,
     stream: A::Stream,
     error: Option<Error>,
-    deadline: Option<Instant>,
+    peer: Option<Peer>,
     is_over: bool,
+}
+
+/// What holds for allocators that have no limit of their own.
+struct Peer {
+    deadline: Instant,
+    /// Bytes that it may still take.
+    left: u64,
+}
+
+/// What a block takes of the driver at most: whole pages, unless several share one.
+fn taken(bytes: u64) -> u64 {
+    bytes.next_multiple_of(if bytes > MIB { 2 * MIB } else { 512 })
 }
 
 impl<A: Allocator> Target for Timed<'_, A> {
@@ -105,23 +120,40 @@ impl<A: Allocator> Target for Timed<'_, A> {
 
     #[inline]
     fn allocate(&mut self, bytes: u64) -> Option<A::Block> {
-        if let Some(deadline) = self.deadline {
-            self.is_over |= Instant::now() > deadline;
+        if let Some(peer) = &mut self.peer {
+            self.is_over |= taken(bytes) > peer.left || Instant::now() > peer.deadline;
             if self.is_over {
                 return None;
             }
         }
         // A pool of the device has 64-bit addresses.
-        self.allocator.allocate(bytes as usize, &self.stream).unwrap_or_else(|error| {
+        let block = self.allocator.allocate(bytes as usize, &self.stream).unwrap_or_else(|error| {
             self.error = Some(error);
             None
-        })
+        })?;
+        if let Some(peer) = &mut self.peer {
+            peer.left -= taken(bytes);
+        }
+        Some(block)
     }
 
     #[inline]
-    fn free(&mut self, block: A::Block, _: u64) {
+    fn free(&mut self, block: A::Block, bytes: u64) {
+        if let Some(peer) = &mut self.peer {
+            peer.left += taken(bytes);
+        }
         if let Err(error) = self.allocator.free(block, &self.stream) {
             self.error = Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_blocks_take_pages() {
+        assert_eq!([1, 512, MIB, MIB + 1, 5 * MIB].map(taken), [512, 512, MIB, 2 * MIB, 6 * MIB]);
     }
 }
