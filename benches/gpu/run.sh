@@ -36,8 +36,13 @@ else
 fi
 
 echo "tests: $out/tests.txt"
-"$here/gpu-tests" --test-threads 1 >"$out/tests.txt" 2>&1 || failed "the tests failed: $out/tests.txt"
-tail -n 2 "$out/tests.txt"
+if "$here/gpu-tests" --test-threads 1 >"$out/tests.txt" 2>&1; then
+  tail -n 2 "$out/tests.txt"
+else
+  # The folder of a check does not stay.
+  if [ $check = yes ]; then cat "$out/tests.txt"; else tail -n 2 "$out/tests.txt"; fi
+  failed "the tests failed: $out/tests.txt"
+fi
 
 echo "benchmark: $out/bench.csv"
 "$here/gpu-bench" --revision "$revision" --output "$out/bench.csv" "$@" 2>"$out/notes.txt" >/dev/null ||

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use allotment_benches_common::gpu;
 use allotment_benches_common::results::{self, Results};
+use allotment_benches_common::rmm::{Nothing, workload};
 
 fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpu-bench")).args(arguments).output().unwrap()
@@ -149,6 +150,21 @@ fn without_peers_the_script_says_so() {
     );
 }
 
+#[test]
+fn the_script_draws_the_same_requests() {
+    let program = "import peers\nfor count, most in [(1000, 1), (1000, 4096), (10000, 64)]:\n    \
+                   p, _ = peers.rmm(count, most)\n    print(p.peak, p.slots, len(p.ops))";
+    let mut python = Command::new("python3");
+    python.args(["-S", "-B", "-c", program]).env("PYTHONPATH", env!("CARGO_MANIFEST_DIR"));
+    let Ok(output) = python.output() else { return eprintln!("skipped: python3 does not start") };
+    let mut wanted = String::new();
+    for (count, most) in [(1000, 1), (1000, 4096), (10_000, 64)] {
+        let own = workload(&mut Nothing, count, most);
+        wanted += &format!("{} {} {}\n", own.peak, own.blocks, 2 * count);
+    }
+    assert_eq!(text(&output.stdout), wanted, "{}", text(&output.stderr));
+}
+
 /// What the script uses of CuPy, over nothing.
 const CUPY: &str = r#"
 __version__ = "0.0"
@@ -173,6 +189,82 @@ class cuda:
             self.size = max(self.size, size)
             return object()
 "#;
+
+/// And of PyTorch, without what builds extensions.
+const TORCH: &str = r#"
+__version__ = "0.0"
+class version:
+    cuda = "0"
+class cuda:
+    live, high, last = {}, 0, 0
+    class OutOfMemoryError(RuntimeError): pass
+    @staticmethod
+    def is_available(): return True
+    @staticmethod
+    def mem_get_info(): return (4 << 30, 4 << 30)
+    @staticmethod
+    def get_device_name(): return "nothing"
+    @staticmethod
+    def set_per_process_memory_fraction(part): cuda.limit = part * (4 << 30)
+    @staticmethod
+    def current_stream():
+        class Stream:
+            def synchronize(self): pass
+        return Stream()
+    @staticmethod
+    def caching_allocator_alloc(size):
+        if size > cuda.limit: raise cuda.OutOfMemoryError()
+        cuda.last += 1
+        cuda.live[cuda.last] = size
+        cuda.high = max(cuda.high, size)
+        return cuda.last
+    @staticmethod
+    def caching_allocator_delete(address): del cuda.live[address]
+    @staticmethod
+    def synchronize(): pass
+    @staticmethod
+    def empty_cache(): assert not cuda.live, "something is left"
+    @staticmethod
+    def reset_peak_memory_stats(): cuda.high = 0
+    @staticmethod
+    def max_memory_reserved(): return cuda.high
+"#;
+
+#[test]
+fn pytorch_is_measured_without_an_extension_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("torch.py"), TORCH).unwrap();
+    fs::create_dir(path("traces")).unwrap();
+    fs::write(path("traces/small.trace"), "# small\na 0 100 0\na 1 0 0\nf 0\na 2 300 0 @5 #tag\n").unwrap();
+    let arguments = [
+        "--quick",
+        "--rounds",
+        "1",
+        "--memory",
+        "64",
+        "--traces",
+        &path("traces"),
+        "--output",
+        &path("peers.csv"),
+    ];
+    let Some(output) = peers(folder.path(), &arguments) else { return };
+    let notes = text(&output.stderr);
+    assert!(output.status.success(), "{notes}");
+    for wanted in ["cannot be called from C++ here", "CuPy is not installed", "100 MiB: no room for PyTorch"]
+    {
+        assert!(notes.contains(wanted), "{wanted}: {notes}");
+    }
+    let found = read(folder.path(), "peers");
+    assert!(found.origin.iter().any(|line| line.contains("at most 64 MiB")), "{:?}", found.origin);
+    for metric in [gpu::WARM, gpu::COLD, gpu::WAITED, gpu::HOLES, gpu::FIRST, gpu::AGAIN] {
+        assert!(found.subjects(metric).contains(&"PyTorch".to_owned()), "{metric}");
+    }
+    assert_eq!(
+        found.get(gpu::RESERVED, "small", "PyTorch"),
+        Some(300.0 / 301.0 * 10_000.0).map(|v| f64::round(v) / 10_000.0)
+    );
+}
 
 #[test]
 fn figures_of_peers_stand_in_the_same_tables() {
