@@ -12,8 +12,6 @@ mod plan;
 mod plot;
 mod replay;
 mod report;
-mod results;
-mod statistics;
 mod steps;
 mod subjects;
 mod trace;
@@ -22,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use allotment_benches_common::{results, statistics};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 

@@ -1,7 +1,6 @@
 //! Where figures come from: machine, versions, command.
 
-use std::fs;
-use std::process::Command;
+use allotment_benches_common::machine;
 
 /// The dependencies that are under test.
 const PEERS: [&str; 11] = [
@@ -21,9 +20,13 @@ const PEERS: [&str; 11] = [
 /// Machine, versions and command, a line each.
 pub fn describe(measure: &str) -> Vec<String> {
     vec![
-        format!("machine: {}", machine()),
+        format!("machine: {}", machine::describe()),
         format!("compiler: {}, release, fat LTO, one codegen unit", env!("BENCH_RUSTC")),
-        format!("versions: {}; allotment at {}", versions(include_str!("../Cargo.lock")), revision()),
+        format!(
+            "versions: {}; allotment at {}",
+            versions(include_str!("../Cargo.lock")),
+            machine::revision()
+        ),
         format!("command: cargo xtask bench {measure}"),
     ]
 }
@@ -31,30 +34,10 @@ pub fn describe(measure: &str) -> Vec<String> {
 /// The same for a part of the planner's tables.
 pub fn describe_plan(part: &str) -> Vec<String> {
     vec![
-        format!("machine: {}, with other work on it", machine()),
-        format!("compiler: {}, release; allotment at {}", env!("BENCH_RUSTC"), revision()),
+        format!("machine: {}, with other work on it", machine::describe()),
+        format!("compiler: {}, release; allotment at {}", env!("BENCH_RUSTC"), machine::revision()),
         format!("command: cargo xtask plan {part}"),
     ]
-}
-
-/// The commit that was measured, if git tells.
-fn revision() -> String {
-    let mut git = Command::new("git");
-    git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"]);
-    let output = git.output().ok().filter(|output| output.status.success());
-    output.map_or("an unknown commit".into(), |output| {
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    })
-}
-
-fn machine() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or(std::env::consts::ARCH, |(_, model)| model);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{model}, {cores} cores, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
 
 /// The versions of the packages under test in the text of a lock file.

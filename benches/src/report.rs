@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use allotment_benches_common::gpu;
 use anyhow::{Context, Result};
 
 use crate::measures::{ALL, Measure};
@@ -93,6 +94,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
             section(&mut text, measure, &results, folder)?;
         }
     }
+    text.push_str(&gpu::section(&folder.join("gpu"))?);
     text.push_str(&plan::section(&folder.join("plan"))?);
     // Counted in firmware, by `cargo xtask wcet --bless`.
     if let Ok(worst) = fs::read_to_string(folder.join("wcet.md")) {

@@ -3,8 +3,7 @@
 use crate::support::{Gpu, on_system, stand_in};
 use allotment::gpu::{Context, Device, Error, Stream, is_available};
 use allotment::pool::SourceErrorKind;
-use std::path::Path;
-use std::process::Command;
+use std::process::{self, Command};
 use std::{env, fs};
 
 /// What the process that the tests below start shall find.
@@ -51,13 +50,14 @@ fn a_driver_that_lacks_functions_is_a_typed_error() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
     let library = library.into_iter().find(|file| file.contains("libgcc_s") || file.contains("libc.so"));
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-driver");
+    let folder = env::temp_dir().join(format!("allotment-broken-driver-{}", process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(library.unwrap(), folder.join("libcuda.so")).unwrap();
     in_a_process("available::a_driver_that_lacks_functions_is_a_typed_error", |command| {
         command.env("LD_LIBRARY_PATH", &folder);
     });
+    let _ = fs::remove_dir_all(&folder);
 }
 
 #[test]

@@ -7,11 +7,12 @@ use allotment::gpu::{
     Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Event as _, Source, Stream as _};
+use include_dir::{Dir, File, include_dir};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/gpu");
+// Part of the program, which runs on machines without them.
+const SOURCES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/gpu");
 
 /// Functions whose failure leaves behind what they would have given back; `cuStreamSynchronize` since memory that may
 /// be in use is rather kept.
@@ -103,7 +104,7 @@ fn fails_cleanly(keeps: &[&str], scenario: impl Fn() -> Result<(), Error>) {
 
 /// The functions that the library looks for before it calls any.
 fn functions() -> BTreeSet<String> {
-    let library = std::fs::read_to_string(Path::new(SOURCES).join("library.rs")).unwrap();
+    let library = SOURCES.get_file("library.rs").and_then(File::contents_utf8).unwrap();
     let list = &library[library.find("FUNCTIONS").unwrap()..library.find("];").unwrap()];
     list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -187,15 +188,10 @@ fn of_buffers() {
 #[test]
 fn every_function_that_is_called_is_asked_for() {
     let mut called = BTreeSet::new();
-    let mut folders = vec![PathBuf::from(SOURCES)];
+    let mut folders = vec![&SOURCES];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(path).unwrap();
+        folders.extend(folder.dirs());
+        for text in folder.files().filter_map(File::contents_utf8) {
             for part in text.split("call!(").skip(1).chain(text.split("sys::").skip(1)) {
                 let name: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                 if name.starts_with("cu") && name != "culib" {

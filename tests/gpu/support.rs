@@ -7,9 +7,11 @@ use allotment_stand_in::{Exclusive, Live, StandIn};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the tests run on the system's driver.
+/// Whether the tests run on the system's driver: if `ALLOTMENT_CUDA_DRIVER` says so, or said so when they were built
+/// for a bundle.
 pub fn on_system() -> bool {
-    std::env::var("ALLOTMENT_CUDA_DRIVER").is_ok_and(|driver| driver == "system")
+    let driver = std::env::var("ALLOTMENT_CUDA_DRIVER");
+    driver.as_deref().ok().or(option_env!("ALLOTMENT_BUNDLED_CUDA_DRIVER")) == Some("system")
 }
 
 /// The stand-in, fresh and initialised; `None` on the system's driver.

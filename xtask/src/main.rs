@@ -3,13 +3,14 @@
 //! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
 //! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
 //! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own, in
-//! which `wcet` looks for the worst.
+//! which `wcet` looks for the worst. `gpu_bundle` packs what is to run on a machine with a GPU.
 
 mod bench;
 mod child;
 mod commands;
 mod decode;
 mod firmware;
+mod gpu_bundle;
 mod measure;
 mod runner;
 mod size;
@@ -89,6 +90,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
+    GpuBundle(gpu_bundle::Bundle),
     /// Check every board's firmware with clippy, warnings denied
     Lint,
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Boards => commands::boards(&setup),
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),
+        Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
         Command::Lint => commands::lint(&setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),

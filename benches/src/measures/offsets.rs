@@ -1,7 +1,4 @@
 //! Offsets in a pool of device memory: the random-allocation workload of RMM's benchmarks.
-//!
-//! One thread and one stream. The generator is C++'s `minstd_rand0` with seed 1 behind the
-//! `uniform_int_distribution` of libstdc++, so that every allocator gets the requests that RMM's own get.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::{NonNull, without_provenance_mut};
@@ -12,6 +9,7 @@ use allotment::placement::{GoodFit, Space};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
 use allotment::{Region, Tlsf};
+use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, Options};
@@ -30,13 +28,7 @@ pub const MEASURE: Measure = Measure {
 const TIME: &str = "ns per operation, 40 GiB pool";
 const FAILED: &str = "failed requests, 20 GiB pool";
 
-const COUNTS: [usize; 3] = [1000, 10_000, 100_000];
-const SIZES: [u64; 6] = [1, 4, 64, 256, 1024, 4096];
-const MIB: u64 = 1 << 20;
 const GRANULE: u64 = 256;
-
-/// No more bytes than this are live.
-const CAP: u64 = 16_000 * MIB;
 
 fn tables(_: &Results) -> Vec<Table> {
     vec![
@@ -79,7 +71,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         ("best-fit map (reference)", timed::<BestFit>),
         (HARNESS, timed::<Nothing>),
     ];
-    self_check()?;
+    ensure!(rmm::is_sound(), "the workload is not RMM's");
     let mut rows = Vec::new();
     let rounds = options.pick(5, 2);
     for count in COUNTS {
@@ -104,25 +96,15 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The workload's own figures, which are known.
-fn self_check() -> Result<()> {
-    let outcome = workload(&mut Nothing, 1000, 1);
-    ensure!(
-        outcome.blocks == 638 && (outcome.peak as f64 / MIB as f64 - 308.8).abs() < 0.06,
-        "the workload is not RMM's: {} blocks, {} bytes",
-        outcome.blocks,
-        outcome.peak
-    );
-    Ok(())
+/// An allocator of offsets.
+trait Offsets: Target + Sized {
+    /// A pool of so many bytes.
+    fn new(size: u64) -> Result<Self>;
 }
 
-/// An allocator of offsets.
-trait Offsets: Sized {
-    /// What a block is freed by.
-    type Block;
-    fn new(size: u64) -> Result<Self>;
-    fn allocate(&mut self, granules: u64) -> Option<Self::Block>;
-    fn free(&mut self, block: Self::Block, granules: u64);
+/// All round to granules.
+fn granules(bytes: u64) -> u64 {
+    bytes.div_ceil(GRANULE)
 }
 
 /// Runs the workload in a pool of `size` bytes: nanoseconds per operation, and failed requests.
@@ -136,100 +118,10 @@ fn timed<O: Offsets>(size: u64, count: usize, max: u64) -> Result<(f64, usize)> 
     Ok((time, std::hint::black_box(outcome.failed)))
 }
 
-/// C++'s `minstd_rand0`.
-struct Minstd(u64);
-
-impl Minstd {
-    const MODULUS: u64 = 2_147_483_647;
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0 * 16_807 % Self::MODULUS;
-        self.0
-    }
-
-    /// A number from `low` to `high`. The generator yields 1 to 2^31 - 2; where the range is smaller, it is
-    /// scaled down and what is left over is rejected, and where it is larger, two numbers are combined.
-    fn uniform(&mut self, low: u64, high: u64) -> u64 {
-        let (range, given) = (high - low, Self::MODULUS - 2);
-        if range < given {
-            let wanted = range + 1;
-            let scaling = given / wanted;
-            loop {
-                let number = self.next() - 1;
-                if number < wanted * scaling {
-                    return low + number / scaling;
-                }
-            }
-        }
-        if range == given {
-            return low + self.next() - 1;
-        }
-        loop {
-            let upper = (given + 1) * self.uniform(0, range / (given + 1));
-            let number = upper + (self.next() - 1);
-            if number >= upper && number <= range {
-                return low + number;
-            }
-        }
-    }
-}
-
-struct Outcome {
-    failed: usize,
-    /// The most bytes live at once, as requested.
-    peak: u64,
-    /// The most blocks live at once.
-    blocks: usize,
-}
-
-fn workload<O: Offsets>(pool: &mut O, count: usize, max: u64) -> Outcome {
-    let mut random = Minstd(1);
-    let mut live: Vec<(O::Block, u64)> = Vec::new();
-    let (mut made, mut bytes) = (0, 0);
-    let mut outcome = Outcome { failed: 0, peak: 0, blocks: 0 };
-    for _ in 0..2 * count {
-        let size = random.uniform(1, max * MIB);
-        let allocate = if live.is_empty() {
-            true
-        } else {
-            random.uniform(0, 99) < 73 && made < count && bytes + size < CAP
-        };
-        let mut block = None;
-        if allocate {
-            block = pool.allocate(size.div_ceil(GRANULE));
-            outcome.failed += usize::from(block.is_none());
-        }
-        if let Some(block) = block {
-            live.push((block, size));
-            made += 1;
-            bytes += size;
-            outcome.peak = outcome.peak.max(bytes);
-            outcome.blocks = outcome.blocks.max(live.len());
-        } else if !live.is_empty() {
-            let place = random.uniform(0, count as u64 - 1) as usize % live.len();
-            let (block, size) = live.swap_remove(place);
-            pool.free(block, size.div_ceil(GRANULE));
-            bytes -= size;
-        }
-    }
-    outcome
-}
-
-/// Only the harness.
-struct Nothing;
-
 impl Offsets for Nothing {
-    type Block = u64;
-
     fn new(_: u64) -> Result<Self> {
         Ok(Self)
     }
-
-    fn allocate(&mut self, granules: u64) -> Option<u64> {
-        Some(granules)
-    }
-
-    fn free(&mut self, _: u64, _: u64) {}
 }
 
 type Table32 = SideTable<u32, { GRANULE as usize }, 1, false>;
@@ -238,8 +130,6 @@ type Table32 = SideTable<u32, { GRANULE as usize }, 1, false>;
 struct Side<P>(Box<P>);
 
 impl<P: Space<Meta = Table32>> Offsets for Side<P> {
-    type Block = BlockOf<Table32>;
-
     fn new(size: u64) -> Result<Self> {
         let mut placement = Box::new(P::EMPTY);
         let start = NonNull::new(without_provenance_mut(1 << 40)).context("not null")?;
@@ -248,10 +138,14 @@ impl<P: Space<Meta = Table32>> Offsets for Side<P> {
             .map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(Self(placement))
     }
+}
+
+impl<P: Space<Meta = Table32>> Target for Side<P> {
+    type Block = BlockOf<Table32>;
 
     #[inline]
-    fn allocate(&mut self, granules: u64) -> Option<Self::Block> {
-        let len = granules as usize;
+    fn allocate(&mut self, bytes: u64) -> Option<Self::Block> {
+        let len = granules(bytes) as usize;
         match self.0.allocate_quick(len, 1) {
             None => self.0.allocate(len, 1),
             block => block,
@@ -259,9 +153,9 @@ impl<P: Space<Meta = Table32>> Offsets for Side<P> {
     }
 
     #[inline]
-    fn free(&mut self, block: Self::Block, granules: u64) {
+    fn free(&mut self, block: Self::Block, bytes: u64) {
         // SAFETY: the block is live.
-        let freed = unsafe { self.0.deallocate(block, granules as usize, 1) };
+        let freed = unsafe { self.0.deallocate(block, granules(bytes) as usize, 1) };
         debug_assert!(freed.is_ok());
     }
 }
@@ -273,8 +167,6 @@ struct Device {
 }
 
 impl Offsets for Device {
-    type Block = Allocation;
-
     fn new(size: u64) -> Result<Self> {
         let device = DeviceMemory::new(size as usize);
         let stream = device.stream();
@@ -282,10 +174,14 @@ impl Offsets for Device {
         pool.preallocate(size as usize, &stream)?;
         Ok(Self { pool, stream })
     }
+}
+
+impl Target for Device {
+    type Block = Allocation;
 
     #[inline]
-    fn allocate(&mut self, granules: u64) -> Option<Allocation> {
-        self.pool.allocate_raw((granules * GRANULE) as usize, 1, &self.stream).ok()
+    fn allocate(&mut self, bytes: u64) -> Option<Allocation> {
+        self.pool.allocate_raw((granules(bytes) * GRANULE) as usize, 1, &self.stream).ok()
     }
 
     #[inline]
@@ -299,17 +195,19 @@ impl Offsets for Device {
 struct Peer(offset_allocator::Allocator<u32>);
 
 impl Offsets for Peer {
-    type Block = offset_allocator::Allocation<u32>;
-
     fn new(size: u64) -> Result<Self> {
         let granules = u32::try_from(size / GRANULE)?;
         // Enough nodes for every workload here: live blocks and the gaps between them.
         Ok(Self(offset_allocator::Allocator::with_max_allocs(granules, 1 << 18)))
     }
+}
+
+impl Target for Peer {
+    type Block = offset_allocator::Allocation<u32>;
 
     #[inline]
-    fn allocate(&mut self, granules: u64) -> Option<Self::Block> {
-        self.0.allocate(granules as u32)
+    fn allocate(&mut self, bytes: u64) -> Option<Self::Block> {
+        self.0.allocate(granules(bytes) as u32)
     }
 
     #[inline]
@@ -337,15 +235,18 @@ impl BestFit {
 }
 
 impl Offsets for BestFit {
-    type Block = u64;
-
     fn new(size: u64) -> Result<Self> {
         let mut pool = Self { by_offset: BTreeMap::new(), by_size: BTreeSet::new() };
         pool.put(0, size / GRANULE);
         Ok(pool)
     }
+}
 
-    fn allocate(&mut self, granules: u64) -> Option<u64> {
+impl Target for BestFit {
+    type Block = u64;
+
+    fn allocate(&mut self, bytes: u64) -> Option<u64> {
+        let granules = granules(bytes);
         let &(len, offset) = self.by_size.range((granules, 0)..).next()?;
         self.take(offset, len);
         if len > granules {
@@ -354,8 +255,8 @@ impl Offsets for BestFit {
         Some(offset)
     }
 
-    fn free(&mut self, block: u64, granules: u64) {
-        let (mut offset, mut len) = (block, granules);
+    fn free(&mut self, block: u64, bytes: u64) {
+        let (mut offset, mut len) = (block, granules(bytes));
         if let Some((&before, &size)) = self.by_offset.range(..offset).next_back()
             && before + size == offset
         {
@@ -373,14 +274,6 @@ impl Offsets for BestFit {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_workload_is_rmms() {
-        self_check().unwrap();
-        let outcome = workload(&mut Nothing, 100_000, 1);
-        assert_eq!(outcome.blocks, 36_071);
-        assert_eq!((outcome.peak as f64 / MIB as f64).round() as u64, 16_000);
-    }
 
     #[test]
     fn the_pool_fails_no_more_often_than_best_fit() {

@@ -1,0 +1,236 @@
+//! The GPU's figures as Markdown: what `gpu-bench` prints, and a section of RESULTS.md.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use anyhow::{Context, Result};
+
+use crate::results::{self, Results, Row};
+use crate::statistics::{median, quantile};
+
+/// The row that is no allocator: what the measuring itself costs.
+pub const HARNESS: &str = "harness";
+
+/// An allocation and its free in memory that nobody used before.
+pub const COLD: &str = "ns per pair, cold";
+/// The same again and again.
+pub const WARM: &str = "ns per pair, warm";
+/// The same, and the host waits for the stream after each.
+pub const WAITED: &str = "ns per pair, the stream waited for";
+/// RMM's workload.
+pub const RMM: &str = "ns per operation of RMM's workload";
+/// Its failures in a pool that is tight.
+pub const FAILED: &str = "failed requests in 20 GiB";
+/// 1 KiB among holes.
+pub const HOLES: &str = "ns per pair of 1 KiB among 65,536 holes";
+/// Threads and streams.
+pub const STREAMS: &str = "ns per pair of all threads together";
+/// A recorded run for the first time.
+pub const FIRST: &str = "ns per operation, first iteration";
+/// And again.
+pub const AGAIN: &str = "ns per operation, second iteration";
+/// What it takes of the device.
+pub const RESERVED: &str = "reserved / peak live";
+/// Copies to the device.
+pub const BANDWIDTH: &str = "GB/s";
+
+struct Table {
+    title: &'static str,
+    text: &'static str,
+    metric: &'static str,
+    digits: usize,
+}
+
+const TABLES: [Table; 11] = [
+    Table {
+        title: "Allocation and free, warm",
+        text: "The same size again and again on one stream, by size: nanoseconds for both on the host.",
+        metric: WARM,
+        digits: 0,
+    },
+    Table {
+        title: "Allocation and free, cold",
+        text: "The first pair of an allocator that holds no memory yet.",
+        metric: COLD,
+        digits: 0,
+    },
+    Table {
+        title: "Allocation, free, and the host waits for the stream",
+        text: "Where the host waits, the driver's pool gives back what is above its release threshold.",
+        metric: WAITED,
+        digits: 0,
+    },
+    Table {
+        title: "RMM's random workload",
+        text: "2 N operations (minstd_rand0, seed 1): 73 % allocations up to N of them and 16,000 MiB live, else a random \
+               free; N and the largest size in MiB head the columns. The harness is included. Our pools have reserved all of their \
+               memory before in one segment, as RMM's does.",
+        metric: RMM,
+        digits: 0,
+    },
+    Table {
+        title: "Failed requests of the same in a tight pool",
+        text: "The same requests where only 20 GiB may be reserved.",
+        metric: FAILED,
+        digits: 0,
+    },
+    Table {
+        title: "Many holes",
+        text: "1 KiB allocated and freed while 65,536 holes of the size at the head of the column are free.",
+        metric: HOLES,
+        digits: 0,
+    },
+    Table {
+        title: "Threads and streams",
+        text: "Each thread keeps 64 blocks of 256 bytes to 1 MiB on a stream of its own and replaces random ones; in the \
+               last column one thread does so on four streams. Time that passes, divided by the pairs of all threads.",
+        metric: STREAMS,
+        digits: 0,
+    },
+    Table {
+        title: "Runs of PyTorch, first iteration",
+        text: "Recorded tensors of training and inference, from an allocator that holds nothing yet.",
+        metric: FIRST,
+        digits: 0,
+    },
+    Table { title: "Runs of PyTorch, second iteration", text: "The same again.", metric: AGAIN, digits: 0 },
+    Table {
+        title: "What is reserved for runs of PyTorch",
+        text: "The most that is reserved in the first iteration, over the most that is requested at once.",
+        metric: RESERVED,
+        digits: 3,
+    },
+    Table {
+        title: "Pinned copies",
+        text: "Bandwidth to the device: one large pinned copy, and the same bytes through `Staging`, from a source that \
+               leaves the pinned chunks as they are (the copies alone) and from memory that is not pinned (the host copies \
+               each chunk first).",
+        metric: BANDWIDTH,
+        digits: 2,
+    },
+];
+
+/// The metric under which the spread of another stands: upper minus lower quartile over the rounds.
+pub fn spread_of(metric: &str) -> String {
+    format!("{metric}, spread")
+}
+
+/// The rows of what was measured in some rounds: median and spread.
+pub fn rows(case: &str, subject: &str, metric: &str, values: &[f64]) -> Vec<Row> {
+    let spread = quantile(values, 0.75) - quantile(values, 0.25);
+    vec![Row::new(case, subject, metric, median(values)), Row::new(case, subject, spread_of(metric), spread)]
+}
+
+fn cell(results: &Results, table: &Table, case: &str, subject: &str) -> String {
+    let digits = table.digits;
+    let value = |metric: &str| results.get(metric, case, subject).filter(|value| value.is_finite());
+    match (value(table.metric), value(&spread_of(table.metric))) {
+        (None, _) => "–".into(),
+        (Some(value), Some(spread)) if spread > 0.0 => format!("{value:.digits$} ± {spread:.digits$}"),
+        (Some(value), _) => format!("{value:.digits$}"),
+    }
+}
+
+/// The tables of one run, subjects down and cases across.
+pub fn tables(results: &Results) -> String {
+    let mut text = String::new();
+    for line in &results.origin {
+        let _ = writeln!(text, "* {line}");
+    }
+    for table in &TABLES {
+        let cases = results.cases(table.metric);
+        if cases.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n#### {}\n\n{}\n", table.title, table.text);
+        let _ = writeln!(text, "|  | {} |", cases.join(" | "));
+        let _ = writeln!(text, "| --- |{}", " ---: |".repeat(cases.len()));
+        for subject in results.subjects(table.metric) {
+            let cells: Vec<_> = cases.iter().map(|case| cell(results, table, case, &subject)).collect();
+            let _ = writeln!(text, "| {subject} | {} |", cells.join(" | "));
+        }
+    }
+    text
+}
+
+/// The section of RESULTS.md: all runs in a folder, of which those whose names begin with `simulated` are no
+/// device's.
+pub fn section(folder: &Path) -> Result<String> {
+    let files = match fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot list {}", folder.display())),
+    };
+    let mut names: Vec<String> = files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|extension| extension == "csv"))
+        .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    let (simulated, devices): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| name.starts_with("simulated"));
+    let mut text = String::from(
+        "\n## Pools on a GPU\n\nWritten by the bundle that `cargo xtask gpu-bundle` makes, on the machines that each part \
+         names. A cell is the median of interleaved rounds ± the distance of their quartiles. Nothing here is from another \
+         source.\n\n### On devices\n",
+    );
+    if devices.is_empty() {
+        text.push_str("\nNo device was at hand yet.\n\n| measure | on a device |\n| --- | --- |\n");
+        for table in &TABLES {
+            let _ = writeln!(text, "| {} | not measured |", table.title);
+        }
+    }
+    for name in devices {
+        let results = results::read(folder, &name)?.context("it was listed")?;
+        let _ = write!(text, "\n#### {name}\n\n{}", tables(&results));
+    }
+    for (number, name) in simulated.iter().enumerate() {
+        if number == 0 {
+            text.push_str(
+                "\n### Simulated: the CPU's side alone\n\nNo device and no driver: the pool's own work on the host, over \
+                 simulated memory whose calls cost next to nothing. What a device adds is not in these figures.\n\n",
+            );
+        }
+        let results = results::read(folder, name)?.context("it was listed")?;
+        text.push_str(&tables(&results));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn results(rows: Vec<Row>) -> Results {
+        Results { origin: vec!["device: x".into()], rows }
+    }
+
+    #[test]
+    fn medians_stand_beside_their_spread() {
+        let mut all = rows("1 MiB", "a", WARM, &[1.0, 2.0, 3.0, 4.0, 5.0]);
+        all.extend(rows("10 MiB", "b", WARM, &[7.0]));
+        let text = tables(&results(all));
+        assert!(text.contains("* device: x\n"), "{text}");
+        assert!(text.contains("|  | 1 MiB | 10 MiB |\n"), "{text}");
+        assert!(text.contains("| a | 3 ± 2 | – |\n| b | – | 7 |\n"), "{text}");
+        assert!(!text.contains("Many holes"), "a table without rows is left out: {text}");
+    }
+
+    #[test]
+    fn without_a_device_it_says_so_and_simulated_figures_stand_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = section(&folder.path().join("missing")).unwrap();
+        assert_eq!(missing.matches("| not measured |").count(), TABLES.len());
+        assert!(!missing.contains("Simulated"));
+        let simulated = results(rows("1 MiB", "a", WARM, &[42.0]));
+        results::write(folder.path(), "simulated", &simulated).unwrap();
+        let text = section(folder.path()).unwrap();
+        let (devices, below) = text.split_once("### Simulated").unwrap();
+        assert_eq!(devices.matches("| not measured |").count(), TABLES.len());
+        assert!(below.contains("| a | 42 |") && !devices.contains("42"), "{text}");
+        results::write(folder.path(), "h", &results(rows("1 MiB", "a", WARM, &[43.0]))).unwrap();
+        let text = section(folder.path()).unwrap();
+        assert!(!text.contains("not measured") && text.contains("#### h\n"), "{text}");
+    }
+}

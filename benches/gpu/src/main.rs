@@ -1,0 +1,113 @@
+//! Pools on a GPU beside the driver's own allocators, on the driver that is there or on none.
+//!
+//! Top down: `main` reads the command line, `device` opens what is measured on, `subjects` are the allocators,
+//! `measures` what is asked of them; `run` does that in interleaved rounds. The result is a CSV file and Markdown.
+
+mod device;
+mod measures;
+mod run;
+mod subjects;
+mod traces;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use allotment_benches_common::{gpu, results};
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+use crate::run::{Options, Setup};
+
+/// Pools on a GPU beside the driver's own allocators
+#[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+    /// Write the figures to this CSV file
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Prints the tables of CSV files as one: of this program, and of peers.py
+    Report {
+        /// Write all figures to this CSV file too
+        #[arg(long, value_name = "FILE")]
+        csv: Option<PathBuf>,
+        /// The files; the first one says where the figures come from
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Writes the recorded runs of PyTorch as text, for peers.py
+    Traces {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Some(Command::Report { csv, files }) => report(csv.as_deref(), &files),
+        Some(Command::Traces { folder }) => traces::write(&folder),
+        None => bench(&cli.options, cli.output.as_deref()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpu-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(options: &Options, output: Option<&Path>) -> Result<()> {
+    // What the name of the file says is known before hours are spent.
+    let output = output.map(parts).transpose()?;
+    let setup = Setup::new(options)?;
+    let found = results::Results { rows: setup.run()?, origin: setup.origin() };
+    if found.rows.iter().all(|row| row.subject == gpu::HARNESS) {
+        bail!("nothing could be measured in {} MiB; --memory allows more", setup.budget >> 20);
+    }
+    if let Some((folder, name)) = &output {
+        results::write(folder, name, &found)?;
+    }
+    print!("{}", gpu::tables(&found));
+    Ok(())
+}
+
+/// Folder and name of a CSV file.
+fn parts(file: &Path) -> Result<(PathBuf, String)> {
+    let name = file.file_stem().and_then(|name| name.to_str());
+    let name = name.with_context(|| format!("{} is no name of a file", file.display()))?;
+    if file.extension().is_none_or(|extension| extension != "csv") {
+        bail!("{} must end in .csv", file.display());
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok((folder.unwrap_or(Path::new(".")).to_owned(), name.to_owned()))
+}
+
+fn report(csv: Option<&Path>, files: &[PathBuf]) -> Result<()> {
+    let mut all = results::Results { origin: Vec::new(), rows: Vec::new() };
+    for file in files {
+        let (folder, name) = parts(file)?;
+        let found =
+            results::read(&folder, &name)?.with_context(|| format!("there is no {}", file.display()))?;
+        for line in found.origin {
+            if !all.origin.contains(&line) {
+                all.origin.push(line);
+            }
+        }
+        all.rows.extend(found.rows);
+    }
+    if let Some(csv) = csv {
+        let (folder, name) = parts(csv)?;
+        results::write(&folder, &name, &all)?;
+    }
+    print!("{}", gpu::tables(&all));
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Several threads with a stream each, and one with several.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use allotment_benches_common::gpu::STREAMS;
+use anyhow::{Result, anyhow, ensure};
+
+use super::{all_of, nanoseconds};
+use crate::run::{Sample, Setup};
+use crate::subjects::{Allocator, Need, Use};
+
+/// The measure.
+pub struct Streams<'a>(pub &'a Setup);
+
+/// Blocks that each thread keeps.
+const KEPT: usize = 64;
+
+impl Use for Streams<'_> {
+    type Output = Vec<Sample>;
+
+    fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<Vec<Sample>> {
+        let setup = self.0;
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let mut cases = Vec::new();
+        for threads in [1, 2, 4, 8] {
+            if threads <= cores {
+                let plural = if threads == 1 { "" } else { "s" };
+                cases.push((threads, 1, format!("{threads} thread{plural}")));
+            }
+        }
+        cases.push((1, 4, "1 thread, 4 streams".to_owned()));
+        let mut samples = Vec::new();
+        for (threads, streams, case) in cases {
+            // What is kept, and as much again for what lies between.
+            let need = (2 * KEPT * threads.max(streams)) << 20;
+            if need > setup.budget {
+                setup.note(format!("{case}: needs --memory {}", need >> 20));
+                continue;
+            }
+            let allocator = make(all_of(setup))?;
+            let pairs = setup.pick(200_000, 5_000);
+            let barrier = Barrier::new(threads + 1);
+            let (time, counts) = thread::scope(|scope| {
+                let work = |seed| {
+                    let (allocator, barrier) = (&allocator, &barrier);
+                    scope.spawn(move || work(allocator, seed, streams, pairs, setup.patience, barrier))
+                };
+                let workers: Vec<_> = (0..threads as u64).map(work).collect();
+                barrier.wait();
+                let start = Instant::now();
+                barrier.wait();
+                let time = start.elapsed();
+                let counts: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+                (time, counts)
+            });
+            let mut all = 0;
+            for count in counts {
+                all += count.map_err(|_| anyhow!("a thread has panicked"))??;
+            }
+            samples.push(Sample::new(case, STREAMS, nanoseconds(time, all)));
+        }
+        Ok(samples)
+    }
+}
+
+/// What one thread does: how many pairs.
+fn work<A: Allocator>(
+    allocator: &A,
+    seed: u64,
+    streams: usize,
+    pairs: usize,
+    patience: Duration,
+    barrier: &Barrier,
+) -> Result<usize> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let opened: Result<Vec<_>> = (0..streams).map(|_| allocator.stream()).collect();
+    barrier.wait();
+    let outcome = opened.and_then(|streams| {
+        let deadline = Instant::now() + patience;
+        let mut kept: Vec<Option<(A::Block, usize)>> = (0..KEPT).map(|_| None).collect();
+        let mut done = 0;
+        while done < pairs && (done % 256 != 0 || Instant::now() < deadline) {
+            let place = random.usize(..KEPT);
+            if let Some((block, stream)) = kept[place].take() {
+                allocator.free(block, &streams[stream])?;
+            }
+            let stream = random.usize(..streams.len());
+            // Small ones are as many as large ones.
+            let bytes = random.usize(1..=256) << random.u32(0..13);
+            let block = allocator.allocate(bytes, &streams[stream])?;
+            ensure!(block.is_some(), "there is no room");
+            kept[place] = block.map(|block| (block, stream));
+            done += 1;
+        }
+        for (block, stream) in kept.into_iter().flatten() {
+            allocator.free(block, &streams[stream])?;
+        }
+        for stream in &streams {
+            allocator.synchronize(stream)?;
+        }
+        Ok(done)
+    });
+    // Whatever has happened: the others wait here.
+    barrier.wait();
+    outcome
+}
