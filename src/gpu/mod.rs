@@ -6,6 +6,7 @@
 //!  Stream  Event                     queues of work and marks in them, as pools know them
 //!  source        DeviceMemory AsyncMemory Virtual   of a device
 //!                Pinned Registered                  of the host, for fast and asynchronous copies
+//!                HostMemory                         of the host, ordinary
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           data of any size through a device, in chunks
@@ -32,6 +33,7 @@
 mod abi;
 mod buffer;
 mod context;
+mod copies;
 mod device;
 mod error;
 mod library;
@@ -41,7 +43,7 @@ mod stream;
 
 pub use buffer::{
     Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Fixed, FixedMut, HostBacking, Lease,
-    Rows, Transfer, View, ViewMut,
+    MemoryKind, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
@@ -49,8 +51,8 @@ pub use device::Device;
 pub use error::Error;
 pub use library::is_available;
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, Location, Managed, Pinned, PinnedOptions, Registered, Virtual,
-    pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
+    Virtual, pinned_bytes,
 };
 pub use staging::{Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

@@ -1,7 +1,8 @@
 //! Data that goes through a device in chunks.
 
-use super::buffer::{Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, ViewMut};
+use super::buffer::{Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, MemoryKind, ViewMut};
 use super::context::Context;
+use super::copies::Job;
 use super::error::{Error, call};
 use super::source::Pinned;
 use super::stream::{Event, Stream};
@@ -249,6 +250,9 @@ impl Staging {
             if device.len() <= slot {
                 let chunk =
                     Buffer::zeros(allocator, self.options.chunk, stream).map_err(StagingError::Allocate)?;
+                if chunk.kind() == MemoryKind::Host {
+                    return Err(CopyError::Unreachable.into());
+                }
                 chunk.backing().used_on(&self.up);
                 if sink.is_some() {
                     chunk.backing().used_on(&self.down);
@@ -259,12 +263,12 @@ impl Staging {
             self.up.wait(&free[slot])?;
             let chunk = &mut device[slot];
             self.up.context().bind()?;
-            // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
-            // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
-            unsafe {
-                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
-                call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw()))?;
-            }
+            let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
+            Job::upload(chunk.backing(), len).submit(&self.up, || {
+                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
+                // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
+            })?;
             let copied = mark(&self.up)?;
             stream.wait(&copied)?;
             host.copy = Some(copied);
@@ -278,11 +282,11 @@ impl Staging {
                 result.bytes()?;
                 self.down.wait(&done)?;
                 self.down.context().bind()?;
-                // SAFETY: as above.
-                unsafe {
-                    let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
-                    call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw()))?;
-                }
+                let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
+                Job::download(chunk.backing(), len).submit(&self.down, || {
+                    // SAFETY: as above.
+                    unsafe { call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw())) }
+                })?;
                 result.len = len;
                 result.copy = Some(mark(&self.down)?);
                 done = self.down.record()?;

@@ -7,7 +7,7 @@ use super::records::{Holder, Record};
 use super::snapshot::{Leak, LeakHook};
 use super::state::{Ask, SizeKind, State};
 use super::stats::PoolStats;
-use super::{Buffer, OptionsError, OutOfMemory, Source, Stream, StreamId};
+use super::{Buffer, CopyCounters, OptionsError, OutOfMemory, Segment, Source, Stream, StreamId};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Space, Token};
 use crate::units::granules;
@@ -16,7 +16,7 @@ use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// The placement of a [`DevicePool`]: granules of 256 bytes, segments of up to 512 GiB.
@@ -97,6 +97,7 @@ pub struct Pool<P: Space, S: Source> {
     checked: bool,
     hooks: Hooks,
     on_leak: Mutex<Option<LeakHook>>,
+    copies: Arc<CopyCounters>,
     state: Mutex<State<P, S>>,
 }
 
@@ -124,6 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             checked: options.checks != Checks::default(),
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
+            copies: Arc::default(),
             state: Mutex::new(State::new(options.trim_after.is_some())),
             source,
             options,
@@ -396,6 +398,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(())
     }
 
+    /// The segment that a block is in, as it is now; `None` if it is not a block of this pool. O(1).
+    pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
+        let state = self.lock();
+        let number = self.record(&state, allocation).ok()?;
+        Some(state.entry(state.records.get(number).segment).memory)
+    }
+
     /// Reserves a segment of at least `bytes` bytes for `stream` now.
     ///
     /// # Errors
@@ -445,7 +454,13 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// The statistics. O(streams).
     pub fn stats(&self) -> PoolStats {
         let state = self.lock();
-        state.figures.stats(state.largest_free(), state.calls)
+        let copies = self.copies.stats();
+        PoolStats { copies, ..state.figures.stats(state.largest_free(), state.calls) }
+    }
+
+    /// Counters that whoever copies from or to the pool's blocks, or fills them, tells so: [`PoolStats::copies`].
+    pub fn copies(&self) -> &Arc<CopyCounters> {
+        &self.copies
     }
 
     /// The statistics of one stream, `None` if the pool does not know it. O(1).

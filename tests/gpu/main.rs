@@ -4,6 +4,7 @@
 
 mod available;
 mod buffers;
+mod copies;
 mod failures;
 mod pools;
 mod sources;

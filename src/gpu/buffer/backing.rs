@@ -1,11 +1,59 @@
 //! Memory that buffers are in.
 
-use crate::gpu::source::{Managed, Pinned, Registered};
+use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
-use crate::pool::{Segment, Source, SourceError, Stream as _};
+use crate::pool::{CopyCounters, Segment, Source, SourceError, Stream as _};
+use crate::region::Capabilities;
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
+
+/// What kind of memory a buffer is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum MemoryKind {
+    /// A device's own.
+    Device,
+    /// At one address on host and device, and wherever it is used.
+    Managed,
+    /// The host's, page-locked: devices read and write it where it is, over the bus.
+    Pinned,
+    /// The host's, ordinary: only the CPU reaches it, and copies of it are not asynchronous.
+    Host,
+}
+
+/// What is done with memory once, as far as this module sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Touch {
+    /// It is written by a copy from the host's memory.
+    FromHost,
+    /// It is read by a copy to the host's memory.
+    ToHost,
+    /// The CPU reads it where it is.
+    HostRead,
+    /// The CPU writes it where it is.
+    HostWrite,
+    /// A device copies within its memory, or fills it.
+    OnDevice,
+    /// It is lent for kernels.
+    Kernel,
+}
+
+impl MemoryKind {
+    pub(super) fn of<S: Source>(source: &S) -> Self {
+        let can = source.capabilities();
+        if can.contains(Capabilities::DEVICE) {
+            Self::Device
+        } else if can.contains(Capabilities::PINNED) {
+            Self::Pinned
+        } else if can.contains(Capabilities::DMA) {
+            Self::Managed
+        } else {
+            Self::Host
+        }
+    }
+}
 
 /// Memory that gives itself back when it is dropped.
 ///
@@ -22,6 +70,28 @@ pub unsafe trait Backing {
 
     /// Work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
+
+    /// What kind of memory it is. Only of [`MemoryKind::Host`] the CPU's addresses are meant.
+    fn kind(&self) -> MemoryKind;
+
+    /// The number of the device that it is of; `None` if it is the host's or of both.
+    fn device(&self) -> Option<usize>;
+
+    /// Start and bytes of the piece of memory, as the driver gave it out, that this is part of. One copy may cover several
+    /// ranges of it.
+    fn segment(&self) -> (usize, usize) {
+        (self.address(), self.bytes())
+    }
+
+    /// Counters that want to know of copies from and to it: those of its pool.
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        None
+    }
+
+    /// `bytes` bytes of it are about to be touched. O(1).
+    fn touched(&self, touch: Touch, bytes: usize) {
+        let _ = (touch, bytes);
+    }
 }
 
 /// Memory that the CPU can read and write where it is.
@@ -37,6 +107,8 @@ unsafe impl HostBacking for Lease<Pinned> {}
 unsafe impl HostBacking for Lease<Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
 unsafe impl HostBacking for Lease<Registered<'_>> {}
+// SAFETY: `HostMemory::CPU_VISIBLE`.
+unsafe impl HostBacking for Lease<HostMemory> {}
 
 /// Where the memory of buffers comes from.
 pub trait Allocate {
@@ -103,6 +175,14 @@ unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
         if stream.id() != self.stream.id() {
             self.uses.add(stream);
         }
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(&*self.source)
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.source.device()
     }
 }
 

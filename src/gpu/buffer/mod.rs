@@ -10,11 +10,12 @@
 mod backing;
 mod cudarc_slice;
 mod error;
+mod host;
 mod pooled;
 mod transfer;
 mod view;
 
-pub use backing::{Allocate, Backing, HostBacking, Lease};
+pub use backing::{Allocate, Backing, HostBacking, Lease, MemoryKind, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
 pub use transfer::{Fixed, FixedMut, Transfer};
@@ -214,6 +215,7 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     /// What the driver says.
     pub fn as_slice(&self) -> Result<&[T], CopyError> {
         self.stream.synchronize()?;
+        self.backing.touched(Touch::HostRead, self.bytes());
         let values = ptr::with_exposed_provenance(self.backing.address());
         // SAFETY: the CPU can read the memory, which holds so many values. No work on it is left in the stream, which is
         // behind that of the others, and none that writes can be submitted while the buffer is borrowed.
@@ -227,6 +229,7 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     /// What the driver says.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
         self.stream.synchronize()?;
+        self.backing.touched(Touch::HostWrite, self.bytes());
         let values = ptr::with_exposed_provenance_mut(self.backing.address());
         // SAFETY: as above, and no work at all can be submitted.
         Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
@@ -249,9 +252,15 @@ impl<T, B: Backing> Buffer<T, B> {
         self.len * size_of::<T>()
     }
 
-    /// Address of the first value, as the device counts: an argument for kernels, in the order of [`Buffer::stream`].
+    /// Address of the first value, as the device counts: an argument for kernels, in the order of [`Buffer::stream`],
+    /// unless it is in [`MemoryKind::Host`].
     pub fn address(&self) -> u64 {
         self.backing.address() as u64
+    }
+
+    /// What kind of memory it is in.
+    pub fn kind(&self) -> MemoryKind {
+        self.backing.kind()
     }
 
     /// The memory.

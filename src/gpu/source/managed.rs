@@ -6,7 +6,7 @@ use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call, check};
 use crate::gpu::library;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUresult, CUstream};
@@ -200,6 +200,6 @@ unsafe impl Source for Managed {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -5,7 +5,7 @@ use crate::gpu::abi::{AccessDesc, AllocationProp};
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
@@ -104,6 +104,10 @@ unsafe impl Source for Virtual {
         Capabilities::DEVICE
     }
 
+    fn device(&self) -> Option<usize> {
+        Some(self.context.device().ordinal)
+    }
+
     fn granularity(&self) -> usize {
         self.granularity
     }
@@ -163,6 +167,6 @@ unsafe impl Source for Virtual {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }
