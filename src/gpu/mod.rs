@@ -10,6 +10,7 @@
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           data of any size through a device, in chunks
+//!  MemoryManager                     one front for all of them: pools, and a table that says which one
 //! ```
 //!
 //! ```no_run
@@ -37,6 +38,7 @@ mod copies;
 mod device;
 mod error;
 mod library;
+mod manager;
 mod source;
 mod staging;
 mod stream;
@@ -50,6 +52,10 @@ pub use cudarc;
 pub use device::Device;
 pub use error::Error;
 pub use library::is_available;
+pub use manager::{
+    Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Placement, Policy, PolicyError,
+    Reason, Recommendation, Request, Rule, Site, StoreTotals, Target, Totals, Usage,
+};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,

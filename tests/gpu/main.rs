@@ -6,6 +6,7 @@ mod available;
 mod buffers;
 mod copies;
 mod failures;
+mod manager;
 mod pools;
 mod sources;
 mod staging;

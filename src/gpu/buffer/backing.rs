@@ -41,9 +41,9 @@ pub enum Touch {
 }
 
 impl MemoryKind {
-    pub(super) fn of<S: Source>(source: &S) -> Self {
+    pub(in crate::gpu) fn of<S: Source>(source: &S) -> Self {
         let can = source.capabilities();
-        if can.contains(Capabilities::DEVICE) {
+        if can.contains(Capabilities::DEVICE) || !S::CPU_VISIBLE {
             Self::Device
         } else if can.contains(Capabilities::PINNED) {
             Self::Pinned
@@ -60,7 +60,8 @@ impl MemoryKind {
 /// # Safety
 ///
 /// The range belongs to this value alone. It is used by nobody else, and stays valid, until the work that was submitted
-/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over.
+/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over. The CPU reaches it as
+/// [`HostBacking`] says unless [`Backing::kind`] is [`MemoryKind::Device`].
 pub unsafe trait Backing {
     /// Address of the first byte, as the device counts.
     fn address(&self) -> usize;
@@ -71,7 +72,7 @@ pub unsafe trait Backing {
     /// Work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
 
-    /// What kind of memory it is. Only of [`MemoryKind::Host`] the CPU's addresses are meant.
+    /// What kind of memory it is.
     fn kind(&self) -> MemoryKind;
 
     /// The number of the device that it is of; `None` if it is the host's or of both.

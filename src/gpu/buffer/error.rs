@@ -27,6 +27,8 @@ pub enum CopyError {
     ValueSize(usize),
     /// No device can reach the memory ([`MemoryKind::Host`](super::MemoryKind::Host)). No call of the driver was made.
     Unreachable,
+    /// The CPU cannot reach the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). No call of the driver was made.
+    Invisible,
     /// A call of the driver has failed.
     Call(SourceError),
 }
@@ -41,6 +43,7 @@ impl fmt::Display for CopyError {
             }
             Self::ValueSize(bytes) => write!(f, "values of {bytes} bytes cannot be filled with"),
             Self::Unreachable => f.write_str("no device can reach ordinary memory of the host"),
+            Self::Invisible => f.write_str("the CPU cannot reach a device's own memory"),
             Self::Call(error) => error.fmt(f),
         }
     }

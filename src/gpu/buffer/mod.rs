@@ -207,6 +207,41 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     }
 }
 
+impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+    /// The values where they are, once all work on them is done, if the CPU reaches them. Waits.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Invisible`], or what the driver says.
+    pub fn try_as_slice(&self) -> Result<&[T], CopyError> {
+        if self.kind() == MemoryKind::Device {
+            return Err(CopyError::Invisible);
+        }
+        self.stream.synchronize()?;
+        self.backing.touched(Touch::HostRead, self.bytes());
+        let values = ptr::with_exposed_provenance(self.backing.address());
+        // SAFETY: the CPU can read memory of this kind, which holds so many values. No work on it is left in the stream,
+        // which is behind that of the others, and none that writes can be submitted while the buffer is borrowed.
+        Ok(unsafe { slice::from_raw_parts(values, self.len) })
+    }
+
+    /// The same, to change.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::try_as_slice`].
+    pub fn try_as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
+        if self.kind() == MemoryKind::Device {
+            return Err(CopyError::Invisible);
+        }
+        self.stream.synchronize()?;
+        self.backing.touched(Touch::HostWrite, self.bytes());
+        let values = ptr::with_exposed_provenance_mut(self.backing.address());
+        // SAFETY: as above, and no work at all can be submitted.
+        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+    }
+}
+
 impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     /// The values where they are, once all work on them is done. Waits.
     ///
@@ -214,12 +249,7 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     ///
     /// What the driver says.
     pub fn as_slice(&self) -> Result<&[T], CopyError> {
-        self.stream.synchronize()?;
-        self.backing.touched(Touch::HostRead, self.bytes());
-        let values = ptr::with_exposed_provenance(self.backing.address());
-        // SAFETY: the CPU can read the memory, which holds so many values. No work on it is left in the stream, which is
-        // behind that of the others, and none that writes can be submitted while the buffer is borrowed.
-        Ok(unsafe { slice::from_raw_parts(values, self.len) })
+        self.try_as_slice()
     }
 
     /// The same, to change.
@@ -228,11 +258,7 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     ///
     /// What the driver says.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
-        self.stream.synchronize()?;
-        self.backing.touched(Touch::HostWrite, self.bytes());
-        let values = ptr::with_exposed_provenance_mut(self.backing.address());
-        // SAFETY: as above, and no work at all can be submitted.
-        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+        self.try_as_mut_slice()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceError
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUresult, CUstream};
+use std::sync::Arc;
 
 /// Where managed memory is or should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,12 +38,13 @@ pub enum Advice {
 /// Memory with one address on host and device that moves to where it is used, by `cuMemAllocManaged`. Giving a segment
 /// back waits for the stream.
 ///
-/// No more is lent than the device has memory: managed memory beyond that works, but very slowly.
-#[derive(Debug)]
+/// No more is lent than the device has memory, by a source and its clones together: managed memory beyond that works, but
+/// very slowly.
+#[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
     /// Bytes in segments.
-    lent: AtomicUsize,
+    lent: Arc<AtomicUsize>,
 }
 
 /// The newer calls take a place, the older ones a number, in which the host is -1.
@@ -61,7 +63,7 @@ impl Managed {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
         }
-        Ok(Self { context: context.clone(), lent: AtomicUsize::new(0) })
+        Ok(Self { context: context.clone(), lent: Arc::default() })
     }
 }
 
