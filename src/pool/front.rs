@@ -416,6 +416,9 @@ impl<P: Space, S: Source> Pool<P, S> {
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
+        if self.is_recording(&state) {
+            return Err(PoolError::Capturing);
+        }
         let ask = self.ask(bytes, 1)?;
         let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
         let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
@@ -427,20 +430,27 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Gives empty segments back to the source as long as `keep` bytes stay reserved; how many bytes. Freed blocks
-    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for.
+    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for. Nothing
+    /// is given back while a stream of the pool records a graph.
     /// O(segments · log segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
+        if self.is_recording(&state) {
+            return 0;
+        }
         self.poll(&mut state);
         self.flush(&mut state);
         self.trim_to(&mut state, keep)
     }
 
     /// Ends a step of the program, an iteration of a training for example, and gives back what is older than
-    /// [`PoolOptions::trim_after`] says; how many bytes. O(segments).
+    /// [`PoolOptions::trim_after`] says, unless a stream of the pool records a graph; how many bytes. O(segments).
     pub fn step(&self) -> usize {
         let mut state = self.lock();
         state.step += 1;
+        if self.is_recording(&state) {
+            return 0;
+        }
         self.poll(&mut state);
         self.trim_aged(&mut state)
     }
@@ -448,7 +458,8 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// Returns freed blocks whose events have passed to where all requests find them, without blocking; how many.
     /// A request that finds no room does the same by itself.
     pub fn collect(&self) -> usize {
-        self.poll(&mut self.lock())
+        let mut state = self.lock();
+        if self.is_recording(&state) { 0 } else { self.poll(&mut state) }
     }
 
     /// The statistics. O(streams).

@@ -4,6 +4,7 @@
 
 mod available;
 mod buffers;
+mod capture;
 mod copies;
 mod failures;
 mod manager;

@@ -89,6 +89,7 @@ exports! {
     }
 
     fn cuMemCreate(driver, handle: Out<Handle>, bytes: usize, prop: In<AllocationProp>, flags: u64) {
+        driver.outside_capture("cuMemCreate")?;
         let prop = prop.get()?;
         let device = check_prop(driver, &prop)?;
         if bytes == 0 || flags != 0 {
@@ -108,6 +109,7 @@ exports! {
     }
 
     fn cuMemMap(driver, address: Address, bytes: usize, offset: usize, handle: Handle, flags: u64) {
+        driver.outside_capture("cuMemMap")?;
         let physical = driver.physical.find(handle, &mut driver.misuse)?;
         let (memory, size) = (physical.memory.clone(), physical.bytes);
         is_granular(&[address, bytes as u64])?;
@@ -148,7 +150,7 @@ exports! {
     }
 
     fn cuMemUnmap(driver, address: Address, bytes: usize) {
-        let context = driver.current()?;
+        let context = driver.outside_capture("cuMemUnmap")?;
         let found = mapped(driver, address, bytes)?;
         if found.iter().any(|at| driver.space.mappings[at].physical == 0) {
             return Err(Code::INVALID_VALUE);
