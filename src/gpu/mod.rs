@@ -9,7 +9,7 @@
 //!                HostMemory                         of the host, ordinary
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
-//!  Staging                           data of any size through a device, in chunks
+//!  Staging                           data of any size through a device, in chunks; Batch, many small copies as few
 //!  MemoryManager                     one front for all of them: pools, and a table that says which one
 //! ```
 //!
@@ -60,5 +60,5 @@ pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,
 };
-pub use staging::{Progress, Staging, StagingError, StagingOptions};
+pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

@@ -3,6 +3,7 @@
 //! driver have nothing to do on a real one.
 
 mod available;
+mod batch;
 mod buffers;
 mod capture;
 mod copies;

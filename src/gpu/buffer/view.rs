@@ -16,10 +16,10 @@ use std::vec::Vec;
 
 /// A part of a buffer.
 pub struct View<'a, T> {
-    pub(super) address: u64,
-    pub(super) len: usize,
-    pub(super) stream: &'a Stream,
-    pub(super) backing: &'a dyn Backing,
+    pub(in crate::gpu) address: u64,
+    pub(in crate::gpu) len: usize,
+    pub(in crate::gpu) stream: &'a Stream,
+    pub(in crate::gpu) backing: &'a dyn Backing,
     pub(super) _values: PhantomData<&'a [T]>,
 }
 
@@ -32,7 +32,7 @@ impl<T> Clone for View<'_, T> {
 impl<T> Copy for View<'_, T> {}
 
 /// A part of a buffer, to change.
-pub struct ViewMut<'a, T>(pub(super) View<'a, T>);
+pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
 /// The shape of a copy of rows, in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     }
 
     /// Refuses copies of nothing, and lengths that do not agree.
-    fn check(&self, asked: usize) -> Result<(), CopyError> {
+    pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), CopyError> {
         if self.len == 0 || asked == 0 {
             return Err(CopyError::Empty);
         }
@@ -288,6 +288,15 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// [`CopyError::Length`] if it is not within.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, CopyError> {
         self.0.slice(range).map(Self)
+    }
+
+    /// The first `len` values and the others, to change apart.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Length`] if there are fewer.
+    pub fn split_at(self, len: usize) -> Result<(Self, Self), CopyError> {
+        Ok((Self(self.0.slice(..len)?), Self(self.0.slice(len..)?)))
     }
 
     /// Submits a copy from the host.

@@ -144,6 +144,16 @@ impl Location {
     pub const HOST: u32 = 2;
 }
 
+/// How copies of a batch are done.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CopyAttributes {
+    pub order: u32,
+    pub from: Location,
+    pub to: Location,
+    pub flags: u32,
+}
+
 /// Of what kind physical memory shall be.
 #[repr(C)]
 #[derive(Clone, Copy)]

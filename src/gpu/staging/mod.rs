@@ -1,11 +1,17 @@
-//! Data that goes through a device in chunks.
+//! Data that goes through a device in chunks, and small copies that go together.
 
-use super::buffer::{Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, MemoryKind, ViewMut};
-use super::context::Context;
-use super::copies::Job;
-use super::error::{Error, call};
-use super::source::Pinned;
-use super::stream::{Event, Stream};
+mod batch;
+
+pub use batch::{Batch, BatchReport};
+
+use crate::gpu::buffer::{
+    Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, MemoryKind, ViewMut,
+};
+use crate::gpu::context::Context;
+use crate::gpu::copies::Job;
+use crate::gpu::error::{Error, call};
+use crate::gpu::source::Pinned;
+use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::fmt;
 use core::time::Duration;
@@ -124,6 +130,8 @@ pub struct Staging {
     filled: Vec<Host>,
     /// Made when results are asked for the first time.
     results: Vec<Host>,
+    /// Those of both that the next batch begins with.
+    next: [usize; 2],
 }
 
 /// A pinned buffer, and the copy that uses it.
@@ -161,7 +169,7 @@ impl Staging {
         let pinned = Arc::new(Pinned::new(context));
         let (up, down) = (Stream::new(context)?, Stream::new(context)?);
         let filled = Self::pin(&pinned, &options, &up)?;
-        Ok(Self { options, pinned, up, down, filled, results: Vec::new() })
+        Ok(Self { options, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
     }
 
     fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
@@ -175,6 +183,11 @@ impl Staging {
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
         (0..options.slots).map(host).collect()
+    }
+
+    fn pin_results(&mut self) -> Result<(), Error> {
+        self.results = Self::pin(&self.pinned, &self.options, &self.down)?;
+        Ok(())
     }
 
     /// How data is staged, as it was rounded.
@@ -214,11 +227,10 @@ impl Staging {
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, StagingError<A::Error, W>> {
         if self.results.is_empty() {
-            self.results =
-                Self::pin(&self.pinned, &self.options, &self.down).map_err(|error| match error {
-                    Error::Call(error) => StagingError::from(error),
-                    _ => CopyError::Empty.into(),
-                })?;
+            self.pin_results().map_err(|error| match error {
+                Error::Call(error) => StagingError::from(error),
+                _ => CopyError::Empty.into(),
+            })?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
         self.stage(source, Some(&mut sink), allocator, stream, work)
