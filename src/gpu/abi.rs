@@ -52,9 +52,11 @@ pub(super) struct AllocationProp {
 const PINNED: u32 = 1;
 
 impl AllocationProp {
-    pub(super) const fn on(ordinal: i32) -> Self {
+    /// Such that file descriptors of it can be had, or not.
+    pub(super) const fn on(ordinal: i32, shareable: bool) -> Self {
         let place = Place::device(ordinal);
-        Self { kind: PINNED, handle_types: 0, place, windows: ptr::null_mut(), flags: 0 }
+        // 1 is for file descriptors.
+        Self { kind: PINNED, handle_types: shareable as u32, place, windows: ptr::null_mut(), flags: 0 }
     }
 }
 

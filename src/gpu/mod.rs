@@ -10,6 +10,7 @@
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           data of any size through a device, in chunks; Batch, many small copies as few
+//!  IpcHandle  SharedMemory           memory for other processes
 //!  MemoryManager                     one front for all of them: pools, and a table that says which one
 //! ```
 //!
@@ -39,6 +40,7 @@ mod device;
 mod error;
 mod library;
 mod manager;
+mod share;
 mod source;
 mod staging;
 mod stream;
@@ -56,6 +58,7 @@ pub use manager::{
     Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Placement, Policy, PolicyError,
     Reason, Recommendation, Request, Rule, Site, StoreTotals, Target, Totals, Usage,
 };
+pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,

@@ -10,6 +10,7 @@ mod copies;
 mod failures;
 mod manager;
 mod pools;
+mod share;
 mod sources;
 mod staging;
 mod streams;

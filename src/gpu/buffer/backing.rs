@@ -129,11 +129,11 @@ pub trait Allocate {
 }
 
 /// Streams that use memory besides its own.
-#[derive(Default)]
-pub(super) struct Uses(Mutex<Vec<Stream>>);
+#[derive(Debug, Default)]
+pub(in crate::gpu) struct Uses(Mutex<Vec<Stream>>);
 
 impl Uses {
-    pub(super) fn add(&self, stream: &Stream) {
+    pub(in crate::gpu) fn add(&self, stream: &Stream) {
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.iter().all(|known| known.id() != stream.id()) {
             streams.push(stream.clone());
@@ -141,7 +141,7 @@ impl Uses {
     }
 
     /// Lets `home` wait for what was submitted to the others.
-    pub(super) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
+    pub(in crate::gpu) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
         let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         streams.drain(..).try_for_each(|stream| home.wait(&stream.record()?))
     }
@@ -154,6 +154,13 @@ pub struct Lease<S: Source<Stream = Stream>> {
     segment: Segment,
     stream: Stream,
     uses: Uses,
+}
+
+impl<S: Source<Stream = Stream>> Lease<S> {
+    /// The source that lent it.
+    pub fn lender(&self) -> &S {
+        &self.source
+    }
 }
 
 impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {

@@ -15,6 +15,7 @@ mod pooled;
 mod transfer;
 mod view;
 
+pub(super) use backing::Uses;
 pub use backing::{Allocate, Backing, HostBacking, Lease, MemoryKind, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
@@ -263,6 +264,12 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
 }
 
 impl<T, B: Backing> Buffer<T, B> {
+    /// `len` values in memory that holds them already.
+    pub(super) fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
+        debug_assert!(backing.bytes() >= len * size_of::<T>());
+        Self { backing, len, stream: stream.clone(), _values: PhantomData }
+    }
+
     /// Values.
     pub const fn len(&self) -> usize {
         self.len

@@ -160,6 +160,18 @@ exports! {
         Ok(())
     }
 
+    /// Another handle of what is mapped at an address.
+    fn cuMemRetainAllocationHandle(driver, handle: Out<Handle>, address: Address) {
+        let (device, found) = match driver.space.containing(address) {
+            Some((_, allocation)) => (allocation.device, driver.space.mappings.range(..=address).next_back()),
+            None => return Err(Code::INVALID_VALUE),
+        };
+        let found = found.filter(|(start, mapping)| address < **start + mapping.bytes as Address);
+        let (_, mapping) = found.filter(|(_, mapping)| mapping.physical != 0).ok_or(Code::INVALID_VALUE)?;
+        let (memory, bytes) = (mapping.memory.clone(), mapping.bytes);
+        handle.set(driver.physical.insert(Physical { memory, bytes, device }))
+    }
+
     fn cuMemExportToShareableHandle(driver, place: Out<RawFd>, handle: Handle, kind: u32, _flags: u64) {
         let physical = driver.physical.find(handle, &mut driver.misuse)?;
         let file = physical.memory.file().filter(|_| kind == POSIX_FD).ok_or(Code::NOT_SUPPORTED)?;
