@@ -4,9 +4,10 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagerOptions, MemoryKind,
-    MemoryManager, Placed, Placement, Policy, PolicyError, Reason, Request, Rule, Target, pinned_bytes,
+    MemoryManager, Placed, Placement, Policy, PolicyError, Reason, Request, Rule, Stream, Target,
+    pinned_bytes,
 };
-use allotment::pool::{Limit, PoolError, PoolOptions};
+use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
 const MIB: usize = 1 << 20;
 
@@ -321,6 +322,44 @@ fn totals_and_cleanup_are_of_all_devices() {
     assert_eq!(manager.cleanup().bytes, 8 * MIB);
     assert_eq!(manager.totals().reserved, 0);
     drop((streams, manager, contexts, second));
+    gpu.finish();
+}
+
+/// Buffers of one manager come and go on several threads, each on a stream of its own.
+#[test]
+fn threads_share_a_manager() {
+    let gpu = Gpu::new();
+    let manager = manager(&gpu);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (manager, context) = (&manager, &gpu.context);
+            scope.spawn(move || {
+                let stream = Stream::new(context).unwrap();
+                let mut random = fastrand::Rng::with_seed(u64::from(thread));
+                let mut held = Vec::new();
+                for number in 0..200 {
+                    let access = random.choice([Access::Unknown, Access::Random, Access::HostHeavy]).unwrap();
+                    let request = manager.request().access(access);
+                    let value = thread << 16 | number;
+                    held.push((
+                        Buffer::from_slice(&request, &vec![value; random.usize(1..5000)], &stream).unwrap(),
+                        value,
+                    ));
+                    if held.len() == 10 {
+                        let (buffer, value) = held.swap_remove(random.usize(..10));
+                        assert!(buffer.to_vec().unwrap().iter().all(|&found| found == value));
+                    }
+                    let _ = manager.recommendations();
+                }
+                drop(held);
+                stream.synchronize().unwrap();
+            });
+        }
+    });
+    let totals = manager.totals();
+    assert_eq!((totals.blocks, totals.allocated), (0, 0));
+    assert_eq!(manager.cleanup().bytes as u64, totals.reserved);
+    drop(manager);
     gpu.finish();
 }
 
