@@ -140,6 +140,8 @@ fn buffers_and_managers_record() {
     gpu.context.time_copies(true);
     let fills = gpu.context.copy_stats().fill.count;
     begin(&gpu.stream);
+    let records = |gpu: &Gpu| (!on_system()).then(|| gpu.control().calls("cuEventRecord"));
+    let recorded = records(&gpu);
     let buffer = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
     let error = Buffer::<u8, _>::zeros(&request, 1 << 30, &gpu.stream).unwrap_err();
     assert_eq!(error, AllocateError::Allocation(ManageError::Pool(PoolError::Capturing)));
@@ -149,6 +151,7 @@ fn buffers_and_managers_record() {
     assert_eq!(manager.cleanup().bytes, 0);
     let figures = gpu.context.copy_stats().fill;
     assert_eq!((figures.count, figures.timed_bytes), (fills + 1, 0));
+    assert_eq!(records(&gpu), recorded, "a graph gets no events of ours");
     end(&gpu.stream);
     gpu.context.time_copies(false);
     drop(buffer);

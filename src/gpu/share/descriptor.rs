@@ -9,6 +9,7 @@ use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
 use crate::placement::Space;
 use crate::pool::{self, SourceError, Stream as _};
+use core::mem::ManuallyDrop;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
@@ -113,7 +114,7 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
 /// Memory that was mapped from file descriptors, unmapped when this is dropped.
 #[derive(Debug)]
 pub struct Mapped {
-    range: Range,
+    range: ManuallyDrop<Range>,
     address: usize,
     bytes: usize,
     stream: Stream,
@@ -186,9 +187,12 @@ unsafe impl Backing for Mapped {
 }
 
 impl Drop for Mapped {
-    /// Waits for the work on it. An error cannot be helped here.
+    /// Waits for the work on it. An error cannot be helped here; the memory then rather stays mapped, since it may be in use.
     fn drop(&mut self) {
-        let _ = self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize());
+        if self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize()).is_ok() {
+            // SAFETY: dropped here only, once.
+            unsafe { ManuallyDrop::drop(&mut self.range) };
+        }
     }
 }
 
@@ -220,7 +224,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
         // SAFETY: mapped above; the place is one of this type, of the same layout.
         unsafe { call!(cuMemSetAccess(start, total, (&raw const access).cast(), 1))? };
         let address = start as usize + offset;
+        let (range, stream) = (ManuallyDrop::new(range), stream.clone());
         let backing = Mapped { range, address, bytes, stream: stream.clone(), uses: Uses::default() };
-        Ok(Self::from_backing(backing, len, stream))
+        Ok(Self::from_backing(backing, len, &stream))
     }
 }

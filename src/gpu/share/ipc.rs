@@ -7,6 +7,7 @@ use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
 use crate::pool::Stream as _;
 use core::ffi::c_char;
+use core::mem::ManuallyDrop;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
@@ -77,7 +78,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
 /// Memory of another process, closed when this is dropped.
 #[derive(Debug)]
 pub struct Imported {
-    opened: Opened,
+    opened: ManuallyDrop<Opened>,
     address: usize,
     bytes: usize,
     stream: Stream,
@@ -122,9 +123,12 @@ unsafe impl Backing for Imported {
 }
 
 impl Drop for Imported {
-    /// Waits for the work on it. An error cannot be helped here.
+    /// Waits for the work on it. An error cannot be helped here; the memory then rather stays open, since it may be in use.
     fn drop(&mut self) {
-        let _ = self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize());
+        if self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize()).is_ok() {
+            // SAFETY: dropped here only, once.
+            unsafe { ManuallyDrop::drop(&mut self.opened) };
+        }
     }
 }
 
@@ -157,7 +161,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         unsafe { call!(cuMemGetAddressRange_v2(ptr::null_mut(), &mut shared, start))? };
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
+        let (opened, stream) = (ManuallyDrop::new(opened), stream.clone());
         let backing = Imported { opened, address, bytes, stream: stream.clone(), uses: Uses::default() };
-        Ok(Self::from_backing(backing, len, stream))
+        Ok(Self::from_backing(backing, len, &stream))
     }
 }
