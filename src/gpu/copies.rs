@@ -9,7 +9,7 @@ use crate::pool::{CopyCounters, CopyStats, Direction, SourceError, Stream as _};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use cudarc::driver::sys::{self, CUevent, CUresult};
+use cudarc::driver::sys::{self, CUevent, CUresult, CUstreamCaptureMode};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
@@ -67,6 +67,10 @@ impl Timed {
     /// Takes the times of copies that are over. Does not wait. O(copies under way).
     fn collect(&mut self, counters: &CopyCounters) {
         let Self { under_way, events } = self;
+        if under_way.is_empty() {
+            return;
+        }
+        let Ok(_relaxed) = Relaxed::new() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
             let code = unsafe { sys::cuEventQuery(sample.end) };
@@ -92,6 +96,25 @@ impl Timed {
     }
 }
 
+/// Lets this thread ask for events although some stream records a graph, which would spoil the recording otherwise.
+struct Relaxed(CUstreamCaptureMode);
+
+impl Relaxed {
+    fn new() -> Result<Self, SourceError> {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the place is one of this type.
+        unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut mode))? };
+        Ok(Self(mode))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // SAFETY: as above. An error cannot be helped here.
+        let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut self.0)) };
+    }
+}
+
 /// Time between the events of a copy that is over.
 fn elapsed(sample: &Sample) -> Option<Duration> {
     let elapsed = library::find::<ElapsedTime>("cuEventElapsedTime")?;
@@ -104,14 +127,12 @@ fn elapsed(sample: &Sample) -> Option<Duration> {
 
 impl Context {
     /// The copies and fills that were submitted to streams of this context by buffers, [`Staging`](super::Staging), batches
-    /// and compaction of pools: a copy between streams counts where the destination's stream is, the host's part in managed
-    /// memory as the device's. What other libraries copy is not known. O(1), and O(copies under way) while
-    /// [`Context::time_copies`] is on; does not wait.
+    /// and compaction of pools. A copy between two devices counts in the context of the destination's stream, and managed
+    /// memory as a device's. What other libraries copy is not known. O(1), and O(copies under way) where
+    /// [`Context::time_copies`] is or was on; does not wait.
     pub fn copy_stats(&self) -> CopyStats {
         let copies = self.copies();
-        if copies.is_timed.load(Ordering::Relaxed) {
-            copies.lock().collect(&copies.counters);
-        }
+        copies.lock().collect(&copies.counters);
         copies.counters.stats()
     }
 

@@ -64,6 +64,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamIsCapturing",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
 ];
 
 /// The address of a function of the driver, if it has it.

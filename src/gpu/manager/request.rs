@@ -178,26 +178,24 @@ impl<'m> Allocate for Request<'m> {
         let device = self.device(stream)?;
         let manager = self.manager;
         let targets = self.targets(bytes);
-        let mut stores = Vec::with_capacity(targets.len());
-        for &target in &targets {
-            stores.extend(manager.store(device, target).map(|store| (target, store)));
+        let there = targets.iter().filter_map(|&target| Some((target, manager.store(device, target)?)));
+        let stores: Vec<_> = there.collect();
+        if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
+            return Err(ManageError::Unavailable(wished));
         }
-        let Some(&wished) = targets.first().filter(|_| stores.is_empty()) else {
-            let chain = stores.iter().map(|&(_, store)| store as &(dyn Lender<Stream> + Sync)).collect();
-            // Blocks start at granules of 256 bytes, which is what buffers ask for.
-            let (block, place) = Chain::new(chain).allocate(bytes, 1, stream)?;
-            let (target, store) = stores[place];
-            let (address, registry) = (block.address(), &manager.registry);
-            let access = if self.placement == Placement::ReadOnly { Access::ReadOnly } else { self.access };
-            let record = registry.enter(self.site, address, bytes, access, target);
-            let placed = Placed::new(store, block, registry, record);
-            if target == Target::ReadMostly {
-                let advice = Advice::ReadMostly(true);
-                // SAFETY: the block is ours, and goes back after an error.
-                unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
-            }
-            return Ok(placed);
-        };
-        Err(ManageError::Unavailable(wished))
+        let chain = stores.iter().map(|&(_, store)| store as &(dyn Lender<Stream> + Sync)).collect();
+        // Blocks start at granules of 256 bytes, which is what buffers ask for.
+        let (block, place) = Chain::new(chain).allocate(bytes, 1, stream)?;
+        let (target, store) = stores[place];
+        let (address, registry) = (block.address(), &manager.registry);
+        let access = if self.placement == Placement::ReadOnly { Access::ReadOnly } else { self.access };
+        let record = registry.enter(self.site, address, bytes, access, target);
+        let placed = Placed::new(store, block, registry, record);
+        if target == Target::ReadMostly {
+            let advice = Advice::ReadMostly(true);
+            // SAFETY: the block is ours, and goes back after an error.
+            unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
+        }
+        Ok(placed)
     }
 }

@@ -87,6 +87,18 @@ impl<T> Out<T> {
         true
     }
 
+    /// Writes `value`, and returns what was there; null is an error.
+    pub fn replace(self, value: T) -> Outcome<T> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
+        let old = unsafe { self.0.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(old)
+    }
+
     /// Writes `values` in a row; null is an error. The C function has been told how many there is room for.
     pub fn set_all(self, values: &[T]) -> Outcome
     where
