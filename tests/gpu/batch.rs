@@ -168,6 +168,51 @@ fn copies_do_not_cross_what_the_driver_gave_out() {
     gpu.finish();
 }
 
+/// Equal pieces at unequal distances are not the rows of one copy, nor are those that go backwards.
+#[test]
+fn rows_are_at_equal_distances() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut buffer = Buffer::<u8, _>::zeros(&memory, 64, &gpu.stream).unwrap();
+    let mut staging = staging(&gpu);
+    for (starts, calls) in [
+        (vec![0, 8, 16, 24], 1),
+        (vec![0, 8, 24, 32], 2),
+        (vec![0, 8, 24, 40], 2),
+        (vec![40, 24, 8, 0], 4),
+        (vec![0, 8, 9, 10, 11, 12], 1),
+    ] {
+        buffer.as_view_mut().clear().unwrap();
+        let mut expected = [0; 64];
+        let mut parts: Vec<_> = Vec::new();
+        let mut rest = Some(buffer.as_view_mut());
+        let mut sorted = starts.clone();
+        sorted.sort_unstable();
+        let mut at = 0;
+        for &start in &sorted {
+            let (_, after) = rest.take().unwrap().split_at(start - at).unwrap();
+            let (part, after) = after.split_at(1).unwrap();
+            parts.push((start, part));
+            (rest, at) = (Some(after), start + 1);
+        }
+        let mut batch = staging.batch(&gpu.stream);
+        for (number, start) in starts.iter().enumerate() {
+            let place = parts.iter().position(|(at, _)| at == start).unwrap();
+            let (start, part) = parts.swap_remove(place);
+            batch.upload(part, &[number as u8 + 1]).unwrap();
+            expected[start] = number as u8 + 1;
+        }
+        let report = batch.finish().unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), expected, "{starts:?}");
+        assert!(report.calls <= calls, "{starts:?}: {report:?}");
+        if !on_system() && starts[0] == 0 {
+            assert_eq!(report.calls, calls, "{starts:?}");
+        }
+    }
+    drop((buffer, memory, staging));
+    gpu.finish();
+}
+
 /// The copies come after what the buffers' own streams did before, and before what these do next.
 #[test]
 fn batches_are_in_order_with_the_buffers_streams() {
