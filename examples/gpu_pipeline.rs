@@ -147,6 +147,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let limit = (context.capacity()?.free / 4).min(512 << 20);
     let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
     let kernel = Kernel::load(&context)?;
+    context.time_copies(true);
     let mut staging = Staging::new(&context, StagingOptions::default())?;
     let mut check = Check::default();
     let source = Numbers { next: 0, left: bytes };
@@ -186,6 +187,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         "a plain pinned copy: {:.2} GB/s",
         8.0 * large.bytes() as f64 / start.elapsed().as_secs_f64() / 1e9
     );
+    let copies = context.copy_stats();
+    for (way, figures) in [("to", copies.to_device), ("from", copies.to_host)] {
+        let speed =
+            figures.bandwidth().map_or_else(String::new, |speed| format!(" at {:.2} GB/s", speed / 1e9));
+        println!("{} copies {way} the device: {} MiB{speed}", figures.count, figures.bytes >> 20);
+    }
     if is_simulated {
         println!("on the stand-in driver the figures are those of this machine's memory, not of a device");
     }

@@ -18,7 +18,24 @@ impl Place {
         Self { kind: 1, id: ordinal }
     }
 
+    const NOWHERE: Self = Self { kind: 0, id: 0 };
+
     pub(super) const HOST: Self = Self { kind: 2, id: 0 };
+}
+
+/// `CUmemcpyAttributes`: how copies of a batch are done.
+#[repr(C)]
+pub(super) struct CopyAttributes {
+    /// When what is copied is read: 1 for in the order of the stream.
+    order: u32,
+    /// Hints, which only managed memory needs.
+    from: Place,
+    to: Place,
+    flags: u32,
+}
+
+impl CopyAttributes {
+    pub(super) const IN_ORDER: Self = Self { order: 1, from: Place::NOWHERE, to: Place::NOWHERE, flags: 0 };
 }
 
 /// `CUmemAllocationProp`: physical memory of a device.
@@ -35,9 +52,11 @@ pub(super) struct AllocationProp {
 const PINNED: u32 = 1;
 
 impl AllocationProp {
-    pub(super) const fn on(ordinal: i32) -> Self {
+    /// Such that file descriptors of it can be had, or not.
+    pub(super) const fn on(ordinal: i32, shareable: bool) -> Self {
         let place = Place::device(ordinal);
-        Self { kind: PINNED, handle_types: 0, place, windows: ptr::null_mut(), flags: 0 }
+        // 1 is for file descriptors.
+        Self { kind: PINNED, handle_types: shareable as u32, place, windows: ptr::null_mut(), flags: 0 }
     }
 }
 

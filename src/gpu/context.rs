@@ -1,5 +1,6 @@
 //! A device in use.
 
+use super::copies::Copies;
 use super::device::{self, Device};
 use super::error::{Error, call, failed};
 use crate::pool::{Capacity, SourceError};
@@ -22,6 +23,7 @@ struct Shared {
     raw: CUcontext,
     /// Events that can be recorded again: making one costs more than recording it.
     events: Mutex<Vec<EventHandle>>,
+    copies: Copies,
 }
 
 /// An event that nobody uses.
@@ -46,7 +48,13 @@ impl Context {
         let mut raw = ptr::null_mut();
         // SAFETY: the place is one of this type, and the device is one of the driver's.
         unsafe { call!(cuDevicePrimaryCtxRetain(&mut raw, raw_device))? };
-        let context = Self(Arc::new(Shared { device, raw_device, raw, events: Mutex::default() }));
+        let context = Self(Arc::new(Shared {
+            device,
+            raw_device,
+            raw,
+            events: Mutex::default(),
+            copies: Copies::default(),
+        }));
         context.bind()?;
         Ok(context)
     }
@@ -59,6 +67,10 @@ impl Context {
     /// The driver's handle, which is valid as long as this context.
     pub fn raw(&self) -> CUcontext {
         self.0.raw
+    }
+
+    pub(super) fn copies(&self) -> &Copies {
+        &self.0.copies
     }
 
     pub(super) fn ordinal(&self) -> i32 {
@@ -158,6 +170,7 @@ impl Drop for Shared {
             // SAFETY: nobody else has the event. An error cannot be helped here.
             let _ = unsafe { call!(cuEventDestroy_v2(event)) };
         }
+        self.copies.clear();
         // SAFETY: retained once by `Context::new`, and nothing that was made from it is left.
         let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(self.raw_device)) };
     }

@@ -29,7 +29,7 @@ pub struct Device {
 }
 
 /// A value that the driver writes to its first argument.
-fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int, SourceError> {
+pub(super) fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int, SourceError> {
     let mut value = 0;
     // SAFETY: the place is one of this type, and the device is one of the driver's.
     unsafe { call!(cuDeviceGetAttribute(&mut value, which, device))? };

@@ -6,9 +6,12 @@
 //!  Stream  Event                     queues of work and marks in them, as pools know them
 //!  source        DeviceMemory AsyncMemory Virtual   of a device
 //!                Pinned Registered                  of the host, for fast and asynchronous copies
+//!                HostMemory                         of the host, ordinary
 //!                Managed                            of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
-//!  Staging                           data of any size through a device, in chunks
+//!  Staging                           data of any size through a device, in chunks; Batch, many small copies as few
+//!  IpcHandle  SharedMemory           memory for other processes
+//!  MemoryManager                     one front for all of them: pools, and a table that says which one
 //! ```
 //!
 //! ```no_run
@@ -32,25 +35,33 @@
 mod abi;
 mod buffer;
 mod context;
+mod copies;
 mod device;
 mod error;
 mod library;
+mod manager;
+mod share;
 mod source;
 mod staging;
 mod stream;
 
 pub use buffer::{
     Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Fixed, FixedMut, HostBacking, Lease,
-    Rows, Transfer, View, ViewMut,
+    MemoryKind, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
 pub use error::Error;
 pub use library::is_available;
-pub use source::{
-    Advice, AsyncMemory, DeviceMemory, Location, Managed, Pinned, PinnedOptions, Registered, Virtual,
-    pinned_bytes,
+pub use manager::{
+    Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Placement, Policy, PolicyError,
+    Reason, Recommendation, Request, Rule, Site, StoreTotals, Target, Totals, Usage,
 };
-pub use staging::{Progress, Staging, StagingError, StagingOptions};
+pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
+pub use source::{
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
+    Virtual, pinned_bytes,
+};
+pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

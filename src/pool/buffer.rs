@@ -27,6 +27,12 @@ impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
         self.allocation.as_ref().map_or(0, Allocation::bytes)
     }
 
+    /// Start and bytes of the segment that it is in, as it is now. O(1).
+    pub fn segment(&self) -> (usize, usize) {
+        let segment = self.allocation.as_ref().and_then(|allocation| self.pool.segment_of(allocation));
+        segment.map_or((0, 0), |segment| (segment.address.get(), segment.bytes))
+    }
+
     /// The pool it is from.
     pub fn pool(&self) -> &'a Pool<P, S> {
         self.pool

@@ -108,9 +108,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.arena_of(stream) {
-            Some(arena) if !Self::captures(&state.arenas[arena].stream) => {
-                self.compact_arena(&mut state, arena)
-            }
+            Some(arena) if !self.is_recording(&state) => self.compact_arena(&mut state, arena),
             _ => Compaction::default(),
         }
     }

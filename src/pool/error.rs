@@ -69,7 +69,7 @@ pub enum PoolError {
     },
     /// The pool has memory for 65,535 streams already.
     TooManyStreams,
-    /// The stream is recording a graph, and the pool has not enough without a call of the driver: allocate so
+    /// The stream, or another one of the pool, is recording a graph, and the pool has not enough without a call of the driver: allocate so
     /// much once before the recording.
     Capturing,
     /// An option has a value that cannot work.
@@ -87,7 +87,7 @@ impl fmt::Display for PoolError {
                 write!(f, "the byte at {address:#x} was written while it was free")
             }
             Self::TooManyStreams => f.write_str("the pool serves 65535 streams already"),
-            Self::Capturing => f.write_str("no new memory can be reserved while the stream records a graph"),
+            Self::Capturing => f.write_str("no new memory can be reserved while a stream records a graph"),
             Self::Options(error) => error.fmt(f),
             Self::Source(error) => error.fmt(f),
         }

@@ -7,7 +7,7 @@ use super::records::{Holder, Record};
 use super::snapshot::{Leak, LeakHook};
 use super::state::{Ask, SizeKind, State};
 use super::stats::PoolStats;
-use super::{Buffer, OptionsError, OutOfMemory, Source, Stream, StreamId};
+use super::{Buffer, CopyCounters, OptionsError, OutOfMemory, Segment, Source, Stream, StreamId};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Space, Token};
 use crate::units::granules;
@@ -16,7 +16,7 @@ use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// The placement of a [`DevicePool`]: granules of 256 bytes, segments of up to 512 GiB.
@@ -97,6 +97,7 @@ pub struct Pool<P: Space, S: Source> {
     checked: bool,
     hooks: Hooks,
     on_leak: Mutex<Option<LeakHook>>,
+    copies: Arc<CopyCounters>,
     state: Mutex<State<P, S>>,
 }
 
@@ -124,6 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             checked: options.checks != Checks::default(),
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
+            copies: Arc::default(),
             state: Mutex::new(State::new(options.trim_after.is_some())),
             source,
             options,
@@ -396,6 +398,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(())
     }
 
+    /// The segment that a block is in, as it is now; `None` if it is not a block of this pool. O(1).
+    pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
+        let state = self.lock();
+        let number = self.record(&state, allocation).ok()?;
+        Some(state.entry(state.records.get(number).segment).memory)
+    }
+
     /// Reserves a segment of at least `bytes` bytes for `stream` now.
     ///
     /// # Errors
@@ -407,6 +416,9 @@ impl<P: Space, S: Source> Pool<P, S> {
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
+        if self.is_recording(&state) {
+            return Err(PoolError::Capturing);
+        }
         let ask = self.ask(bytes, 1)?;
         let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
         let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
@@ -418,20 +430,27 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Gives empty segments back to the source as long as `keep` bytes stay reserved; how many bytes. Freed blocks
-    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for.
+    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for. Nothing
+    /// is given back while a stream of the pool records a graph.
     /// O(segments · log segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
+        if self.is_recording(&state) {
+            return 0;
+        }
         self.poll(&mut state);
         self.flush(&mut state);
         self.trim_to(&mut state, keep)
     }
 
     /// Ends a step of the program, an iteration of a training for example, and gives back what is older than
-    /// [`PoolOptions::trim_after`] says; how many bytes. O(segments).
+    /// [`PoolOptions::trim_after`] says, unless a stream of the pool records a graph; how many bytes. O(segments).
     pub fn step(&self) -> usize {
         let mut state = self.lock();
         state.step += 1;
+        if self.is_recording(&state) {
+            return 0;
+        }
         self.poll(&mut state);
         self.trim_aged(&mut state)
     }
@@ -439,13 +458,20 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// Returns freed blocks whose events have passed to where all requests find them, without blocking; how many.
     /// A request that finds no room does the same by itself.
     pub fn collect(&self) -> usize {
-        self.poll(&mut self.lock())
+        let mut state = self.lock();
+        if self.is_recording(&state) { 0 } else { self.poll(&mut state) }
     }
 
     /// The statistics. O(streams).
     pub fn stats(&self) -> PoolStats {
         let state = self.lock();
-        state.figures.stats(state.largest_free(), state.calls)
+        let copies = self.copies.stats();
+        PoolStats { copies, ..state.figures.stats(state.largest_free(), state.calls) }
+    }
+
+    /// Counters that whoever copies from or to the pool's blocks, or fills them, tells so: [`PoolStats::copies`].
+    pub fn copies(&self) -> &Arc<CopyCounters> {
+        &self.copies
     }
 
     /// The statistics of one stream, `None` if the pool does not know it. O(1).

@@ -29,6 +29,17 @@ impl<P: Space, S: Source> Pool<P, S> {
         stream.is_capturing().unwrap_or(false)
     }
 
+    /// Whether a stream that the pool knows records a graph: then no call is made that a recording forbids, on any stream,
+    /// since the driver forbids some of them to the whole program. O(streams).
+    pub(super) fn is_recording(&self, state: &State<P, S>) -> bool {
+        let marks = state.waiting.iter().flat_map(|waiting| &waiting.marks);
+        let unrecorded = marks.filter_map(|mark| match mark {
+            Mark::Unrecorded(stream) => Some(stream),
+            Mark::Event(..) => None,
+        });
+        state.arenas.iter().map(|arena| &arena.stream).chain(unrecorded).any(Self::captures)
+    }
+
     /// Puts a freed block where it belongs: at once, if only its own stream used it.
     pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
         let record = *state.records.get(number);
@@ -41,7 +52,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                 return;
             }
             let segment = state.put_back(number, || self.source.now());
-            if self.options.reuse == Reuse::None {
+            if self.options.reuse == Reuse::None && !self.is_recording(state) {
                 // An error is counted; the segment is gone.
                 let _ = self.release(state, segment);
             }
@@ -55,7 +66,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.note(arena, |figures| figures.defer(granted, record.requested));
         state.records.get_mut(number).holder = Holder::Waiting;
         state.waiting.push(Waiting { record: number, marks });
-        if self.filled().is_some() {
+        if self.filled().is_some() && !self.is_recording(state) {
             // What is free must be filled, which must not happen while work may run.
             self.poll(state);
         }

@@ -37,7 +37,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         ask: &Ask,
         arena: usize,
     ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
-        if Self::captures(&state.arenas[arena].stream) {
+        if self.is_recording(&state) {
             // No call of the driver: what is free already, of any size.
             let found = match self.options.reuse {
                 Reuse::None => None,

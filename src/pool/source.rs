@@ -110,6 +110,11 @@ pub unsafe trait Source {
     /// What the memory is and can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// The number of the device that the memory is of, from 0; `None` for the host's and for memory of both.
+    fn device(&self) -> Option<usize> {
+        None
+    }
+
     /// Bytes that the size of a segment is rounded up to, a power of two.
     fn granularity(&self) -> usize;
 

@@ -1,5 +1,6 @@
 //! Statistics of pools: always current, O(1).
 
+use super::CopyStats;
 use core::time::Duration;
 
 /// A quantity over time.
@@ -94,6 +95,10 @@ pub struct PoolStats {
     pub moved: u64,
     /// Calls of the source. Of a pool only.
     pub calls: SourceCalls,
+    /// Copies from and to the pool's blocks, and fills of them, that [`Pool::copies`](super::Pool::copies) was told of,
+    /// as buffers of the feature `gpu` do. What compaction moves is not among them. Of a pool only.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub copies: CopyStats,
 }
 
 impl PoolStats {
@@ -215,6 +220,7 @@ impl Figures {
             borrowed: self.borrowed,
             moved: self.moved,
             calls,
+            copies: CopyStats::default(),
         }
     }
 }

@@ -40,7 +40,7 @@ pub trait Stream: Clone {
     fn synchronize(&self) -> Result<(), SourceError>;
 
     /// Whether the stream records its work into a graph instead of running it. A pool then neither
-    /// records events on it nor asks its source for memory.
+    /// records events on it, nor asks its source for memory, nor asks or waits for events, on any stream.
     ///
     /// # Errors
     ///

@@ -3,10 +3,11 @@
 
 use crate::support::{on_system, stand_in};
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Managed, Pinned, Registered,
+    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, ManageError, Managed,
+    ManagerOptions, MemoryManager, Pinned, Placement, Registered, ShareError, Staging, StagingOptions,
     Stream, Virtual, pinned_bytes,
 };
-use allotment::pool::{Event as _, Source, Stream as _};
+use allotment::pool::{Event as _, PoolError, Source, Stream as _};
 use include_dir::{Dir, File, include_dir};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -180,6 +181,85 @@ fn of_buffers() {
         from.as_view_mut().copy_from_async(vec![4, 5, 6]).map_err(copied)?.wait().map_err(copied)?;
         to.switch_to(&stream).map_err(copied)?;
         assert_eq!(to.to_vec().map_err(copied)?, [1, 2, 3]);
+        Ok(())
+    });
+}
+
+/// What a driver's call has failed with, wherever it comes out.
+fn call_of(error: AllocateError<ManageError>) -> Error {
+    match error {
+        AllocateError::Copy(CopyError::Call(error)) => error.into(),
+        AllocateError::Allocation(ManageError::Driver(error)) => error,
+        AllocateError::Allocation(ManageError::Pool(PoolError::Source(error))) => error.into(),
+        AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full))) => {
+            full.source.expect("nothing is limited").into()
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn of_managers_and_batches() {
+    // Pools give everything back, but without an event they cannot know when; asking is repeated.
+    let keeps = [
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuStreamWaitEvent",
+        "cuEventSynchronize",
+        "cuEventQuery",
+        "cuStreamIsCapturing",
+    ];
+    fails_cleanly(&keeps, || {
+        let copied = |error| call_of(AllocateError::Copy(error));
+        let context = Context::new(0)?;
+        let made = MemoryManager::new(std::slice::from_ref(&context), ManagerOptions::default());
+        let manager = made.map_err(|error| call_of(AllocateError::Allocation(error)))?;
+        let stream = manager.streams().next().unwrap();
+        let mut staging = Staging::new(&context, StagingOptions { chunk: 64 << 10, slots: 2 })?;
+        let mut buffers = Vec::new();
+        for placement in [Placement::Device, Placement::ReadOnly, Placement::Pinned, Placement::Host] {
+            let request = manager.request().placement(placement);
+            buffers.push(Buffer::from_slice(&request, &[1u8; 100], stream).map_err(call_of)?);
+        }
+        let mut batch = staging.batch(stream);
+        for buffer in &mut buffers {
+            batch.upload(buffer.slice_mut(..50).unwrap(), &[2; 50]).map_err(copied)?;
+        }
+        batch.finish().map_err(copied)?;
+        let mut back = [[0; 100]; 4];
+        let mut batch = staging.batch(stream);
+        for (buffer, back) in buffers.iter().zip(&mut back) {
+            batch.download(buffer.as_view(), back).map_err(copied)?;
+        }
+        batch.finish().map_err(copied)?;
+        assert!(back.iter().all(|back| back[..50] == [2; 50] && back[50..] == [1; 50]));
+        drop(buffers);
+        manager.cleanup();
+        Ok(())
+    });
+}
+
+#[test]
+fn of_shared_memory() {
+    fails_cleanly(&[], || {
+        let shared = |error| match error {
+            ShareError::Driver(error) => error,
+            error => panic!("{error}"),
+        };
+        let copied = |error| call_of(AllocateError::Copy(error));
+        let context = Context::new(0)?;
+        let stream = Stream::new(&context)?;
+        let source = Arc::new(Virtual::shareable(&context)?);
+        let made = Buffer::from_slice(&source, &[1u32, 2, 3], &stream);
+        let buffer = made.map_err(|error| match error {
+            AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => error,
+            error => panic!("{error}"),
+        })?;
+        // SAFETY: the memory holds these values, and the stream is the same.
+        let mut mapped =
+            unsafe { Buffer::<u32, _>::map(&buffer.share().map_err(shared)?, &stream) }.map_err(shared)?;
+        mapped.slice_mut(..1).unwrap().copy_from(&[4]).map_err(copied)?;
+        assert_eq!(buffer.to_vec().map_err(copied)?, [4, 2, 3]);
         Ok(())
     });
 }

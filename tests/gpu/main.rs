@@ -3,9 +3,14 @@
 //! driver have nothing to do on a real one.
 
 mod available;
+mod batch;
 mod buffers;
+mod capture;
+mod copies;
 mod failures;
+mod manager;
 mod pools;
+mod share;
 mod sources;
 mod staging;
 mod streams;

@@ -4,7 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{BestFit, GoodFit, Space};
 use allotment::pool::{
-    Age, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse, Source, Stream as _,
+    Age, CopyStats, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse, Source,
+    Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Latency};
 use allotment::{Buddy, FirstFit, Slab, Tlsf};
@@ -265,6 +266,31 @@ fn statistics_are_right() {
     assert!(stats.external_fragmentation() > 0.0 && stats.external_fragmentation() < 1.0);
     drop((second, third));
     assert_eq!(pool.stats().largest_free as usize, 2 * MIB);
+}
+
+#[test]
+fn copies_are_counted_by_direction() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let _block = pool.allocate(MIB, &stream).unwrap();
+    assert_eq!(pool.stats().copies, CopyStats::default());
+    for (number, &direction) in Direction::ALL.iter().enumerate() {
+        for _ in 0..=number {
+            pool.copies().count(direction, 1000);
+        }
+        pool.copies().time(direction, 1000, Duration::from_micros(number as u64));
+    }
+    let stats = pool.stats().copies;
+    for (number, &direction) in Direction::ALL.iter().enumerate() {
+        let figures = stats.of(direction);
+        let count = number as u64 + 1;
+        assert_eq!((figures.count, figures.bytes), (count, 1000 * count), "{direction:?}");
+        assert_eq!((figures.timed_bytes, figures.time), (1000, Duration::from_micros(number as u64)));
+        let bandwidth = (number > 0).then(|| 1e9 / number as f64);
+        assert!(figures.bandwidth().map(f64::round) == bandwidth.map(f64::round), "{figures:?}");
+    }
+    let twice = stats.plus(stats);
+    assert_eq!((twice.peer.bytes, twice.fill.count, twice.to_host.time.as_micros()), (8000, 12, 2));
 }
 
 #[test]

@@ -143,8 +143,13 @@ fn no_call_is_made_while_a_graph_is_recorded() {
     let before = device.all_calls();
     let again = pool.allocate(MIB, &a).unwrap();
     drop(shared); // the event on the stream that records has to wait
-    let more = pool.allocate(20 * MIB, &a);
-    assert!(matches!(more, Err(allotment::pool::PoolError::Capturing)));
+    for stream in [&a, &b] {
+        let more = pool.allocate(20 * MIB, stream);
+        assert!(matches!(more, Err(allotment::pool::PoolError::Capturing)));
+        assert!(pool.preallocate(MIB, stream).is_err());
+        assert_eq!(pool.compact(allotment::pool::Stream::id(stream)).moves, 0);
+    }
+    assert_eq!((pool.trim(0), pool.step(), pool.collect()), (0, 0, 0));
     assert_eq!(device.all_calls(), before);
     a.set_capturing(false);
     assert_eq!(pool.collect(), 1);

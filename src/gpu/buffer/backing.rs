@@ -1,18 +1,67 @@
 //! Memory that buffers are in.
 
-use crate::gpu::source::{Managed, Pinned, Registered};
+use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
-use crate::pool::{Segment, Source, SourceError, Stream as _};
+use crate::pool::{CopyCounters, Segment, Source, SourceError, Stream as _};
+use crate::region::Capabilities;
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
+
+/// What kind of memory a buffer is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum MemoryKind {
+    /// A device's own.
+    Device,
+    /// At one address on host and device, and wherever it is used.
+    Managed,
+    /// The host's, page-locked: devices read and write it where it is, over the bus.
+    Pinned,
+    /// The host's, ordinary: only the CPU reaches it, and copies of it are not asynchronous.
+    Host,
+}
+
+/// What is done with memory once, as far as this module sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Touch {
+    /// It is written by a copy from the host's memory.
+    FromHost,
+    /// It is read by a copy to the host's memory.
+    ToHost,
+    /// The CPU reads it where it is.
+    HostRead,
+    /// The CPU writes it where it is.
+    HostWrite,
+    /// A device copies within its memory, or fills it.
+    OnDevice,
+    /// It is lent for kernels.
+    Kernel,
+}
+
+impl MemoryKind {
+    pub(in crate::gpu) fn of<S: Source>(source: &S) -> Self {
+        let can = source.capabilities();
+        if can.contains(Capabilities::DEVICE) || !S::CPU_VISIBLE {
+            Self::Device
+        } else if can.contains(Capabilities::PINNED) {
+            Self::Pinned
+        } else if can.contains(Capabilities::DMA) {
+            Self::Managed
+        } else {
+            Self::Host
+        }
+    }
+}
 
 /// Memory that gives itself back when it is dropped.
 ///
 /// # Safety
 ///
 /// The range belongs to this value alone. It is used by nobody else, and stays valid, until the work that was submitted
-/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over.
+/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over. The CPU reaches it as
+/// [`HostBacking`] says unless [`Backing::kind`] is [`MemoryKind::Device`].
 pub unsafe trait Backing {
     /// Address of the first byte, as the device counts.
     fn address(&self) -> usize;
@@ -22,6 +71,28 @@ pub unsafe trait Backing {
 
     /// Work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
+
+    /// What kind of memory it is.
+    fn kind(&self) -> MemoryKind;
+
+    /// The number of the device that it is of; `None` if it is the host's or of both.
+    fn device(&self) -> Option<usize>;
+
+    /// Start and bytes of the piece of memory, as the driver gave it out, that this is part of. One copy may cover several
+    /// ranges of it.
+    fn segment(&self) -> (usize, usize) {
+        (self.address(), self.bytes())
+    }
+
+    /// Counters that want to know of copies from and to it: those of its pool.
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        None
+    }
+
+    /// `bytes` bytes of it are about to be touched. O(1).
+    fn touched(&self, touch: Touch, bytes: usize) {
+        let _ = (touch, bytes);
+    }
 }
 
 /// Memory that the CPU can read and write where it is.
@@ -37,6 +108,8 @@ unsafe impl HostBacking for Lease<Pinned> {}
 unsafe impl HostBacking for Lease<Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
 unsafe impl HostBacking for Lease<Registered<'_>> {}
+// SAFETY: `HostMemory::CPU_VISIBLE`.
+unsafe impl HostBacking for Lease<HostMemory> {}
 
 /// Where the memory of buffers comes from.
 pub trait Allocate {
@@ -56,11 +129,11 @@ pub trait Allocate {
 }
 
 /// Streams that use memory besides its own.
-#[derive(Default)]
-pub(super) struct Uses(Mutex<Vec<Stream>>);
+#[derive(Debug, Default)]
+pub(in crate::gpu) struct Uses(Mutex<Vec<Stream>>);
 
 impl Uses {
-    pub(super) fn add(&self, stream: &Stream) {
+    pub(in crate::gpu) fn add(&self, stream: &Stream) {
         let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.iter().all(|known| known.id() != stream.id()) {
             streams.push(stream.clone());
@@ -68,7 +141,7 @@ impl Uses {
     }
 
     /// Lets `home` wait for what was submitted to the others.
-    pub(super) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
+    pub(in crate::gpu) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
         let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         streams.drain(..).try_for_each(|stream| home.wait(&stream.record()?))
     }
@@ -81,6 +154,13 @@ pub struct Lease<S: Source<Stream = Stream>> {
     segment: Segment,
     stream: Stream,
     uses: Uses,
+}
+
+impl<S: Source<Stream = Stream>> Lease<S> {
+    /// The source that lent it.
+    pub fn lender(&self) -> &S {
+        &self.source
+    }
 }
 
 impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
@@ -103,6 +183,14 @@ unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
         if stream.id() != self.stream.id() {
             self.uses.add(stream);
         }
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(&*self.source)
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.source.device()
     }
 }
 

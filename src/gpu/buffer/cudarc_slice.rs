@@ -1,7 +1,7 @@
 //! Buffers and cudarc's slices, each as the other.
 
 use super::backing::Uses;
-use super::{Backing, Buffer, CopyError};
+use super::{Backing, Buffer, CopyError, MemoryKind, Touch};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
@@ -30,6 +30,14 @@ unsafe impl<T> Backing for CudarcMemory<T> {
 
     fn used_on(&self, stream: &Stream) {
         self.uses.add(stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Device
+    }
+
+    fn device(&self) -> Option<usize> {
+        Some(self.stream.context().device().ordinal)
     }
 }
 
@@ -72,12 +80,15 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// What the driver says, and [`CopyError::Call`] if the stream is of another device.
+    /// What the driver says, [`CopyError::Call`] if the stream is of another device, and [`CopyError::Unreachable`].
     pub fn with_cudarc<R>(
         &mut self,
         stream: &Arc<CudaStream>,
         function: impl FnOnce(&mut CudaViewMut<'_, T>) -> R,
     ) -> Result<R, CopyError> {
+        if self.kind() == MemoryKind::Host {
+            return Err(CopyError::Unreachable);
+        }
         let context = self.stream().context().clone();
         let own = Stream::from_cudarc(&context, stream.clone()).map_err(|_| {
             let kind = crate::pool::SourceErrorKind::Invalid;
@@ -85,6 +96,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         })?;
         context.bind()?;
         self.switch_to(&own)?;
+        self.backing().touched(Touch::Kernel, self.bytes());
         // SAFETY: the memory holds so many values, and is borrowed for as long as the slice is there, which does not
         // free it.
         let slice = unsafe { stream.upgrade_device_ptr(self.address(), self.len()) };

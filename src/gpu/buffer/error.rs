@@ -25,6 +25,10 @@ pub enum CopyError {
     },
     /// The driver fills values of 1, 2 and 4 bytes only. No call of it was made.
     ValueSize(usize),
+    /// No device can reach the memory ([`MemoryKind::Host`](super::MemoryKind::Host)). No call of the driver was made.
+    Unreachable,
+    /// The CPU cannot reach the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). No call of the driver was made.
+    Invisible,
     /// A call of the driver has failed.
     Call(SourceError),
 }
@@ -38,6 +42,8 @@ impl fmt::Display for CopyError {
                 write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
             }
             Self::ValueSize(bytes) => write!(f, "values of {bytes} bytes cannot be filled with"),
+            Self::Unreachable => f.write_str("no device can reach ordinary memory of the host"),
+            Self::Invisible => f.write_str("the CPU cannot reach a device's own memory"),
             Self::Call(error) => error.fmt(f),
         }
     }

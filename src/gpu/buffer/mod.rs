@@ -10,11 +10,13 @@
 mod backing;
 mod cudarc_slice;
 mod error;
+mod host;
 mod pooled;
 mod transfer;
 mod view;
 
-pub use backing::{Allocate, Backing, HostBacking, Lease};
+pub(super) use backing::Uses;
+pub use backing::{Allocate, Backing, HostBacking, Lease, MemoryKind, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
 pub use transfer::{Fixed, FixedMut, Transfer};
@@ -206,6 +208,41 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     }
 }
 
+impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+    /// The values where they are, once all work on them is done, if the CPU reaches them. Waits.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Invisible`], or what the driver says.
+    pub fn try_as_slice(&self) -> Result<&[T], CopyError> {
+        if self.kind() == MemoryKind::Device {
+            return Err(CopyError::Invisible);
+        }
+        self.stream.synchronize()?;
+        self.backing.touched(Touch::HostRead, self.bytes());
+        let values = ptr::with_exposed_provenance(self.backing.address());
+        // SAFETY: the CPU can read memory of this kind, which holds so many values. No work on it is left in the stream,
+        // which is behind that of the others, and none that writes can be submitted while the buffer is borrowed.
+        Ok(unsafe { slice::from_raw_parts(values, self.len) })
+    }
+
+    /// The same, to change.
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::try_as_slice`].
+    pub fn try_as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
+        if self.kind() == MemoryKind::Device {
+            return Err(CopyError::Invisible);
+        }
+        self.stream.synchronize()?;
+        self.backing.touched(Touch::HostWrite, self.bytes());
+        let values = ptr::with_exposed_provenance_mut(self.backing.address());
+        // SAFETY: as above, and no work at all can be submitted.
+        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+    }
+}
+
 impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     /// The values where they are, once all work on them is done. Waits.
     ///
@@ -213,11 +250,7 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     ///
     /// What the driver says.
     pub fn as_slice(&self) -> Result<&[T], CopyError> {
-        self.stream.synchronize()?;
-        let values = ptr::with_exposed_provenance(self.backing.address());
-        // SAFETY: the CPU can read the memory, which holds so many values. No work on it is left in the stream, which is
-        // behind that of the others, and none that writes can be submitted while the buffer is borrowed.
-        Ok(unsafe { slice::from_raw_parts(values, self.len) })
+        self.try_as_slice()
     }
 
     /// The same, to change.
@@ -226,14 +259,17 @@ impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
     ///
     /// What the driver says.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
-        self.stream.synchronize()?;
-        let values = ptr::with_exposed_provenance_mut(self.backing.address());
-        // SAFETY: as above, and no work at all can be submitted.
-        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+        self.try_as_mut_slice()
     }
 }
 
 impl<T, B: Backing> Buffer<T, B> {
+    /// `len` values in memory that holds them already.
+    pub(super) fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
+        debug_assert!(backing.bytes() >= len * size_of::<T>());
+        Self { backing, len, stream: stream.clone(), _values: PhantomData }
+    }
+
     /// Values.
     pub const fn len(&self) -> usize {
         self.len
@@ -249,9 +285,15 @@ impl<T, B: Backing> Buffer<T, B> {
         self.len * size_of::<T>()
     }
 
-    /// Address of the first value, as the device counts: an argument for kernels, in the order of [`Buffer::stream`].
+    /// Address of the first value, as the device counts: an argument for kernels, in the order of [`Buffer::stream`],
+    /// unless it is in [`MemoryKind::Host`].
     pub fn address(&self) -> u64 {
         self.backing.address() as u64
+    }
+
+    /// What kind of memory it is in.
+    pub fn kind(&self) -> MemoryKind {
+        self.backing.kind()
     }
 
     /// The memory.

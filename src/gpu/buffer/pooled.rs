@@ -1,11 +1,12 @@
 //! Buffers in blocks of pools.
 
-use super::{Allocate, Backing, HostBacking};
-use crate::gpu::source::{Managed, Pinned, Registered};
+use super::{Allocate, Backing, HostBacking, MemoryKind};
+use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Space;
-use crate::pool::{self, Pool, PoolError, Source};
+use crate::pool::{self, CopyCounters, Pool, PoolError, Source};
+use std::sync::Arc;
 
 /// What [`Allocate`] promises.
 const ALIGNMENT: usize = 256;
@@ -24,6 +25,22 @@ unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P
     fn used_on(&self, stream: &Stream) {
         pool::Buffer::used_on(self, stream);
     }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(self.pool().source())
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.pool().source().device()
+    }
+
+    fn segment(&self) -> (usize, usize) {
+        pool::Buffer::segment(self)
+    }
+
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        Some(self.pool().copies())
+    }
 }
 
 // SAFETY: `Pinned::CPU_VISIBLE`.
@@ -32,6 +49,8 @@ unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Pinned> {}
 unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
 unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
+// SAFETY: `HostMemory::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, HostMemory> {}
 
 impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
     type Backing<'a>

@@ -1,6 +1,8 @@
 //! Parts of buffers, and copies from and to them.
 
-use super::{Backing, CopyError, Fixed, FixedMut, Transfer, bounds};
+use super::host::{self, Element};
+use super::{Backing, CopyError, Fixed, FixedMut, MemoryKind, Transfer, bounds};
+use crate::gpu::copies::Job;
 use crate::gpu::error::call;
 use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stream::Stream;
@@ -14,10 +16,10 @@ use std::vec::Vec;
 
 /// A part of a buffer.
 pub struct View<'a, T> {
-    pub(super) address: u64,
-    pub(super) len: usize,
-    pub(super) stream: &'a Stream,
-    pub(super) backing: &'a dyn Backing,
+    pub(in crate::gpu) address: u64,
+    pub(in crate::gpu) len: usize,
+    pub(in crate::gpu) stream: &'a Stream,
+    pub(in crate::gpu) backing: &'a dyn Backing,
     pub(super) _values: PhantomData<&'a [T]>,
 }
 
@@ -30,7 +32,7 @@ impl<T> Clone for View<'_, T> {
 impl<T> Copy for View<'_, T> {}
 
 /// A part of a buffer, to change.
-pub struct ViewMut<'a, T>(pub(super) View<'a, T>);
+pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
 /// The shape of a copy of rows, in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,11 @@ pub struct Rows {
 }
 
 impl Rows {
+    /// Bytes that are copied, of a shape that was checked.
+    fn bytes<T>(&self) -> usize {
+        self.width * self.height * size_of::<T>()
+    }
+
     /// Refuses what does not fit into the two lengths.
     fn check(&self, buffer: usize, host: usize) -> Result<(), CopyError> {
         let Self { width, height, pitch, host_pitch } = *self;
@@ -101,7 +108,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     }
 
     /// Refuses copies of nothing, and lengths that do not agree.
-    fn check(&self, asked: usize) -> Result<(), CopyError> {
+    pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), CopyError> {
         if self.len == 0 || asked == 0 {
             return Err(CopyError::Empty);
         }
@@ -118,8 +125,16 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// The place has room for all values until the copy is over.
     unsafe fn submit_to(&self, place: *mut T) -> Result<(), SourceError> {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: the view is alive, and the caller answers for the place.
-        unsafe { call!(cuMemcpyDtoHAsync_v2(place.cast(), self.address, bytes, self.stream.raw())) }
+        let job = Job::download(self.backing, bytes);
+        if self.backing.kind() == MemoryKind::Host {
+            // SAFETY: the view is alive, of this kind, and the caller answers for the place.
+            unsafe { host::copy(job, self.stream, host::pointer(self.address), place.cast(), bytes) };
+            return Ok(());
+        }
+        job.submit(self.stream, || {
+            // SAFETY: as above.
+            unsafe { call!(cuMemcpyDtoHAsync_v2(place.cast(), self.address, bytes, self.stream.raw())) }
+        })
     }
 
     /// Copies all values into a slice of the same length. Waits.
@@ -196,12 +211,21 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or what the driver says.
     pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.len, values.len())?;
+        if self.backing.kind() == MemoryKind::Host {
+            let job = Job::download(self.backing, rows.bytes::<T>());
+            let (from, to) = (host::pointer(self.address), values.as_mut_ptr().cast());
+            // SAFETY: the shape was checked against both sides, which are borrowed.
+            unsafe {
+                host::copy_rows::<T>(job, self.stream, (from, rows.pitch), (to, rows.host_pitch), rows)
+            };
+            return Ok(());
+        }
         let mut copy = self.rows(rows);
         copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
         copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
         copy.dstHost = values.as_mut_ptr().cast();
         (copy.srcPitch, copy.dstPitch) = (rows.pitch * size_of::<T>(), rows.host_pitch * size_of::<T>());
-        self.submit_rows(&copy)
+        self.submit_rows(&copy, Job::download(self.backing, rows.bytes::<T>()))
     }
 
     /// A copy of rows, without its direction.
@@ -226,10 +250,12 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         }
     }
 
-    fn submit_rows(&self, copy: &CUDA_MEMCPY2D) -> Result<(), CopyError> {
+    fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), CopyError> {
         self.stream.context().bind()?;
-        // SAFETY: the shape was checked against both sides, which are borrowed until the copy is over.
-        unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw()))? };
+        job.submit(self.stream, || {
+            // SAFETY: the shape was checked against both sides, which are borrowed until the copy is over.
+            unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw())) }
+        })?;
         finish(self.stream)
     }
 }
@@ -264,15 +290,33 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         self.0.slice(range).map(Self)
     }
 
+    /// The first `len` values and the others, to change apart.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Length`] if there are fewer.
+    pub fn split_at(self, len: usize) -> Result<(Self, Self), CopyError> {
+        Ok((Self(self.0.slice(..len)?), Self(self.0.slice(len..)?)))
+    }
+
     /// Submits a copy from the host.
     ///
     /// # Safety
     ///
     /// The place holds all values until the copy is over.
     unsafe fn submit_from(&mut self, place: *const T) -> Result<(), SourceError> {
+        let View { address, backing, stream, .. } = self.0;
         let bytes = self.0.len * size_of::<T>();
-        // SAFETY: the view is alive, and the caller answers for the place.
-        unsafe { call!(cuMemcpyHtoDAsync_v2(self.0.address, place.cast(), bytes, self.0.stream.raw())) }
+        let job = Job::upload(backing, bytes);
+        if backing.kind() == MemoryKind::Host {
+            // SAFETY: the view is alive, of this kind, and the caller answers for the place.
+            unsafe { host::copy(job, stream, place.cast(), host::pointer(address), bytes) };
+            return Ok(());
+        }
+        job.submit(stream, || {
+            // SAFETY: as above.
+            unsafe { call!(cuMemcpyHtoDAsync_v2(address, place.cast(), bytes, stream.raw())) }
+        })
     }
 
     /// Copies all values from a slice of the same length. Waits.
@@ -316,9 +360,18 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             from.backing.used_on(here);
             here.context().bind()?;
         }
-        let bytes = self.0.len * size_of::<T>();
-        // SAFETY: both ranges are of live buffers, and as long. One address space holds the memory of all.
-        unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw()))? };
+        let (bytes, to) = (self.0.len * size_of::<T>(), self.0.backing);
+        let job = Job::between(from.backing, to, bytes);
+        if [from.backing.kind(), to.kind()] == [MemoryKind::Host; 2] {
+            let places = (host::pointer(from.address), host::pointer(self.0.address));
+            // SAFETY: both views are alive, of this kind, as long, and apart, since one of them is to be changed.
+            unsafe { host::copy(job, here, places.0, places.1, bytes) };
+        } else {
+            job.submit(here, || {
+                // SAFETY: both ranges are of live buffers, and as long. One address space holds the memory of all.
+                unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw())) }
+            })?;
+        }
         if is_other {
             // What is written there next comes after this.
             there.wait(&here.record()?)?;
@@ -336,10 +389,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         T: ValidAsZeroBits,
     {
         self.0.check(self.0.len)?;
-        let bytes = self.0.len * size_of::<T>();
-        // SAFETY: the range is that of the view.
-        unsafe { call!(cuMemsetD8Async(self.0.address, 0, bytes, self.0.stream.raw()))? };
-        Ok(())
+        // SAFETY: zeros are allowed for the type.
+        unsafe { self.fill_with::<u8>(0, self.0.len * size_of::<T>()) }
     }
 
     /// Makes all values equal. Does not wait.
@@ -350,7 +401,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// says.
     pub fn fill(&mut self, value: T) -> Result<(), CopyError> {
         let place = (&raw const value).cast::<u8>();
-        let (address, len, stream) = (self.0.address, self.0.len, self.0.stream.raw());
+        let len = self.0.len;
         if !matches!(size_of::<T>(), 1 | 2 | 4) {
             return Err(CopyError::ValueSize(size_of::<T>()));
         }
@@ -358,12 +409,28 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         // SAFETY: the value has so many bytes, and the range is that of the view.
         unsafe {
             match size_of::<T>() {
-                1 => call!(cuMemsetD8Async(address, place.read(), len, stream))?,
-                2 => call!(cuMemsetD16Async(address, place.cast::<u16>().read_unaligned(), len, stream))?,
-                _ => call!(cuMemsetD32Async(address, place.cast::<u32>().read_unaligned(), len, stream))?,
+                1 => self.fill_with::<u8>(place.read(), len),
+                2 => self.fill_with::<u16>(place.cast::<u16>().read_unaligned(), len),
+                _ => self.fill_with::<u32>(place.cast::<u32>().read_unaligned(), len),
             }
         }
-        Ok(())
+    }
+
+    /// Fills `len` elements from the start of the view on, which has been checked.
+    ///
+    /// # Safety
+    ///
+    /// They end where the view ends, and what they are then is allowed for its type.
+    unsafe fn fill_with<E: Element>(&mut self, value: E, len: usize) -> Result<(), CopyError> {
+        let View { address, backing, stream, .. } = self.0;
+        let job = Job::fill(backing, len * size_of::<E>());
+        if backing.kind() == MemoryKind::Host {
+            // SAFETY: the view is alive, of this kind, and the caller answers for the length.
+            unsafe { host::fill(job, stream, host::pointer(address).cast::<E>(), value, len) };
+            return Ok(());
+        }
+        // SAFETY: the caller answers for the range.
+        Ok(job.submit(stream, || unsafe { value.submit(address, len, stream) })?)
     }
 
     /// Copies rows from a slice. Waits.
@@ -373,10 +440,19 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// As [`View::copy_rows_to`].
     pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.0.len, values.len())?;
+        if self.0.backing.kind() == MemoryKind::Host {
+            let job = Job::upload(self.0.backing, rows.bytes::<T>());
+            let (from, to) = (values.as_ptr().cast(), host::pointer(self.0.address));
+            // SAFETY: the shape was checked against both sides, which are borrowed.
+            unsafe {
+                host::copy_rows::<T>(job, self.0.stream, (from, rows.host_pitch), (to, rows.pitch), rows)
+            };
+            return Ok(());
+        }
         let mut copy = self.0.rows(rows);
         copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
         copy.srcHost = values.as_ptr().cast();
         (copy.dstPitch, copy.srcPitch) = (rows.pitch * size_of::<T>(), rows.host_pitch * size_of::<T>());
-        self.0.submit_rows(&copy)
+        self.0.submit_rows(&copy, Job::upload(self.0.backing, rows.bytes::<T>()))
     }
 }

@@ -5,7 +5,7 @@ use crate::gpu::abi::PoolProps;
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError};
 use crate::region::Capabilities;
 use core::fmt;
 use core::ptr;
@@ -128,6 +128,10 @@ unsafe impl Source for AsyncMemory {
         Capabilities::DEVICE
     }
 
+    fn device(&self) -> Option<usize> {
+        Some(self.context.device().ordinal)
+    }
+
     fn granularity(&self) -> usize {
         PAGE
     }
@@ -160,6 +164,6 @@ unsafe impl Source for AsyncMemory {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -4,7 +4,7 @@ use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 use std::format;
 use std::string::String;
@@ -34,6 +34,10 @@ unsafe impl Source for DeviceMemory {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::DEVICE
+    }
+
+    fn device(&self) -> Option<usize> {
+        Some(self.context.device().ordinal)
     }
 
     fn granularity(&self) -> usize {
@@ -66,6 +70,6 @@ unsafe impl Source for DeviceMemory {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

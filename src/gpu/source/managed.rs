@@ -6,10 +6,11 @@ use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call, check};
 use crate::gpu::library;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUresult, CUstream};
+use std::sync::Arc;
 
 /// Where managed memory is or should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,12 +38,13 @@ pub enum Advice {
 /// Memory with one address on host and device that moves to where it is used, by `cuMemAllocManaged`. Giving a segment
 /// back waits for the stream.
 ///
-/// No more is lent than the device has memory: managed memory beyond that works, but very slowly.
-#[derive(Debug)]
+/// No more is lent than the device has memory, by a source and its clones together: managed memory beyond that works, but
+/// very slowly.
+#[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
     /// Bytes in segments.
-    lent: AtomicUsize,
+    lent: Arc<AtomicUsize>,
 }
 
 /// The newer calls take a place, the older ones a number, in which the host is -1.
@@ -61,7 +63,7 @@ impl Managed {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
         }
-        Ok(Self { context: context.clone(), lent: AtomicUsize::new(0) })
+        Ok(Self { context: context.clone(), lent: Arc::default() })
     }
 }
 
@@ -200,6 +202,6 @@ unsafe impl Source for Managed {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -2,6 +2,7 @@
 
 mod async_memory;
 mod device_memory;
+mod host_memory;
 mod managed;
 mod pinned;
 mod registered;
@@ -9,15 +10,17 @@ mod virtual_memory;
 
 pub use async_memory::AsyncMemory;
 pub use device_memory::DeviceMemory;
+pub use host_memory::HostMemory;
 pub use managed::{Advice, Location, Managed};
 pub(super) use managed::{advise, prefetch};
 pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
+use super::copies::count_moved;
 use super::error::call;
 use super::stream::Stream;
-use crate::pool::{Segment, SourceError, SourceErrorKind};
+use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -49,8 +52,16 @@ fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<()
 /// # Safety
 ///
 /// As of `Source::copy`.
-unsafe fn copy(from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+unsafe fn copy(
+    direction: Direction,
+    from: usize,
+    to: usize,
+    bytes: usize,
+    stream: &Stream,
+) -> Result<(), SourceError> {
     stream.context().bind()?;
     // SAFETY: the caller answers for both ranges; the stream is alive.
-    unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw())) }
+    unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw()))? };
+    count_moved(stream, direction, bytes);
+    Ok(())
 }

@@ -4,7 +4,7 @@ use super::{ALIGNMENT, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -154,7 +154,7 @@ unsafe impl Source for Pinned {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }
 

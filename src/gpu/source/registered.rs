@@ -5,7 +5,7 @@ use super::{ALIGNMENT, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -135,6 +135,6 @@ unsafe impl Source for Registered<'_> {
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }

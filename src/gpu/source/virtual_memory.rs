@@ -3,15 +3,18 @@
 use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
 use crate::gpu::context::Context;
+use crate::gpu::device::attribute;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
-use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};
+use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
 use std::format;
 use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec;
+use std::vec::Vec;
 
 /// A device's memory at reserved addresses: a segment begins with what was asked for and grows in place, up to its
 /// room. What PyTorch calls expandable segments.
@@ -26,9 +29,20 @@ pub struct Virtual {
     granularity: usize,
     /// Bytes of addresses that each segment gets, at least.
     room: usize,
-    /// Bytes of addresses of each segment, by its start.
-    segments: Mutex<BTreeMap<u64, usize>>,
+    /// Whether file descriptors of the memory can be had.
+    shareable: bool,
+    /// What each segment is made of, by its start.
+    segments: Mutex<BTreeMap<u64, Reserved>>,
     name: String,
+}
+
+/// A segment.
+#[derive(Debug)]
+struct Reserved {
+    /// Bytes of addresses.
+    room: usize,
+    /// Bytes of the pieces of physical memory that are mapped there, one after the other.
+    pieces: Vec<usize>,
 }
 
 impl Virtual {
@@ -47,11 +61,29 @@ impl Virtual {
     ///
     /// As [`Virtual::new`].
     pub fn with_room(context: &Context, bytes: usize) -> Result<Self, Error> {
+        Self::make(context, bytes, false)
+    }
+
+    /// As [`Virtual::new`], and other processes can have the memory by file descriptors:
+    /// [`Buffer::share`](crate::gpu::Buffer::share).
+    ///
+    /// # Errors
+    ///
+    /// As [`Virtual::new`].
+    pub fn shareable(context: &Context) -> Result<Self, Error> {
+        let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        if context.device().virtual_memory && attribute(context.ordinal(), supported)? == 0 {
+            return Err(Error::Unsupported("file descriptors of virtual memory"));
+        }
+        Self::make(context, context.device().memory, true)
+    }
+
+    fn make(context: &Context, bytes: usize, shareable: bool) -> Result<Self, Error> {
         if !context.device().virtual_memory {
             return Err(Error::Unsupported("virtual memory management"));
         }
         context.bind()?;
-        let prop = AllocationProp::on(context.ordinal());
+        let prop = AllocationProp::on(context.ordinal(), shareable);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut granularity = 0;
         // SAFETY: the places are of these types, of the same layout.
@@ -61,16 +93,27 @@ impl Virtual {
         }
         let room = bytes.checked_next_multiple_of(granularity).unwrap_or(granularity);
         let name = format!("virtual device {}", context.device().ordinal);
-        Ok(Self { context: context.clone(), granularity, room, segments: Mutex::default(), name })
+        let (context, segments) = (context.clone(), Mutex::default());
+        Ok(Self { context, granularity, room, shareable, segments, name })
     }
 
-    fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+    /// Whether file descriptors of the memory can be had.
+    pub const fn is_shareable(&self) -> bool {
+        self.shareable
+    }
+
+    /// Bytes of the pieces of physical memory that a segment is made of, by its start.
+    pub(in crate::gpu) fn pieces(&self, segment: usize) -> Vec<usize> {
+        self.segments().get(&(segment as u64)).map(|found| found.pieces.clone()).unwrap_or_default()
+    }
+
+    fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, Reserved>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts new memory at reserved addresses; after an error nothing is there.
     fn map(&self, address: CUdeviceptr, bytes: usize) -> Result<(), SourceError> {
-        let prop = AllocationProp::on(self.context.ordinal());
+        let prop = AllocationProp::on(self.context.ordinal(), self.shareable);
         let mut handle = 0;
         // SAFETY: the places are of these types, of the same layout.
         unsafe { call!(cuMemCreate(&mut handle, bytes, (&raw const prop).cast(), 0))? };
@@ -104,6 +147,10 @@ unsafe impl Source for Virtual {
         Capabilities::DEVICE
     }
 
+    fn device(&self) -> Option<usize> {
+        Some(self.context.device().ordinal)
+    }
+
     fn granularity(&self) -> usize {
         self.granularity
     }
@@ -126,7 +173,7 @@ unsafe impl Source for Virtual {
         let made = segment("cuMemAddressReserve", address, bytes)
             .and_then(|segment| self.map(address, bytes).map(|()| segment));
         match made {
-            Ok(_) => drop(self.segments().insert(address, room)),
+            Ok(_) => drop(self.segments().insert(address, Reserved { room, pieces: vec![bytes] })),
             // SAFETY: reserved above, and nothing is mapped there. A second error says less than the first.
             Err(_) => drop(unsafe { call!(cuMemAddressFree(address, room)) }),
         }
@@ -137,7 +184,7 @@ unsafe impl Source for Virtual {
         stream.synchronize()?;
         let address = segment.address.get() as CUdeviceptr;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
-        let room = self.segments().remove(&address).ok_or(unknown)?;
+        let Reserved { room, .. } = self.segments().remove(&address).ok_or(unknown)?;
         self.context.bind()?;
         // SAFETY: all of the segment is mapped; work on it is over.
         unsafe { call!(cuMemUnmap(address, segment.bytes))? };
@@ -148,7 +195,7 @@ unsafe impl Source for Virtual {
     /// Up to the addresses that were reserved for it. O(log segments).
     fn room(&self, segment: &Segment) -> usize {
         let address = segment.address.get() as CUdeviceptr;
-        self.segments().get(&address).copied().unwrap_or(segment.bytes)
+        self.segments().get(&address).map_or(segment.bytes, |found| found.room)
     }
 
     unsafe fn grow(&self, segment: Segment, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
@@ -158,11 +205,13 @@ unsafe impl Source for Virtual {
         }
         self.context.bind()?;
         self.map((segment.address.get() + segment.bytes) as CUdeviceptr, bytes)?;
+        let start = segment.address.get() as CUdeviceptr;
+        self.segments().entry(start).and_modify(|found| found.pieces.push(bytes));
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller answers for both ranges.
-        unsafe { super::copy(from, to, bytes, stream) }
+        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -38,6 +38,7 @@ functions! {
     set_devices: fn(u64, u64);
     set_attribute: fn(i32, u32, i32);
     poison: fn(u32);
+    rate: fn(u64);
     hold: fn(u64, bool);
     step: fn(u64) -> bool;
     pending: fn(u64) -> u64;
@@ -159,6 +160,12 @@ impl StandIn {
     pub fn set_attribute(&self, device: i32, attribute: u32, value: i32) {
         // SAFETY: as above.
         unsafe { (self.functions.set_attribute)(device, attribute, value) }
+    }
+
+    /// Events tell a time that only copies and fills take, at so many bytes per second; 0 for the real time.
+    pub fn rate(&self, bytes_per_second: u64) {
+        // SAFETY: as above.
+        unsafe { (self.functions.rate)(bytes_per_second) }
     }
 
     /// New device memory is filled with this.

@@ -87,6 +87,18 @@ impl<T> Out<T> {
         true
     }
 
+    /// Writes `value`, and returns what was there; null is an error.
+    pub fn replace(self, value: T) -> Outcome<T> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
+        let old = unsafe { self.0.read_unaligned() };
+        // SAFETY: as above.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(old)
+    }
+
     /// Writes `values` in a row; null is an error. The C function has been told how many there is room for.
     pub fn set_all(self, values: &[T]) -> Outcome
     where
@@ -142,6 +154,16 @@ pub struct Location {
 impl Location {
     pub const DEVICE: u32 = 1;
     pub const HOST: u32 = 2;
+}
+
+/// How copies of a batch are done.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CopyAttributes {
+    pub order: u32,
+    pub from: Location,
+    pub to: Location,
+    pub flags: u32,
 }
 
 /// Of what kind physical memory shall be.

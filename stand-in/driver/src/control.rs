@@ -39,6 +39,12 @@ pub extern "C" fn stand_in_set_attribute(device: i32, attribute: u32, value: i32
     }
 }
 
+/// Events tell a time that only copies and fills take, at so many bytes per second; 0 for the real time.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_rate(bytes_per_second: u64) {
+    lock().rate = (bytes_per_second > 0).then_some(bytes_per_second);
+}
+
 /// What new device memory is filled with: a byte, or zeros for a number that is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_poison(byte: u32) {

@@ -3,7 +3,7 @@
 //! As on a real device, a copy from ordinary host memory reads it before the call returns, and one into such memory
 //! is over when the call returns. With pinned memory, both happen when the stream comes to it.
 
-use crate::abi::{Address, Code, Copy2d, Handle, In, Outcome, memory_type};
+use crate::abi::{Address, Code, Copy2d, CopyAttributes, Handle, In, Out, Outcome, memory_type};
 use crate::call::exports;
 use crate::driver::Driver;
 use crate::memory::space::{self, Chunks};
@@ -212,6 +212,33 @@ fn copy_2d(driver: &mut Driver, copy: &Copy2d, stream: Handle, wait: bool) -> Ou
     driver.copy(to, from, &shape, stream, wait)
 }
 
+/// Copies of a batch may be done in any order, so they are done in reverse here.
+fn copy_batch(
+    driver: &mut Driver,
+    (to, from, sizes): &(Vec<u64>, Vec<u64>, Vec<usize>),
+    (attributes, starts, kinds): (In<CopyAttributes>, In<usize>, usize),
+    stream: Handle,
+) -> Outcome {
+    // 1 and 2 are the default streams.
+    if stream <= 2 || sizes.is_empty() || sizes.contains(&0) || kinds == 0 || kinds > sizes.len() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let orders = attributes.all(kinds)?;
+    if starts.all(kinds)?[0] != 0
+        || orders.iter().any(|kind| !(1..=3).contains(&kind.order) || kind.flags != 0)
+    {
+        return Err(Code::INVALID_VALUE);
+    }
+    let handle = driver.stream(stream)?;
+    if driver.streams.find(handle, &mut driver.misuse)?.capture.is_some() {
+        return Err(Code::CAPTURE_UNSUPPORTED);
+    }
+    for ((&to, &from), &bytes) in to.iter().zip(from).zip(sizes).rev() {
+        driver.copy(Side::Any(to), Side::Any(from), &line(bytes), stream, false)?;
+    }
+    Ok(())
+}
+
 exports! {
     fn cuMemcpyHtoD_v2(driver, to: Address, from: usize, bytes: usize) {
         driver.outside_capture("cuMemcpyHtoD_v2")?;
@@ -247,6 +274,36 @@ exports! {
 
     fn cuMemcpyAsync(driver, to: Address, from: Address, bytes: usize, stream: Handle) {
         driver.copy(Side::Any(to), Side::Any(from), &line(bytes), stream, false)
+    }
+
+    fn cuMemcpyBatchAsync(
+        driver,
+        to: In<u64>,
+        from: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        attributes: In<CopyAttributes>,
+        starts: In<usize>,
+        kinds: usize,
+        failed: Out<usize>,
+        stream: Handle,
+    ) {
+        failed.set_if(usize::MAX);
+        copy_batch(driver, &(to.all(count)?, from.all(count)?, sizes.all(count)?), (attributes, starts, kinds), stream)
+    }
+
+    fn cuMemcpyBatchAsync_v2(
+        driver,
+        to: In<u64>,
+        from: In<u64>,
+        sizes: In<usize>,
+        count: usize,
+        attributes: In<CopyAttributes>,
+        starts: In<usize>,
+        kinds: usize,
+        stream: Handle,
+    ) {
+        copy_batch(driver, &(to.all(count)?, from.all(count)?, sizes.all(count)?), (attributes, starts, kinds), stream)
     }
 
     fn cuMemcpyPeer(driver, to: Address, to_context: Handle, from: Address, from_context: Handle, bytes: usize) {

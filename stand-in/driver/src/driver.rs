@@ -15,6 +15,7 @@ use crate::stream::Stream;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex};
+use std::time::{Duration, Instant};
 
 pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
 /// Told whenever a piece of work is over.
@@ -110,6 +111,12 @@ pub struct Driver {
     pub hold_new: bool,
     /// What new device memory is filled with; zero if none is chosen.
     pub poison: Option<u8>,
+    /// Bytes per second of copies and fills, in a time that only they take; events tell the real time without it.
+    pub rate: Option<u64>,
+    /// Time that they have taken.
+    pub elapsed: Duration,
+    /// When that time began.
+    pub start: Instant,
 }
 
 /// Capacity of a device if nothing else is said.
@@ -143,6 +150,9 @@ impl Driver {
             waits: Vec::new(),
             hold_new: false,
             poison: None,
+            rate: None,
+            elapsed: Duration::ZERO,
+            start: Instant::now(),
         };
         driver.set_devices(
             number("ALLOTMENT_STAND_IN_DEVICES", DEFAULT_DEVICES),
@@ -171,6 +181,18 @@ impl Driver {
         }
         failure.times -= 1;
         Some(failure.code)
+    }
+
+    /// The time that events tell.
+    pub fn now(&self) -> Instant {
+        if self.rate.is_some() { self.start + self.elapsed } else { Instant::now() }
+    }
+
+    /// A copy or a fill was done.
+    pub fn moved(&mut self, bytes: usize) {
+        if let Some(rate) = self.rate {
+            self.elapsed += Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        }
     }
 
     pub fn forbidden(&mut self, text: String) {

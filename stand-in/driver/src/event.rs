@@ -44,7 +44,8 @@ exports! {
         if event.captured.is_some() {
             return Err(Code::CAPTURED_EVENT);
         }
-        let recorded = event.recorded;
+        let (context, recorded) = (event.context, event.recorded);
+        driver.refuse_in_capture(context, "cuEventQuery")?;
         let is_done = recorded.is_none_or(|(stream, sequence)| driver.is_done(stream, sequence));
         if is_done { Ok(()) } else { Err(Code::NOT_READY) }
     }
@@ -54,7 +55,9 @@ exports! {
         if event.captured.is_some() {
             return Err(Code::CAPTURED_EVENT);
         }
-        if let Some((stream, sequence)) = event.recorded {
+        let (context, recorded) = (event.context, event.recorded);
+        driver.refuse_in_capture(context, "cuEventSynchronize")?;
+        if let Some((stream, sequence)) = recorded {
             driver.wait_for(stream, sequence);
         }
         driver.trim_pools();

@@ -4,6 +4,7 @@ use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
 use crate::work::Work;
+use std::cell::Cell;
 
 /// A capture in progress.
 pub struct Capture {
@@ -26,6 +27,21 @@ pub struct Executable {
 
 /// Calls that may not be recorded are allowed meanwhile.
 const RELAXED: u32 = 2;
+
+thread_local! {
+    /// What this thread is forbidden; global at first.
+    static MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Sets what the calling thread is forbidden; what it was goes to the same place.
+pub fn exchange_mode(mode: Out<u32>) -> Outcome {
+    let new = mode.replace(MODE.get())?;
+    if new > RELAXED {
+        return Err(Code::INVALID_VALUE);
+    }
+    MODE.set(new);
+    Ok(())
+}
 
 pub fn begin(driver: &mut Driver, stream: Handle, mode: u32) -> Outcome {
     let stream = driver.stream(stream)?;
@@ -83,7 +99,7 @@ impl Driver {
     pub fn refuse_in_capture(&mut self, context: Handle, call: &str) -> Outcome {
         let mut refused = false;
         for (_, capture) in self.captures.iter_mut() {
-            if capture.context == context && capture.mode != RELAXED {
+            if capture.context == context && capture.mode != RELAXED && MODE.get() != RELAXED {
                 capture.invalid = true;
                 refused = true;
             }

@@ -4,7 +4,7 @@
 //! positions of other streams that it waits for are reached. Waiting for an event is such a position, and so is the
 //! order between the legacy default stream and the others that do not opt out of it.
 
-use crate::abi::{Code, Handle, In, Out, Outcome};
+use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
 use crate::graph;
@@ -269,7 +269,7 @@ exports! {
         graph::end(driver, stream, graph)
     }
 
-    fn cuThreadExchangeStreamCaptureMode(_driver, mode: In<u32>) {
-        mode.get().map(drop)
+    fn cuThreadExchangeStreamCaptureMode(_driver, mode: Out<u32>) {
+        graph::exchange_mode(mode)
     }
 }

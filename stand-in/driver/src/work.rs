@@ -7,7 +7,6 @@ use crate::driver::{Driver, IDLE};
 use crate::kernel::Launch;
 use crate::stream::Item;
 use std::sync::MutexGuard;
-use std::time::Instant;
 
 #[derive(Clone)]
 pub enum Work {
@@ -62,13 +61,20 @@ impl Driver {
         match work {
             Work::Nothing | Work::Host { .. } => Ok(()),
             Work::Mark { event } => {
+                let now = self.now();
                 if let Some(event) = self.events.get_mut(*event) {
-                    event.time = Some(Instant::now());
+                    event.time = Some(now);
                 }
                 Ok(())
             }
-            Work::Copy(copy) => self.run_copy(copy),
-            Work::Fill(fill) => self.run_fill(fill),
+            Work::Copy(copy) => {
+                self.moved(copy.width * copy.height);
+                self.run_copy(copy)
+            }
+            Work::Fill(fill) => {
+                self.moved(fill.width * fill.height * fill.element.len());
+                self.run_fill(fill)
+            }
             Work::Kernel(launch) => self.run_kernel(launch),
             Work::Alive { address, id } => {
                 self.make_alive(*address, *id);

@@ -39,6 +39,7 @@ fn structures_are_laid_out_alike() {
         reserved = reserved
     );
     same!(abi::IpcHandle, sys::CUipcMemHandle);
+    same!(abi::CopyAttributes, sys::CUmemcpyAttributes);
     same!(
         abi::Copy2d,
         sys::CUDA_MEMCPY2D,

@@ -89,6 +89,7 @@ exports! {
     }
 
     fn cuMemCreate(driver, handle: Out<Handle>, bytes: usize, prop: In<AllocationProp>, flags: u64) {
+        driver.outside_capture("cuMemCreate")?;
         let prop = prop.get()?;
         let device = check_prop(driver, &prop)?;
         if bytes == 0 || flags != 0 {
@@ -108,6 +109,7 @@ exports! {
     }
 
     fn cuMemMap(driver, address: Address, bytes: usize, offset: usize, handle: Handle, flags: u64) {
+        driver.outside_capture("cuMemMap")?;
         let physical = driver.physical.find(handle, &mut driver.misuse)?;
         let (memory, size) = (physical.memory.clone(), physical.bytes);
         is_granular(&[address, bytes as u64])?;
@@ -148,7 +150,7 @@ exports! {
     }
 
     fn cuMemUnmap(driver, address: Address, bytes: usize) {
-        let context = driver.current()?;
+        let context = driver.outside_capture("cuMemUnmap")?;
         let found = mapped(driver, address, bytes)?;
         if found.iter().any(|at| driver.space.mappings[at].physical == 0) {
             return Err(Code::INVALID_VALUE);
@@ -156,6 +158,18 @@ exports! {
         driver.finish_context(context, address);
         found.iter().for_each(|at| drop(driver.space.mappings.remove(at)));
         Ok(())
+    }
+
+    /// Another handle of what is mapped at an address.
+    fn cuMemRetainAllocationHandle(driver, handle: Out<Handle>, address: Address) {
+        let (device, found) = match driver.space.containing(address) {
+            Some((_, allocation)) => (allocation.device, driver.space.mappings.range(..=address).next_back()),
+            None => return Err(Code::INVALID_VALUE),
+        };
+        let found = found.filter(|(start, mapping)| address < **start + mapping.bytes as Address);
+        let (_, mapping) = found.filter(|(_, mapping)| mapping.physical != 0).ok_or(Code::INVALID_VALUE)?;
+        let (memory, bytes) = (mapping.memory.clone(), mapping.bytes);
+        handle.set(driver.physical.insert(Physical { memory, bytes, device }))
     }
 
     fn cuMemExportToShareableHandle(driver, place: Out<RawFd>, handle: Handle, kind: u32, _flags: u64) {

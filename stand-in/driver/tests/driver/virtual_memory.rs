@@ -78,6 +78,13 @@ fn physical_memory_is_exported_as_a_file() {
     ok!(cuMemSetAccess(start, 2 * piece, &access(), 1));
     upload(start + 5, b"shared");
     assert_eq!(download(start + piece as u64 + 5, 6), b"shared");
+    // What is mapped has handles as long as it is.
+    let at = |address: u64| ptr::without_provenance_mut(address as usize);
+    let again: u64 = get!(cuMemRetainAllocationHandle(at(start + 5)));
+    ok!(cuMemRelease(again));
+    let mut place = 0;
+    let beyond = start + 2 * piece as u64;
+    assert_eq!(call!(cuMemRetainAllocationHandle(&mut place, at(beyond))), Code::CUDA_ERROR_INVALID_VALUE);
     ok!(cuMemUnmap(start, 2 * piece));
     ok!(cuMemRelease(ours));
     ok!(cuMemRelease(theirs));

@@ -1,6 +1,6 @@
 //! What is given to streams: copies of rows, kernels, functions of the host, graphs.
 
-use crate::support::{Test, call, download, get, ok};
+use crate::support::{Test, call, download, get, ok, pinned};
 use allotment_stand_in::Misuse;
 use cudarc::driver::sys::{self, CUresult as Code};
 use std::ffi::{CString, c_void};
@@ -93,6 +93,68 @@ fn functions_of_the_host_run_in_order_and_must_not_call_back() {
     test.finish(&[(Misuse::Forbidden, 1)]);
 }
 
+/// Copies of a batch are done in the order of the stream, and in any order among themselves.
+#[test]
+fn batches_of_copies_are_one_piece_of_a_stream() {
+    let test = Test::new();
+    let (stream, number) = test.stream();
+    let address: u64 = get!(cuMemAlloc_v2(8));
+    let (host, pointer) = pinned(8);
+    host.copy_from_slice(b"abcdefgh");
+    let attributes = sys::CUmemcpyAttributes {
+        srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+        // SAFETY: zeros are no place.
+        srcLocHint: unsafe { std::mem::zeroed() },
+        // SAFETY: as above.
+        dstLocHint: unsafe { std::mem::zeroed() },
+        flags: 0,
+    };
+    let batch = |to: &mut [u64], from: &mut [u64], bytes: &mut [usize], stream| {
+        let (mut attributes, mut first, mut failed) = (attributes, 0, 0);
+        let (to, from, count) = (to.as_mut_ptr(), from.as_mut_ptr(), bytes.len());
+        let (attributes, first, failed) = (&raw mut attributes, &raw mut first, &raw mut failed);
+        call!(cuMemcpyBatchAsync(to, from, bytes.as_mut_ptr(), count, attributes, first, 1, failed, stream))
+    };
+    test.0.hold(number, true);
+    ok!(cuMemsetD8Async(address, b'.', 8, stream));
+    let start = pointer as u64;
+    let (to, from) = (&mut [address + 5, address], &mut [start, start + 4]);
+    assert_eq!(batch(to, from, &mut [3, 2], stream), Code::CUDA_SUCCESS);
+    assert_eq!(test.0.pending(number), 3);
+    test.0.hold(number, false);
+    assert_eq!(download(address, 8), b"ef...abc");
+    assert_eq!(batch(to, from, &mut [3, 0], stream), Code::CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(batch(to, from, &mut [3, 2], ptr::null_mut()), Code::CUDA_ERROR_INVALID_VALUE);
+    ok!(cuStreamDestroy_v2(stream));
+    ok!(cuMemFreeHost(pointer));
+    ok!(cuMemFree_v2(address));
+    test.finish(&[]);
+}
+
+/// Copies take the time that the test has said, and nothing else does.
+#[test]
+fn events_tell_the_time_of_copies() {
+    let test = Test::new();
+    test.0.rate(1000);
+    let (stream, _) = test.stream();
+    let address: u64 = get!(cuMemAlloc_v2(500));
+    let events: [sys::CUevent; 2] = [get!(cuEventCreate(0)), get!(cuEventCreate(0))];
+    ok!(cuMemsetD8Async(address, 1, 300, stream));
+    ok!(cuEventRecord(events[0], stream));
+    ok!(cuMemsetD8Async(address, 1, 500, stream));
+    ok!(cuEventRecord(events[1], stream));
+    ok!(cuStreamSynchronize(stream));
+    let mut milliseconds = 0f32;
+    ok!(cuEventElapsedTime_v2(&mut milliseconds, events[0], events[1]));
+    assert_eq!(milliseconds.round(), 500.0);
+    ok!(cuStreamDestroy_v2(stream));
+    for event in events {
+        ok!(cuEventDestroy_v2(event));
+    }
+    ok!(cuMemFree_v2(address));
+    test.finish(&[]);
+}
+
 fn get_second(stream: sys::CUstream) -> sys::CUstreamCaptureStatus {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     ok!(cuStreamIsCapturing(stream, &mut status));
@@ -132,10 +194,23 @@ fn captured_work_runs_when_the_graph_is_launched() {
     assert_eq!(call!(cuMemAlloc_v2(&mut place, 8)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     let mut graph = ptr::null_mut();
     assert_eq!(call!(cuStreamEndCapture(stream, &mut graph)), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ok!(cuEventRecord(event, other));
+    ok!(cuStreamBeginCapture_v2(stream, mode));
+    assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_eq!(call!(cuStreamEndCapture(stream, &mut graph)), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    // Unless the thread says that it knows what it does.
+    ok!(cuStreamBeginCapture_v2(stream, mode));
+    let mut relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    ok!(cuThreadExchangeStreamCaptureMode(&mut relaxed));
+    assert_eq!(relaxed, mode);
+    ok!(cuEventQuery(event));
+    ok!(cuThreadExchangeStreamCaptureMode(&mut relaxed));
+    ok!(cuStreamEndCapture(stream, &mut graph));
+    ok!(cuGraphDestroy(graph));
     for stream in [stream, other] {
         ok!(cuStreamDestroy_v2(stream));
     }
     ok!(cuEventDestroy_v2(event));
     ok!(cuMemFree_v2(address));
-    test.finish(&[(Misuse::Forbidden, 1)]);
+    test.finish(&[(Misuse::Forbidden, 2)]);
 }

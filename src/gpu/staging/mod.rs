@@ -1,10 +1,17 @@
-//! Data that goes through a device in chunks.
+//! Data that goes through a device in chunks, and small copies that go together.
 
-use super::buffer::{Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, ViewMut};
-use super::context::Context;
-use super::error::{Error, call};
-use super::source::Pinned;
-use super::stream::{Event, Stream};
+mod batch;
+
+pub use batch::{Batch, BatchReport};
+
+use crate::gpu::buffer::{
+    Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, MemoryKind, ViewMut,
+};
+use crate::gpu::context::Context;
+use crate::gpu::copies::Job;
+use crate::gpu::error::{Error, call};
+use crate::gpu::source::Pinned;
+use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::fmt;
 use core::time::Duration;
@@ -123,6 +130,8 @@ pub struct Staging {
     filled: Vec<Host>,
     /// Made when results are asked for the first time.
     results: Vec<Host>,
+    /// Those of both that the next batch begins with.
+    next: [usize; 2],
 }
 
 /// A pinned buffer, and the copy that uses it.
@@ -160,7 +169,7 @@ impl Staging {
         let pinned = Arc::new(Pinned::new(context));
         let (up, down) = (Stream::new(context)?, Stream::new(context)?);
         let filled = Self::pin(&pinned, &options, &up)?;
-        Ok(Self { options, pinned, up, down, filled, results: Vec::new() })
+        Ok(Self { options, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
     }
 
     fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
@@ -174,6 +183,11 @@ impl Staging {
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
         (0..options.slots).map(host).collect()
+    }
+
+    fn pin_results(&mut self) -> Result<(), Error> {
+        self.results = Self::pin(&self.pinned, &self.options, &self.down)?;
+        Ok(())
     }
 
     /// How data is staged, as it was rounded.
@@ -213,11 +227,10 @@ impl Staging {
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, StagingError<A::Error, W>> {
         if self.results.is_empty() {
-            self.results =
-                Self::pin(&self.pinned, &self.options, &self.down).map_err(|error| match error {
-                    Error::Call(error) => StagingError::from(error),
-                    _ => CopyError::Empty.into(),
-                })?;
+            self.pin_results().map_err(|error| match error {
+                Error::Call(error) => StagingError::from(error),
+                _ => CopyError::Empty.into(),
+            })?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
         self.stage(source, Some(&mut sink), allocator, stream, work)
@@ -249,6 +262,9 @@ impl Staging {
             if device.len() <= slot {
                 let chunk =
                     Buffer::zeros(allocator, self.options.chunk, stream).map_err(StagingError::Allocate)?;
+                if chunk.kind() == MemoryKind::Host {
+                    return Err(CopyError::Unreachable.into());
+                }
                 chunk.backing().used_on(&self.up);
                 if sink.is_some() {
                     chunk.backing().used_on(&self.down);
@@ -259,12 +275,12 @@ impl Staging {
             self.up.wait(&free[slot])?;
             let chunk = &mut device[slot];
             self.up.context().bind()?;
-            // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
-            // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
-            unsafe {
-                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
-                call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw()))?;
-            }
+            let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
+            Job::upload(chunk.backing(), len).submit(&self.up, || {
+                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
+                // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
+            })?;
             let copied = mark(&self.up)?;
             stream.wait(&copied)?;
             host.copy = Some(copied);
@@ -278,11 +294,11 @@ impl Staging {
                 result.bytes()?;
                 self.down.wait(&done)?;
                 self.down.context().bind()?;
-                // SAFETY: as above.
-                unsafe {
-                    let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
-                    call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw()))?;
-                }
+                let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
+                Job::download(chunk.backing(), len).submit(&self.down, || {
+                    // SAFETY: as above.
+                    unsafe { call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw())) }
+                })?;
                 result.len = len;
                 result.copy = Some(mark(&self.down)?);
                 done = self.down.record()?;

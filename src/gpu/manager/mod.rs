@@ -1,0 +1,208 @@
+//! One front for the memory of all devices and of the host.
+//!
+//! ```text
+//!  MemoryManager   a pool for each kind of memory, on each device
+//!  Policy          which of them a request goes to: a table
+//!  Request         a request in the making;   Placed   what it is given
+//!  Usage           what was counted of a buffer;   Recommendation   what follows from that
+//! ```
+
+mod policy;
+mod report;
+mod request;
+mod store;
+mod usage;
+
+pub use policy::{Access, Placement, Policy, PolicyError, Rule, Target};
+pub use report::{Cleanup, Reason, Recommendation, StoreTotals, Totals};
+pub use request::{ManageError, Request};
+pub use store::Placed;
+pub use usage::{Site, Usage};
+
+use super::buffer::{AllocateError, Buffer};
+use super::context::Context;
+use super::error::Error;
+use super::source::{DeviceMemory, HostMemory, Managed, Pinned, PinnedOptions, Virtual};
+use super::stream::Stream;
+use crate::pool::{DevicePool, PoolOptions};
+use core::fmt;
+use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+use std::boxed::Box;
+use std::vec::Vec;
+use store::Store;
+use usage::Registry;
+
+/// How a [`MemoryManager`] works.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
+pub struct ManagerOptions {
+    /// The pool of each device's own memory.
+    pub device: PoolOptions,
+    /// The pools of managed memory of each device, that which is mostly read apart. Both together lend no more than the
+    /// device has.
+    pub managed: PoolOptions,
+    /// The pool of pinned memory, one for all devices.
+    pub pinned: PoolOptions,
+    /// Bytes that may be pinned, by the whole process; `None` for a quarter of the system's memory.
+    pub pinned_limit: Option<usize>,
+    /// The pool of ordinary memory of the host.
+    pub host: PoolOptions,
+    /// Bytes of that; `None` for no limit of its own.
+    pub host_limit: Option<usize>,
+    /// Where requests go.
+    pub policy: Policy,
+}
+
+/// A pool for each kind of memory, on each of several devices, and a table that says which of them a request goes to.
+///
+/// A device's own memory is [`Virtual`] where the device can do that, else [`DeviceMemory`].
+///
+/// ```no_run
+/// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager, Placement};
+///
+/// let manager = MemoryManager::new(&[Context::new(0)?], ManagerOptions::default())?;
+/// let weights = manager.allocate::<f32>(1 << 20, Placement::Auto, Access::Random)?; // on the device
+/// let settings = manager.allocate::<u32>(16, Placement::Auto, Access::Unknown)?; // pinned, since it is small
+/// for advice in manager.recommendations() {
+///     println!("{advice}"); // main.rs:7:24: 4194304 bytes in device memory belong in pinned memory: 90 accesses ...
+/// }
+/// println!("{} bytes reserved, {} given back", manager.totals().reserved, manager.cleanup().bytes);
+/// # drop((weights, settings));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct MemoryManager {
+    devices: Vec<DeviceStores>,
+    pinned: Box<dyn Store>,
+    host: Box<dyn Store>,
+    policy: Policy,
+    registry: Registry,
+}
+
+/// The pools of a device.
+struct DeviceStores {
+    context: Context,
+    /// For requests that name none.
+    stream: Stream,
+    own: Box<dyn Store>,
+    /// `None` where host and device cannot use it at the same time.
+    managed: Option<[Box<dyn Store>; 2]>,
+}
+
+impl DeviceStores {
+    fn new(context: &Context, options: &ManagerOptions) -> Result<Self, ManageError> {
+        let own: Box<dyn Store> = if context.device().virtual_memory {
+            Box::new(DevicePool::new(Virtual::new(context)?, options.device.clone())?)
+        } else {
+            Box::new(DevicePool::new(DeviceMemory::new(context), options.device.clone())?)
+        };
+        let managed = match Managed::new(context) {
+            Ok(managed) => {
+                let pool = |source| DevicePool::new(source, options.managed.clone());
+                // Advice is for whole pages, so blocks of the two do not share any.
+                Some([Box::new(pool(managed.clone())?) as Box<dyn Store>, Box::new(pool(managed)?)])
+            }
+            Err(Error::Unsupported(_)) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
+    }
+
+    fn stores(&self) -> impl Iterator<Item = &dyn Store> {
+        core::iter::once(&*self.own).chain(self.managed.iter().flatten().map(|store| &**store))
+    }
+}
+
+impl MemoryManager {
+    /// Pools that have reserved nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ManageError::NoDevice`] without any context, [`ManageError::Policy`], [`ManageError::Pool`] for options that
+    /// cannot work, or what the driver says.
+    pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, ManageError> {
+        options.policy.check().map_err(ManageError::Policy)?;
+        let first = contexts.first().ok_or(ManageError::NoDevice)?;
+        let mut limits = PinnedOptions::default();
+        limits.limit = options.pinned_limit.unwrap_or(limits.limit);
+        let pinned = DevicePool::new(Pinned::with_options(first, limits), options.pinned.clone())?;
+        let host = HostMemory::new(options.host_limit.unwrap_or(isize::MAX as usize));
+        let host = DevicePool::new(host, options.host.clone())?;
+        Ok(Self {
+            devices: contexts
+                .iter()
+                .map(|context| DeviceStores::new(context, &options))
+                .collect::<Result<_, _>>()?,
+            pinned: Box::new(pinned),
+            host: Box::new(host),
+            policy: options.policy,
+            registry: Registry::default(),
+        })
+    }
+
+    /// `len` zeros for work on the manager's stream of the first device. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request`] and [`Buffer::zeros`].
+    #[track_caller]
+    pub fn allocate<T: DeviceRepr + Copy + ValidAsZeroBits>(
+        &self,
+        len: usize,
+        placement: Placement,
+        access: Access,
+    ) -> Result<Buffer<T, Placed<'_>>, AllocateError<ManageError>> {
+        let request = self.request().placement(placement).access(access);
+        Buffer::zeros(&request, len, &self.devices[0].stream)
+    }
+
+    /// A request for anything else: an allocator that [`Buffer`]'s functions take.
+    #[track_caller]
+    pub fn request(&self) -> Request<'_> {
+        Request::new(self, core::panic::Location::caller())
+    }
+
+    /// What decides about requests.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The manager's own stream of each device, in the order of the contexts.
+    pub fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.devices.iter().map(|device| &device.stream)
+    }
+
+    /// The contexts, as they were given.
+    pub fn contexts(&self) -> impl Iterator<Item = &Context> {
+        self.devices.iter().map(|device| &device.context)
+    }
+
+    fn stores(&self) -> impl Iterator<Item = &dyn Store> {
+        self.devices.iter().flat_map(DeviceStores::stores).chain([&*self.pinned, &*self.host])
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Whether any device has such memory.
+    fn has(&self, target: Target) -> bool {
+        self.devices.iter().any(|device| self.store(device, target).is_some())
+    }
+
+    fn store<'m>(&'m self, device: &'m DeviceStores, target: Target) -> Option<&'m dyn Store> {
+        let managed = |which: usize| device.managed.as_ref().map(|stores| &*stores[which]);
+        match target {
+            Target::Device => Some(&*device.own),
+            Target::Managed => managed(0),
+            Target::ReadMostly => managed(1),
+            Target::Pinned => Some(&*self.pinned),
+            Target::Host => Some(&*self.host),
+        }
+    }
+}
+
+impl fmt::Debug for MemoryManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryManager").field("totals", &self.totals()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! A request, and the way that it takes.
+
+use super::policy::{Access, Placement, PolicyError, Target};
+use super::store::Placed;
+use super::usage::Site;
+use super::{DeviceStores, MemoryManager};
+use crate::gpu::buffer::Allocate;
+use crate::gpu::error::Error;
+use crate::gpu::source::{self, Advice};
+use crate::gpu::stream::Stream;
+use crate::pool::{Chain, Lender, PoolError, SourceError};
+use core::fmt;
+use std::vec;
+use std::vec::Vec;
+
+/// A manager could not be made, or could not serve a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ManageError {
+    /// A manager needs a device.
+    NoDevice,
+    /// The table cannot work.
+    Policy(PolicyError),
+    /// The stream is of a device that the manager does not have.
+    OtherDevice {
+        /// Its number.
+        ordinal: usize,
+    },
+    /// The device has no such memory, nor was any other allowed.
+    Unavailable(Target),
+    /// No pool that was allowed has room ([`PoolError::OutOfMemory`] names them all), or one has failed.
+    Pool(PoolError),
+    /// A call of the driver has failed.
+    Driver(Error),
+}
+
+impl fmt::Display for ManageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDevice => f.write_str("a memory manager needs a device"),
+            Self::Policy(error) => error.fmt(f),
+            Self::OtherDevice { ordinal } => {
+                write!(f, "the stream is of device {ordinal}, which the manager does not have")
+            }
+            Self::Unavailable(target) => write!(f, "the device has no {target}"),
+            Self::Pool(error) => error.fmt(f),
+            Self::Driver(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ManageError {}
+
+impl From<PoolError> for ManageError {
+    fn from(error: PoolError) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl From<Error> for ManageError {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<SourceError> for ManageError {
+    fn from(error: SourceError) -> Self {
+        Self::Driver(error.into())
+    }
+}
+
+/// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
+///
+/// ```no_run
+/// # use allotment::gpu::{Access, Buffer, Context, ManagerOptions, MemoryManager, Placement, Stream, Target};
+/// # let context = Context::new(0)?;
+/// # let stream = Stream::new(&context)?;
+/// # let manager = MemoryManager::new(&[context], ManagerOptions::default())?;
+/// let request = manager.request().access(Access::ReadOnly);
+/// let table = Buffer::from_slice(&request, &[1u32, 2, 3], &stream)?;
+/// // In device memory, or where that is full, pinned: nowhere else.
+/// let large = manager.request().placement(Placement::Device).fallback(&[Target::Pinned]);
+/// let frames = Buffer::<u8, _>::zeros(&large, 1 << 30, &stream)?;
+/// let frames = frames.migrate(&manager.request().placement(Placement::Pinned), &stream)?;
+/// # drop((table, frames));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Request<'m> {
+    manager: &'m MemoryManager,
+    site: Site,
+    placement: Placement,
+    access: Access,
+    fallback: Option<Vec<Target>>,
+}
+
+impl<'m> Request<'m> {
+    pub(super) fn new(manager: &'m MemoryManager, site: Site) -> Self {
+        Self { manager, site, placement: Placement::Auto, access: Access::Unknown, fallback: None }
+    }
+
+    /// Where the memory shall be. [`Placement::Auto`] at first.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// How it will be used. [`Access::Unknown`] at first.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Where else it may be, in this order, when the first place has no room or the device lacks it. At first whatever else
+    /// the table names where it decides, and nowhere where the placement was said.
+    #[must_use]
+    pub fn fallback(mut self, targets: &[Target]) -> Self {
+        self.fallback = Some(targets.to_vec());
+        self
+    }
+
+    /// The places that `bytes` bytes would be looked for in, in order, each once. O(rules).
+    pub fn targets(&self, bytes: usize) -> Vec<Target> {
+        let access = match self.placement {
+            Placement::ReadOnly => Access::ReadOnly,
+            _ => self.access,
+        };
+        let policy = &self.manager.policy;
+        let mut targets = match self.placement {
+            Placement::Device => vec![Target::Device],
+            Placement::Pinned => vec![Target::Pinned],
+            Placement::Managed => vec![Target::Managed],
+            Placement::Host => vec![Target::Host],
+            Placement::Auto if access == Access::Unknown && policy.revise => {
+                let measured = policy.judge(&self.manager.registry.of_site(self.site));
+                policy.targets(bytes, measured).to_vec()
+            }
+            Placement::Auto | Placement::ReadOnly => policy.targets(bytes, access).to_vec(),
+        };
+        if let Some(fallback) = &self.fallback {
+            targets.truncate(1);
+            targets.extend(fallback);
+        }
+        let mut seen = Vec::new();
+        targets.retain(|&target| !seen.contains(&target) && (seen.push(target), true).1);
+        targets
+    }
+
+    fn device(&self, stream: &Stream) -> Result<&'m DeviceStores, ManageError> {
+        let context = stream.context();
+        let found = self.manager.devices.iter().find(|device| device.context == *context);
+        found.ok_or(ManageError::OtherDevice { ordinal: context.device().ordinal })
+    }
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("site", &self.site)
+            .field("placement", &self.placement)
+            .field("access", &self.access)
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'m> Allocate for Request<'m> {
+    type Backing<'a>
+        = Placed<'m>
+    where
+        Self: 'a;
+    type Error = ManageError;
+
+    /// From the first of [`Request::targets`] that has room, after all that its pool can do about it. O(1) besides that.
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Placed<'m>, ManageError> {
+        let device = self.device(stream)?;
+        let manager = self.manager;
+        let targets = self.targets(bytes);
+        let there = targets.iter().filter_map(|&target| Some((target, manager.store(device, target)?)));
+        let stores: Vec<_> = there.collect();
+        if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
+            return Err(ManageError::Unavailable(wished));
+        }
+        let chain = stores.iter().map(|&(_, store)| store as &(dyn Lender<Stream> + Sync)).collect();
+        // Blocks start at granules of 256 bytes, which is what buffers ask for.
+        let (block, place) = Chain::new(chain).allocate(bytes, 1, stream)?;
+        let (target, store) = stores[place];
+        let (address, registry) = (block.address(), &manager.registry);
+        let access = if self.placement == Placement::ReadOnly { Access::ReadOnly } else { self.access };
+        let record = registry.enter(self.site, address, bytes, access, target);
+        let placed = Placed::new(store, block, registry, record);
+        if target == Target::ReadMostly {
+            let advice = Advice::ReadMostly(true);
+            // SAFETY: the block is ours, and goes back after an error.
+            unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
+        }
+        Ok(placed)
+    }
+}

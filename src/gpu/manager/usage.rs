@@ -1,0 +1,169 @@
+//! What buffers are used for, counted as it happens.
+
+use super::policy::{Access, Target};
+use crate::gpu::buffer::Touch;
+use core::panic::Location;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How often memory was used, as far as this crate sees it: a kernel that is launched with a bare address is not seen, and
+/// one that is launched by [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Usage {
+    /// Copies from the host's memory.
+    pub from_host: u64,
+    /// Copies to the host's memory.
+    pub to_host: u64,
+    /// Times that the CPU read it where it is.
+    pub host_reads: u64,
+    /// Times that the CPU wrote it where it is.
+    pub host_writes: u64,
+    /// Copies and fills by the device.
+    pub on_device: u64,
+    /// Times that it was lent for kernels.
+    pub kernels: u64,
+    /// Bytes of all copies between it and the host's memory.
+    pub host_bytes: u64,
+}
+
+impl Usage {
+    /// Accesses by or for the host.
+    pub const fn by_host(&self) -> u64 {
+        self.from_host + self.to_host + self.host_reads + self.host_writes
+    }
+
+    /// Accesses by the device alone.
+    pub const fn by_device(&self) -> u64 {
+        self.on_device + self.kernels
+    }
+
+    /// Times that the host changed it.
+    pub const fn host_changes(&self) -> u64 {
+        self.from_host + self.host_writes
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    from_host: AtomicU64,
+    to_host: AtomicU64,
+    host_reads: AtomicU64,
+    host_writes: AtomicU64,
+    on_device: AtomicU64,
+    kernels: AtomicU64,
+    host_bytes: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, touch: Touch, bytes: usize) {
+        let (counter, is_copy) = match touch {
+            Touch::FromHost => (&self.from_host, true),
+            Touch::ToHost => (&self.to_host, true),
+            Touch::HostRead => (&self.host_reads, false),
+            Touch::HostWrite => (&self.host_writes, false),
+            Touch::OnDevice => (&self.on_device, false),
+            Touch::Kernel => (&self.kernels, false),
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if is_copy {
+            self.host_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn read(&self) -> Usage {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Usage {
+            from_host: of(&self.from_host),
+            to_host: of(&self.to_host),
+            host_reads: of(&self.host_reads),
+            host_writes: of(&self.host_writes),
+            on_device: of(&self.on_device),
+            kernels: of(&self.kernels),
+            host_bytes: of(&self.host_bytes),
+        }
+    }
+}
+
+/// Where in the program a buffer was asked for.
+pub type Site = &'static Location<'static>;
+
+/// What is known of a live buffer.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub number: u64,
+    pub site: Site,
+    pub address: usize,
+    pub bytes: usize,
+    pub access: Access,
+    pub target: Target,
+    own: Counters,
+    /// Of all buffers from the same call site.
+    shared: Arc<Counters>,
+}
+
+impl Record {
+    /// Counts a use. O(1), without a lock.
+    pub fn touch(&self, touch: Touch, bytes: usize) {
+        self.own.count(touch, bytes);
+        self.shared.count(touch, bytes);
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.own.read()
+    }
+}
+
+/// All live buffers, and all call sites that there ever were.
+#[derive(Debug, Default)]
+pub(super) struct Registry(Mutex<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    next: u64,
+    live: HashMap<u64, Arc<Record>>,
+    sites: HashMap<Site, Arc<Counters>>,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was measured of buffers from a call site. O(1) expected.
+    pub fn of_site(&self, site: Site) -> Usage {
+        self.lock().sites.get(site).map(|counters| counters.read()).unwrap_or_default()
+    }
+
+    /// Enters a buffer. O(1) expected.
+    pub fn enter(
+        &self,
+        site: Site,
+        address: usize,
+        bytes: usize,
+        access: Access,
+        target: Target,
+    ) -> Arc<Record> {
+        let mut tables = self.lock();
+        let shared = tables.sites.entry(site).or_default().clone();
+        let number = tables.next;
+        tables.next += 1;
+        let own = Counters::default();
+        let record = Arc::new(Record { number, site, address, bytes, access, target, own, shared });
+        tables.live.insert(number, record.clone());
+        record
+    }
+
+    /// A buffer is gone. O(1) expected.
+    pub fn leave(&self, record: &Record) {
+        self.lock().live.remove(&record.number);
+    }
+
+    /// All live buffers, the oldest first. O(buffers · log buffers).
+    pub fn live(&self) -> std::vec::Vec<Arc<Record>> {
+        let mut live: std::vec::Vec<_> = self.lock().live.values().cloned().collect();
+        live.sort_unstable_by_key(|record| record.number);
+        live
+    }
+}

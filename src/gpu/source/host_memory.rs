@@ -1,0 +1,100 @@
+//! Ordinary memory of the host.
+
+use super::{ALIGNMENT, check_size, segment};
+use crate::gpu::stream::Stream;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::region::Capabilities;
+use core::alloc::Layout;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Granularity of segments in bytes.
+const GRANULARITY: usize = 64 << 10;
+
+/// Ordinary memory of the host, from the program's allocator. No device reaches it; what is copied from or to it the
+/// driver takes through pinned memory of its own, and the host waits for what is copied to it. Giving a segment back waits
+/// for the stream.
+#[derive(Debug)]
+pub struct HostMemory {
+    limit: usize,
+    /// Bytes in segments.
+    lent: AtomicUsize,
+}
+
+impl HostMemory {
+    /// At most `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self { limit, lent: AtomicUsize::new(0) }
+    }
+}
+
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, ALIGNMENT).ok()
+}
+
+// SAFETY: the allocator lends each range once, aligned, and the CPU can use it until it is given back.
+unsafe impl Source for HostMemory {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = true;
+
+    fn name(&self) -> &str {
+        "host"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
+    fn granularity(&self) -> usize {
+        GRANULARITY
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    /// The limit, and what is left of it.
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        let total = self.limit;
+        Ok(Capacity { total, free: total.saturating_sub(self.lent.load(Ordering::Relaxed)) })
+    }
+
+    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        check_size("alloc", bytes, GRANULARITY)?;
+        let full = SourceError { kind: SourceErrorKind::OutOfMemory, call: "alloc", code: 0 };
+        let layout = layout(bytes).ok_or(full)?;
+        let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
+        // SAFETY: the layout has a size, as was checked.
+        let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
+        if pointer.is_null() {
+            self.lent.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(full);
+        }
+        Ok(Segment { zeroed: true, ..segment("alloc", pointer.expose_provenance() as u64, bytes)? })
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        stream.synchronize()?;
+        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "dealloc", code: 0 };
+        let layout = layout(segment.bytes).ok_or(invalid)?;
+        // SAFETY: lent by `reserve` with this layout; work on it is over.
+        unsafe { std::alloc::dealloc(ptr::with_exposed_provenance_mut(segment.address.get()), layout) };
+        self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits for the stream, since only the CPU can copy here.
+    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+        stream.synchronize()?;
+        // SAFETY: the caller answers for both ranges, which are of this source.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                ptr::with_exposed_provenance::<u8>(from),
+                ptr::with_exposed_provenance_mut::<u8>(to),
+                bytes,
+            );
+        }
+        Ok(())
+    }
+}

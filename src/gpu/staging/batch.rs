@@ -1,0 +1,466 @@
+//! Many small copies as few.
+
+use super::{Host, Staging, mark};
+use crate::gpu::abi::CopyAttributes;
+use crate::gpu::buffer::{Backing, CopyError, MemoryKind, View, ViewMut};
+use crate::gpu::copies::Job;
+use crate::gpu::error::{Error, call, check};
+use crate::gpu::library;
+use crate::gpu::stream::Stream;
+use crate::pool::{SourceError, SourceErrorKind, Stream as _};
+use core::fmt;
+use core::marker::PhantomData;
+use core::{mem, ptr};
+use cudarc::driver::DeviceRepr;
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
+use std::vec::Vec;
+
+/// What a batch has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchReport {
+    /// Copies that were asked for.
+    pub copies: usize,
+    /// Bytes of them.
+    pub bytes: usize,
+    /// Calls of the driver that copied.
+    pub calls: usize,
+}
+
+/// Small copies that are gathered in a pinned buffer of a [`Staging`] and submitted together, in few calls of the driver:
+/// neighbours in one piece of the driver's memory are one copy, pieces of one size at equal distances are the rows of one,
+/// and of what is left all is in one call where the driver has `cuMemcpyBatchAsync` (CUDA 12.8), except on a default stream
+/// and while a graph is recorded.
+///
+/// ```no_run
+/// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, StagingOptions, Stream};
+/// use allotment::pool::{DevicePool, PoolOptions};
+///
+/// let context = Context::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
+/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let mut layers =
+///     (0..100).map(|_| Buffer::<f32, _>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
+/// let mut batch = staging.batch(&stream);
+/// for layer in &mut layers {
+///     batch.upload(layer.as_view_mut(), &[1.0; 25])?;
+/// }
+/// let report = batch.finish()?; // 100 copies, 1 call
+/// # let _ = report;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The copies are in the order of the batch's stream, after all that was submitted before to the streams of the buffers,
+/// and before what is submitted there afterwards. They are counted one by one and not timed.
+#[must_use = "nothing is copied for sure before `finish`"]
+pub struct Batch<'s, 'v> {
+    staging: &'s mut Staging,
+    stream: &'s Stream,
+    up: Lane<'v>,
+    down: Lane<'v>,
+    report: BatchReport,
+}
+
+/// The copies of one direction that are gathered.
+#[derive(Default)]
+struct Lane<'v> {
+    /// The pinned buffer in use, of the ring, and bytes of it.
+    slot: usize,
+    used: usize,
+    pieces: Vec<Piece<'v>>,
+    /// Where results go that are or will be in the pinned buffers: slot, and the rest as in [`Piece`].
+    results: Vec<(usize, usize, Place<'v>)>,
+}
+
+/// A part of a buffer, and where it is in the pinned one.
+#[derive(Clone, Copy)]
+struct Piece<'v> {
+    address: CUdeviceptr,
+    at: usize,
+    bytes: usize,
+    /// What the driver gave out in one piece, so that a copy may go across.
+    segment: (usize, usize),
+    stream: &'v Stream,
+    backing: &'v dyn Backing,
+}
+
+/// Bytes of the caller's.
+struct Place<'v> {
+    pointer: *mut u8,
+    bytes: usize,
+    _memory: PhantomData<&'v mut [u8]>,
+}
+
+// SAFETY: the place is borrowed for this value alone, and holds plain values.
+unsafe impl Send for Place<'_> {}
+
+/// A call of the driver.
+#[derive(Clone, Copy)]
+struct Run {
+    address: CUdeviceptr,
+    at: usize,
+    width: usize,
+    /// More than one with a pitch are rows.
+    height: usize,
+    pitch: usize,
+}
+
+impl Run {
+    const fn bytes(&self) -> usize {
+        self.width * self.height
+    }
+}
+
+/// The pitch that every device allows.
+const MOST_PITCH: usize = i32::MAX as usize;
+
+/// Joins neighbours, and then what lies at equal distances. O(pieces).
+fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
+    let mut lines: Vec<(Run, (usize, usize))> = Vec::new();
+    for piece in pieces {
+        match lines.last_mut() {
+            Some((run, segment))
+                if *segment == piece.segment
+                    && run.address + run.width as u64 == piece.address
+                    && run.at + run.width == piece.at =>
+            {
+                run.width += piece.bytes;
+            }
+            _ => {
+                let Piece { address, at, bytes, segment, .. } = *piece;
+                lines.push((Run { address, at, width: bytes, height: 1, pitch: 0 }, segment));
+            }
+        }
+    }
+    let mut runs: Vec<(Run, (usize, usize))> = Vec::new();
+    for (line, segment) in lines {
+        if let Some((run, of)) = runs.last_mut() {
+            let next = run.at + run.bytes();
+            let distance = line.address.checked_sub(run.address + (run.pitch * (run.height - 1)) as u64);
+            let pitch = distance.and_then(|distance| usize::try_from(distance).ok()).unwrap_or(0);
+            let is_row = *of == segment && line.width == run.width && line.at == next;
+            let is_pitch =
+                pitch >= run.width && pitch <= MOST_PITCH && (run.height == 1 || pitch == run.pitch);
+            if is_row && is_pitch {
+                (run.pitch, run.height) = (pitch, run.height + 1);
+                continue;
+            }
+        }
+        runs.push((line, segment));
+    }
+    runs.into_iter().map(|(run, _)| run).collect()
+}
+
+/// Before CUDA 13, with the place of a failure.
+type OldCopyBatch = unsafe extern "C" fn(
+    *mut CUdeviceptr,
+    *mut CUdeviceptr,
+    *mut usize,
+    usize,
+    *mut CopyAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    CUstream,
+) -> CUresult;
+type CopyBatch = unsafe extern "C" fn(
+    *mut CUdeviceptr,
+    *mut CUdeviceptr,
+    *mut usize,
+    usize,
+    *mut CopyAttributes,
+    *mut usize,
+    usize,
+    CUstream,
+) -> CUresult;
+
+/// Submits copies between device and pinned memory, in one call if the driver can do that; whether it can.
+///
+/// # Safety
+///
+/// All ranges stay valid until the stream has passed the copies.
+unsafe fn copy_batch(
+    to: &mut [CUdeviceptr],
+    from: &mut [CUdeviceptr],
+    sizes: &mut [usize],
+    stream: &Stream,
+) -> Result<bool, SourceError> {
+    let (count, mut attributes, mut first) = (to.len(), CopyAttributes::IN_ORDER, 0);
+    let (to, from, sizes) = (to.as_mut_ptr(), from.as_mut_ptr(), sizes.as_mut_ptr());
+    let code = if let Some(copy) = library::find::<CopyBatch>("cuMemcpyBatchAsync_v2") {
+        // SAFETY: the type is that of this function, the lists are this long, and the caller answers for the ranges.
+        unsafe { copy(to, from, sizes, count, &mut attributes, &mut first, 1, stream.raw()) }
+    } else if let Some(copy) = library::find::<OldCopyBatch>("cuMemcpyBatchAsync") {
+        let mut failed = 0;
+        // SAFETY: as above.
+        unsafe { copy(to, from, sizes, count, &mut attributes, &mut first, 1, &mut failed, stream.raw()) }
+    } else {
+        return Ok(false);
+    };
+    match check("cuMemcpyBatchAsync", code) {
+        Err(error) if error.kind == SourceErrorKind::Unsupported => Ok(false),
+        result => result.map(|()| true),
+    }
+}
+
+/// From the host, or to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// Submits the runs between a pinned buffer and the device; how many calls of the driver that took.
+fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize, SourceError> {
+    stream.context().bind()?;
+    let (rows, lines): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| run.height > 1);
+    let mut calls = rows.len();
+    for run in &rows {
+        let host = ptr::with_exposed_provenance_mut((pinned + run.at as u64) as usize);
+        let mut copy = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: host,
+            srcDevice: run.address,
+            srcArray: ptr::null_mut(),
+            srcPitch: run.width,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: host,
+            dstDevice: run.address,
+            dstArray: ptr::null_mut(),
+            dstPitch: run.pitch,
+            WidthInBytes: run.width,
+            Height: run.height,
+        };
+        if way == Way::Down {
+            mem::swap(&mut copy.srcMemoryType, &mut copy.dstMemoryType);
+            mem::swap(&mut copy.srcPitch, &mut copy.dstPitch);
+        }
+        // SAFETY: the views are borrowed, and wait for this stream; the pinned buffer is kept until the copy is over.
+        unsafe { call!(cuMemcpy2DAsync_v2(&copy, stream.raw()))? };
+    }
+    if lines.len() > 1 && !stream.raw().is_null() && !stream.is_capturing()? {
+        let mut device: Vec<_> = lines.iter().map(|run| run.address).collect();
+        let mut host: Vec<_> = lines.iter().map(|run| pinned + run.at as u64).collect();
+        let mut sizes: Vec<_> = lines.iter().map(|run| run.width).collect();
+        let (to, from) = if way == Way::Up { (&mut device, &mut host) } else { (&mut host, &mut device) };
+        // SAFETY: as above.
+        if unsafe { copy_batch(to, from, &mut sizes, stream)? } {
+            return Ok(calls + 1);
+        }
+    }
+    calls += lines.len();
+    for run in &lines {
+        let host = (pinned + run.at as u64) as usize;
+        // SAFETY: as above.
+        unsafe {
+            if way == Way::Up {
+                let from = ptr::with_exposed_provenance(host);
+                call!(cuMemcpyHtoDAsync_v2(run.address, from, run.width, stream.raw()))?;
+            } else {
+                let to = ptr::with_exposed_provenance_mut(host);
+                call!(cuMemcpyDtoHAsync_v2(to, run.address, run.width, stream.raw()))?;
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// Submits what a lane has gathered, in order with the streams of the views, and marks its end on the pinned buffer.
+fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, CopyError> {
+    let pieces = mem::take(&mut lane.pieces);
+    if pieces.is_empty() {
+        return Ok(0);
+    }
+    let mut others: Vec<&Stream> = Vec::new();
+    for piece in &pieces {
+        if piece.stream.id() != stream.id() {
+            piece.backing.used_on(stream);
+            if others.iter().all(|other| other.id() != piece.stream.id()) {
+                others.push(piece.stream);
+            }
+        }
+    }
+    others.iter().try_for_each(|other| stream.wait(&other.record()?))?;
+    let calls = submit(way, &runs(&pieces), host.memory.address(), stream);
+    // Some may have been submitted even after an error, so the end is marked, or waited for, in any case.
+    let end = mark(stream);
+    let ordered = match &end {
+        Ok(end) => others.iter().try_for_each(|other| other.wait(end)),
+        Err(_) => Ok(()),
+    };
+    host.copy = end.ok();
+    let calls = calls?;
+    for piece in &pieces {
+        let job = match way {
+            Way::Up => Job::upload(piece.backing, piece.bytes),
+            Way::Down => Job::download(piece.backing, piece.bytes),
+        };
+        job.done(stream);
+    }
+    ordered?;
+    Ok(calls)
+}
+
+impl Staging {
+    /// Gathers small copies for `stream`. The pinned buffers are those of this staging.
+    pub fn batch<'s, 'v>(&'s mut self, stream: &'s Stream) -> Batch<'s, 'v> {
+        let report = BatchReport::default();
+        let [up, down] = self.next.map(|slot| Lane { slot, ..Lane::default() });
+        Batch { staging: self, stream, up, down, report }
+    }
+}
+
+impl<'s, 'v> Batch<'s, 'v> {
+    /// Copies the values to pinned memory now, and from there to a part of a buffer of the same length later: before
+    /// [`Batch::finish`] returns, or earlier, when the pinned memory is full. Waits only if all of it is under way.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Empty`], [`CopyError::Length`], or what the driver says: of earlier copies too.
+    pub fn upload<T: DeviceRepr + Copy>(
+        &mut self,
+        mut to: ViewMut<'v, T>,
+        values: &[T],
+    ) -> Result<(), CopyError> {
+        to.as_view().check(values.len())?;
+        self.count(size_of_val(values));
+        let View { address, stream, backing, .. } = to.0;
+        if backing.kind() == MemoryKind::Host {
+            return to.copy_from(values);
+        }
+        let segment = backing.segment();
+        let (mut from, mut left, mut address) = (values.as_ptr().cast::<u8>(), size_of_val(values), address);
+        while left > 0 {
+            if self.up.used == self.staging.options.chunk {
+                self.flush_up()?;
+            }
+            let Lane { slot, used, pieces, .. } = &mut self.up;
+            let pinned = self.staging.filled[*slot].bytes()?;
+            let bytes = left.min(pinned.len() - *used);
+            // SAFETY: so many bytes are left of the slice, and of the pinned buffer, which is another one.
+            unsafe { ptr::copy_nonoverlapping(from, pinned[*used..].as_mut_ptr(), bytes) };
+            pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
+            *used += bytes;
+            // SAFETY: not beyond the end of the slice.
+            from = unsafe { from.add(bytes) };
+            left -= bytes;
+            address += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies a part of a buffer to a slice of the same length, where the values are when [`Batch::finish`] returns. Waits
+    /// only when the pinned memory is full.
+    ///
+    /// # Errors
+    ///
+    /// As [`Batch::upload`].
+    pub fn download<T: DeviceRepr + Copy>(
+        &mut self,
+        from: View<'v, T>,
+        values: &'v mut [T],
+    ) -> Result<(), CopyError> {
+        from.check(values.len())?;
+        self.count(size_of_val(values));
+        if from.backing.kind() == MemoryKind::Host {
+            return from.copy_to(values);
+        }
+        if self.staging.results.is_empty() {
+            self.staging.pin_results().map_err(|error| match error {
+                Error::Call(error) => CopyError::Call(error),
+                _ => CopyError::Empty,
+            })?;
+        }
+        let View { address, stream, backing, .. } = from;
+        let segment = backing.segment();
+        let (mut pointer, mut left, mut address) =
+            (values.as_mut_ptr().cast::<u8>(), size_of_val(values), address);
+        while left > 0 {
+            if self.down.used == self.staging.options.chunk {
+                self.flush_down()?;
+            }
+            let Lane { slot, used, pieces, results } = &mut self.down;
+            let bytes = left.min(self.staging.options.chunk - *used);
+            pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
+            results.push((*slot, *used, Place { pointer, bytes, _memory: PhantomData }));
+            *used += bytes;
+            // SAFETY: not beyond the end of the slice.
+            pointer = unsafe { pointer.add(bytes) };
+            left -= bytes;
+            address += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.report.copies += 1;
+        self.report.bytes += bytes;
+    }
+
+    /// Submits what goes to the device, and goes on in the next pinned buffer.
+    fn flush_up(&mut self) -> Result<(), CopyError> {
+        if self.up.pieces.is_empty() {
+            return Ok(());
+        }
+        let host = &mut self.staging.filled[self.up.slot];
+        self.report.calls += flush(Way::Up, &mut self.up, host, self.stream)?;
+        self.up.slot = (self.up.slot + 1) % self.staging.options.slots;
+        self.up.used = 0;
+        self.staging.next[0] = self.up.slot;
+        Ok(())
+    }
+
+    /// Submits what comes back, and goes on in the next pinned buffer, whose results are delivered before.
+    fn flush_down(&mut self) -> Result<(), CopyError> {
+        if self.down.pieces.is_empty() {
+            return Ok(());
+        }
+        let host = &mut self.staging.results[self.down.slot];
+        let calls = flush(Way::Down, &mut self.down, host, self.stream);
+        if calls.is_err() {
+            let slot = self.down.slot;
+            self.down.results.retain(|result| result.0 != slot);
+        }
+        self.down.slot = (self.down.slot + 1) % self.staging.options.slots;
+        self.down.used = 0;
+        self.staging.next[1] = self.down.slot;
+        self.report.calls += calls?;
+        self.deliver(Some(self.down.slot))
+    }
+
+    /// Copies results from a pinned buffer, or from all, to where they were asked for. Waits for them.
+    fn deliver(&mut self, of: Option<usize>) -> Result<(), CopyError> {
+        for (slot, at, place) in mem::take(&mut self.down.results) {
+            if of.is_some_and(|of| of != slot) {
+                self.down.results.push((slot, at, place));
+                continue;
+            }
+            let pinned = self.staging.results[slot].bytes()?;
+            // SAFETY: the place has this room and is borrowed; so many bytes of the pinned buffer are its values.
+            unsafe { ptr::copy_nonoverlapping(pinned[at..].as_ptr(), place.pointer, place.bytes) };
+        }
+        Ok(())
+    }
+
+    /// Submits what is left. Waits for what comes back from the device, and not for the rest.
+    ///
+    /// # Errors
+    ///
+    /// What the driver says.
+    pub fn finish(mut self) -> Result<BatchReport, CopyError> {
+        self.flush_up()?;
+        self.flush_down()?;
+        self.deliver(None)?;
+        Ok(self.report)
+    }
+}
+
+impl fmt::Debug for Batch<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("report", &self.report).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,311 @@
+//! Many small copies in few calls of the driver.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::{
+    AsyncMemory, BatchReport, Buffer, CopyError, DeviceMemory, HostMemory, Staging, StagingOptions, Stream,
+    Virtual,
+};
+use allotment::pool::{DevicePool, PoolOptions, Source};
+use std::sync::Arc;
+
+const CHUNK: usize = 64 << 10;
+
+fn staging(gpu: &Gpu) -> Staging {
+    Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap()
+}
+
+fn pool(gpu: &Gpu) -> DevicePool<DeviceMemory> {
+    DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()
+}
+
+/// Calls that copy.
+fn copies(gpu: &Gpu) -> u64 {
+    let names = [
+        "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyAsync",
+        "cuMemcpy2DAsync_v2",
+        "cuMemcpyBatchAsync",
+        "cuMemcpyBatchAsync_v2",
+    ];
+    names.iter().map(|name| gpu.control().calls(name)).sum()
+}
+
+/// Uploads values of its own to each buffer and reads all of them back; what both batches said. The driver refuses so many
+/// calls.
+fn round_trip<S: Source<Stream = Stream>>(
+    gpu: &Gpu,
+    pool: &DevicePool<S>,
+    lens: &[usize],
+    stream: &Stream,
+    refused: u64,
+) -> [BatchReport; 2] {
+    let mut staging = staging(gpu);
+    let mut buffers: Vec<_> =
+        lens.iter().map(|&len| Buffer::<u32, _>::zeros(pool, len, &gpu.stream).unwrap()).collect();
+    let mut random = fastrand::Rng::with_seed(5);
+    let values: Vec<Vec<u32>> = lens.iter().map(|&len| (0..len).map(|_| random.u32(..)).collect()).collect();
+    let before = (!on_system()).then(|| copies(gpu));
+    let mut up = staging.batch(stream);
+    for (buffer, values) in buffers.iter_mut().zip(&values) {
+        up.upload(buffer.as_view_mut(), values).unwrap();
+    }
+    let up = up.finish().unwrap();
+    let mut back: Vec<Vec<u32>> = lens.iter().map(|&len| vec![0; len]).collect();
+    let mut down = staging.batch(stream);
+    for (buffer, values) in buffers.iter().zip(&mut back) {
+        down.download(buffer.as_view(), values).unwrap();
+    }
+    let down = down.finish().unwrap();
+    if let Some(before) = before {
+        assert_eq!(copies(gpu) - before - refused, (up.calls + down.calls) as u64);
+    }
+    assert!(back == values);
+    assert!(buffers.iter().zip(&values).all(|(buffer, values)| buffer.to_vec().unwrap() == *values));
+    let bytes = lens.iter().sum::<usize>() * 4;
+    for report in [up, down] {
+        assert_eq!((report.copies, report.bytes), (lens.len(), bytes));
+    }
+    [up, down]
+}
+
+#[test]
+fn blocks_of_one_size_are_the_rows_of_one_copy() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    for len in [1, 25, 64] {
+        let [up, down] = round_trip(&gpu, &pool, &vec![len; 200], &gpu.stream, 0);
+        assert_eq!((up.calls, down.calls), (1, 1), "{len} values");
+    }
+    // Values that need two pinned buffers.
+    let [up, down] = round_trip(&gpu, &pool, &[100; 200], &gpu.stream, 0);
+    assert_eq!((up.bytes, up.calls <= 6, down.calls <= 6), (80_000, true, true), "{up:?} {down:?}");
+    drop(pool);
+    gpu.finish();
+}
+
+/// Sizes as they come: with a driver of CUDA 12.8 still one call for all, without one for each that has no neighbour.
+#[test]
+fn whatever_is_left_is_one_call() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let mut random = fastrand::Rng::with_seed(9);
+    let lens: Vec<usize> = (0..100).map(|_| random.usize(1..150)).collect();
+    let [up, down] = round_trip(&gpu, &pool, &lens, &gpu.stream, 0);
+    if on_system() {
+        return;
+    }
+    assert!(up.calls <= 20 && down.calls <= 20, "{up:?} {down:?}");
+    assert!(gpu.control().calls("cuMemcpyBatchAsync_v2") == 2);
+    gpu.control().fail("cuMemcpyBatchAsync_v2", 1, 2, 801); // not supported
+    let [alone, _] = round_trip(&gpu, &pool, &lens, &gpu.stream, 2);
+    assert!(alone.calls > 50, "{alone:?}");
+    // A default stream takes no batches.
+    let default = Stream::default_of(&gpu.context);
+    assert_eq!(round_trip(&gpu, &pool, &lens, &default, 0)[0].calls, alone.calls);
+    drop((default, pool));
+    gpu.finish();
+}
+
+#[test]
+fn any_memory_and_any_size() {
+    let gpu = Gpu::new();
+    let mut random = fastrand::Rng::with_seed(2);
+    let lens: Vec<usize> = (0..60).map(|_| 1 << random.usize(0..17)).collect();
+    round_trip(&gpu, &pool(&gpu), &lens, &gpu.stream, 0);
+    let options = PoolOptions::new();
+    let virtual_pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), options.clone()).unwrap();
+    round_trip(&gpu, &virtual_pool, &lens, &gpu.stream, 0);
+    drop(virtual_pool);
+    round_trip(&gpu, &DevicePool::new(HostMemory::new(1 << 30), options).unwrap(), &lens, &gpu.stream, 0);
+    gpu.finish();
+}
+
+/// A pool's neighbours in two pieces of the driver's memory are two copies, wherever they lie.
+#[test]
+fn copies_do_not_cross_what_the_driver_gave_out() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    // Segments of the stand-in's lie side by side, and each is one block.
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let (mut low, mut high) = (
+        Buffer::<u8, _>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
+        Buffer::<u8, _>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
+    );
+    assert_eq!(low.address() + (2 << 20), high.address());
+    let mut staging = staging(&gpu);
+    let mut batch = staging.batch(&gpu.stream);
+    batch.upload(low.slice_mut((2 << 20) - 5..).unwrap(), b"begin").unwrap();
+    batch.upload(high.slice_mut(..3).unwrap(), b"end").unwrap();
+    assert_eq!(batch.finish().unwrap().calls, 1, "as a batch, not as one copy");
+    assert_eq!(gpu.control().calls("cuMemcpyBatchAsync_v2"), 1);
+    assert_eq!(low.slice((2 << 20) - 5..).unwrap().to_vec().unwrap(), b"begin");
+    assert_eq!(high.slice(..3).unwrap().to_vec().unwrap(), b"end");
+    // Within one buffer neighbours are one, and what is not in a row of equal distances is not taken for one.
+    let mut batch = staging.batch(&gpu.stream);
+    let (mut parts, mut rest) = (Vec::new(), low.as_view_mut());
+    for len in [4, 4, 4, 4, 8, 4, 20, 4] {
+        let (part, after) = rest.split_at(len).unwrap();
+        parts.push(part);
+        rest = after;
+    }
+    for (number, part) in parts.into_iter().enumerate() {
+        let values = vec![number as u8 + 1; part.len()];
+        if ![3, 4, 6].contains(&number) {
+            batch.upload(part, &values).unwrap();
+        }
+    }
+    let report = batch.finish().unwrap();
+    assert_eq!((report.copies, report.calls), (5, 2), "a line, and two rows");
+    let expected: Vec<u8> = [(4, 1), (4, 2), (4, 3), (4, 0), (8, 0), (4, 6), (20, 0), (4, 8)]
+        .iter()
+        .flat_map(|&(len, value)| vec![value; len])
+        .collect();
+    assert_eq!(low.slice(..52).unwrap().to_vec().unwrap(), expected);
+    drop((low, high, memory, staging));
+    gpu.finish();
+}
+
+/// Equal pieces at unequal distances are not the rows of one copy, nor are those that go backwards.
+#[test]
+fn rows_are_at_equal_distances() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut buffer = Buffer::<u8, _>::zeros(&memory, 64, &gpu.stream).unwrap();
+    let mut staging = staging(&gpu);
+    for (starts, calls) in [
+        (vec![0, 8, 16, 24], 1),
+        (vec![0, 8, 24, 32], 2),
+        (vec![0, 8, 24, 40], 2),
+        (vec![40, 24, 8, 0], 4),
+        (vec![0, 8, 9, 10, 11, 12], 1),
+    ] {
+        buffer.as_view_mut().clear().unwrap();
+        let mut expected = [0; 64];
+        let mut parts: Vec<_> = Vec::new();
+        let mut rest = Some(buffer.as_view_mut());
+        let mut sorted = starts.clone();
+        sorted.sort_unstable();
+        let mut at = 0;
+        for &start in &sorted {
+            let (_, after) = rest.take().unwrap().split_at(start - at).unwrap();
+            let (part, after) = after.split_at(1).unwrap();
+            parts.push((start, part));
+            (rest, at) = (Some(after), start + 1);
+        }
+        let mut batch = staging.batch(&gpu.stream);
+        for (number, start) in starts.iter().enumerate() {
+            let place = parts.iter().position(|(at, _)| at == start).unwrap();
+            let (start, part) = parts.swap_remove(place);
+            batch.upload(part, &[number as u8 + 1]).unwrap();
+            expected[start] = number as u8 + 1;
+        }
+        let report = batch.finish().unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), expected, "{starts:?}");
+        assert!(report.calls <= calls, "{starts:?}: {report:?}");
+        if !on_system() && starts[0] == 0 {
+            assert_eq!(report.calls, calls, "{starts:?}");
+        }
+    }
+    drop((buffer, memory, staging));
+    gpu.finish();
+}
+
+/// The copies come after what the buffers' own streams did before, and before what these do next.
+#[test]
+fn batches_are_in_order_with_the_buffers_streams() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    for order in 0..1u32 << 6 {
+        let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
+        let other = Stream::new(&gpu.context).unwrap();
+        let mut staging = staging(&gpu);
+        let mut first = Buffer::<u8, _>::zeros(&memory, 4, &other).unwrap();
+        let streams = [Gpu::number(&gpu.stream), Gpu::number(&other)];
+        gpu.control().hold_all(true);
+        first.as_view_mut().fill(1).unwrap();
+        let mut batch = staging.batch(&gpu.stream);
+        batch.upload(first.slice_mut(..2).unwrap(), &[2, 2]).unwrap();
+        batch.finish().unwrap();
+        first.slice_mut(1..2).unwrap().fill(3).unwrap();
+        for step in 0..6 {
+            gpu.control().step(streams[(order >> step & 1) as usize]);
+        }
+        let mut back = [0; 4];
+        let mut batch = staging.batch(&gpu.stream);
+        batch.download(first.as_view(), &mut back).unwrap();
+        batch.finish().unwrap();
+        assert_eq!(back, [2, 3, 1, 1], "{order:b}");
+        drop(first);
+        gpu.control().hold_all(false);
+        drop((staging, other, memory));
+    }
+    gpu.finish();
+}
+
+#[test]
+fn errors_are_typed_and_leave_nothing_half_done() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let mut staging = staging(&gpu);
+    let mut buffer = Buffer::from_slice(&pool, &[1u8; 8], &gpu.stream).unwrap();
+    let copied = gpu.context.copy_stats();
+    let mut batch = staging.batch(&gpu.stream);
+    assert_eq!(
+        batch.upload(buffer.slice_mut(..2).unwrap(), &[1]),
+        Err(CopyError::Length { have: 2, asked: 1 })
+    );
+    let mut batch = staging.batch(&gpu.stream);
+    assert_eq!(batch.download(buffer.slice(..0).unwrap(), &mut []), Err(CopyError::Empty));
+    assert_eq!(batch.finish().unwrap(), BatchReport::default());
+    assert_eq!(gpu.context.copy_stats(), copied);
+    let mut batch = staging.batch(&gpu.stream);
+    batch.upload(buffer.slice_mut(..4).unwrap(), &[2; 4]).unwrap();
+    drop(batch); // never submitted
+    assert_eq!(buffer.to_vec().unwrap(), [1; 8]);
+    if !on_system() {
+        for name in ["cuMemcpyHtoDAsync_v2", "cuEventRecord"] {
+            let mut batch = staging.batch(&gpu.stream);
+            batch.upload(buffer.slice_mut(..4).unwrap(), &[3; 4]).unwrap();
+            gpu.control().fail(name, 1, 1, 999);
+            match batch.finish() {
+                Err(CopyError::Call(error)) => assert_eq!((error.call, error.code), (name, 999)),
+                // Without a mark the copy was waited for.
+                other => assert!(name == "cuEventRecord" && other.is_ok(), "{other:?}"),
+            }
+        }
+        let mut back = [0; 8];
+        let mut batch = staging.batch(&gpu.stream);
+        batch.download(buffer.as_view(), &mut back).unwrap();
+        gpu.control().fail("cuMemcpyDtoHAsync_v2", 1, 1, 999);
+        assert!(batch.finish().is_err());
+        assert_eq!(back, [0; 8]);
+        gpu.control().clear_failures();
+    }
+    let mut batch = staging.batch(&gpu.stream);
+    batch.upload(buffer.as_view_mut(), &[4; 8]).unwrap();
+    batch.finish().unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [4; 8]);
+    drop((buffer, staging));
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn batches_are_counted() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let before = gpu.context.copy_stats();
+    round_trip(&gpu, &pool, &[10; 50], &gpu.stream, 0);
+    let (after, of_pool) = (gpu.context.copy_stats(), pool.stats().copies);
+    assert_eq!(after.to_device.count - before.to_device.count, 50);
+    assert_eq!((of_pool.to_device.count, of_pool.to_device.bytes), (50, 2000));
+    // With those that the test reads by itself.
+    assert_eq!((of_pool.to_host.count, of_pool.to_host.bytes), (100, 4000));
+    drop(pool);
+    gpu.finish();
+}

@@ -1,0 +1,215 @@
+//! What is copied is counted by direction, for the context and for pools, and timed on request.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::{
+    Buffer, Context, CopyError, DeviceMemory, HostMemory, Managed, MemoryKind, Pinned, Rows, Staging,
+    StagingOptions, Stream,
+};
+use allotment::pool::{CopyFigures, CopyStats, DevicePool, Direction, PoolOptions};
+use std::sync::Arc;
+
+/// Count and bytes of each direction, in the order of `Direction::ALL`.
+fn figures(stats: &CopyStats) -> [(u64, u64); 6] {
+    Direction::ALL.map(|direction| (stats.of(direction).count, stats.of(direction).bytes))
+}
+
+#[test]
+fn every_direction_is_counted() {
+    let gpu = Gpu::new();
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let pinned = Arc::new(Pinned::new(&gpu.context));
+    let host = Arc::new(HostMemory::new(1 << 20));
+    let managed = Arc::new(Managed::new(&gpu.context).unwrap());
+    let stream = &gpu.stream;
+    assert_eq!(gpu.context.copy_stats(), CopyStats::default());
+    let mut near = Buffer::from_slice(&device, &[1u32; 100], stream).unwrap(); // to the device
+    let mut page = Buffer::from_slice(&pinned, &[2u32; 100], stream).unwrap(); // on the host
+    let mut plain = Buffer::from_slice(&host, &[3u32; 100], stream).unwrap(); // on the host
+    let mut both = Buffer::<u32, _>::zeros(&managed, 100, stream).unwrap(); // fill
+    let kinds = [near.kind(), page.kind(), plain.kind(), both.kind()];
+    assert_eq!(kinds, [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Host, MemoryKind::Managed]);
+    near.as_view_mut().copy_from_view(&page.as_view()).unwrap(); // to the device
+    near.as_view_mut().copy_from_view(&plain.as_view()).unwrap(); // to the device
+    near.as_view_mut().copy_from_view(&both.as_view()).unwrap(); // on the device
+    plain.as_view_mut().copy_from_view(&page.as_view()).unwrap(); // on the host
+    page.as_view_mut().copy_from_view(&near.as_view()).unwrap(); // to the host
+    both.slice_mut(..50).unwrap().fill(7).unwrap(); // fill
+    both.slice(50..).unwrap().copy_to(&mut [0; 50]).unwrap(); // to the host
+    let rows = Rows { width: 10, height: 3, pitch: 20, host_pitch: 10 };
+    near.as_view_mut().copy_rows_from(&[0; 30], rows).unwrap(); // to the device
+    near.as_view().copy_to_async(vec![0; 100]).unwrap().wait().unwrap(); // to the host
+    assert!(near.copy_from(&[0; 99]).is_err()); // not at all
+    let stats = gpu.context.copy_stats();
+    assert_eq!(figures(&stats), [(4, 1320), (3, 1000), (1, 400), (0, 0), (3, 1200), (2, 600)]);
+    assert!(Direction::ALL.iter().all(|&direction| stats.of(direction).bandwidth().is_none()));
+    if !on_system() {
+        // A copy that fails is none.
+        gpu.control().fail("cuMemcpyHtoDAsync_v2", 1, 1, 999);
+        assert!(near.copy_from(&[0; 100]).is_err());
+        assert_eq!(gpu.context.copy_stats(), stats);
+    }
+    drop((near, page, plain, both, device, pinned, managed));
+    gpu.finish();
+}
+
+#[test]
+fn devices_that_copy_to_each_other_are_peers() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let stream = Stream::new(&second).unwrap();
+    let (here, there) = (Arc::new(DeviceMemory::new(&gpu.context)), Arc::new(DeviceMemory::new(&second)));
+    let near = Buffer::from_slice(&here, &[1.5f32, 2.5], &gpu.stream).unwrap();
+    let far = near.migrate(&there, &stream).unwrap();
+    assert_eq!(far.to_vec().unwrap(), [1.5, 2.5]);
+    assert_eq!(figures(&gpu.context.copy_stats())[0], (1, 8));
+    assert_eq!(figures(&second.copy_stats()), [(0, 0), (1, 8), (0, 0), (1, 8), (0, 0), (0, 0)]);
+    drop((far, here, there, stream, second));
+    gpu.finish();
+}
+
+#[test]
+fn pools_count_the_copies_of_their_blocks() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let other = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut first = Buffer::from_slice(&pool, &[1u8; 1000], &gpu.stream).unwrap();
+    let second = Buffer::<u8, _>::zeros(&pool, 1000, &gpu.stream).unwrap();
+    first.as_view_mut().copy_from_view(&second.as_view()).unwrap(); // both of one pool
+    let third = second.migrate(&other, &gpu.stream).unwrap(); // of two
+    assert_eq!(third.to_vec().unwrap(), [0; 1000]);
+    let counted = figures(&pool.stats().copies);
+    assert_eq!(counted, [(1, 1000), (1, 1000), (1, 1000), (0, 0), (0, 0), (1, 1000)]);
+    let counted = figures(&other.stats().copies);
+    assert_eq!(counted, [(0, 0), (1, 1000), (0, 0), (0, 0), (1, 1000), (0, 0)]);
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 64 << 10, slots: 2 }).unwrap();
+    let mut result = Vec::new();
+    let data = vec![5; 100_000];
+    staging.read_write(&*data, &mut result, &pool, &gpu.stream, |_, _| Ok::<_, CopyError>(())).unwrap();
+    let stats = pool.stats().copies;
+    assert_eq!((stats.to_device.count, stats.to_device.bytes), (3, 101_000));
+    assert_eq!((stats.to_host.count, stats.to_host.bytes), (3, 101_000));
+    drop((first, third, staging));
+    drop((pool, other));
+    gpu.finish();
+}
+
+/// In the stand-in's time, in which a byte takes a nanosecond.
+#[test]
+fn bandwidth_is_what_the_events_say() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    gpu.control().rate(1_000_000_000);
+    let mut buffer = Buffer::<u8, _>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
+    buffer.copy_from(&vec![1; 1 << 20]).unwrap();
+    gpu.context.time_copies(true);
+    buffer.copy_from(&vec![2; 1 << 20]).unwrap();
+    // Held work before the copy is not the copy's.
+    gpu.control().hold_all(true);
+    buffer.as_view_mut().clear().unwrap();
+    let pinned = Arc::new(Pinned::new(&gpu.context));
+    let mut host = Buffer::<u8, _>::zeros(&pinned, 1 << 20, &gpu.stream).unwrap();
+    host.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
+    let stats = gpu.context.copy_stats();
+    let known = CopyFigures { timed_bytes: 1 << 20, ..stats.to_device };
+    assert_eq!((stats.to_device.count, stats.to_device), (2, known));
+    assert_eq!((stats.to_host.count, stats.to_host.timed_bytes), (1, 0), "not over yet");
+    gpu.control().hold_all(false);
+    gpu.stream.clone().context().synchronize().unwrap();
+    gpu.context.time_copies(true);
+    let stats = gpu.context.copy_stats();
+    for (direction, count, timed) in
+        [(Direction::ToDevice, 2, 1), (Direction::ToHost, 1, 1), (Direction::Fill, 3, 2)]
+    {
+        let figures = stats.of(direction);
+        assert_eq!((figures.count, figures.timed_bytes), (count, timed << 20), "{direction:?}");
+        let bandwidth = figures.bandwidth().unwrap();
+        assert!((bandwidth / 1e9 - 1.0).abs() < 1e-4, "{direction:?}: {bandwidth}");
+    }
+    // Fills of the pinned buffer are not the pool's.
+    assert_eq!(pool.stats().copies.fill.timed_bytes, 1 << 20);
+    assert_eq!(pool.stats().copies.to_host, stats.to_host);
+
+    // Where the time cannot be had the copy is done all the same.
+    gpu.control().fail("cuEventRecord", 2, 1, 999);
+    buffer.copy_from(&vec![3; 1 << 20]).unwrap();
+    gpu.control().clear_failures();
+    gpu.context.time_copies(false);
+    let after = gpu.context.copy_stats().to_device;
+    assert_eq!(after, CopyFigures { count: 3, bytes: 3 << 20, ..stats.to_device });
+    drop((buffer, host, pinned));
+    drop(pool);
+    gpu.finish();
+}
+
+/// Any number of copies may be under way; a bounded number of them is timed.
+#[test]
+fn copies_under_way_do_not_pile_up() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut buffer = Buffer::<u8, _>::zeros(&memory, 64, &gpu.stream).unwrap();
+    gpu.context.time_copies(true);
+    gpu.control().hold_all(true);
+    for _ in 0..1000 {
+        buffer.as_view_mut().clear().unwrap();
+    }
+    let made = gpu.control().calls("cuEventCreate");
+    assert!(made <= 512, "{made}");
+    gpu.control().hold_all(false);
+    gpu.stream.context().synchronize().unwrap();
+    let fills = gpu.context.copy_stats().fill;
+    assert_eq!((fills.count, fills.timed_bytes), (1001, 256 * 64));
+    drop((buffer, memory));
+    gpu.finish();
+}
+
+#[test]
+fn host_memory_is_the_cpus_alone() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(HostMemory::new(8 << 20), PoolOptions::new()).unwrap();
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let before = (!on_system()).then(|| gpu.control().calls("cuMemcpyHtoDAsync_v2"));
+    let mut buffer = Buffer::from_slice(&pool, &[1u16, 2, 3, 4, 5, 6], &gpu.stream).unwrap();
+    buffer.slice_mut(..2).unwrap().fill(9).unwrap();
+    buffer.slice_mut(2..3).unwrap().clear().unwrap();
+    buffer.as_mut_slice().unwrap()[3] = 8;
+    assert_eq!(buffer.to_vec().unwrap(), [9, 9, 0, 8, 5, 6]);
+    let rows = Rows { width: 1, height: 2, pitch: 3, host_pitch: 2 };
+    buffer.as_view_mut().copy_rows_from(&[70, 0, 71], rows).unwrap();
+    let mut back = [0; 3];
+    buffer.as_view().copy_rows_to(&mut back, rows).unwrap();
+    assert_eq!(back, [70, 0, 71]);
+    if let Some(before) = before {
+        assert_eq!(gpu.control().calls("cuMemcpyHtoDAsync_v2"), before);
+        // No device can reach it, and none is asked to.
+        let calls = gpu.control().calls("");
+        let cudarc = gpu.context.to_cudarc().unwrap();
+        let stream = cudarc.default_stream();
+        let made = gpu.control().calls("");
+        assert_eq!(buffer.with_cudarc(&stream, |_| ()), Err(CopyError::Unreachable));
+        assert_eq!(gpu.control().calls(""), made);
+        assert!(made > calls);
+    }
+    // To the device and back, and between two of the host's.
+    let mut near = Buffer::<u16, _>::zeros(&device, 6, &gpu.stream).unwrap();
+    near.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
+    near.slice_mut(1..2).unwrap().fill(5).unwrap();
+    let mut second = Buffer::<u16, _>::zeros(&pool, 6, &gpu.stream).unwrap();
+    second.as_view_mut().copy_from_view(&near.as_view()).unwrap();
+    assert_eq!(second.as_slice().unwrap(), [70, 5, 0, 71, 5, 6]);
+    buffer.as_view_mut().copy_from_view(&second.as_view()).unwrap();
+    assert_eq!(buffer.as_slice().unwrap(), [70, 5, 0, 71, 5, 6]);
+    let error = pool.allocate(9 << 20, &gpu.stream).unwrap_err();
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    drop((buffer, second, near, device));
+    drop(pool);
+    gpu.finish();
+}

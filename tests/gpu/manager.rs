@@ -1,0 +1,385 @@
+//! One front for the memory of all devices and of the host.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::{
+    Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagerOptions, MemoryKind,
+    MemoryManager, Placed, Placement, Policy, PolicyError, Reason, Request, Rule, Stream, Target,
+    pinned_bytes,
+};
+use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
+
+const MIB: usize = 1 << 20;
+
+fn manager(gpu: &Gpu) -> MemoryManager {
+    MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap()
+}
+
+fn bytes<'m>(request: &Request<'m>, len: usize, gpu: &Gpu) -> Buffer<u8, Placed<'m>> {
+    Buffer::zeros(request, len, &gpu.stream).unwrap()
+}
+
+#[test]
+fn the_table_decides() {
+    let gpu = Gpu::new();
+    let manager = manager(&gpu);
+    let cases = [
+        (Placement::Auto, Access::Unknown, 64 << 10, Target::Pinned),
+        (Placement::Auto, Access::Unknown, (64 << 10) + 1, Target::Device),
+        (Placement::Auto, Access::Random, 16, Target::Device),
+        (Placement::Auto, Access::WriteOnce, 16, Target::Device),
+        (Placement::Auto, Access::HostHeavy, MIB, Target::Pinned),
+        (Placement::Auto, Access::Streaming, MIB, Target::Pinned),
+        (Placement::Auto, Access::ReadOnly, MIB, Target::ReadMostly),
+        (Placement::ReadOnly, Access::Unknown, 16, Target::ReadMostly),
+        (Placement::Device, Access::HostHeavy, 16, Target::Device),
+        (Placement::Managed, Access::Unknown, 16, Target::Managed),
+        (Placement::Pinned, Access::Random, MIB, Target::Pinned),
+        (Placement::Host, Access::Random, MIB, Target::Host),
+    ];
+    for (placement, access, len, target) in cases {
+        let mut buffer = manager.allocate::<u8>(len, placement, access).unwrap();
+        assert_eq!(buffer.backing().target(), target, "{placement:?} {access:?} {len}");
+        assert!(buffer.to_vec().unwrap().iter().all(|&value| value == 0));
+        buffer.slice_mut(len - 1..).unwrap().fill(9).unwrap();
+        assert_eq!(buffer.to_vec().unwrap().last(), Some(&9));
+        // The CPU reaches all but the device's own memory.
+        match buffer.try_as_mut_slice() {
+            Ok(values) => values[0] = 7,
+            Err(error) => assert_eq!((error, target), (CopyError::Invisible, Target::Device)),
+        }
+        let visible = buffer.try_as_slice().map(|values| values[0]);
+        assert_eq!(visible.is_ok(), target != Target::Device);
+        assert_eq!(buffer.slice(..1).unwrap().to_vec().unwrap()[0], visible.unwrap_or(0));
+    }
+    drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn the_table_can_be_replaced() {
+    let gpu = Gpu::new();
+    let rule =
+        |access: &[Access], up_to, target| Rule { access: access.to_vec(), up_to, targets: vec![target] };
+    let with = |rules: Vec<Rule>| Policy { rules, ..Policy::default() };
+    let make = |policy| {
+        let options = ManagerOptions { policy, ..ManagerOptions::default() };
+        MemoryManager::new(std::slice::from_ref(&gpu.context), options)
+    };
+    let table =
+        with(vec![rule(&[Access::Random], Some(1000), Target::Host), rule(&[], None, Target::Managed)]);
+    let manager = make(table).unwrap();
+    for (access, len, target) in [
+        (Access::Random, 1000, Target::Host),
+        (Access::Random, 1001, Target::Managed),
+        (Access::Unknown, 1, Target::Managed),
+        (Access::ReadOnly, 1, Target::Managed),
+    ] {
+        let request = manager.request().access(access);
+        assert_eq!(request.targets(len), [target]);
+        assert_eq!(bytes(&request, len, &gpu).backing().target(), target);
+    }
+    drop(manager);
+    let wrong = |policy| match make(policy) {
+        Err(ManageError::Policy(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(wrong(with(vec![])), PolicyError::NotTotal);
+    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), Target::Host)])), PolicyError::NotTotal);
+    assert_eq!(wrong(with(vec![rule(&[Access::Random], None, Target::Host)])), PolicyError::NotTotal);
+    let empty = Rule { targets: vec![], ..rule(&[Access::Random], None, Target::Host) };
+    assert_eq!(wrong(with(vec![empty, rule(&[], None, Target::Host)])), PolicyError::NoTarget(0));
+    for share in [0.5, 1.1, f64::NAN] {
+        assert_eq!(wrong(Policy { share, ..Policy::default() }), PolicyError::Share);
+    }
+    assert_eq!(MemoryManager::new(&[], ManagerOptions::default()).err(), Some(ManageError::NoDevice));
+    gpu.finish();
+}
+
+/// Each pool is full in turn: what does not fit goes to the next place that is allowed, and nowhere else.
+#[test]
+fn full_places_fall_back_as_far_as_allowed() {
+    let gpu = Gpu::new();
+    let limited = |mib: usize| PoolOptions::new().limit(Limit::Bytes(mib * MIB)).exact_above(MIB, MIB);
+    let options = ManagerOptions {
+        device: limited(8),
+        managed: limited(8),
+        pinned: limited(8),
+        host: limited(8),
+        ..ManagerOptions::default()
+    };
+    let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
+    let any = manager.request().access(Access::Random);
+    let held: Vec<_> = (0..4).map(|_| bytes(&any, 6 * MIB, &gpu)).collect();
+    let targets: Vec<_> = held.iter().map(|buffer| buffer.backing().target()).collect();
+    assert_eq!(targets, [Target::Device, Target::Managed, Target::Pinned, Target::Host]);
+    let full = |request: &Request<'_>| match Buffer::<u8, _>::zeros(request, 6 * MIB, &gpu.stream) {
+        Err(AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full)))) => full,
+        other => panic!("{other:?}"),
+    };
+    let error = full(&any);
+    assert_eq!((error.requested, error.pools.len()), (6 * MIB, 4));
+    let device_only = manager.request().placement(Placement::Device);
+    assert_eq!(full(&device_only).pools.len(), 1);
+    let two = device_only.clone().fallback(&[Target::Pinned, Target::Device, Target::Pinned]);
+    assert_eq!(two.targets(1), [Target::Device, Target::Pinned]);
+    assert_eq!(full(&two).pools.len(), 2);
+    assert_eq!(full(&any.clone().fallback(&[])).pools.len(), 1);
+    // Where room is again, it is used.
+    drop(held.into_iter().nth(2));
+    assert_eq!(bytes(&two, 6 * MIB, &gpu).backing().target(), Target::Device);
+    assert_eq!(manager.totals().blocks, 0);
+    drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn what_a_device_lacks_is_a_typed_error_or_passed_over() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let concurrent = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+    let mapping = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    gpu.control().set_attribute(1, concurrent as u32, 0);
+    gpu.control().set_attribute(1, mapping as u32, 0);
+    let second = Context::new(1).unwrap();
+    let both = MemoryManager::new(&[gpu.context.clone(), second.clone()], ManagerOptions::default()).unwrap();
+    let streams: Vec<_> = both.streams().cloned().collect();
+    let on = |placement, stream| {
+        let made = Buffer::<u8, _>::zeros(&both.request().placement(placement), 100, stream);
+        made.map(|buffer| (buffer.backing().target(), buffer.as_view().address() >= (1 << 48) + (1 << 44)))
+    };
+    assert_eq!(on(Placement::Managed, &streams[0]), Ok((Target::Managed, false)));
+    let lacks = AllocateError::Allocation(ManageError::Unavailable(Target::Managed));
+    assert_eq!(on(Placement::Managed, &streams[1]), Err(lacks));
+    assert_eq!(on(Placement::ReadOnly, &streams[1]), Ok((Target::Device, true)));
+    // One manager's stream, another one's memory.
+    let one = manager(&gpu);
+    let error = Buffer::<u8, _>::zeros(&one.request(), 100, &streams[1]).unwrap_err();
+    assert_eq!(error, AllocateError::Allocation(ManageError::OtherDevice { ordinal: 1 }));
+    drop((one, streams, both, second));
+    gpu.finish();
+}
+
+#[test]
+fn read_only_memory_is_advised_so_and_kept_apart() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let manager = manager(&gpu);
+    let table = bytes(&manager.request().placement(Placement::ReadOnly), 1000, &gpu);
+    let plain = bytes(&manager.request().placement(Placement::Managed), 1000, &gpu);
+    let advised = |buffer: &Buffer<u8, Placed<'_>>| {
+        let mut value = 0i32;
+        let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
+        // SAFETY: the place has the attribute's size, and the range is that of the buffer.
+        unsafe { sys::cuMemRangeGetAttribute((&raw mut value).cast(), 4, which, buffer.address(), 1000) }
+            .result()
+            .unwrap();
+        value
+    };
+    assert_eq!((advised(&table), advised(&plain)), (1, 0));
+    drop((table, plain));
+    // A failure gives the block back.
+    for name in ["cuMemAdvise", "cuMemAdvise_v2"] {
+        gpu.control().fail(name, 1, 1, 999);
+    }
+    let failed = Buffer::<u8, _>::zeros(&manager.request().placement(Placement::ReadOnly), 10, &gpu.stream)
+        .unwrap_err();
+    assert!(matches!(failed, AllocateError::Allocation(ManageError::Driver(_))), "{failed:?}");
+    assert_eq!(manager.totals().blocks, 0);
+    gpu.control().clear_failures();
+    drop(manager);
+    gpu.finish();
+}
+
+/// Buffers that are used otherwise than where they are is good for are named, and what is asked for next at the same place
+/// in the program goes where it belongs.
+#[test]
+fn measured_accesses_revise_the_table() {
+    let gpu = Gpu::new();
+    let manager = manager(&gpu);
+    fn polled(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
+        manager.allocate(MIB, Placement::Auto, Access::Unknown).unwrap()
+    }
+    fn small(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
+        manager.allocate(16, Placement::Auto, Access::Unknown).unwrap()
+    }
+    let flags = polled(&manager);
+    let mut kernel = small(&manager);
+    assert_eq!(flags.backing().target(), Target::Device);
+    assert_eq!(kernel.backing().target(), Target::Pinned);
+    assert_eq!(manager.recommendations(), []);
+    for _ in 0..40 {
+        flags.slice(..1).unwrap().to_vec().unwrap();
+        kernel.as_view_mut().fill(1).unwrap();
+    }
+    let usage = flags.backing().usage();
+    assert_eq!((usage.to_host, usage.host_bytes, usage.on_device), (40, 160, 1));
+    let [first, second] = manager.recommendations().try_into().unwrap();
+    assert_eq!((first.from, first.to, first.reason), (Target::Device, Target::Pinned, Reason::HostHeavy));
+    assert_eq!((first.address as u64, first.bytes, first.usage), (flags.address(), 4 * MIB, usage));
+    assert_eq!(
+        (second.from, second.to, second.reason),
+        (Target::Pinned, Target::Device, Reason::DeviceHeavy)
+    );
+    assert!(first.site.file().ends_with("manager.rs"));
+    let text = first.to_string();
+    assert!(
+        text.contains("4194304 bytes in device memory belong in pinned memory: 40 accesses by the host, 1"),
+        "{text}"
+    );
+    assert!(manager.request().targets(4 * MIB)[0] == Target::Device, "another place in the program");
+    // What is asked for next.
+    let (next, last) = (polled(&manager), small(&manager));
+    assert_eq!((next.backing().target(), last.backing().target()), (Target::Pinned, Target::Device));
+    assert_eq!(
+        manager.allocate::<u8>(MIB, Placement::Auto, Access::Unknown).unwrap().kind(),
+        MemoryKind::Device
+    );
+    // And what is there moves.
+    let request = manager.request().placement(Placement::Pinned);
+    let moved = flags.migrate(&request, &gpu.stream).unwrap();
+    // Its own first access is the device's, which wrote it.
+    assert_eq!((moved.backing().target(), moved.backing().usage().on_device), (Target::Pinned, 1));
+    assert_eq!(manager.recommendations().len(), 1);
+    drop((next, last, moved, kernel));
+    assert_eq!(manager.recommendations(), []);
+    drop(manager);
+
+    // Not where the user does not want that.
+    let policy = Policy { revise: false, ..Policy::default() };
+    let options = ManagerOptions { policy, ..ManagerOptions::default() };
+    let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
+    let flags = polled(&manager);
+    for _ in 0..40 {
+        flags.slice(..1).unwrap().to_vec().unwrap();
+    }
+    assert_eq!(manager.recommendations().len(), 1);
+    assert_eq!(polled(&manager).backing().target(), Target::Device);
+    drop(flags);
+    drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn read_only_memory_that_is_changed_is_named() {
+    let gpu = Gpu::new();
+    let manager = manager(&gpu);
+    let request = manager.request().access(Access::ReadOnly);
+    let read = bytes(&request, 1000, &gpu);
+    let mut changed = bytes(&request, 1000, &gpu);
+    for number in 0..40 {
+        read.try_as_slice().unwrap();
+        changed.copy_from(&[number; 1000]).unwrap();
+    }
+    let [only] = manager.recommendations().try_into().unwrap();
+    assert_eq!((only.address as u64, only.reason), (changed.address(), Reason::NotReadOnly));
+    assert_eq!((only.from, only.to), (Target::ReadMostly, Target::Pinned));
+    assert!(only.to_string().ends_with("read-only, and changed 40 times"), "{only}");
+    drop((read, changed));
+    drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn totals_and_cleanup_are_of_all_devices() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let contexts = [gpu.context.clone(), second.clone()];
+    let manager = MemoryManager::new(&contexts, ManagerOptions::default()).unwrap();
+    let streams: Vec<_> = manager.streams().cloned().collect();
+    let mut held = Vec::new();
+    for stream in &streams {
+        for placement in [Placement::Device, Placement::Managed, Placement::Pinned, Placement::Host] {
+            let request = manager.request().placement(placement);
+            held.push(Buffer::from_slice(&request, &[1u32; 1000], stream).unwrap());
+        }
+    }
+    let totals = manager.totals();
+    assert_eq!((totals.blocks, totals.requested, totals.allocated), (8, 32_000, 8 * 4096));
+    let reserved = |kind| totals.reserved_of(kind) as usize;
+    // Pinned and host memory is one pool for both devices, with memory of its own for each stream.
+    for kind in [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host] {
+        assert_eq!(reserved(kind), 4 * MIB, "{kind:?}");
+    }
+    assert_eq!(totals.reserved as usize, 16 * MIB);
+    assert_eq!((totals.copies.to_device.count, totals.copies.on_host.count), (4, 4));
+    assert_eq!(totals.stores.len(), 8);
+    assert_eq!(manager.cleanup().bytes, 0, "all is in use");
+    let pinned = pinned_bytes();
+    held.truncate(4);
+    let cleaned = manager.cleanup();
+    assert_eq!((cleaned.bytes, cleaned.stores.len()), (8 * MIB, 4));
+    assert_eq!(pinned - pinned_bytes(), 2 * MIB);
+    assert_eq!(manager.totals().reserved as usize, 8 * MIB);
+    drop(held);
+    assert_eq!(manager.cleanup().bytes, 8 * MIB);
+    assert_eq!(manager.totals().reserved, 0);
+    drop((streams, manager, contexts, second));
+    gpu.finish();
+}
+
+/// Buffers of one manager come and go on several threads, each on a stream of its own.
+#[test]
+fn threads_share_a_manager() {
+    let gpu = Gpu::new();
+    let manager = manager(&gpu);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (manager, context) = (&manager, &gpu.context);
+            scope.spawn(move || {
+                let stream = Stream::new(context).unwrap();
+                let mut random = fastrand::Rng::with_seed(u64::from(thread));
+                let mut held = Vec::new();
+                for number in 0..200 {
+                    let access = random.choice([Access::Unknown, Access::Random, Access::HostHeavy]).unwrap();
+                    let request = manager.request().access(access);
+                    let value = thread << 16 | number;
+                    held.push((
+                        Buffer::from_slice(&request, &vec![value; random.usize(1..5000)], &stream).unwrap(),
+                        value,
+                    ));
+                    if held.len() == 10 {
+                        let (buffer, value) = held.swap_remove(random.usize(..10));
+                        assert!(buffer.to_vec().unwrap().iter().all(|&found| found == value));
+                    }
+                    let _ = manager.recommendations();
+                }
+                drop(held);
+                stream.synchronize().unwrap();
+            });
+        }
+    });
+    let totals = manager.totals();
+    assert_eq!((totals.blocks, totals.allocated), (0, 0));
+    assert_eq!(manager.cleanup().bytes as u64, totals.reserved);
+    drop(manager);
+    gpu.finish();
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn options_and_reports_are_data() {
+    let gpu = Gpu::new();
+    let text = r#"{"policy": {"rules": [{"access": [], "up_to": null, "targets": ["Host", "Device"]}], "share": 0.9}}"#;
+    let options: ManagerOptions = serde_json::from_str(text).unwrap();
+    let again: ManagerOptions = serde_json::from_str(&serde_json::to_string(&options).unwrap()).unwrap();
+    assert_eq!(again, options);
+    assert_eq!((options.policy.least_touches, options.policy.share), (32, 0.9));
+    let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
+    let buffer = manager.allocate::<u8>(5, Placement::Auto, Access::Unknown).unwrap();
+    assert_eq!(buffer.backing().target(), Target::Host);
+    let totals = manager.totals();
+    let read: allotment::gpu::Totals =
+        serde_json::from_str(&serde_json::to_string(&totals).unwrap()).unwrap();
+    assert_eq!(read, totals);
+    drop(buffer);
+    drop(manager);
+    gpu.finish();
+}

@@ -1,0 +1,218 @@
+//! Memory for other processes: the tests start themselves again, with what they share.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::{
+    AsyncMemory, Buffer, DeviceMemory, Error, Imported, IpcHandle, Mapped, Pinned, ShareError, SharedMemory,
+    SharedPiece, Virtual,
+};
+use allotment::pool::{DevicePool, PoolOptions};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+use std::sync::Arc;
+
+/// What the other process is told.
+const SHARED: &str = "ALLOTMENT_TEST_SHARED";
+
+fn in_another_process(test: &str, shared: String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(SHARED, shared).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn open(handle: &IpcHandle, gpu: &Gpu) -> Result<Buffer<u32, Imported>, ShareError> {
+    // SAFETY: the tests export values of this type, and keep them until the other process has ended.
+    unsafe { Buffer::open(handle, &gpu.stream) }
+}
+
+/// A block of a pool, in the middle of its segment: the other process reads and writes that block.
+#[test]
+fn handles_name_blocks_of_pools() {
+    let gpu = Gpu::new();
+    if let Ok(text) = std::env::var(SHARED) {
+        let bytes: Vec<u8> = text.split(' ').map(|byte| byte.parse().unwrap()).collect();
+        let handle = IpcHandle::from_bytes(&bytes.try_into().unwrap());
+        let mut buffer = open(&handle, &gpu).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
+        buffer.copy_from(&[4, 5, 6]).unwrap();
+        assert_eq!(open(&handle, &gpu).unwrap().to_vec().unwrap(), [4, 5, 6], "it may be open twice");
+        buffer.slice_mut(..1).unwrap().fill(7).unwrap();
+        drop(buffer); // waits for that
+        // A handle that says more than there is.
+        let mut bytes = handle.to_bytes();
+        bytes[72..].copy_from_slice(&(1u64 << 40).to_le_bytes());
+        let error = open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err();
+        assert!(matches!(error, ShareError::Range { .. }), "{error}");
+        return gpu.finish();
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let before = Buffer::from_slice(&pool, &[8u8; 1000], &gpu.stream).unwrap();
+    let buffer = Buffer::from_slice(&pool, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let handle = buffer.export().unwrap();
+    assert_eq!((handle.bytes(), IpcHandle::from_bytes(&handle.to_bytes())), (12, handle));
+    let text = handle.to_bytes().map(|byte| byte.to_string()).join(" ");
+    in_another_process("share::handles_name_blocks_of_pools", text);
+    assert_eq!(buffer.to_vec().unwrap(), [7, 5, 6]);
+    assert_eq!(before.to_vec().unwrap(), [8; 1000]);
+    drop((before, buffer));
+    drop(pool);
+    gpu.finish();
+}
+
+#[test]
+fn wrong_handles_and_memory_are_typed_errors() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let handle = buffer.export().unwrap();
+    // Its own.
+    assert!(matches!(open(&handle, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    let changed = |at: usize, value: u64| {
+        let mut bytes = handle.to_bytes();
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err()
+    };
+    assert!(matches!(changed(0, 1), ShareError::Driver(Error::Call(_))));
+    assert_eq!(changed(72, 0), ShareError::Values { bytes: 0, offset: 0 });
+    assert_eq!(changed(72, 5), ShareError::Values { bytes: 5, offset: 0 });
+    assert_eq!(changed(64, 2), ShareError::Values { bytes: 12, offset: 2 });
+    let pinned = Buffer::from_slice(&Arc::new(Pinned::new(&gpu.context)), &[1u8], &gpu.stream).unwrap();
+    assert_eq!(pinned.export(), Err(ShareError::NotShareable));
+    // The driver has no handles of these.
+    let ordered = AsyncMemory::new(&gpu.context).unwrap();
+    let ordered = Buffer::from_slice(&Arc::new(ordered), &[1u8], &gpu.stream).unwrap();
+    assert!(matches!(ordered.export(), Err(ShareError::Driver(Error::Call(_)))));
+    let plain = Virtual::new(&gpu.context).unwrap();
+    let plain = Buffer::from_slice(&Arc::new(plain), &[1u8], &gpu.stream).unwrap();
+    assert!(matches!(plain.share(), Err(ShareError::NotShareable)));
+    drop((buffer, memory, pinned, ordered, plain));
+    gpu.finish();
+}
+
+fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32, Mapped>, ShareError> {
+    // SAFETY: the tests share values of this type, and wait before they use them elsewhere.
+    unsafe { Buffer::map(shared, &gpu.stream) }
+}
+
+const MIB: usize = 1 << 20;
+
+/// Blocks of a segment that has grown: what is shared lies in one piece or several.
+#[test]
+fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
+    let gpu = Gpu::new();
+    let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
+    let pool = DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap();
+    let first = Buffer::from_slice(&pool, &vec![1u32; MIB / 2], &gpu.stream).unwrap();
+    let second = Buffer::from_slice(&pool, &vec![2u32; MIB], &gpu.stream).unwrap(); // the segment has grown
+    assert_eq!(pool.stats().segments.current, 1);
+    let (one, two) = (first.share().unwrap(), second.share().unwrap());
+    assert_eq!((one.pieces.len(), one.offset, one.bytes), (1, 0, 2 * MIB));
+    assert_eq!((two.pieces.len(), two.offset, two.bytes), (2, 2 * MIB, 4 * MIB));
+    let mut mapped = map(&two, &gpu).unwrap();
+    assert_ne!(mapped.address(), second.address());
+    assert!(mapped.to_vec().unwrap() == vec![2; MIB]);
+    mapped.as_view_mut().fill(3).unwrap();
+    gpu.stream.context().synchronize().unwrap();
+    assert!(second.to_vec().unwrap() == vec![3; MIB] && first.to_vec().unwrap() == vec![1; MIB / 2]);
+    // The memory is there as long as anybody has it.
+    drop((first, second));
+    drop(pool);
+    assert!(mapped.to_vec().unwrap() == vec![3; MIB]);
+    drop(mapped);
+    let late = map(&one, &gpu).unwrap();
+    assert!(late.to_vec().unwrap() == vec![1; MIB / 2]);
+    drop((late, one, two));
+    gpu.finish();
+}
+
+/// The other process opens the descriptors of this one.
+#[test]
+fn descriptors_cross_processes() {
+    let gpu = Gpu::new();
+    if let Ok(text) = std::env::var(SHARED) {
+        let numbers: Vec<usize> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [process, offset, bytes, file, piece] = numbers.try_into().unwrap();
+        let path = format!("/proc/{process}/fd/{file}");
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let pieces = vec![SharedPiece { descriptor: OwnedFd::from(file), bytes: piece }];
+        let mut buffer = map(&SharedMemory { pieces, offset, bytes }, &gpu).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
+        buffer.slice_mut(1..).unwrap().fill(9).unwrap();
+        drop(buffer); // waits for that
+        return gpu.finish();
+    }
+    if on_system() {
+        return; // a real driver's descriptors go through sockets only
+    }
+    let memory = Arc::new(Virtual::shareable(&gpu.context).unwrap());
+    let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let shared = buffer.share().unwrap();
+    let [piece] = &shared.pieces[..] else { panic!("{shared:?}") };
+    let file = std::os::fd::AsRawFd::as_raw_fd(&piece.descriptor.as_fd());
+    let text = format!("{} {} {} {file} {}", std::process::id(), shared.offset, shared.bytes, piece.bytes);
+    in_another_process("share::descriptors_cross_processes", text);
+    assert_eq!(buffer.to_vec().unwrap(), [1, 9, 9]);
+    drop((buffer, memory, shared));
+    gpu.finish();
+}
+
+#[test]
+fn wrong_descriptors_leave_nothing_behind() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(Virtual::shareable(&gpu.context).unwrap());
+    let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let mut shared = buffer.share().unwrap();
+    let piece = shared.pieces[0].bytes;
+    for (offset, bytes, error) in [
+        (0, 0, ShareError::Values { bytes: 0, offset: 0 }),
+        (0, 6, ShareError::Values { bytes: 6, offset: 0 }),
+        (2, 4, ShareError::Values { bytes: 4, offset: 2 }),
+        (piece, 4, ShareError::Range { end: piece + 4, shared: piece }),
+        (usize::MAX - 3, 4, ShareError::Range { end: usize::MAX, shared: piece }),
+    ] {
+        (shared.offset, shared.bytes) = (offset, bytes);
+        assert_eq!(map(&shared, &gpu).unwrap_err(), error);
+    }
+    (shared.offset, shared.bytes) = (0, 12);
+    let before = (!on_system()).then(|| gpu.live());
+    // A descriptor of something else, and a size that is not the piece's.
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let right = shared.pieces[0].descriptor.try_clone().unwrap();
+    shared.pieces.push(SharedPiece { descriptor: file, bytes: piece });
+    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    shared.pieces[1] = SharedPiece { descriptor: right, bytes: 2 * piece };
+    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    shared.pieces.truncate(1);
+    if let Some(before) = before {
+        for name in [
+            "cuMemAddressReserve",
+            "cuMemImportFromShareableHandle",
+            "cuMemMap",
+            "cuMemSetAccess",
+            "cuMemRelease",
+        ] {
+            gpu.control().fail(name, 1, 1, 999);
+            let error = map(&shared, &gpu).unwrap_err();
+            assert!(matches!(error, ShareError::Driver(Error::Call(error)) if error.call == name), "{error}");
+            gpu.control().clear_failures();
+            if name != "cuMemRelease" {
+                assert_eq!(gpu.live(), before, "{name}");
+            }
+        }
+        for name in ["cuMemRetainAllocationHandle", "cuMemExportToShareableHandle"] {
+            gpu.control().fail(name, 1, 1, 999);
+            let error = buffer.share().unwrap_err();
+            assert!(matches!(error, ShareError::Driver(Error::Call(error)) if error.call == name), "{error}");
+        }
+        let fds = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+        gpu.control().set_attribute(0, fds as u32, 0);
+        let lacks = Error::Unsupported("file descriptors of virtual memory");
+        assert_eq!(Virtual::shareable(&gpu.context).unwrap_err(), lacks);
+    }
+    assert_eq!(map(&shared, &gpu).unwrap().to_vec().unwrap(), [1, 2, 3]);
+    drop((buffer, memory, shared));
+    if let Some(driver) = &gpu.driver {
+        assert_eq!(driver.misuse_of_any_kind(), 0, "{}", driver.report());
+    }
+}
