@@ -210,6 +210,9 @@ impl<P: Space, S: Source> Pool<P, S> {
             self.free(state, to);
             return Err(error);
         }
+        if state.trace.is_some() {
+            self.trace_move(state, number, to);
+        }
         state.records.swap_places(number, to);
         Ok(())
     }

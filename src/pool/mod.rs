@@ -21,11 +21,14 @@ mod options;
 mod order;
 mod records;
 mod recover;
+mod returns;
 mod snapshot;
 mod source;
 mod state;
 mod stats;
 mod stream;
+mod trace;
+mod upkeep;
 
 pub use buffer::Buffer;
 pub use chain::{Chain, Lender};

@@ -33,6 +33,19 @@ impl<P: Space, S: Source> Pool<P, S> {
     #[inline(never)]
     pub(super) fn allocate_slow<'a>(
         &'a self,
+        state: MutexGuard<'a, State<P, S>>,
+        ask: &Ask,
+        arena: usize,
+    ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
+        let served = self.serve(state, ask, arena);
+        if served.is_err() {
+            self.lock().trace_failure(ask, arena, || self.source.now());
+        }
+        served
+    }
+
+    fn serve<'a>(
+        &'a self,
         mut state: MutexGuard<'a, State<P, S>>,
         ask: &Ask,
         arena: usize,

@@ -3,6 +3,7 @@
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
+use super::trace::PoolTrace;
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
 use crate::placement::{Space, Token};
@@ -132,6 +133,8 @@ pub(super) struct State<P: Space, S: Source> {
     pub step: u64,
     /// Whether the moment that a segment becomes empty matters.
     pub ages: bool,
+    /// Where all events go.
+    pub trace: Option<Box<PoolTrace>>,
 }
 
 /// Bytes of `len` granules.
@@ -155,6 +158,7 @@ impl<P: Space, S: Source> State<P, S> {
             calls: SourceCalls::default(),
             step: 0,
             ages,
+            trace: None,
         }
     }
 

@@ -9,6 +9,7 @@ mod options;
 mod order;
 mod random;
 mod recovery;
+mod trace;
 
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};
