@@ -7,6 +7,8 @@ mod compact;
 mod holes;
 mod options;
 mod order;
+mod pattern;
+mod planned;
 mod random;
 mod recovery;
 mod trace;
