@@ -29,6 +29,7 @@ mod source;
 mod state;
 mod stats;
 mod stream;
+mod tournament;
 mod trace;
 mod upkeep;
 

@@ -3,6 +3,7 @@
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
+use super::tournament::Tournament;
 use super::trace::PoolTrace;
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
@@ -65,7 +66,7 @@ pub(super) struct Entry<P> {
     /// Those among them that are pages without memory, and their bytes.
     pub holes: u32,
     pub unmapped: usize,
-    /// The length that it is listed with, in a bin of several.
+    /// The length that it is listed with, in a bin of several and in a pool of several arenas.
     listed: usize,
     /// When its last block came back.
     pub emptied: (Duration, u64),
@@ -77,6 +78,8 @@ pub(super) struct Bin {
     pub members: Vec<u32>,
     /// By the longest free block, if there is more than one.
     order: BTreeSet<(usize, u32)>,
+    /// The longest free block of all, if they are listed.
+    longest: usize,
 }
 
 /// An event behind all frees up to a number.
@@ -118,6 +121,8 @@ pub(super) struct Waiting<S: Source> {
 
 pub(super) struct State<P: Space, S: Source> {
     pub arenas: Vec<Arena<S>>,
+    /// The longest free block of each arena, if there are several.
+    longest: Tournament,
     by_stream: HashMap<StreamId, usize>,
     recent: usize,
     pub segments: Vec<Option<Box<Entry<P>>>>,
@@ -146,6 +151,7 @@ impl<P: Space, S: Source> State<P, S> {
     pub fn new(ages: bool) -> Self {
         Self {
             arenas: Vec::new(),
+            longest: Tournament::new(),
             by_stream: HashMap::new(),
             recent: 0,
             segments: Vec::new(),
@@ -209,6 +215,13 @@ impl<P: Space, S: Source> State<P, S> {
             last_growth: 0,
         });
         self.by_stream.insert(id, number);
+        self.longest.set(number, 0);
+        if number == 1 {
+            // From now on every change must be noticed, lest the statistics have to look at all arenas.
+            let alone: Vec<u32> = self.arenas[0].bins.iter().flat_map(|bin| bin.members.clone()).collect();
+            alone.into_iter().for_each(|segment| self.relist(segment));
+            self.compare(0);
+        }
         Some(number)
     }
 
@@ -332,16 +345,30 @@ impl<P: Space, S: Source> State<P, S> {
         record.segment
     }
 
-    /// Lists a segment by its longest free block as it is now.
+    /// Lists a segment by its longest free block as it is now. O(log segments + log arenas).
     fn relist(&mut self, segment: u32) {
         let entry = self.entry_mut(segment);
         let (old, new) = (entry.listed, entry.placement.largest());
         if old != new {
             entry.listed = new;
             let (arena, kind) = (entry.arena, entry.kind);
-            let order = &mut self.arenas[arena].bins[kind as usize].order;
-            order.remove(&(old, segment));
-            order.insert((new, segment));
+            let bin = &mut self.arenas[arena].bins[kind as usize];
+            bin.longest = if bin.members.len() > 1 {
+                bin.order.remove(&(old, segment));
+                bin.order.insert((new, segment));
+                bin.order.last().map_or(0, |key| key.0)
+            } else {
+                new
+            };
+            self.compare(arena);
+        }
+    }
+
+    /// Enters the arena's longest block into the tournament, if there is one.
+    fn compare(&mut self, arena: usize) {
+        if self.arenas.len() > 1 {
+            let longest = self.longest(arena);
+            self.longest.set(arena, longest);
         }
     }
 
@@ -371,13 +398,17 @@ impl<P: Space, S: Source> State<P, S> {
     /// Puts a segment into its arena's bin.
     fn enter(&mut self, segment: u32) {
         let (arena, kind) = (self.entry(segment).arena, self.entry(segment).kind);
+        let several = self.arenas.len() > 1;
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.members.push(segment);
-        match bin.members.len() {
-            1 => {}
-            2 => {
-                let both = bin.members.clone();
-                both.into_iter().for_each(|member| self.relist(member));
+        match *bin.members.as_slice() {
+            [_] if several => self.relist(segment),
+            [_] => {}
+            [first, _] => {
+                // It was not in the order while it was alone.
+                self.entry_mut(first).listed = UNLISTED;
+                self.relist(first);
+                self.relist(segment);
             }
             _ => self.relist(segment),
         }
@@ -385,16 +416,21 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Takes a segment out of its arena's bin.
     fn leave(&mut self, segment: u32) {
+        let several = self.arenas.len() > 1;
         let entry = self.entry_mut(segment);
         let listed = core::mem::replace(&mut entry.listed, UNLISTED);
         let (arena, kind) = (entry.arena, entry.kind);
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.order.remove(&(listed, segment));
         bin.members.retain(|&member| member != segment);
+        bin.longest = bin.order.last().map_or(0, |key| key.0);
         if let &[only] = bin.members.as_slice() {
             bin.order.clear();
-            self.entry_mut(only).listed = UNLISTED;
+            if !several {
+                self.entry_mut(only).listed = UNLISTED;
+            }
         }
+        self.compare(arena);
     }
 
     /// Takes a segment out that has no block; its arena and the bytes that have memory. `None` if it has one.
@@ -434,19 +470,23 @@ impl<P: Space, S: Source> State<P, S> {
         there.filter(|(_, entry)| entry.live == entry.holes)
     }
 
-    /// The longest free block of an arena, in granules. O(1) beside segments that are as good.
+    /// The longest free block of an arena, in granules. O(1).
     pub fn longest(&self, arena: usize) -> usize {
         let of = |bin: &Bin| match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
-            _ => bin.order.last().map_or(0, |key| key.0),
+            _ => bin.longest,
         };
         self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The longest free block in all, in bytes.
+    /// The longest free block in all, in bytes. O(1).
     pub fn largest_free(&self) -> u64 {
-        let longest = (0..self.arenas.len()).map(|arena| self.longest(arena)).max();
-        bytes_of::<P>(longest.unwrap_or(0))
+        let longest = match self.arenas.len() {
+            0 => 0,
+            1 => self.longest(0),
+            _ => self.longest.largest(),
+        };
+        bytes_of::<P>(longest)
     }
 }
 

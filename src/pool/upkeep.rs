@@ -59,7 +59,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.poll(&mut self.lock())
     }
 
-    /// The statistics. O(streams).
+    /// The statistics. O(1).
     pub fn stats(&self) -> PoolStats {
         let state = self.lock();
         state.figures.stats(state.largest_free(), state.calls)

@@ -40,7 +40,7 @@ fn a_pools_trace_is_drawn_replayed_and_planned() {
     assert_eq!(replayed["peak"], stats.requested.peak);
     let planned = json(["plan", &trace, "--json", "--quiet", "--time-limit", "1s"]);
     assert!(planned[0]["peak"].as_u64() >= Some(stats.requested.peak), "{planned}");
-    printed(["convert", &trace, "-o", &text]);
+    printed(["convert", &trace, &text]);
     let text = std::fs::read_to_string(&text).unwrap();
     assert!(text.contains("# | step 9"), "{text}");
 }
