@@ -66,7 +66,7 @@ pub(super) struct Entry<P> {
     /// Those among them that are pages without memory, and their bytes.
     pub holes: u32,
     pub unmapped: usize,
-    /// The length that it is listed with, in a bin of several and in a pool of several arenas.
+    /// The length that it is listed with, in a bin of several.
     listed: usize,
     /// When its last block came back.
     pub emptied: (Duration, u64),
@@ -78,7 +78,7 @@ pub(super) struct Bin {
     pub members: Vec<u32>,
     /// By the longest free block, if there is more than one.
     order: BTreeSet<(usize, u32)>,
-    /// The longest free block of all, if they are listed.
+    /// The longest free block, if there is more than one segment.
     longest: usize,
 }
 
@@ -103,6 +103,8 @@ pub(super) struct Arena<S: Source> {
     pub cached: Vec<Vec<u32>>,
     /// Bytes of its last large segment.
     pub last_growth: usize,
+    /// Whether it is among those that were touched.
+    touched: bool,
 }
 
 /// What a freed block waits for.
@@ -121,8 +123,10 @@ pub(super) struct Waiting<S: Source> {
 
 pub(super) struct State<P: Space, S: Source> {
     pub arenas: Vec<Arena<S>>,
-    /// The longest free block of each arena, if there are several.
+    /// The longest free block of each arena but those that were touched.
     longest: Tournament,
+    /// Arenas whose segments have changed since, up to [`TOUCHED`].
+    touched: Vec<usize>,
     by_stream: HashMap<StreamId, usize>,
     recent: usize,
     pub segments: Vec<Option<Box<Entry<P>>>>,
@@ -152,6 +156,7 @@ impl<P: Space, S: Source> State<P, S> {
         Self {
             arenas: Vec::new(),
             longest: Tournament::new(),
+            touched: Vec::with_capacity(TOUCHED),
             by_stream: HashMap::new(),
             recent: 0,
             segments: Vec::new(),
@@ -213,15 +218,10 @@ impl<P: Space, S: Source> State<P, S> {
             fence: None,
             cached: (0..classes).map(|_| Vec::new()).collect(),
             last_growth: 0,
+            touched: false,
         });
         self.by_stream.insert(id, number);
         self.longest.set(number, 0);
-        if number == 1 {
-            // From now on every change must be noticed, lest the statistics have to look at all arenas.
-            let alone: Vec<u32> = self.arenas[0].bins.iter().flat_map(|bin| bin.members.clone()).collect();
-            alone.into_iter().for_each(|segment| self.relist(segment));
-            self.compare(0);
-        }
         Some(number)
     }
 
@@ -302,7 +302,8 @@ impl<P: Space, S: Source> State<P, S> {
             None => entry.placement.allocate(ask.len, ask.align)?,
         };
         entry.live += 1;
-        let listed = entry.listed != UNLISTED;
+        let (home, listed) = (entry.arena, entry.listed != UNLISTED);
+        self.touch(home);
         let number = self.records.insert(Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -340,12 +341,13 @@ impl<P: Space, S: Source> State<P, S> {
         if entry.listed != UNLISTED {
             self.relist(record.segment);
         }
+        self.touch(home);
         self.arenas[home].frees += 1;
         self.records.remove(number);
         record.segment
     }
 
-    /// Lists a segment by its longest free block as it is now. O(log segments + log arenas).
+    /// Lists a segment by its longest free block as it is now. O(log segments).
     fn relist(&mut self, segment: u32) {
         let entry = self.entry_mut(segment);
         let (old, new) = (entry.listed, entry.placement.largest());
@@ -353,20 +355,35 @@ impl<P: Space, S: Source> State<P, S> {
             entry.listed = new;
             let (arena, kind) = (entry.arena, entry.kind);
             let bin = &mut self.arenas[arena].bins[kind as usize];
-            bin.longest = if bin.members.len() > 1 {
-                bin.order.remove(&(old, segment));
-                bin.order.insert((new, segment));
-                bin.order.last().map_or(0, |key| key.0)
-            } else {
-                new
-            };
-            self.compare(arena);
+            bin.order.remove(&(old, segment));
+            bin.order.insert((new, segment));
+            if new >= bin.longest || old == bin.longest {
+                bin.longest = bin.order.last().map_or(0, |key| key.0);
+            }
         }
     }
 
-    /// Enters the arena's longest block into the tournament, if there is one.
-    fn compare(&mut self, arena: usize) {
-        if self.arenas.len() > 1 {
+    /// Notes that segments of the arena change. O(1), amortised over [`TOUCHED`] calls.
+    #[inline(always)]
+    fn touch(&mut self, arena: usize) {
+        if !self.arenas[arena].touched {
+            self.touch_another(arena);
+        }
+    }
+
+    #[inline(never)]
+    fn touch_another(&mut self, arena: usize) {
+        if self.touched.len() == TOUCHED {
+            self.settle();
+        }
+        self.touched.push(arena);
+        self.arenas[arena].touched = true;
+    }
+
+    /// Enters the longest blocks of the arenas that were touched into the tournament.
+    fn settle(&mut self) {
+        while let Some(arena) = self.touched.pop() {
+            self.arenas[arena].touched = false;
             let longest = self.longest(arena);
             self.longest.set(arena, longest);
         }
@@ -374,6 +391,7 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Lists a segment whose placement has grown.
     pub fn lengthened(&mut self, segment: u32) {
+        self.touch(self.entry(segment).arena);
         if self.entry(segment).listed != UNLISTED {
             self.relist(segment);
         }
@@ -398,17 +416,15 @@ impl<P: Space, S: Source> State<P, S> {
     /// Puts a segment into its arena's bin.
     fn enter(&mut self, segment: u32) {
         let (arena, kind) = (self.entry(segment).arena, self.entry(segment).kind);
-        let several = self.arenas.len() > 1;
+        self.touch(arena);
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.members.push(segment);
-        match *bin.members.as_slice() {
-            [_] if several => self.relist(segment),
-            [_] => {}
-            [first, _] => {
-                // It was not in the order while it was alone.
-                self.entry_mut(first).listed = UNLISTED;
-                self.relist(first);
-                self.relist(segment);
+        match bin.members.len() {
+            1 => {}
+            2 => {
+                bin.longest = 0;
+                let both = bin.members.clone();
+                both.into_iter().for_each(|member| self.relist(member));
             }
             _ => self.relist(segment),
         }
@@ -416,21 +432,18 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Takes a segment out of its arena's bin.
     fn leave(&mut self, segment: u32) {
-        let several = self.arenas.len() > 1;
         let entry = self.entry_mut(segment);
         let listed = core::mem::replace(&mut entry.listed, UNLISTED);
         let (arena, kind) = (entry.arena, entry.kind);
+        self.touch(arena);
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.order.remove(&(listed, segment));
         bin.members.retain(|&member| member != segment);
         bin.longest = bin.order.last().map_or(0, |key| key.0);
         if let &[only] = bin.members.as_slice() {
             bin.order.clear();
-            if !several {
-                self.entry_mut(only).listed = UNLISTED;
-            }
+            self.entry_mut(only).listed = UNLISTED;
         }
-        self.compare(arena);
     }
 
     /// Takes a segment out that has no block; its arena and the bytes that have memory. `None` if it has one.
@@ -479,16 +492,15 @@ impl<P: Space, S: Source> State<P, S> {
         self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The longest free block in all, in bytes. O(1).
-    pub fn largest_free(&self) -> u64 {
-        let longest = match self.arenas.len() {
-            0 => 0,
-            1 => self.longest(0),
-            _ => self.longest.largest(),
-        };
-        bytes_of::<P>(longest)
+    /// The longest free block in all, in bytes. O(1): at most [`TOUCHED`] arenas are looked at.
+    pub fn largest_free(&mut self) -> u64 {
+        self.settle();
+        bytes_of::<P>(self.longest.largest())
     }
 }
+
+/// Arenas of which the longest free block is not compared with others' before somebody asks.
+const TOUCHED: usize = 16;
 
 /// The mark of segments that stand in no order.
 pub(super) const UNLISTED: usize = usize::MAX;

@@ -29,7 +29,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         match self.reserve(&mut state, SizeKind::Large, arena, size) {
             Ok(_) => Ok(()),
             Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
-            Err(denied) => Err(PoolError::OutOfMemory(self.out_of_memory(&state, &ask, Some(denied)).into())),
+            Err(denied) => Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &ask, Some(denied)).into())),
         }
     }
 
@@ -61,8 +61,9 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// The statistics. O(1).
     pub fn stats(&self) -> PoolStats {
-        let state = self.lock();
-        state.figures.stats(state.largest_free(), state.calls)
+        let mut state = self.lock();
+        let largest = state.largest_free();
+        state.figures.stats(largest, state.calls)
     }
 
     /// The statistics of one stream, `None` if the pool does not know it. O(1).
