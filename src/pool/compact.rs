@@ -162,7 +162,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             len: record.len as usize,
             align: 1,
             kind,
-            class: None,
+            classed: false,
         };
         let key = |member: u32| (used[member as usize], member);
         let mut members = state.arenas[arena].bins[kind as usize].members.clone();

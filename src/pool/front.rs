@@ -6,6 +6,7 @@ use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
 use super::snapshot::LeakHook;
 use super::state::{Ask, SizeKind, State};
+use super::usage::Usage;
 use super::{Buffer, OptionsError, Source, Stream};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Space, Token};
@@ -14,8 +15,8 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// The placement of a [`DevicePool`]: granules of 256 bytes, segments of up to 512 GiB.
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
@@ -84,8 +85,6 @@ pub struct Pool<P: Space, S: Source> {
     pub(super) options: PoolOptions,
     /// Bytes that may be reserved.
     pub(super) limit: usize,
-    /// Lengths of the classes in granules, where blocks are kept by class.
-    pub(super) class_lens: Vec<usize>,
     /// Logarithm of the granule's bytes.
     pub(super) shift: u32,
     /// Granules that requests are rounded up to.
@@ -113,23 +112,22 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
         let limit = Self::resolve(&source, options.limit)?;
         static POOLS: AtomicU32 = AtomicU32::new(0);
-        let mut pool = Self {
+        let pool = Self {
             limit,
-            class_lens: Vec::new(),
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
             checked: options.checks != Checks::default(),
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
-            state: Mutex::new(State::new(options.trim_after.is_some())),
+            state: Mutex::new(State::new(options.trim_after.is_some() || options.follow_usage.is_some())),
             source,
             options,
         };
         if pool.options.reuse == Reuse::Basic {
-            pool.class_lens = pool.options.classes.iter().map(|&bytes| pool.length(bytes, 1)).collect();
-            pool.class_lens.dedup();
+            pool.lock().classes = pool.given_classes();
         }
+        pool.lock().usage = pool.options.follow_usage.map(|follow| Box::new(Usage::new(follow)));
         Ok(pool)
     }
 
@@ -160,7 +158,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Granules that a request takes, guards included.
     #[inline(always)]
-    fn length(&self, bytes: usize, align: usize) -> usize {
+    pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
         let len = granules(bytes, self.shift);
         let len = (len + (self.unit - 1)) & !(self.unit - 1);
         if self.options.checks.guard { len + self.guard(align) + self.unit } else { len }
@@ -174,7 +172,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             return Err(PoolError::TooLarge { max: max / 2 });
         }
         let align = (align_bytes >> self.shift).max(1);
-        let mut len = self.length(bytes, align);
+        let len = self.length(bytes, align);
         let kind = if bytes <= self.options.small_limit {
             SizeKind::Small
         } else if self.options.lean && bytes > self.options.exact_above {
@@ -182,12 +180,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         } else {
             SizeKind::Large
         };
-        let mut class = None;
-        if !self.class_lens.is_empty() && align == 1 {
-            class = self.class_lens.iter().position(|&class| class >= len);
-            len = class.map_or(len, |class| self.class_lens[class]);
-        }
-        Ok(Ask { bytes, align_bytes, len, align, kind, class })
+        Ok(Ask { bytes, align_bytes, len, align, kind, classed: false })
     }
 
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule; no bytes take a granule.
@@ -229,12 +222,16 @@ impl<P: Space, S: Source> Pool<P, S> {
         stream: &S::Stream,
     ) -> Result<Allocation, PoolError> {
         let site = Location::caller();
-        let ask = self.ask(bytes, align)?;
+        let mut ask = self.ask(bytes, align)?;
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
+        let asked = ask.len;
+        if self.options.reuse == Reuse::Basic {
+            state.classify(&mut ask);
+        }
         let found = match self.options.reuse {
             Reuse::Advanced | Reuse::Aggressive => state.allocate(&ask, arena, ask.kind),
             Reuse::Basic => match self.take_kept(&mut state, &ask, arena) {
@@ -251,8 +248,8 @@ impl<P: Space, S: Source> Pool<P, S> {
                 number
             }
         };
-        if state.trace.is_some() {
-            self.trace_allocation(&mut state, number);
+        if state.is_watched() {
+            self.watch_allocation(&mut state, number, asked);
         }
         if self.checked {
             self.check_new(&mut state, number, site)?;
@@ -266,6 +263,19 @@ impl<P: Space, S: Source> Pool<P, S> {
         // Segments do not start at address zero.
         let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial: record.serial }
+    }
+
+    /// What a trace and the usage are told when a block becomes live, that is `asked` granules long but for its class.
+    #[cold]
+    fn watch_allocation(&self, state: &mut State<P, S>, number: u32, asked: usize) {
+        if state.trace.is_some() {
+            self.trace_allocation(state, number);
+        }
+        let len = state.records.get(number).len as usize;
+        let active = state.figures.active();
+        if let Some(usage) = &mut state.usage {
+            usage.allocated(asked, len, active);
+        }
     }
 
     /// What the chosen checks do when a block becomes live.
@@ -290,7 +300,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     #[cold]
     pub(super) fn open_arena(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
-        state.open_arena(stream, self.class_lens.len()).ok_or(PoolError::TooManyStreams)
+        state.open_arena(stream).ok_or(PoolError::TooManyStreams)
     }
 }
 

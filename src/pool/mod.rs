@@ -11,6 +11,7 @@
 mod buffer;
 mod chain;
 mod check;
+mod classes;
 mod compact;
 mod error;
 mod front;
@@ -32,13 +33,14 @@ mod stream;
 mod tournament;
 mod trace;
 mod upkeep;
+mod usage;
 
 pub use buffer::Buffer;
 pub use chain::{Chain, Lender};
 pub use compact::{Compaction, Movable};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use options::{Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use options::{Age, Checks, FollowUsage, Growth, Limit, OptionsError, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};

@@ -108,10 +108,22 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// What is done with a block before it is freed.
     #[inline(always)]
     fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
+        if state.is_watched() {
+            self.watch_free(state, number);
+        }
+        if self.checked { self.check_old(state, number) } else { Ok(()) }
+    }
+
+    /// What a trace and the usage are told.
+    #[cold]
+    fn watch_free(&self, state: &mut State<P, S>, number: u32) {
         if state.trace.is_some() {
             self.trace_free(state, number);
         }
-        if self.checked { self.check_old(state, number) } else { Ok(()) }
+        let len = state.records.get(number).len as usize;
+        if let Some(usage) = &mut state.usage {
+            usage.freed(len);
+        }
     }
 
     /// What the chosen checks do when a block is freed.

@@ -5,6 +5,7 @@ use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
 use super::tournament::Tournament;
 use super::trace::PoolTrace;
+use super::usage::Usage;
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
 use crate::placement::{Space, Token};
@@ -50,8 +51,8 @@ pub(super) struct Ask {
     /// Alignment in granules.
     pub align: usize,
     pub kind: SizeKind,
-    /// The class, where blocks are kept by class.
-    pub class: Option<usize>,
+    /// Whether the length is that of a class, of which blocks are kept.
+    pub classed: bool,
 }
 
 /// A segment and the placement that divides it.
@@ -99,8 +100,8 @@ pub(super) struct Arena<S: Source> {
     /// Frees whose last work is known to be over.
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
-    /// Freed blocks by class.
-    pub cached: Vec<Vec<u32>>,
+    /// Freed blocks that are kept, by their length in granules.
+    pub cached: HashMap<usize, Vec<u32>>,
     /// Bytes of its last large segment.
     pub last_growth: usize,
     /// Whether it is among those that were touched.
@@ -142,8 +143,12 @@ pub(super) struct State<P: Space, S: Source> {
     pub step: u64,
     /// Whether the moment that a segment becomes empty matters.
     pub ages: bool,
+    /// Lengths of the classes in granules, rising, where blocks are kept by class.
+    pub classes: Vec<usize>,
     /// Where all events go.
     pub trace: Option<Box<PoolTrace>>,
+    /// What is asked for, if somebody wants to know.
+    pub usage: Option<Box<Usage>>,
 }
 
 /// Bytes of `len` granules.
@@ -169,7 +174,23 @@ impl<P: Space, S: Source> State<P, S> {
             calls: SourceCalls::default(),
             step: 0,
             ages,
+            classes: Vec::new(),
             trace: None,
+            usage: None,
+        }
+    }
+
+    /// Whether anybody is told of every request.
+    #[inline(always)]
+    pub fn is_watched(&self) -> bool {
+        self.trace.is_some() || self.usage.is_some()
+    }
+
+    /// Rounds a request up to its class. O(log classes).
+    pub fn classify(&self, ask: &mut Ask) {
+        let class = self.classes.partition_point(|&class| class < ask.len);
+        if let Some(&class) = self.classes.get(class).filter(|_| ask.align == 1) {
+            (ask.len, ask.classed) = (class, true);
         }
     }
 
@@ -199,7 +220,7 @@ impl<P: Space, S: Source> State<P, S> {
     }
 
     /// A new arena; `None` if there are too many.
-    pub fn open_arena(&mut self, stream: &S::Stream, classes: usize) -> Option<usize> {
+    pub fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.arenas.len();
         if number >= usize::from(u16::MAX) {
             return None;
@@ -216,7 +237,7 @@ impl<P: Space, S: Source> State<P, S> {
             frees: 0,
             quiet: 0,
             fence: None,
-            cached: (0..classes).map(|_| Vec::new()).collect(),
+            cached: HashMap::new(),
             last_growth: 0,
             touched: false,
         });

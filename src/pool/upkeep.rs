@@ -44,13 +44,16 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Ends a step of the program, an iteration of a training for example, and gives back what is older than
-    /// [`PoolOptions::trim_after`] says; how many bytes. O(segments).
+    /// [`PoolOptions::trim_after`](super::PoolOptions::trim_after) says, and what is more than
+    /// [`PoolOptions::follow_usage`](super::PoolOptions::follow_usage) keeps; how many bytes. O(segments ·
+    /// log segments), and once in a window O(lengths² · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {
         let mut state = self.lock();
         state.step += 1;
         state.trace_step();
         self.poll(&mut state);
-        self.trim_aged(&mut state)
+        let unused = self.follow(&mut state);
+        unused + self.trim_aged(&mut state)
     }
 
     /// Returns freed blocks whose events have passed to where all requests find them, without blocking; how many.

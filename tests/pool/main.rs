@@ -12,6 +12,7 @@ mod planned;
 mod random;
 mod recovery;
 mod trace;
+mod usage;
 
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};

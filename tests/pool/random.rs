@@ -4,7 +4,7 @@ use super::{KIB, MIB, hand_over};
 use allotment::meta::SideTable;
 use allotment::placement::BestFit;
 use allotment::pool::{
-    BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError, PoolOptions, Reuse,
+    BlockState, Buffer, DefaultPlacement, DevicePool, FollowUsage, Growth, Pool, PoolError, PoolOptions, Reuse,
     Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
@@ -19,7 +19,11 @@ fn random_programs_use_nothing_twice() {
         let device: DeviceMemory =
             DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
-        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse).lean(lean)).unwrap();
+        let mut options = PoolOptions::new().reuse(reuse).lean(lean);
+        if random.bool() {
+            options = options.follow_usage(FollowUsage { window: random.u64(1..6), factor: 1.0 });
+        }
+        let pool = DevicePool::new(device.clone(), options).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte to one past the last, of live blocks.
         let mut spans = BTreeMap::new();
@@ -67,9 +71,7 @@ fn random_programs_use_nothing_twice() {
                 90..99 => {
                     stream.step();
                 }
-                _ => {
-                    pool.trim(random.usize(..32 * MIB));
-                }
+                _ => drop(if random.bool() { pool.step() } else { pool.trim(random.usize(..32 * MIB)) }),
             }
             let stats = pool.stats();
             assert_eq!(
