@@ -34,6 +34,10 @@ pub enum Growth {
         /// The largest one.
         most: usize,
     },
+    /// Each fitted to the request that it is for: of the multiples of that up to these bytes the one that leaves the least
+    /// of the segment over when it is rounded up to the source's granularity, and among equals the shortest. As long as a
+    /// tenth of what the pool has reserved is free, no more than the request itself.
+    Fitted(usize),
 }
 
 /// What becomes of a block that is freed.
@@ -254,7 +258,7 @@ impl PoolOptions {
             return wrong("small");
         }
         match self.growth {
-            Growth::Fixed(bytes) if bytes < 4 * KIB => return wrong("growth"),
+            Growth::Fixed(bytes) | Growth::Fitted(bytes) if bytes < 4 * KIB => return wrong("growth"),
             Growth::Geometric { first, percent, most }
                 if first < 4 * KIB || percent < 100 || most < first =>
             {
