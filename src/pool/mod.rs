@@ -7,6 +7,9 @@
 //!  Source   lends segments: a device's, pinned, managed or virtual memory, or a simulation (`sim`)
 //!  Stream   the order of work on them: a queue that marks places (`Event`)
 //! ```
+//!
+//! In front of a pool: [`PlannedArena`], a static plan in one block; [`Pattern`], iterations that are recorded and then
+//! served from a plan; [`Chain`], pools to fall back to. [`Pool::start_trace`] writes down what a pool does.
 
 mod buffer;
 mod chain;

@@ -65,7 +65,10 @@ impl fmt::Display for SlotError {
             }
             Self::Align { slot } => write!(f, "buffer {slot} of the plan is not aligned to 256 bytes"),
             Self::Lost { slot } => {
-                write!(f, "buffer {slot} of the plan may be in use on another stream, and the driver has failed")
+                write!(
+                    f,
+                    "buffer {slot} of the plan may be in use on another stream, and the driver has failed"
+                )
             }
         }
     }
@@ -243,7 +246,10 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
 impl<P: Space, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let live = self.lock().slots.iter().filter(|&&state| state == SlotState::Live).count();
-        f.debug_struct("PlannedArena").field("block", &self.block).field("live", &live).finish_non_exhaustive()
+        f.debug_struct("PlannedArena")
+            .field("block", &self.block)
+            .field("live", &live)
+            .finish_non_exhaustive()
     }
 }
 
@@ -373,6 +379,9 @@ impl<P: Space, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
 impl<P: Space, S: Source> fmt::Debug for PlannedBuffer<'_, '_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address();
-        f.debug_struct("PlannedBuffer").field("slot", &self.slot).field("address", &address).finish_non_exhaustive()
+        f.debug_struct("PlannedBuffer")
+            .field("slot", &self.slot)
+            .field("address", &address)
+            .finish_non_exhaustive()
     }
 }

@@ -72,7 +72,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         let mut state = self.lock();
         finish(&mut state)?;
         let start = self.source.now();
-        let mut trace = std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, named: Vec::new() });
+        let mut trace =
+            std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, named: Vec::new() });
         let mut live: Vec<(usize, u32)> = state
             .records
             .iter()

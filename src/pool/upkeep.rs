@@ -29,7 +29,9 @@ impl<P: Space, S: Source> Pool<P, S> {
         match self.reserve(&mut state, SizeKind::Large, arena, size) {
             Ok(_) => Ok(()),
             Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
-            Err(denied) => Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &ask, Some(denied)).into())),
+            Err(denied) => {
+                Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &ask, Some(denied)).into()))
+            }
         }
     }
 

@@ -49,7 +49,10 @@ fn runs_of_pytorch_are_served_from_their_plan() {
                     Action::Allocate { size, align } => {
                         let buffer =
                             pattern.allocate_aligned(size as usize, align as usize, &stream).unwrap();
-                        assert_eq!((buffer.address() as u64 % align, buffer.is_planned()), (0, iteration > 0));
+                        assert_eq!(
+                            (buffer.address() as u64 % align, buffer.is_planned()),
+                            (0, iteration > 0)
+                        );
                         spans.insert(&buffer);
                         live.insert(event.id, buffer);
                     }

@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::meta::SideTable;
 use allotment::placement::BestFit;
 use allotment::pool::{
-    BlockState, Buffer, DefaultPlacement, DevicePool, FollowUsage, Growth, Pool, PoolError, PoolOptions, Reuse,
-    Stream as _,
+    BlockState, Buffer, DefaultPlacement, DevicePool, FollowUsage, Growth, Pool, PoolError, PoolOptions,
+    Reuse, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;

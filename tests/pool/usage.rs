@@ -13,7 +13,8 @@ const FOLLOW: FollowUsage = FollowUsage { window: 8, factor: 1.25 };
 fn work(pool: &DevicePool<DeviceMemory>, stream: &Stream, steps: usize, count: usize, most: usize) {
     let mut random = fastrand::Rng::with_seed(most as u64);
     for _ in 0..steps {
-        let live: Vec<_> = (0..count).map(|_| pool.allocate(random.usize(1..most), stream).unwrap()).collect();
+        let live: Vec<_> =
+            (0..count).map(|_| pool.allocate(random.usize(1..most), stream).unwrap()).collect();
         drop(live);
         pool.step();
     }

@@ -5,7 +5,9 @@ use crate::gpu::source::{Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Space;
-use crate::pool::{self, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError, SlotError, Source};
+use crate::pool::{
+    self, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError, SlotError, Source,
+};
 
 /// What [`Allocate`] promises.
 const ALIGNMENT: usize = 256;

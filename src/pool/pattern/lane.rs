@@ -42,10 +42,7 @@ enum Place {
 /// How a request is served.
 pub(super) enum Outcome {
     /// From the plan.
-    Planned {
-        slot: usize,
-        address: usize,
-    },
+    Planned { slot: usize, address: usize },
     /// From the pool, as recorded.
     Outside,
     /// From the pool, not as recorded.
