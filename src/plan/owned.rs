@@ -4,7 +4,9 @@ use super::bound::load;
 use super::buffer::Buffer;
 use super::check::{check, validate};
 use super::error::{PlanError, Violation};
-use super::greedy::{RULES, Rule};
+#[cfg(feature = "std")]
+use super::greedy::RULES;
+use super::greedy::Rule;
 use super::order::Scratch;
 use super::placed::Placed;
 use super::search::search;
@@ -74,6 +76,7 @@ impl<'a> OwnedPlan<'a> {
 }
 
 /// Of [`RULES`] as many as take some seconds at most for `n` buffers; the first one in any case.
+#[cfg(feature = "std")]
 pub(crate) fn rules_for(n: usize) -> &'static [Rule] {
     /// Pairs of buffers that may be looked at.
     const PAIRS: usize = 1 << 28;

@@ -40,8 +40,8 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
         let mut better = least.clone();
         let mut start = vec![0; n + 1];
         for to in 1..=n {
-            for from in 1..to {
-                let all = least[from] + lost(from, to);
+            for (from, before) in least[..to].iter().enumerate().skip(1) {
+                let all = before + lost(from, to);
                 if all < better[to] {
                     (better[to], start[to]) = (all, from);
                 }

@@ -84,7 +84,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Calls `hook` with the blocks that were never freed, if there are any, when the pool is dropped. Without a hook,
-    /// and with [`Checks::sites`], they are written to standard error.
+    /// and with [`Checks::sites`](super::Checks::sites), they are written to standard error.
     pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
         *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
