@@ -130,6 +130,30 @@ fn what_lies_there_next_comes_after_work_on_other_streams() {
     assert_eq!(device.take_hazards(), []);
 }
 
+/// The same where a buffer is given up for another one.
+#[test]
+fn what_turns_into_another_one_is_waited_for_too() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    own.launch(1, input.address(), input.bytes());
+    hand_over(&own, &other);
+    input.used_on(&other);
+    other.launch(1, input.address(), input.bytes());
+    let hidden = input.turn_into(Net::HIDDEN.index()).unwrap();
+    let output = arena.take(Net::OUTPUT.index()).unwrap();
+    own.launch(2, output.address(), output.bytes());
+    own.run();
+    other.run();
+    own.run();
+    drop((hidden, output));
+    drop(arena);
+    drop(pool);
+    assert_eq!(device.take_hazards(), []);
+}
+
 #[test]
 fn what_the_driver_cannot_order_stays_out_of_use() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);

@@ -159,3 +159,22 @@ fn segments_with_work_to_do_stay() {
     assert_eq!(pool.step(), 20 * MIB);
     assert_eq!((pool.stats().reserved.current, device.take_hazards()), (0, vec![]));
 }
+
+/// Segments that are used one after the other, so that none is empty for a window, while one of them would do.
+#[test]
+fn no_more_is_reserved_than_was_active_at_once() {
+    let follow = FollowUsage { window: 4, factor: 1.0 };
+    let pool = pool(512, PoolOptions::new().follow_usage(follow));
+    let stream = pool.source().stream();
+    let step = || {
+        for mib in [12, 14, 16] {
+            drop(pool.allocate(mib * MIB, &stream).unwrap());
+        }
+        (pool.stats().reserved.current / MIB as u64, pool.step() / MIB)
+    };
+    assert_eq!(step(), (42, 26));
+    for _ in 0..10 {
+        assert_eq!(step(), (16, 0));
+    }
+    assert_eq!(pool.stats().misses, 3);
+}
