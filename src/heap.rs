@@ -83,7 +83,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
                 self.statistics.allocated(grant.size);
                 Some(grant.start)
             }
-            None if P::SECOND => self.allocate_second(layout),
+            None if P::STEPS => self.allocate_second(layout),
             None => self.allocate_otherwise(layout),
         }
     }
@@ -95,8 +95,47 @@ impl<P: Placement, S: Statistics> State<P, S> {
                 self.statistics.allocated(grant.size);
                 Some(grant.start)
             }
+            None => self.allocate_third(layout),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_third(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        match self.placement.allocate_third(layout) {
+            Some(grant) => {
+                self.statistics.allocated(grant.size);
+                Some(grant.start)
+            }
             None => self.allocate_otherwise(layout),
         }
+    }
+
+    /// Frees a block, in steps if the placement has them.
+    #[inline(always)]
+    unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: passed on.
+        unsafe {
+            if !P::STEPS {
+                let size = self.placement.deallocate(block, layout)?;
+                self.statistics.freed(size);
+                return Ok(());
+            }
+            match self.placement.deallocate_quick(block, layout) {
+                Some(size) => {
+                    self.statistics.freed(size);
+                    Ok(())
+                }
+                None => self.free_second(block, layout),
+            }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn free_second(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: passed on.
+        let size = unsafe { self.placement.deallocate_second(block, layout)? };
+        self.statistics.freed(size);
+        Ok(())
     }
 
     /// As [`Self::allocate`], but `None` where more effort is needed.
@@ -468,11 +507,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Frees a block that the caller vouches for; what is wrong all the same is reported.
     #[inline(never)]
     pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
-        let freed = self.with(|state| {
-            // SAFETY: passed on.
-            let freed = unsafe { state.placement.deallocate(block, layout) };
-            freed.map(|size| state.statistics.freed(size))
-        });
+        // SAFETY: passed on.
+        let freed = self.with(|state| unsafe { state.free(block, layout) });
         if let Err(error) = freed {
             misuse(error);
         }

@@ -259,23 +259,36 @@ pub unsafe trait Placement: Sized {
         self.allocate(layout)
     }
 
-    /// Whether there is a [`Placement::allocate_second`].
-    const SECOND: bool = false;
+    /// Whether requests and frees go in steps, each kept so short that it needs no registers of its caller:
+    /// [`Placement::allocate_second`] and [`Placement::allocate_third`]; [`Placement::deallocate_quick`] and
+    /// [`Placement::deallocate_second`].
+    const STEPS: bool = false;
 
-    /// What is tried next after [`Placement::allocate_quick`], where that has been kept short.
+    /// What is tried next after [`Placement::allocate_quick`].
     #[inline(always)]
     fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
         let _ = layout;
         None
     }
 
-    /// [`Placement::allocate_quick`], then [`Placement::allocate_second`]: all but what takes effort.
+    /// And what after that.
+    #[inline(always)]
+    fn allocate_third(&mut self, layout: Layout) -> Option<Grant> {
+        let _ = layout;
+        None
+    }
+
+    /// [`Placement::allocate_quick`] and the next steps: all but what takes effort.
     #[inline(always)]
     fn allocate_common(&mut self, layout: Layout) -> Option<Grant> {
-        match self.allocate_quick(layout) {
-            None if Self::SECOND => self.allocate_second(layout),
-            grant => grant,
+        let mut grant = self.allocate_quick(layout);
+        if Self::STEPS && grant.is_none() {
+            grant = self.allocate_second(layout);
+            if grant.is_none() {
+                grant = self.allocate_third(layout);
+            }
         }
+        grant
     }
 
     /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
@@ -289,6 +302,28 @@ pub unsafe trait Placement: Sized {
     ///
     /// `start` is the address of a live block for `layout`, not used any more.
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
+
+    /// As [`Placement::deallocate`] for the common case only: `None`, and nothing is changed, where more effort is needed.
+    ///
+    /// # Safety
+    ///
+    /// See there.
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        let _ = (start, layout);
+        None
+    }
+
+    /// What comes after that.
+    ///
+    /// # Safety
+    ///
+    /// See there.
+    #[inline(always)]
+    unsafe fn deallocate_second(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        unsafe { self.deallocate(start, layout) }
+    }
 
     /// Changes a block's size without moving it: the bytes that it took before and takes now.
     ///

@@ -48,12 +48,13 @@ pub(super) fn class_of(layout: Layout) -> Option<usize> {
     if layout.size() > SMALL {
         return None;
     }
+    // SAFETY: at most `SMALL / 8`.
+    let class = unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize;
     if layout.align() > 8 {
         rare();
         return None;
     }
-    // SAFETY: at most `SMALL / 8`.
-    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize)
+    Some(class)
 }
 
 /// Bytes of an object of `class`.
@@ -61,22 +62,6 @@ pub(super) fn class_of(layout: Layout) -> Option<usize> {
 pub(super) fn size_of_class(class: usize) -> usize {
     // SAFETY: classes come from `CLASS_OF`, whose entries are below `CLASSES`.
     unsafe { *SIZES.get_unchecked(class) as usize }
-}
-
-/// The bits of an offset that tell the page of `class`.
-#[inline(always)]
-pub(super) fn mask_of_class(class: usize) -> usize {
-    const MASKS: [i16; CLASSES] = {
-        let mut masks = [0; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            masks[class] = (PAGES[class] as i16).wrapping_neg();
-            class += 1;
-        }
-        masks
-    };
-    // SAFETY: as in `size_of_class`.
-    unsafe { *MASKS.get_unchecked(class) as usize }
 }
 
 /// Bytes of a page of `class`.

@@ -2,25 +2,27 @@
 
 mod classes;
 mod page;
+mod pages;
 mod recent;
 
 use super::{Grant, Placement, Space, Tlsf, measure};
 use crate::meta::{FreeError, InBand, Meta};
 use crate::observe::Run;
 use crate::region::{Region, RegionError};
-use classes::{
-    CLASSES, SMALLEST_PAGE, class_of, mask_of_class, objects_of_class, page_of_class, size_of_class,
-};
+use classes::{CLASSES, SMALL, SMALLEST_PAGE, class_of, page_of_class, rare, size_of_class};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use page::{HEADER, NONE, Page, WINDOWS, Window};
-use recent::{RECENT, RECENT_LARGEST, RECENT_SHARE, Recent};
+use recent::Recent;
 
 /// Blocks of a class that the placement beneath must serve before a page is opened for it.
-const PATIENCE: u16 = 8;
+const PATIENCE: u16 = 16;
 
 /// Regions below this size, in bytes, are left to the placement beneath: pages would waste too much of them.
 const WORTH_IT: usize = 16 * 1024;
+
+/// The part of the memory, in 16ths, that the placement beneath may have lent while more recent blocks are kept.
+const PLENTY: usize = 13;
 
 /// Small blocks from pages of equal objects, in front of a placement `L` for all others: the fast default for
 /// hosts.
@@ -30,19 +32,20 @@ const WORTH_IT: usize = 16 * 1024;
 ///                 |
 ///   page   | header | object | object | ...       free objects are linked through their first two bytes
 ///             next -> page -> ..
-///  map     | 0 | 0 | 2 | 0 | 7 | ...              one byte per 512 bytes: does a page start here, of what class?
+///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before this one does a page start?
 /// ```
 ///
 /// Sizes up to 256 bytes (and alignments up to 8) have 24 classes. Pages are 512 bytes to 4 KiB long, aligned to
 /// their length, and come from `L`; one that is empty goes back unless it is the last of its class, and even
-/// then when memory runs out. A class gets its first page when `L` serves 8 blocks of it, so that rare sizes
+/// then when memory runs out. A class gets its first page when `L` serves 12 blocks of it, so that rare sizes
 /// waste nothing, and regions below 16 KiB have no pages. The map takes 0.2 % of a region.
 ///
-/// Of the larger sizes, up to 32 KiB, some blocks that were freed just now are kept as they are for the next request
-/// of the same size: 64 at most, and not more than 1/128 of the memory. They go back with the empty pages.
+/// Blocks of `L`, up to 32 KiB, that are freed are kept as they are for the next request of the same size as long as memory is
+/// plentiful (`L` has lent at most 13/16 of it): not more than 1/32 of the memory, and 1 MiB at most. They go
+/// back one by one while there is no room for others, and with the empty pages when memory runs out.
 ///
-/// Small requests and frees are O(1), the rest as in `L`. A free must find whether an address lies in a page: the
-/// class follows from the layout, the page's start from the class, and the map answers. (Bonwick, "The slab
+/// Small requests and frees are O(1), the rest as in `L`. Whether an address lies in a page, and where that starts, the
+/// map knows. (Bonwick, "The slab
 /// allocator", USENIX 1994; Leijen, Zorn and de Moura, "Mimalloc: free list sharding in action", 2019.)
 pub struct Tiered<L = Tlsf<InBand<u32>>> {
     /// For each class the first page of its list, or [`NONE`].
@@ -50,22 +53,22 @@ pub struct Tiered<L = Tlsf<InBand<u32>>> {
     windows: [Window; WINDOWS],
     /// Windows that were ever opened.
     regions: usize,
-    /// Live blocks of each class that the placement beneath serves.
+    /// How many blocks of each class the placement beneath has lent, about: recent ones count as well, as of the class
+    /// that their rounded size has.
     direct: [u16; CLASSES],
     /// Whether no page is to be opened, and none kept that is empty.
     saving: bool,
     recent: Recent,
+    /// Bytes of all regions.
+    whole: usize,
+    /// Bytes that may still be lent by the placement beneath while recent blocks are kept.
+    plenty: isize,
     large: L,
 }
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use, or to the page that is
 // never written to.
 unsafe impl<L: Send> Send for Tiered<L> {}
-
-/// Granules of a page of `class`.
-fn page_len<L: Space>(class: usize) -> usize {
-    page_of_class(class) / <L::Meta as Meta>::GRANULE
-}
 
 impl<L: Space> Tiered<L> {
     const CHECKED: () = {
@@ -76,181 +79,18 @@ impl<L: Space> Tiered<L> {
         assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
     };
 
-    /// An object of the first page of `class`, if that has one.
-    #[inline(always)]
-    fn take(&mut self, class: usize) -> Option<Grant> {
-        // SAFETY: classes are below `CLASSES`; heads are pages, whose free objects are nobody's and hold the
-        // offset of the next one. The page that stands for none has no free object.
-        unsafe {
-            let page = *self.heads.get_unchecked(class);
-            let offset = (*page).free as usize;
-            if offset == 0 {
-                return None;
-            }
-            let object = page.cast::<u8>().add(offset);
-            (*page).free = object.cast::<u16>().read();
-            (*page).used += 1;
-            Some(Grant { start: NonNull::new_unchecked(object), size: size_of_class(class) })
-        }
-    }
-
-    /// The page of `class` that holds the address `at`, if there is one.
-    #[inline(always)]
-    fn page_at(window: &Window, at: usize, class: usize) -> Option<*mut Page> {
-        let offset = at.wrapping_sub(window.base.addr());
-        let first = offset & mask_of_class(class);
-        let slot = first / SMALLEST_PAGE;
-        // SAFETY: the map has a byte for each slot. A page of the class that starts there is as long as pages of
-        // the class are, so it holds the address.
-        let found = slot < window.slots && unsafe { *window.map.add(slot) } as usize == class;
-        found.then(|| window.base.wrapping_add(first).cast())
-    }
-
-    /// As [`Self::page_at`], in any window.
-    fn find_page(&self, at: usize, class: usize) -> Option<*mut Page> {
-        let windows = self.windows.get(..self.regions)?;
-        windows.iter().find_map(|window| Self::page_at(window, at, class))
-    }
-
-    /// Puts a page last in the list of its class, so that it fills with free objects until its turn comes.
-    unsafe fn enlist(&mut self, page: *mut Page) {
-        // SAFETY: the page is open, and so are those in lists.
-        unsafe {
-            (*page).listed = true;
-            let head = &mut self.heads[(*page).class as usize];
-            if *head == NONE {
-                *head = page;
-                ((*page).next, (*page).prev) = (page, page);
-                return;
-            }
-            let (next, prev) = (*head, (**head).prev);
-            ((*page).next, (*page).prev) = (next, prev);
-            (*prev).next = page;
-            (*next).prev = page;
-        }
-    }
-
-    /// Takes a page out of the list of its class.
-    unsafe fn delist(&mut self, page: *mut Page) {
-        // SAFETY: the page is in the list, and so are its neighbours there.
-        unsafe {
-            (*page).listed = false;
-            let (next, prev) = ((*page).next, (*page).prev);
-            (*prev).next = next;
-            (*next).prev = prev;
-            let head = &mut self.heads[(*page).class as usize];
-            if *head == page {
-                *head = if next == page { NONE } else { next };
-            }
-        }
-    }
-
-    /// An object of `class` where the first page has none: from the next page, or from a new one.
-    #[inline(always)]
-    fn refill(&mut self, class: usize) -> Option<Grant> {
-        while self.heads[class] != NONE {
-            if let Some(grant) = self.take(class) {
-                return Some(grant);
-            }
-            // SAFETY: the head is in the list, and has no free object.
-            unsafe {
-                let page = self.heads[class];
-                self.delist(page);
-                (*page).used = 1;
-            }
-        }
-        if self.saving || self.direct[class] < PATIENCE {
-            return None;
-        }
-        self.open(class)
-    }
-
-    /// An object of a new page of `class`.
-    #[inline(never)]
-    fn open(&mut self, class: usize) -> Option<Grant> {
-        let len = page_len::<L>(class);
-        let block = Space::allocate(&mut self.large, len, len)?;
-        let page = self.large.meta().address(block.offset).cast::<Page>();
-        let (size, objects) = (size_of_class(class), objects_of_class(class));
-        // SAFETY: the block is ours, as long as a page, and aligned to that; its objects are linked in the order of
-        // their addresses.
-        unsafe {
-            let Some(slot) = (block.len == len).then(|| self.slot(page)).flatten() else {
-                // In a region without a map.
-                let _ = Space::deallocate(&mut self.large, block, len, len);
-                return None;
-            };
-            slot.write(class as u8);
-            page.write(Page {
-                free: HEADER as u16,
-                used: 0,
-                class: class as u8,
-                listed: false,
-                next: page,
-                prev: page,
-            });
-            for object in 0..objects {
-                let offset = HEADER + object * size;
-                let next = if object + 1 < objects { offset + size } else { 0 };
-                page.cast::<u8>().add(offset).cast::<u16>().write(next as u16);
-            }
-            self.enlist(page);
-        }
-        self.take(class)
-    }
-
-    /// Where the map says what page starts at this address.
-    fn slot(&self, page: *mut Page) -> Option<*mut u8> {
-        self.windows.iter().find_map(|window| {
-            let slot = page.addr().wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
-            (slot < window.slots).then(|| window.map.wrapping_add(slot))
-        })
-    }
-
-    /// Gives an empty page back.
-    unsafe fn close(&mut self, page: *mut Page) {
-        // SAFETY: the page is open and none of its objects is live.
-        unsafe {
-            let class = (*page).class as usize;
-            if (*page).listed {
-                self.delist(page);
-            }
-            if let Some(slot) = self.slot(page) {
-                slot.write(0);
-            }
-            let len = page_len::<L>(class);
-            let block = self.large.block_at(page.addr(), len, len);
-            let _ = Space::deallocate(&mut self.large, block, len, len);
-        }
-    }
-
-    /// What a free changes in the lists: a page that was full has an object again, or one has become empty.
-    #[cold]
-    #[inline(never)]
-    unsafe fn relist(&mut self, page: *mut Page) {
-        // SAFETY: the page is open.
-        unsafe {
-            if !(*page).listed {
-                (*page).used = objects_of_class((*page).class as usize) as u16 - 1;
-                self.enlist(page);
-            }
-            if (*page).used == 0 && (self.saving || (*page).next != page) {
-                self.close(page);
-            }
-        }
-    }
+    /// Whether the size and the alignment of blocks follow from the request, and they have room for what is written
+    /// to those that are kept.
+    const KEEPS: bool = {
+        let granule = <L::Meta as Meta>::GRANULE;
+        L::EXACT && granule >= 8 && <L::Meta as Meta>::UNIT * granule >= recent::SMALLEST
+    };
 
     /// Gives all empty pages back. Whether there were any. O(classes + listed pages).
     fn flush(&mut self) -> bool {
         let mut any = false;
-        for slot in 0..RECENT {
-            let recent = core::mem::replace(&mut self.recent.slots[slot], (ptr::null_mut(), 0));
-            if recent.1 != 0 {
-                // SAFETY: a slot with a size holds a block of that size that nobody uses.
-                unsafe { self.forget_recent(recent) };
-                self.recent.room += recent.1;
-                any = true;
-            }
+        while self.forget(recent::LISTS) {
+            any = true;
         }
         for class in 0..CLASSES {
             // Once around the ring.
@@ -284,8 +124,36 @@ impl<L: Space> Tiered<L> {
             grant = Placement::allocate(&mut self.large, layout);
         }
         let grant = grant?;
+        self.lent(grant.size);
         self.count_direct(class_of(layout), true);
         Some(grant)
+    }
+
+    /// Counts the memory.
+    fn resized(&mut self, whole: usize) {
+        let plenty = |whole: usize| whole / 16 * PLENTY;
+        self.returned(plenty(whole).wrapping_sub(plenty(self.whole)));
+        self.make_room(|this| this.whole = whole);
+    }
+
+    /// Changes what the room for recent blocks depends on.
+    fn make_room(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        let share = if self.saving || self.recent.resting { 0 } else { recent::share(self.whole) as isize };
+        self.recent.room += share - self.recent.share;
+        self.recent.share = share;
+    }
+
+    /// Counts a block that the placement beneath lends.
+    #[inline(always)]
+    fn lent(&mut self, size: usize) {
+        self.plenty = self.plenty.wrapping_sub_unsigned(size);
+    }
+
+    /// Counts one that comes back to it.
+    #[inline(always)]
+    fn returned(&mut self, size: usize) {
+        self.plenty = self.plenty.wrapping_add_unsigned(size);
     }
 
     /// Counts a block, if it is of a class, that the placement beneath begins or ceases to serve.
@@ -300,73 +168,55 @@ impl<L: Space> Tiered<L> {
     /// The size by which a block is known among the recent ones.
     #[inline(always)]
     fn recent_size(layout: Layout) -> Option<usize> {
+        if layout.align() > 8 {
+            rare();
+            return None;
+        }
         let (len, align) = measure::<L>(layout);
         // What the block takes, so that requests share it that would get as much.
-        let len = if align > 1 || !L::EXACT { usize::MAX } else { L::granted(len, align) };
-        (len <= RECENT_LARGEST / <L::Meta as Meta>::GRANULE).then(|| len * <L::Meta as Meta>::GRANULE)
+        let size = L::granted(len, align) * <L::Meta as Meta>::GRANULE;
+        (Self::KEEPS && size <= recent::LARGEST).then_some(size)
     }
 
-    /// Frees a block of the placement beneath, or keeps it for the next request of its size.
+    /// A block that was freed just now.
     #[inline(always)]
-    unsafe fn deallocate_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        if let Some(size) = Self::recent_size(layout).filter(|_| !self.saving) {
-            let room = self.recent.room;
-            let slot = self.recent.slot(size);
-            let old = *slot;
-            if size <= room + old.1 {
-                *slot = (start.as_ptr(), size);
-                self.recent.room = room + old.1 - size;
-                if old.1 != 0 {
-                    // SAFETY: a slot with a size holds a block of that size that nobody uses.
-                    unsafe { self.forget_recent(old) };
-                }
-                return Ok(size);
-            }
-        }
-        // SAFETY: passed on.
-        unsafe { Placement::deallocate(&mut self.large, start, layout) }
+    fn allocate_recent(&mut self, layout: Layout) -> Option<Grant> {
+        let size = Self::recent_size(layout)?;
+        // SAFETY: blocks are not null.
+        self.recent.pop(size).map(|start| Grant { start: unsafe { NonNull::new_unchecked(start) }, size })
     }
 
-    /// Frees a block that was recent.
-    unsafe fn forget_recent(&mut self, (start, size): (*mut u8, usize)) {
-        // SAFETY: passed on; the block was allocated with such a layout.
+    /// Keeps a block of the placement beneath for the next request of its size, if there is room.
+    #[inline(always)]
+    unsafe fn keep(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        let size = Self::recent_size(layout)?;
+        if self.plenty < 0 || self.recent.room < size as isize {
+            return None;
+        }
+        // SAFETY: nobody uses the block any more; it is as long as that, and aligned, where blocks are kept.
+        unsafe { self.recent.push(start.as_ptr(), size) };
+        Some(size)
+    }
+
+    /// Frees a block of the placement beneath.
+    unsafe fn deallocate_direct(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        let size = unsafe { Placement::deallocate(&mut self.large, start, layout)? };
+        self.returned(size);
+        self.count_direct(class_of(layout), false);
+        Ok(size)
+    }
+
+    /// Gives one of the recent blocks back. Whether there was any.
+    #[inline(never)]
+    fn forget(&mut self, lists: usize) -> bool {
+        let Some((start, size)) = self.recent.evict(lists) else { return false };
+        // SAFETY: recent blocks are nobody's; this one was allocated with such a layout.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
-            let _ = Placement::deallocate(&mut self.large, NonNull::new_unchecked(start), layout);
+            let _ = self.deallocate_direct(NonNull::new_unchecked(start), layout);
         }
-    }
-
-    /// Frees an object or a block that is not in the first window's pages.
-    #[inline(never)]
-    unsafe fn deallocate_elsewhere(
-        &mut self,
-        start: NonNull<u8>,
-        layout: Layout,
-    ) -> Result<usize, FreeError> {
-        if let Some(class) = class_of(layout) {
-            if let Some(page) = self.find_page(start.addr().get(), class) {
-                // SAFETY: passed on; the page is that of the object.
-                return unsafe { self.give(page, start, class) };
-            }
-            self.count_direct(Some(class), false);
-        }
-        // SAFETY: passed on.
-        unsafe { Placement::deallocate(&mut self.large, start, layout) }
-    }
-
-    /// Puts an object back into its page.
-    #[inline(always)]
-    unsafe fn give(&mut self, page: *mut Page, start: NonNull<u8>, class: usize) -> Result<usize, FreeError> {
-        // SAFETY: the page is open and holds the object, which nobody uses any more.
-        unsafe {
-            start.cast::<u16>().write((*page).free);
-            (*page).free = (start.addr().get() - page.addr()) as u16;
-            (*page).used -= 1;
-            if (*page).used == 0 {
-                self.relist(page);
-            }
-        }
-        Ok(size_of_class(class))
+        true
     }
 
     /// Opens a window over a region that is worth it: its number, and the region without the window's map, which is for
@@ -396,6 +246,8 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             direct: [0; CLASSES],
             saving: false,
             recent: Recent::EMPTY,
+            whole: 0,
+            plenty: 0,
             large: <L as Space>::EMPTY,
         }
     };
@@ -407,10 +259,10 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         // SAFETY: passed on, for a part of the memory; the map is the part behind it.
         unsafe {
             let claimed = Placement::claim(&mut self.large, rest);
-            self.recent.room += claimed.map_or(0, |size| size / RECENT_SHARE);
+            self.resized(self.whole + claimed.unwrap_or(0));
             if let Some((index, _)) = window {
                 match claimed {
-                    Ok(_) => self.windows[index].map.write_bytes(0, self.windows[index].slots),
+                    Ok(_) => self.windows[index].map.write_bytes(page::NOWHERE, self.windows[index].slots),
                     Err(_) => self.windows[index] = Window::NONE,
                 }
             }
@@ -433,10 +285,10 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
             let extended = Placement::extend(&mut self.large, start, more);
-            self.recent.room += extended.map_or(0, |size| size / RECENT_SHARE);
+            self.resized(self.whole + extended.unwrap_or(0));
             match extended {
                 Ok(_) => {
-                    new.map.add(old.slots).write_bytes(0, new.slots - old.slots);
+                    new.map.add(old.slots).write_bytes(page::NOWHERE, new.slots - old.slots);
                     self.windows[index] = new;
                 }
                 Err(_) => ptr::copy(new.map, old.map, old.slots),
@@ -448,7 +300,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         self.flush();
         let (mut region, size) = Placement::release(&mut self.large, start)?;
-        self.recent.room = self.recent.room.saturating_sub(size / RECENT_SHARE);
+        self.resized(self.whole.saturating_sub(size));
         let mut windows = self.windows.iter_mut();
         if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
             region.size += window.slots;
@@ -465,34 +317,32 @@ unsafe impl<L: Space> Placement for Tiered<L> {
         }
     }
 
-    const SECOND: bool = true;
+    const STEPS: bool = true;
 
     #[inline(always)]
     fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
-        match class_of(layout) {
-            Some(class) => {
-                let grant = self.refill(class);
-                if grant.is_some() {
-                    return grant;
-                }
-                let grant = Placement::allocate_quick(&mut self.large, layout)?;
-                self.count_direct(Some(class), true);
-                Some(grant)
-            }
-            None => {
-                if let Some(size) = Self::recent_size(layout) {
-                    let slot = self.recent.slot(size);
-                    if slot.1 == size {
-                        // SAFETY: a slot with a size holds a block of that size, which is not null.
-                        let start = unsafe { NonNull::new_unchecked(slot.0) };
-                        slot.1 = 0;
-                        self.recent.room += size;
-                        return Some(Grant { start, size });
-                    }
-                }
-                Placement::allocate_quick(&mut self.large, layout)
+        if class_of(layout).is_some_and(|class| self.heads[class] != NONE) {
+            return None;
+        }
+        self.allocate_recent(layout)
+    }
+
+    #[inline(always)]
+    fn allocate_third(&mut self, layout: Layout) -> Option<Grant> {
+        let class = class_of(layout);
+        if let Some(class) = class {
+            let grant = self.refill(class);
+            if grant.is_some() {
+                return grant;
             }
         }
+        if self.recent.miss() {
+            self.make_room(|this| this.recent.resting = !this.recent.resting);
+        }
+        let grant = Placement::allocate_quick(&mut self.large, layout)?;
+        self.lent(grant.size);
+        self.count_direct(class, true);
+        Some(grant)
     }
 
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
@@ -502,11 +352,12 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         if class_of(layout).is_none() {
-            let zeroed = Placement::allocate_zeroed(&mut self.large, layout);
-            if zeroed.is_some() || !self.flush() {
-                return zeroed;
+            let mut zeroed = Placement::allocate_zeroed(&mut self.large, layout);
+            if zeroed.is_none() && self.flush() {
+                zeroed = Placement::allocate_zeroed(&mut self.large, layout);
             }
-            return Placement::allocate_zeroed(&mut self.large, layout);
+            self.lent(zeroed.map_or(0, |(grant, ..)| grant.size));
+            return zeroed;
         }
         let common = self.allocate_common(layout);
         let grant = if common.is_some() { common } else { Placement::allocate(self, layout) }?;
@@ -515,30 +366,63 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        unsafe {
+            match self.deallocate_quick(start, layout) {
+                Some(size) => Ok(size),
+                None => self.deallocate_second(start, layout),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        if cfg!(debug_assertions) {
+            // The other one checks.
+            return None;
+        }
+        if layout.size() > SMALL {
+            // SAFETY: passed on.
+            return unsafe { self.keep(start, layout) };
+        }
+        let page = Self::page_at(&self.windows[0], start.addr().get())?;
+        // SAFETY: passed on; the page is that of the object.
+        Some(unsafe { self.give(page, start, layout) })
+    }
+
+    unsafe fn deallocate_second(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         if cfg!(debug_assertions) {
             self.check(start, layout)?;
         }
-        // SAFETY: passed on; the page is that of the object.
+        // SAFETY: passed on; the page is that of the object, and what is in none is the placement's beneath.
         unsafe {
-            let Some(class) = class_of(layout) else {
-                return self.deallocate_large(start, layout);
-            };
-            match Self::page_at(&self.windows[0], start.addr().get(), class) {
-                Some(page) => self.give(page, start, class),
-                None => self.deallocate_elsewhere(start, layout),
+            if layout.size() <= SMALL {
+                if let Some(page) = self.find_page(start.addr().get()) {
+                    return Ok(self.give(page, start, layout));
+                }
             }
+            if layout.size() <= SMALL || cfg!(debug_assertions) {
+                if let Some(size) = self.keep(start, layout) {
+                    return Ok(size);
+                }
+            }
+            if self.recent.any() {
+                self.forget(recent::SOME_LISTS);
+            }
+            self.deallocate_direct(start, layout)
         }
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let wanted = Layout::from_size_align(size, layout.align()).ok()?;
         let (old, new) = (class_of(layout), class_of(wanted));
-        if let Some(class) = old.filter(|&class| self.find_page(start.addr().get(), class).is_some()) {
+        if let Some(class) = old.filter(|_| self.find_page(start.addr().get()).is_some()) {
             // An object keeps its place as long as its class fits.
             return (old == new).then(|| (size_of_class(class), size_of_class(class)));
         }
         // SAFETY: passed on; the block is not in a page, so the placement beneath has it.
         let sizes = unsafe { Placement::resize(&mut self.large, start, layout, size)? };
+        self.returned(sizes.0.wrapping_sub(sizes.1));
         self.count_direct(old, false);
         self.count_direct(new, true);
         Some(sizes)
@@ -549,18 +433,18 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let Some(class) = class_of(layout) else {
-            let recent = self.recent.slots.iter().any(|slot| slot.1 != 0 && slot.0 == start.as_ptr());
-            return if recent {
-                Err(FreeError::AlreadyFree)
-            } else {
-                Placement::check(&self.large, start, layout)
-            };
-        };
+        if self.recent.holds(start.as_ptr()) {
+            return Err(FreeError::AlreadyFree);
+        }
         let at = start.addr().get();
-        let Some(page) = self.find_page(at, class) else {
+        let Some(page) = self.find_page(at) else {
             return Placement::check(&self.large, start, layout);
         };
+        // SAFETY: the page is open.
+        let class = unsafe { (*page).class as usize };
+        if class_of(layout) != Some(class) {
+            return Err(FreeError::NotABlock);
+        }
         let offset = at - page.addr();
         if offset % 8 != 0 {
             return Err(FreeError::Misaligned);
@@ -588,7 +472,7 @@ unsafe impl<L: Space> Placement for Tiered<L> {
 
     /// No page is opened under pressure (the placement beneath serves small requests), and empty ones go back.
     fn set_saving(&mut self, on: bool) {
-        self.saving = on;
+        self.make_room(|this| this.saving = on);
         if on {
             self.flush();
         }

@@ -43,7 +43,7 @@ pub(super) const NONE: *mut Page = (&raw const NO_PAGE.0).cast_mut();
 pub(super) struct Window {
     /// Address of the first slot, aligned to the largest page. It may lie before the region.
     pub(super) base: *mut u8,
-    /// For each slot, the class of the page that starts there; 0 if none does. The last bytes of the
+    /// For each slot, how many slots before it the page starts in which it is, or [`NOWHERE`]. The last bytes of the
     /// region.
     pub(super) map: *mut u8,
     /// Number of slots.
@@ -51,6 +51,9 @@ pub(super) struct Window {
     /// Where the region starts.
     pub(super) start: *mut u8,
 }
+
+/// What the map says of a slot that is in no page.
+pub(super) const NOWHERE: u8 = u8::MAX;
 
 impl Window {
     pub(super) const NONE: Self =
