@@ -28,6 +28,8 @@ mod labels;
 mod leaks;
 mod observed;
 mod observer;
+#[cfg(feature = "std")]
+pub(crate) mod output;
 mod profile;
 #[cfg(any(feature = "std", feature = "critical-section", all(feature = "spin", target_has_atomic = "8")))]
 mod scope;

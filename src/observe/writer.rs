@@ -1,14 +1,13 @@
 //! The record of every event, written as it comes.
 
-use super::event::{Action, Encoder, Event, Header, Record};
+use super::event::{Action, Event, Record};
 use super::observer::{Observation, Observer, Operation};
-use std::boxed::Box;
+use super::output::Output;
 use std::collections::{BTreeSet, HashSet};
 use std::format;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::string::String;
 use std::time::Instant;
-use std::vec;
 use std::vec::Vec;
 
 /// An observer that writes every event, in the [binary form](super::event), to a file or any other [`Write`].
@@ -50,16 +49,12 @@ pub struct TraceWriter<const BACKTRACES: u32 = 0> {
 
 /// What there is while a trace is written.
 struct Running {
-    out: BufWriter<Box<dyn Write + Send>>,
-    encoder: Encoder,
-    /// Memory for a record.
-    record: Vec<u8>,
+    output: Output,
     labels: Vec<&'static str>,
     live: HashSet<usize>,
     /// All return addresses.
     frames: BTreeSet<usize>,
     start: Instant,
-    failed: Option<io::Error>,
 }
 
 impl<const BACKTRACES: u32> Default for TraceWriter<BACKTRACES> {
@@ -81,17 +76,12 @@ impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
     /// What the writers return.
     pub fn start(&mut self, out: impl Write + Send + 'static) -> io::Result<()> {
         self.finish()?;
-        let mut out = BufWriter::with_capacity(64 * 1024, Box::new(out) as Box<dyn Write + Send>);
-        out.write_all(&Header::HERE.encode())?;
         self.running = Some(Running {
-            out,
-            encoder: Encoder::new(),
-            record: vec![0; Encoder::MAX_RECORD],
+            output: Output::new(out)?,
             labels: Vec::new(),
             live: HashSet::new(),
             frames: BTreeSet::new(),
             start: Instant::now(),
-            failed: None,
         });
         Ok(())
     }
@@ -106,44 +96,17 @@ impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
         for address in core::mem::take(&mut running.frames) {
             running.name_frame(address);
         }
-        match running.failed {
-            Some(error) => Err(error),
-            None => running.out.flush(),
-        }
+        running.output.finish()
     }
 }
 
 impl Running {
-    fn write(&mut self, record: &Record<'_>) {
-        if self.failed.is_some() {
-            return;
-        }
-        let written = match self.encoder.encode(record, &mut self.record) {
-            Ok(size) => self.out.write_all(&self.record[..size]),
-            // Nothing that is written here can be, and a trace with a hole would be wrong.
-            Err(error) => Err(io::Error::other(error)),
-        };
-        self.failed = written.err();
-    }
-
-    fn note(&mut self, text: &str) {
-        let mut end = text.len().min(Encoder::MAX_TEXT);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        self.write(&Record::Note { text: &text[..end] });
-    }
-
     fn tag(&mut self, tag: Option<&'static str>) -> u32 {
         let Some(label) = tag else { return 0 };
         let known = self.labels.iter().position(|known| core::ptr::eq(*known, label) || *known == label);
         let index = known.unwrap_or_else(|| {
             self.labels.push(label);
-            let mut end = label.len().min(Encoder::MAX_TEXT);
-            while !label.is_char_boundary(end) {
-                end -= 1;
-            }
-            self.write(&Record::Name { tag: self.labels.len() as u32, name: &label[..end] });
+            self.output.name(self.labels.len() as u32, label);
             self.labels.len() - 1
         });
         index as u32 + 1
@@ -181,7 +144,7 @@ impl Running {
             }
             lines.push(line);
         });
-        lines.iter().for_each(|line| self.note(line));
+        lines.iter().for_each(|line| self.output.note(line));
     }
 
     #[cfg(not(all(feature = "backtrace", unix)))]
@@ -196,14 +159,14 @@ impl<const BACKTRACES: u32> Observer for TraceWriter<BACKTRACES> {
         let Some(action) = running.known(observation.operation) else { return };
         let time = Some(running.start.elapsed().as_nanos() as u64);
         let tag = running.tag(observation.tag);
-        running.write(&Record::Event(Event { action, time, tag }));
+        running.output.write(&Record::Event(Event { action, time, tag }));
         if !observation.backtrace.is_empty() {
             let mut text = String::from("backtrace");
             for address in observation.backtrace {
                 text += &format!(" {address:x}");
             }
             running.frames.extend(observation.backtrace);
-            running.note(&text);
+            running.output.note(&text);
         }
     }
 }

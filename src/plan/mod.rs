@@ -5,7 +5,8 @@
 //! NP-complete (Garey and Johnson, *Computers and Intractability*, 1979, problem SR2). [`plan`] takes the
 //! best of several greedy plans in a `const`, with a lower bound that says how far from optimal it can be.
 //!
-//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories.
+//! * [`plan`], [`Plan`]: one arena, planned by the compiler. [`plan_tiers`]: several memories. `OwnedPlan` (`alloc`):
+//!   buffers that are known when the program runs.
 //! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the buffers that are live.
 //! * [`Incremental`]: a plan that changes at run time, in fixed memory.
 //! * [`Recorder`], [`PlannedHeap`]: an iteration is observed, the next ones are served from a plan for it.
@@ -22,6 +23,8 @@ mod layout;
 mod lowest;
 mod message;
 mod order;
+#[cfg(feature = "alloc")]
+mod owned;
 mod placed;
 mod recorded;
 mod search;
@@ -38,6 +41,10 @@ pub use greedy::{Fit, RULES, Rule, affordable_rules};
 pub use incremental::{BufferId, ChangeError, Incremental};
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
+#[cfg(feature = "alloc")]
+pub use owned::OwnedPlan;
+#[cfg(feature = "std")]
+pub(crate) use owned::rules_for;
 pub use placed::Placed;
 pub use recorded::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError, Request};
 pub use tiers::{Tier, TieredPlan, plan_tiers, try_plan_tiers};

@@ -3,8 +3,8 @@
 use super::buffer::Buffer;
 use super::layout::naive;
 
-/// Buffers and offsets that are known to be a plan for them: only [`Plan::placed`](super::Plan::placed) makes
-/// one.
+/// Buffers and offsets that are known to be a plan for them: only [`Plan::placed`](super::Plan::placed) and
+/// `OwnedPlan::placed` make one.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
     pub(super) buffers: &'a [Buffer<'a>],
@@ -27,6 +27,17 @@ impl<'a> Placed<'a> {
     /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
     pub const fn naive(&self) -> u64 {
         naive(self.buffers)
+    }
+
+    /// The largest alignment of a buffer, which the arena has to have. O(n).
+    pub const fn align(&self) -> u64 {
+        let mut align = 1;
+        let mut i = 0;
+        while i < self.buffers.len() {
+            align = if self.buffers[i].align > align { self.buffers[i].align } else { align };
+            i += 1;
+        }
+        align
     }
 
     /// The buffers.

@@ -160,7 +160,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             len: record.len as usize,
             align: 1,
             kind,
-            class: None,
+            classed: false,
         };
         let key = |member: u32| (used[member as usize], member);
         let mut members = state.arenas[arena].bins[kind as usize].members.clone();
@@ -207,6 +207,9 @@ impl<P: Space, S: Source> Pool<P, S> {
         if let Err(error) = copied {
             self.free(state, to);
             return Err(error);
+        }
+        if state.trace.is_some() {
+            self.trace_move(state, number, to);
         }
         state.records.swap_places(number, to);
         Ok(())

@@ -1,13 +1,13 @@
 //! The front of a pool: what its users call.
 
-use super::error::{PoolError, ReturnError};
-use super::hooks::{Hooks, Place};
+use super::error::PoolError;
+use super::hooks::Hooks;
 use super::options::{Checks, PoolOptions, Reuse};
-use super::records::{Holder, Record};
-use super::snapshot::{Leak, LeakHook};
+use super::records::Record;
+use super::snapshot::LeakHook;
 use super::state::{Ask, SizeKind, State};
-use super::stats::PoolStats;
-use super::{Buffer, CopyCounters, OptionsError, OutOfMemory, Segment, Source, Stream, StreamId};
+use super::usage::Usage;
+use super::{Buffer, CopyCounters, OptionsError, Source, Stream};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Space, Token};
 use crate::units::granules;
@@ -17,7 +17,6 @@ use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// The placement of a [`DevicePool`]: granules of 256 bytes, segments of up to 512 GiB.
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
@@ -32,9 +31,9 @@ pub type DevicePool<S> = Pool<DefaultPlacement, S>;
 pub struct Allocation {
     address: NonZeroUsize,
     bytes: usize,
-    pool: u32,
-    record: u32,
-    serial: u32,
+    pub(super) pool: u32,
+    pub(super) record: u32,
+    pub(super) serial: u32,
 }
 
 impl Allocation {
@@ -86,18 +85,16 @@ pub struct Pool<P: Space, S: Source> {
     pub(super) options: PoolOptions,
     /// Bytes that may be reserved.
     pub(super) limit: usize,
-    /// Lengths of the classes in granules, where blocks are kept by class.
-    pub(super) class_lens: Vec<usize>,
     /// Logarithm of the granule's bytes.
-    shift: u32,
+    pub(super) shift: u32,
     /// Granules that requests are rounded up to.
     unit: usize,
-    id: u32,
+    pub(super) id: u32,
     /// Whether any check was chosen.
-    checked: bool,
-    hooks: Hooks,
-    on_leak: Mutex<Option<LeakHook>>,
-    copies: Arc<CopyCounters>,
+    pub(super) checked: bool,
+    pub(super) hooks: Hooks,
+    pub(super) on_leak: Mutex<Option<LeakHook>>,
+    pub(super) copies: Arc<CopyCounters>,
     state: Mutex<State<P, S>>,
 }
 
@@ -116,9 +113,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
         let limit = Self::resolve(&source, options.limit)?;
         static POOLS: AtomicU32 = AtomicU32::new(0);
-        let mut pool = Self {
+        let pool = Self {
             limit,
-            class_lens: Vec::new(),
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
@@ -126,14 +122,14 @@ impl<P: Space, S: Source> Pool<P, S> {
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
-            state: Mutex::new(State::new(options.trim_after.is_some())),
+            state: Mutex::new(State::new(options.trim_after.is_some() || options.follow_usage.is_some())),
             source,
             options,
         };
         if pool.options.reuse == Reuse::Basic {
-            pool.class_lens = pool.options.classes.iter().map(|&bytes| pool.length(bytes, 1)).collect();
-            pool.class_lens.dedup();
+            pool.lock().classes = pool.given_classes();
         }
+        pool.lock().usage = pool.options.follow_usage.map(|follow| Box::new(Usage::new(follow)));
         Ok(pool)
     }
 
@@ -164,7 +160,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Granules that a request takes, guards included.
     #[inline(always)]
-    fn length(&self, bytes: usize, align: usize) -> usize {
+    pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
         let len = granules(bytes, self.shift);
         let len = (len + (self.unit - 1)) & !(self.unit - 1);
         if self.options.checks.guard { len + self.guard(align) + self.unit } else { len }
@@ -172,13 +168,13 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// A request in granules, if it can be served at all.
     #[inline(always)]
-    fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Ask, PoolError> {
+    pub(super) fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Ask, PoolError> {
         let max = P::MAX_LEN << self.shift;
         if bytes > max / 2 || !align_bytes.is_power_of_two() || align_bytes > max / 4 {
             return Err(PoolError::TooLarge { max: max / 2 });
         }
         let align = (align_bytes >> self.shift).max(1);
-        let mut len = self.length(bytes, align);
+        let len = self.length(bytes, align);
         let kind = if bytes <= self.options.small_limit {
             SizeKind::Small
         } else if self.options.lean && bytes > self.options.exact_above {
@@ -186,12 +182,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         } else {
             SizeKind::Large
         };
-        let mut class = None;
-        if !self.class_lens.is_empty() && align == 1 {
-            class = self.class_lens.iter().position(|&class| class >= len);
-            len = class.map_or(len, |class| self.class_lens[class]);
-        }
-        Ok(Ask { bytes, align_bytes, len, align, kind, class })
+        Ok(Ask { bytes, align_bytes, len, align, kind, classed: false })
     }
 
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule; no bytes take a granule.
@@ -233,12 +224,16 @@ impl<P: Space, S: Source> Pool<P, S> {
         stream: &S::Stream,
     ) -> Result<Allocation, PoolError> {
         let site = Location::caller();
-        let ask = self.ask(bytes, align)?;
+        let mut ask = self.ask(bytes, align)?;
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
+        let asked = ask.len;
+        if self.options.reuse == Reuse::Basic {
+            state.classify(&mut ask);
+        }
         let found = match self.options.reuse {
             Reuse::Advanced | Reuse::Aggressive => state.allocate(&ask, arena, ask.kind),
             Reuse::Basic => match self.take_kept(&mut state, &ask, arena) {
@@ -255,6 +250,9 @@ impl<P: Space, S: Source> Pool<P, S> {
                 number
             }
         };
+        if state.is_watched() {
+            self.watch_allocation(&mut state, number, asked);
+        }
         if self.checked {
             self.check_new(&mut state, number, site)?;
         }
@@ -267,6 +265,19 @@ impl<P: Space, S: Source> Pool<P, S> {
         // Segments do not start at address zero.
         let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial: record.serial }
+    }
+
+    /// What a trace and the usage are told when a block becomes live, that is `asked` granules long but for its class.
+    #[cold]
+    fn watch_allocation(&self, state: &mut State<P, S>, number: u32, asked: usize) {
+        if state.trace.is_some() {
+            self.trace_allocation(state, number);
+        }
+        let len = state.records.get(number).len as usize;
+        let active = state.figures.active();
+        if let Some(usage) = &mut state.usage {
+            usage.allocated(asked, len, active);
+        }
     }
 
     /// What the chosen checks do when a block becomes live.
@@ -283,234 +294,15 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.prepare(state, number)
     }
 
-    /// What the chosen checks do when a block is freed.
-    #[cold]
-    fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
-        state.sites.remove(&number);
-        self.inspect(state, number)
-    }
-
     /// Address of the first byte of a block that its user gets.
     #[inline(always)]
     pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<Token<P>>) -> usize {
         state.address(record) + (self.guard(1 << record.align) << self.shift)
     }
 
-    /// Whether the block is from this pool.
-    pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
-        allocation.pool == self.id
-    }
-
     #[cold]
-    fn open_arena(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
-        state.open_arena(stream, self.class_lens.len()).ok_or(PoolError::TooManyStreams)
-    }
-
-    /// The record of an allocation, if it is live.
-    #[inline(always)]
-    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
-        let number = allocation.record;
-        match state.records.find(number) {
-            Some(record) if allocation.pool == self.id => {
-                let live = matches!(record.holder, Holder::Live | Holder::Shared);
-                if live && record.serial == allocation.serial {
-                    Ok(number)
-                } else {
-                    Err(ReturnError::AlreadyFree)
-                }
-            }
-            _ => Err(ReturnError::Foreign),
-        }
-    }
-
-    /// Frees a block. It may be used again at once by what is submitted to its stream from here on; by other
-    /// streams when the work that was submitted up to here is over, also that on the streams of
-    /// [`Pool::note_use`].
-    ///
-    /// # Errors
-    ///
-    /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
-    #[inline]
-    pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
-        let mut state = self.lock();
-        let number = self.record(&state, &allocation)?;
-        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
-        self.free(&mut state, number);
-        sound
-    }
-
-    /// As [`Pool::deallocate`], where the last work on the block was submitted to `stream`, which its own stream need
-    /// not wait for: it gets the block back after an event.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pool::deallocate`].
-    pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
-        let mut state = self.lock();
-        let number = self.record(&state, &allocation)?;
-        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
-        self.free_on(&mut state, number, stream);
-        sound
-    }
-
-    /// Frees the block at an address that was allocated and not freed yet, for callers that keep nothing else.
-    /// O(blocks).
-    ///
-    /// # Errors
-    ///
-    /// [`ReturnError::AlreadyFree`] if the address is in a segment of the pool, [`ReturnError::Foreign`] if not.
-    pub fn deallocate_at(&self, address: usize) -> Result<(), ReturnError> {
-        let mut state = self.lock();
-        let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
-        let found = state
-            .records
-            .iter()
-            .find(|(_, record)| live(record.holder) && self.user_address(&state, record) == address);
-        let Some((number, _)) = found else {
-            let mut segments = state.segments.iter().flatten();
-            let memory =
-                segments.find(|entry| address.wrapping_sub(entry.memory.address.get()) < entry.memory.bytes);
-            return Err(if memory.is_some() { ReturnError::AlreadyFree } else { ReturnError::Foreign });
-        };
-        let sound = if self.checked { self.check_old(&mut state, number) } else { Ok(()) };
-        self.free(&mut state, number);
-        sound
-    }
-
-    /// Notes that work on `stream` uses the block: when it is freed, nobody else gets it before that work is over.
-    /// O(streams of the block).
-    ///
-    /// # Errors
-    ///
-    /// [`ReturnError::Foreign`] if it is from another pool.
-    pub fn note_use(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
-        let mut state = self.lock();
-        let number = self.record(&state, allocation)?;
-        let (id, own) = (stream.id(), usize::from(state.records.get(number).arena));
-        if state.arenas[own].id == id {
-            return Ok(());
-        }
-        let users = state.users.entry(number).or_default();
-        if !users.iter().any(|user| user.id() == id) {
-            users.push(stream.clone());
-        }
-        state.records.get_mut(number).holder = Holder::Shared;
-        Ok(())
-    }
-
-    /// The segment that a block is in, as it is now; `None` if it is not a block of this pool. O(1).
-    pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
-        let state = self.lock();
-        let number = self.record(&state, allocation).ok()?;
-        Some(state.entry(state.records.get(number).segment).memory)
-    }
-
-    /// Reserves a segment of at least `bytes` bytes for `stream` now.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError`].
-    pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
-        let mut state = self.lock();
-        let arena = match state.arena_of(stream.id()) {
-            Some(arena) => arena,
-            None => self.open_arena(&mut state, stream)?,
-        };
-        if self.is_recording(&state) {
-            return Err(PoolError::Capturing);
-        }
-        let ask = self.ask(bytes, 1)?;
-        let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
-        let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
-        match self.reserve(&mut state, SizeKind::Large, arena, size) {
-            Ok(_) => Ok(()),
-            Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
-            Err(denied) => Err(PoolError::OutOfMemory(self.out_of_memory(&state, &ask, Some(denied)).into())),
-        }
-    }
-
-    /// Gives empty segments back to the source as long as `keep` bytes stay reserved; how many bytes. Freed blocks
-    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for. Nothing
-    /// is given back while a stream of the pool records a graph.
-    /// O(segments · log segments).
-    pub fn trim(&self, keep: usize) -> usize {
-        let mut state = self.lock();
-        if self.is_recording(&state) {
-            return 0;
-        }
-        self.poll(&mut state);
-        self.flush(&mut state);
-        self.trim_to(&mut state, keep)
-    }
-
-    /// Ends a step of the program, an iteration of a training for example, and gives back what is older than
-    /// [`PoolOptions::trim_after`] says, unless a stream of the pool records a graph; how many bytes. O(segments).
-    pub fn step(&self) -> usize {
-        let mut state = self.lock();
-        state.step += 1;
-        if self.is_recording(&state) {
-            return 0;
-        }
-        self.poll(&mut state);
-        self.trim_aged(&mut state)
-    }
-
-    /// Returns freed blocks whose events have passed to where all requests find them, without blocking; how many.
-    /// A request that finds no room does the same by itself.
-    pub fn collect(&self) -> usize {
-        let mut state = self.lock();
-        if self.is_recording(&state) { 0 } else { self.poll(&mut state) }
-    }
-
-    /// The statistics. O(streams).
-    pub fn stats(&self) -> PoolStats {
-        let state = self.lock();
-        let copies = self.copies.stats();
-        PoolStats { copies, ..state.figures.stats(state.largest_free(), state.calls) }
-    }
-
-    /// Counters that whoever copies from or to the pool's blocks, or fills them, tells so: [`PoolStats::copies`].
-    pub fn copies(&self) -> &Arc<CopyCounters> {
-        &self.copies
-    }
-
-    /// The statistics of one stream, `None` if the pool does not know it. O(1).
-    pub fn stream_stats(&self, stream: StreamId) -> Option<PoolStats> {
-        let mut state = self.lock();
-        let arena = state.arena_of(stream)?;
-        let largest = super::state::bytes_of::<P>(state.longest(arena));
-        Some(state.figures_of(arena).stats(largest, super::stats::SourceCalls::default()))
-    }
-
-    pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
-        self.hooks.reclaim(full, place)
-    }
-
-    /// Calls `hook` with the blocks that were never freed, if there are any, when the pool is dropped. Without a hook,
-    /// and with [`Checks::sites`], they are written to standard error.
-    pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
-        *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
-    }
-
-    /// Registers a hook that is asked to give memory back before a request fails, by priority, then in the order of
-    /// registration. It is called outside of the pool's lock and may free blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyHooks`](crate::pressure::TooManyHooks) beyond sixteen.
-    #[cfg(feature = "pressure")]
-    pub fn register(
-        &self,
-        priority: u8,
-        hook: crate::pressure::Hook,
-    ) -> Result<crate::pressure::HookId, crate::pressure::TooManyHooks> {
-        self.hooks.register(priority, hook)
-    }
-
-    /// Takes a hook out; whether it was there.
-    #[cfg(feature = "pressure")]
-    pub fn unregister(&self, id: crate::pressure::HookId) -> bool {
-        self.hooks.unregister(id)
+    pub(super) fn open_arena(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
+        state.open_arena(stream).ok_or(PoolError::TooManyStreams)
     }
 }
 

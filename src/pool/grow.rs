@@ -10,6 +10,9 @@ use crate::region::Region;
 use core::ptr::{self, NonNull};
 use std::vec::Vec;
 
+/// [`Growth::Fitted`] reserves more than a request as long as less than one part in so many is free.
+const FREE_PART: u64 = 10;
+
 /// Why a pool did not grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Denied {
@@ -124,10 +127,32 @@ impl<P: Space, S: Source> Pool<P, S> {
                     0 => first,
                     last => ((last as u128 * u128::from(percent) / 100).min(most as u128)) as usize,
                 },
+                Growth::Fitted(most) => self.fitted(state, ask, most),
             }
         };
         let longest = bytes_of::<P>(P::MAX_LEN) as usize;
         round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
+    }
+
+    /// The size of a segment for several requests like `ask`, up to `most` bytes. O(most / the request).
+    fn fitted(&self, state: &State<P, S>, ask: &Ask, most: usize) -> usize {
+        let (piece, granularity) = (self.piece(ask), self.source.granularity());
+        let figures = &state.figures;
+        let free = figures.reserved.current.saturating_sub(figures.active());
+        // It is in pieces that are too short, and another large segment would be one more to break up.
+        if free > figures.reserved.current / FREE_PART {
+            return piece;
+        }
+        let mut best = (u128::MAX, 1, piece);
+        for count in 1..=most / piece {
+            let bytes = round_up(count * piece, granularity);
+            let left = (bytes - count * piece) as u128;
+            // left / bytes < best.0 / best.1
+            if best.0 == u128::MAX || left * best.1 < best.0 * bytes as u128 {
+                best = (left, bytes as u128, bytes);
+            }
+        }
+        best.2
     }
 
     /// Lengthens a segment of the arena by at least `step` bytes and so that `ask` fits behind its last block.

@@ -39,7 +39,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                         len,
                         align: page,
                         kind: state.entry(segment).kind,
-                        class: None,
+                        classed: false,
                     };
                     state.take_in(segment, &ask, arena)
                 });

@@ -7,10 +7,14 @@
 //!  Source   lends segments: a device's, pinned, managed or virtual memory, or a simulation (`sim`)
 //!  Stream   the order of work on them: a queue that marks places (`Event`)
 //! ```
+//!
+//! In front of a pool: [`PlannedArena`], a static plan in one block; [`Pattern`], iterations that are recorded and then
+//! served from a plan; [`Chain`], pools to fall back to. [`Pool::start_trace`] writes down what a pool does.
 
 mod buffer;
 mod chain;
 mod check;
+mod classes;
 mod compact;
 mod copies;
 mod error;
@@ -20,13 +24,20 @@ mod holes;
 mod hooks;
 mod options;
 mod order;
+mod pattern;
+mod planned;
 mod records;
 mod recover;
+mod returns;
 mod snapshot;
 mod source;
 mod state;
 mod stats;
 mod stream;
+mod tournament;
+mod trace;
+mod upkeep;
+mod usage;
 
 pub use buffer::Buffer;
 pub use chain::{Chain, Lender};
@@ -34,7 +45,9 @@ pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use options::{Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use options::{Age, Checks, FollowUsage, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
+pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 pub use state::SizeKind;

@@ -34,6 +34,10 @@ pub enum Growth {
         /// The largest one.
         most: usize,
     },
+    /// Each fitted to the request that it is for: of the multiples of that up to these bytes the one that leaves the least
+    /// of the segment over when it is rounded up to the source's granularity, and among equals the shortest. As long as a
+    /// tenth of what the pool has reserved is free, no more than the request itself.
+    Fitted(usize),
 }
 
 /// What becomes of a block that is freed.
@@ -59,6 +63,16 @@ pub enum Age {
     Time(Duration),
     /// This many calls of [`Pool::step`](super::Pool::step).
     Steps(u64),
+}
+
+/// How a pool follows what the program asks for; see [`PoolOptions::follow_usage`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct FollowUsage {
+    /// Calls of [`Pool::step`](super::Pool::step) that are looked back at, 1 or more.
+    pub window: u64,
+    /// What is kept, over the most that was in use at once in the window: 1 or more.
+    pub factor: f64,
 }
 
 /// What a pool checks beside what it always does.
@@ -102,6 +116,7 @@ pub struct PoolOptions {
     pub(super) reuse: Reuse,
     pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
+    pub(super) follow_usage: Option<FollowUsage>,
     pub(super) checks: Checks,
 }
 
@@ -120,6 +135,7 @@ impl Default for PoolOptions {
             reuse: Reuse::Advanced,
             lean: false,
             trim_after: None,
+            follow_usage: None,
             checks: Checks::default(),
         }
     }
@@ -206,6 +222,19 @@ impl PoolOptions {
         self
     }
 
+    /// Keeps what the program uses, and no more. At every [`Pool::step`](super::Pool::step), segments go back that were
+    /// empty for a whole window, and others that are empty, those first that are empty for longest, until
+    /// `factor` times the most is reserved that was active at once in the window. Nothing is waited for.
+    ///
+    /// With [`Reuse::Basic`] the classes follow too: once in a window, to those that are given the same number is added,
+    /// fitted to the sizes that were asked for in it so that the least is lost by rounding; and of each class no more
+    /// blocks are kept than `factor` times the most that were live at once, in this window and the one before.
+    #[must_use]
+    pub fn follow_usage(mut self, follow: FollowUsage) -> Self {
+        self.follow_usage = Some(follow);
+        self
+    }
+
     /// What is checked.
     #[must_use]
     pub fn checks(mut self, checks: Checks) -> Self {
@@ -229,13 +258,18 @@ impl PoolOptions {
             return wrong("small");
         }
         match self.growth {
-            Growth::Fixed(bytes) if bytes < 4 * KIB => return wrong("growth"),
+            Growth::Fixed(bytes) | Growth::Fitted(bytes) if bytes < 4 * KIB => return wrong("growth"),
             Growth::Geometric { first, percent, most }
                 if first < 4 * KIB || percent < 100 || most < first =>
             {
                 return wrong("growth");
             }
             _ => {}
+        }
+        if let Some(FollowUsage { window, factor }) = self.follow_usage {
+            if window == 0 || !(factor >= 1.0 && factor.is_finite()) {
+                return wrong("follow_usage");
+            }
         }
         if self.exact_step == 0 || !self.exact_step.is_power_of_two() {
             return wrong("exact_above");

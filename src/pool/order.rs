@@ -86,15 +86,20 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
         let record = state.records.get_mut(number);
         let (len, arena) = (record.len as usize, usize::from(record.arena));
-        let Some(class) = self.class_lens.iter().position(|&class| class == len) else { return false };
+        if state.classes.binary_search(&len).is_err() {
+            return false;
+        }
         record.holder = Holder::Cached;
-        state.arenas[arena].cached[class].push(number);
+        state.arenas[arena].cached.entry(len).or_default().push(number);
         true
     }
 
     /// Takes a block that was kept for the request's class.
     pub(super) fn take_kept(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
-        let number = state.arenas[arena].cached[ask.class?].pop()?;
+        if !ask.classed {
+            return None;
+        }
+        let number = state.arenas[arena].cached.get_mut(&ask.len)?.pop()?;
         self.revive(state, number, ask);
         Some(number)
     }
@@ -113,11 +118,10 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
         let mut any = false;
         for arena in 0..state.arenas.len() {
-            for class in 0..state.arenas[arena].cached.len() {
-                for number in core::mem::take(&mut state.arenas[arena].cached[class]) {
-                    state.put_back(number, || self.source.now());
-                    any = true;
-                }
+            let kept = core::mem::take(&mut state.arenas[arena].cached);
+            for number in kept.into_values().flatten() {
+                state.put_back(number, || self.source.now());
+                any = true;
             }
         }
         any

@@ -33,6 +33,19 @@ impl<P: Space, S: Source> Pool<P, S> {
     #[inline(never)]
     pub(super) fn allocate_slow<'a>(
         &'a self,
+        state: MutexGuard<'a, State<P, S>>,
+        ask: &Ask,
+        arena: usize,
+    ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
+        let served = self.serve(state, ask, arena);
+        if served.is_err() {
+            self.lock().trace_failure(ask, arena, || self.source.now());
+        }
+        served
+    }
+
+    fn serve<'a>(
+        &'a self,
         mut state: MutexGuard<'a, State<P, S>>,
         ask: &Ask,
         arena: usize,
@@ -60,13 +73,13 @@ impl<P: Space, S: Source> Pool<P, S> {
                 }
             }
             // The hooks free blocks of this pool, so they are called outside of its lock.
-            let shortage = self.out_of_memory(&state, ask, denied);
+            let shortage = self.out_of_memory(&mut state, ask, denied);
             drop(state);
             let reclaimed = self.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
                 state.note(arena, |figures| figures.failures += 1);
-                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(&state, ask, denied))));
+                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(&mut state, ask, denied))));
             }
             if let Some(number) = self.retry(&mut state, ask, arena, &mut denied)? {
                 return Ok((state, number));
@@ -229,12 +242,12 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     pub(super) fn out_of_memory(
         &self,
-        state: &State<P, S>,
+        state: &mut State<P, S>,
         ask: &Ask,
         denied: Option<Denied>,
     ) -> OutOfMemory {
-        let figures = &state.figures;
-        let stats = figures.stats(state.largest_free(), state.calls);
+        let largest = state.largest_free();
+        let stats = state.figures.stats(largest, state.calls);
         OutOfMemory {
             requested: ask.bytes,
             align: ask.align_bytes,

@@ -99,7 +99,7 @@ pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
 impl<P: Space, S: Source> Pool<P, S> {
     /// All segments and blocks. O(blocks · log blocks), inside the lock.
     pub fn snapshot(&self) -> Snapshot {
-        let state = self.lock();
+        let mut state = self.lock();
         let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
         for (number, entry) in state.segments.iter().enumerate() {
             let Some(entry) = entry else { continue };
@@ -132,7 +132,8 @@ impl<P: Space, S: Source> Pool<P, S> {
             segments[place[record.segment as usize]].0.blocks.push(block);
         }
         let segments = segments.into_iter().map(|(segment, _)| with_gaps(segment)).collect();
-        let stats = state.figures.stats(state.largest_free(), state.calls);
+        let largest = state.largest_free();
+        let stats = state.figures.stats(largest, state.calls);
         Snapshot { source: self.source.name().to_string(), stats, segments }
     }
 

@@ -3,6 +3,9 @@
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
+use super::tournament::Tournament;
+use super::trace::PoolTrace;
+use super::usage::Usage;
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
 use crate::placement::{Space, Token};
@@ -48,8 +51,8 @@ pub(super) struct Ask {
     /// Alignment in granules.
     pub align: usize,
     pub kind: SizeKind,
-    /// The class, where blocks are kept by class.
-    pub class: Option<usize>,
+    /// Whether the length is that of a class, of which blocks are kept.
+    pub classed: bool,
 }
 
 /// A segment and the placement that divides it.
@@ -76,6 +79,8 @@ pub(super) struct Bin {
     pub members: Vec<u32>,
     /// By the longest free block, if there is more than one.
     order: BTreeSet<(usize, u32)>,
+    /// The longest free block, if there is more than one segment.
+    longest: usize,
 }
 
 /// An event behind all frees up to a number.
@@ -95,10 +100,12 @@ pub(super) struct Arena<S: Source> {
     /// Frees whose last work is known to be over.
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
-    /// Freed blocks by class.
-    pub cached: Vec<Vec<u32>>,
+    /// Freed blocks that are kept, by their length in granules.
+    pub cached: HashMap<usize, Vec<u32>>,
     /// Bytes of its last large segment.
     pub last_growth: usize,
+    /// Whether it is among those that were touched.
+    touched: bool,
 }
 
 /// What a freed block waits for.
@@ -117,6 +124,10 @@ pub(super) struct Waiting<S: Source> {
 
 pub(super) struct State<P: Space, S: Source> {
     pub arenas: Vec<Arena<S>>,
+    /// The longest free block of each arena but those that were touched.
+    longest: Tournament,
+    /// Arenas whose segments have changed since, up to [`TOUCHED`].
+    touched: Vec<usize>,
     by_stream: HashMap<StreamId, usize>,
     recent: usize,
     pub segments: Vec<Option<Box<Entry<P>>>>,
@@ -132,6 +143,12 @@ pub(super) struct State<P: Space, S: Source> {
     pub step: u64,
     /// Whether the moment that a segment becomes empty matters.
     pub ages: bool,
+    /// Lengths of the classes in granules, rising, where blocks are kept by class.
+    pub classes: Vec<usize>,
+    /// Where all events go.
+    pub trace: Option<Box<PoolTrace>>,
+    /// What is asked for, if somebody wants to know.
+    pub usage: Option<Box<Usage>>,
 }
 
 /// Bytes of `len` granules.
@@ -143,6 +160,8 @@ impl<P: Space, S: Source> State<P, S> {
     pub fn new(ages: bool) -> Self {
         Self {
             arenas: Vec::new(),
+            longest: Tournament::new(),
+            touched: Vec::with_capacity(TOUCHED),
             by_stream: HashMap::new(),
             recent: 0,
             segments: Vec::new(),
@@ -155,6 +174,23 @@ impl<P: Space, S: Source> State<P, S> {
             calls: SourceCalls::default(),
             step: 0,
             ages,
+            classes: Vec::new(),
+            trace: None,
+            usage: None,
+        }
+    }
+
+    /// Whether anybody is told of every request.
+    #[inline(always)]
+    pub fn is_watched(&self) -> bool {
+        self.trace.is_some() || self.usage.is_some()
+    }
+
+    /// Rounds a request up to its class. O(log classes).
+    pub fn classify(&self, ask: &mut Ask) {
+        let class = self.classes.partition_point(|&class| class < ask.len);
+        if let Some(&class) = self.classes.get(class).filter(|_| ask.align == 1) {
+            (ask.len, ask.classed) = (class, true);
         }
     }
 
@@ -184,7 +220,7 @@ impl<P: Space, S: Source> State<P, S> {
     }
 
     /// A new arena; `None` if there are too many.
-    pub fn open_arena(&mut self, stream: &S::Stream, classes: usize) -> Option<usize> {
+    pub fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.arenas.len();
         if number >= usize::from(u16::MAX) {
             return None;
@@ -201,10 +237,12 @@ impl<P: Space, S: Source> State<P, S> {
             frees: 0,
             quiet: 0,
             fence: None,
-            cached: (0..classes).map(|_| Vec::new()).collect(),
+            cached: HashMap::new(),
             last_growth: 0,
+            touched: false,
         });
         self.by_stream.insert(id, number);
+        self.longest.set(number, 0);
         Some(number)
     }
 
@@ -285,7 +323,8 @@ impl<P: Space, S: Source> State<P, S> {
             None => entry.placement.allocate(ask.len, ask.align)?,
         };
         entry.live += 1;
-        let listed = entry.listed != UNLISTED;
+        let (home, listed) = (entry.arena, entry.listed != UNLISTED);
+        self.touch(home);
         let number = self.records.insert(Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -323,26 +362,57 @@ impl<P: Space, S: Source> State<P, S> {
         if entry.listed != UNLISTED {
             self.relist(record.segment);
         }
+        self.touch(home);
         self.arenas[home].frees += 1;
         self.records.remove(number);
         record.segment
     }
 
-    /// Lists a segment by its longest free block as it is now.
+    /// Lists a segment by its longest free block as it is now. O(log segments).
     fn relist(&mut self, segment: u32) {
         let entry = self.entry_mut(segment);
         let (old, new) = (entry.listed, entry.placement.largest());
         if old != new {
             entry.listed = new;
             let (arena, kind) = (entry.arena, entry.kind);
-            let order = &mut self.arenas[arena].bins[kind as usize].order;
-            order.remove(&(old, segment));
-            order.insert((new, segment));
+            let bin = &mut self.arenas[arena].bins[kind as usize];
+            bin.order.remove(&(old, segment));
+            bin.order.insert((new, segment));
+            if new >= bin.longest || old == bin.longest {
+                bin.longest = bin.order.last().map_or(0, |key| key.0);
+            }
+        }
+    }
+
+    /// Notes that segments of the arena change. O(1), amortised over [`TOUCHED`] calls.
+    #[inline(always)]
+    fn touch(&mut self, arena: usize) {
+        if !self.arenas[arena].touched {
+            self.touch_another(arena);
+        }
+    }
+
+    #[inline(never)]
+    fn touch_another(&mut self, arena: usize) {
+        if self.touched.len() == TOUCHED {
+            self.settle();
+        }
+        self.touched.push(arena);
+        self.arenas[arena].touched = true;
+    }
+
+    /// Enters the longest blocks of the arenas that were touched into the tournament.
+    fn settle(&mut self) {
+        while let Some(arena) = self.touched.pop() {
+            self.arenas[arena].touched = false;
+            let longest = self.longest(arena);
+            self.longest.set(arena, longest);
         }
     }
 
     /// Lists a segment whose placement has grown.
     pub fn lengthened(&mut self, segment: u32) {
+        self.touch(self.entry(segment).arena);
         if self.entry(segment).listed != UNLISTED {
             self.relist(segment);
         }
@@ -367,11 +437,13 @@ impl<P: Space, S: Source> State<P, S> {
     /// Puts a segment into its arena's bin.
     fn enter(&mut self, segment: u32) {
         let (arena, kind) = (self.entry(segment).arena, self.entry(segment).kind);
+        self.touch(arena);
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.members.push(segment);
         match bin.members.len() {
             1 => {}
             2 => {
+                bin.longest = 0;
                 let both = bin.members.clone();
                 both.into_iter().for_each(|member| self.relist(member));
             }
@@ -384,9 +456,11 @@ impl<P: Space, S: Source> State<P, S> {
         let entry = self.entry_mut(segment);
         let listed = core::mem::replace(&mut entry.listed, UNLISTED);
         let (arena, kind) = (entry.arena, entry.kind);
+        self.touch(arena);
         let bin = &mut self.arenas[arena].bins[kind as usize];
         bin.order.remove(&(listed, segment));
         bin.members.retain(|&member| member != segment);
+        bin.longest = bin.order.last().map_or(0, |key| key.0);
         if let &[only] = bin.members.as_slice() {
             bin.order.clear();
             self.entry_mut(only).listed = UNLISTED;
@@ -430,21 +504,24 @@ impl<P: Space, S: Source> State<P, S> {
         there.filter(|(_, entry)| entry.live == entry.holes)
     }
 
-    /// The longest free block of an arena, in granules. O(1) beside segments that are as good.
+    /// The longest free block of an arena, in granules. O(1).
     pub fn longest(&self, arena: usize) -> usize {
         let of = |bin: &Bin| match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
-            _ => bin.order.last().map_or(0, |key| key.0),
+            _ => bin.longest,
         };
         self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The longest free block in all, in bytes.
-    pub fn largest_free(&self) -> u64 {
-        let longest = (0..self.arenas.len()).map(|arena| self.longest(arena)).max();
-        bytes_of::<P>(longest.unwrap_or(0))
+    /// The longest free block in all, in bytes. O(1): at most [`TOUCHED`] arenas are looked at.
+    pub fn largest_free(&mut self) -> u64 {
+        self.settle();
+        bytes_of::<P>(self.longest.largest())
     }
 }
+
+/// Arenas of which the longest free block is not compared with others' before somebody asks.
+const TOUCHED: usize = 16;
 
 /// The mark of segments that stand in no order.
 pub(super) const UNLISTED: usize = usize::MAX;

@@ -182,6 +182,11 @@ impl Figures {
         self.segments.sub(1);
     }
 
+    /// Bytes in live blocks, and in freed ones that wait.
+    pub fn active(&self) -> u64 {
+        self.allocated.current + self.waiting.current
+    }
+
     fn inactive(&self) -> u64 {
         // A stream's blocks may lie in another stream's segments.
         self.reserved.current.saturating_sub(self.allocated.current + self.waiting.current)

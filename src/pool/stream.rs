@@ -67,6 +67,12 @@ pub trait Event {
     fn synchronize(&self) -> Result<(), SourceError>;
 }
 
+/// Lets what is submitted to `stream` from here on begin after what was submitted to `other` so far. Does not block.
+pub(super) fn follow<T: Stream>(stream: &T, other: &T) -> Result<(), SourceError> {
+    let event = other.record()?;
+    if event.is_done()? { Ok(()) } else { stream.wait(&event) }
+}
+
 /// The stream of memory that only the CPU uses: what is freed can be used again at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostOrder;

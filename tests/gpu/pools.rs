@@ -1,10 +1,15 @@
 //! Pools over the sources: the same pools as over simulated memory.
 
 use crate::support::{Gpu, on_system};
+use allotment::arena;
 use allotment::gpu::{
-    AsyncMemory, Buffer, DeviceMemory, HostBacking, Managed, Pinned, Registered, Stream, Virtual,
+    AllocateError, AsyncMemory, Buffer, DeviceMemory, HostBacking, Managed, Pinned, Registered, Stream,
+    Virtual,
 };
-use allotment::pool::{DevicePool, Limit, PoolError, PoolOptions, Source, Stream as _};
+use allotment::plan::Planned;
+use allotment::pool::{
+    DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
+};
 
 /// Many buffers of many sizes on two streams, each full of its own number; what is freed is used again.
 fn serves<S: Source<Stream = Stream>>(gpu: &Gpu, source: S) {
@@ -227,5 +232,87 @@ fn pinned_blocks_are_slices() {
     assert_eq!((first(&buffer), buffer.to_vec().unwrap()[0]), (5, 5));
     drop(buffer);
     drop(pool);
+    gpu.finish();
+}
+
+arena! {
+    struct Net(1024 * 1024) {
+        INPUT: [u32; 1000] = 0..2, align(256);
+        HIDDEN: [u32; 2000] = 1..3, align(256);
+        OUTPUT: [u32; 1000] = 2..4, align(256);
+        ODD: [u32; 10] = 1..4, fixed(100 * 1024 + 64), align(64);
+    }
+}
+
+/// Typed buffers at the places of a static plan.
+#[test]
+fn static_plans_hold_typed_buffers() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &gpu.stream).unwrap();
+    let [input, hidden, output, odd] = [0, 1, 2, 3].map(|slot| arena.slot(slot).unwrap());
+    for round in 0..3 {
+        let numbers: Vec<u32> = (round..round + 1000).collect();
+        let first = Buffer::from_slice(&input, &numbers, &gpu.stream).unwrap();
+        assert_eq!(first.address() as usize - arena.address(), Net::INPUT.offset());
+        let mut second = Buffer::<u32, _>::zeros(&hidden, 2000, &gpu.stream).unwrap();
+        second.slice_mut(500..1500).unwrap().copy_from_view(&first.as_view()).unwrap();
+        assert!(matches!(
+            Buffer::<u32, _>::zeros(&output, 1000, &gpu.stream),
+            Err(AllocateError::Allocation(SlotError::Overlap { slot: 2, with: 0 }))
+        ));
+        drop(first);
+        let mut third = Buffer::<u32, _>::zeros(&output, 1000, &gpu.stream).unwrap();
+        third.as_view_mut().copy_from_view(&second.slice(500..1500).unwrap()).unwrap();
+        assert_eq!(third.to_vec().unwrap(), numbers);
+    }
+    assert!(matches!(
+        Buffer::<u32, _>::zeros(&input, 1001, &gpu.stream),
+        Err(AllocateError::Allocation(SlotError::Length { have: 4000, asked: 4004 }))
+    ));
+    assert!(matches!(
+        Buffer::<u32, _>::zeros(&odd, 10, &gpu.stream),
+        Err(AllocateError::Allocation(SlotError::Align { slot: 3 }))
+    ));
+    drop(arena);
+    drop(pool);
+    gpu.finish();
+}
+
+/// Iterations on two streams, served from their plan, keep their contents.
+#[test]
+fn recorded_patterns_hold_typed_buffers() {
+    let gpu = Gpu::new();
+    let other = Stream::new(&gpu.context).unwrap();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pattern = Pattern::new(&pool);
+    for iteration in 0..4u32 {
+        pattern.begin().unwrap();
+        let mut live = Vec::new();
+        for number in 0..60u32 {
+            let stream = if number % 3 == 0 { &other } else { &gpu.stream };
+            let value = iteration * 100 + number;
+            let mut buffer =
+                Buffer::<u32, _>::zeros(&pattern, 1000 * (number as usize % 7 + 1), stream).unwrap();
+            buffer.as_view_mut().fill(value).unwrap();
+            if number % 10 == 9 {
+                buffer.switch_to(if number % 3 == 0 { &gpu.stream } else { &other }).unwrap();
+            }
+            live.push((buffer, value));
+            if live.len() > 8 {
+                let (buffer, value) = live.remove(number as usize % 8);
+                assert!(buffer.to_vec().unwrap().iter().all(|&each| each == value));
+            }
+        }
+        for (buffer, value) in live {
+            assert!(buffer.to_vec().unwrap().iter().all(|&each| each == value));
+        }
+    }
+    let total = pattern.stats().total;
+    assert_eq!((total.hits, total.outside, total.deviations), (3 * 54, 3 * 6, 0));
+    drop(pattern);
+    gpu.stream.synchronize().unwrap();
+    other.synchronize().unwrap();
+    drop((pool, other));
     gpu.finish();
 }

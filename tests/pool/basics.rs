@@ -4,8 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{BestFit, GoodFit, Space};
 use allotment::pool::{
-    Age, CopyStats, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse, Source,
-    Stream as _,
+    Age, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse,
+    Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Latency};
 use allotment::{Buddy, FirstFit, Slab, Tlsf};
@@ -117,6 +117,36 @@ fn segments_grow_as_told() {
     assert_eq!(sizes(PoolOptions::new().growth(geometric)), [8, 16, 20, 20]);
     assert_eq!(sizes(PoolOptions::new().first_segment(50 * MIB)), [50, 20, 20, 20]);
     assert_eq!(sizes(PoolOptions::new().exact_above(4 * MIB, MIB)), [5, 5, 5, 5]);
+    let fitted = |most: usize, bytes: usize| {
+        let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(most * MIB));
+        let device: DeviceMemory = DeviceMemory::new(1024 * MIB).with_granularity(2 * MIB);
+        let stream = device.stream();
+        let pool = DevicePool::new(device, options).unwrap();
+        let _first = pool.allocate(10 * MIB, &stream).unwrap();
+        let before = pool.source().reserved();
+        let _second = pool.allocate(bytes, &stream).unwrap();
+        (before / MIB, (pool.source().reserved() - before) / MIB)
+    };
+    // Eight of 2.25 MiB fill 18 MiB, four of 4.5 MiB too, and 5 MiB and 1 KiB are best alone.
+    assert_eq!(fitted(20, 9 * MIB / 4), (10, 18));
+    assert_eq!(fitted(20, 9 * MIB / 2), (10, 18));
+    assert_eq!(fitted(16, 9 * MIB / 2), (10, 14));
+    assert_eq!(fitted(20, 5 * MIB + KIB), (10, 16));
+    assert_eq!(fitted(4, 6 * MIB), (10, 6), "more than the most has just its size");
+    // Where a tenth is free, just its size.
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
+    let stream = device.stream();
+    let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(20 * MIB));
+    let pool = DevicePool::new(device, options).unwrap();
+    let mut live = vec![];
+    let mut reserved = |bytes: usize| {
+        live.push(pool.allocate(bytes, &stream).unwrap());
+        pool.source().reserved() / MIB
+    };
+    assert_eq!([9 * MIB / 2, 9 * MIB].map(&mut reserved), [18, 18]);
+    assert_eq!(reserved(5 * MIB), 18 + 6, "4.5 MiB are free");
+    assert_eq!([9 * MIB / 2, MIB].map(&mut reserved), [24, 24]);
+    assert_eq!(reserved(5 * MIB), 24 + 10, "nothing is");
 }
 
 #[test]

@@ -7,8 +7,12 @@ mod compact;
 mod holes;
 mod options;
 mod order;
+mod pattern;
+mod planned;
 mod random;
 mod recovery;
+mod trace;
+mod usage;
 
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};

@@ -1,7 +1,12 @@
 //! Random programs on several streams and threads, beside a simple model.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{Buffer, DefaultPlacement, DevicePool, PoolError, PoolOptions, Reuse};
+use allotment::meta::SideTable;
+use allotment::placement::BestFit;
+use allotment::pool::{
+    BlockState, Buffer, DefaultPlacement, DevicePool, FollowUsage, Growth, Pool, PoolError, PoolOptions,
+    Reuse, Stream as _,
+};
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
 
@@ -14,7 +19,11 @@ fn random_programs_use_nothing_twice() {
         let device: DeviceMemory =
             DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
-        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse).lean(lean)).unwrap();
+        let mut options = PoolOptions::new().reuse(reuse).lean(lean);
+        if random.bool() {
+            options = options.follow_usage(FollowUsage { window: random.u64(1..6), factor: 1.0 });
+        }
+        let pool = DevicePool::new(device.clone(), options).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte to one past the last, of live blocks.
         let mut spans = BTreeMap::new();
@@ -62,9 +71,7 @@ fn random_programs_use_nothing_twice() {
                 90..99 => {
                     stream.step();
                 }
-                _ => {
-                    pool.trim(random.usize(..32 * MIB));
-                }
+                _ => drop(if random.bool() { pool.step() } else { pool.trim(random.usize(..32 * MIB)) }),
             }
             let stats = pool.stats();
             assert_eq!(
@@ -78,6 +85,48 @@ fn random_programs_use_nothing_twice() {
         drop(pool);
         assert_eq!(device.take_hazards(), [], "seed {seed}, {reuse:?}");
         assert_eq!(device.segments(), 0);
+    }
+}
+
+/// The largest free block of the statistics, which nobody looks for when they are asked, is that of the snapshot.
+#[test]
+fn the_largest_free_block_is_always_known() {
+    type Exact = BestFit<SideTable<u32, 256, 1>>;
+    for seed in 0..40 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let reuse = if random.bool() { Reuse::Advanced } else { Reuse::Aggressive };
+        let room = random.usize(..2) << 30;
+        let device: DeviceMemory =
+            DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
+        let streams: Vec<Stream> = (0..random.usize(1..6)).map(|_| device.stream()).collect();
+        let options = PoolOptions::new().reuse(reuse).lean(random.bool()).growth(Growth::Fixed(MIB));
+        let pool = Pool::<Exact, _>::new(device, options).unwrap();
+        let mut live = vec![];
+        for round in 0..600 {
+            // One stream after the other comes.
+            let stream = &streams[random.usize(..streams.len().min(1 + round / 50))];
+            match random.u32(0..20) {
+                0..11 => {
+                    let most = 1 << random.u32(8..21);
+                    live.extend(pool.allocate(random.usize(0..most), stream));
+                }
+                11..18 if !live.is_empty() => drop(live.swap_remove(random.usize(..live.len()))),
+                18 => drop(pool.trim(random.usize(..16 * MIB))),
+                _ => streams.iter().for_each(Stream::run),
+            }
+            let snapshot = pool.snapshot();
+            let free = |stream: Option<u64>| {
+                let own = snapshot.segments.iter().filter(|s| stream.is_none_or(|id| s.stream == id));
+                let blocks = own.flat_map(|s| s.blocks.iter().filter(|b| b.state == BlockState::Free));
+                blocks.map(|block| block.bytes).max().unwrap_or(0)
+            };
+            assert_eq!(pool.stats().largest_free, free(None), "seed {seed}, round {round}");
+            for stream in &streams {
+                if let Some(stats) = pool.stream_stats(stream.id()) {
+                    assert_eq!(stats.largest_free, free(Some(stream.id().0)), "seed {seed}, round {round}");
+                }
+            }
+        }
     }
 }
 

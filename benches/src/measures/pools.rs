@@ -41,7 +41,7 @@ fn tables(_: &Results) -> Vec<Table> {
             title: "What is reserved for runs of PyTorch",
             text: "The most that is reserved, over the most that is requested at once. Pools over a simulated device: as they \
                    are (segments of 2 and 20 MiB, beyond 10 MiB of their own); lean, with segments of 2 MiB and larger ones \
-                   of just their size; and lean in segments that grow in place and whose free pages go back, one for small requests and \
+                   of just their size, or of 2 MiB and up to 20 MiB that are fitted to their first request; and lean in segments that grow in place and whose free pages go back, one for small requests and \
                    one for the others. The model of PyTorch's caching allocator \
                    is ours, after its documentation: best fit, 512 bytes, the same segments, remainders of large blocks of no \
                    more than 1 MiB kept."
@@ -78,6 +78,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     type Table = SideTable<u32, 256, 1, false>;
     let mut rows = Vec::new();
     let lean = || PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB));
+    let fitted = || PoolOptions::new().lean(true).growth(Growth::Fitted(20 * MIB));
     let growing = || lean().exact_above(usize::MAX, 2 * MIB);
     for name in TRACES {
         let file = format!("../tests/data/tensors/{name}.trace.zst");
@@ -89,6 +90,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         add("allotment-pool", reserved::<DefaultPlacement>(&trace, PoolOptions::new(), 0)?);
         add("allotment-pool, lean", reserved::<DefaultPlacement>(&trace, lean(), 0)?);
         add("allotment-pool, lean, first fit", reserved::<FirstFit<Table>>(&trace, lean(), 0)?);
+        add("allotment-pool, lean, fitted", reserved::<DefaultPlacement>(&trace, fitted(), 0)?);
         add("allotment-pool, lean, growing", reserved::<DefaultPlacement>(&trace, growing(), 4 << 30)?);
         add(PYTORCH, PyTorch::replay(&trace)?);
     }
@@ -233,15 +235,18 @@ impl PyTorch {
 mod tests {
     use super::*;
 
+    /// Segments that grow in place, and segments of 2 and up to 20 MiB.
     #[test]
-    fn growing_segments_reserve_little_more_than_is_live() {
+    fn lean_pools_reserve_little_more_than_is_live() {
         for name in ["resnet18_train", "gpt_train"] {
             let file = format!("../tests/data/tensors/{name}.trace.zst");
             let trace = Trace::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
-            let options =
-                PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
-            let (reserved, _) = reserved::<DefaultPlacement>(&trace, options, 4 << 30).unwrap();
-            assert!(reserved as f64 <= 1.05 * trace.peak as f64, "{name}: {reserved} of {}", trace.peak);
+            let lean = || PoolOptions::new().lean(true);
+            let growing = lean().growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
+            for (options, room) in [(growing, 4 << 30), (lean().growth(Growth::Fitted(20 * MIB)), 0)] {
+                let (reserved, _) = reserved::<DefaultPlacement>(&trace, options, room).unwrap();
+                assert!(reserved as f64 <= 1.05 * trace.peak as f64, "{name}: {reserved} of {}", trace.peak);
+            }
         }
     }
 

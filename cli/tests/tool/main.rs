@@ -3,6 +3,7 @@
 mod advise;
 mod attach;
 mod convert;
+mod pool;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;

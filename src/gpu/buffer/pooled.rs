@@ -1,11 +1,14 @@
-//! Buffers in blocks of pools.
+//! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
 
 use super::{Allocate, Backing, HostBacking, MemoryKind};
 use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Space;
-use crate::pool::{self, CopyCounters, Pool, PoolError, Source};
+use crate::pool::{
+    self, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError, SlotError,
+    Source,
+};
 use std::sync::Arc;
 
 /// What [`Allocate`] promises.
@@ -52,6 +55,11 @@ unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
 unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, HostMemory> {}
 
+/// What is to be asked for: blocks start at granules, so mostly nothing.
+const fn alignment<P: Space>() -> usize {
+    if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
+}
+
 impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
     type Backing<'a>
         = pool::Buffer<'a, P, S>
@@ -61,8 +69,108 @@ impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
 
     #[track_caller]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<pool::Buffer<'_, P, S>, PoolError> {
-        // Blocks start at granules, so mostly nothing has to be asked for.
-        let align = if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT };
-        self.allocate_aligned(bytes, align, stream)
+        self.allocate_aligned(bytes, alignment::<P>(), stream)
+    }
+}
+
+// SAFETY: the arena lends a buffer to one at a time, and none that overlaps it; what lies there next is behind the work of
+// the arena's stream, which waits for that of those that were noted.
+unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, '_, P, S> {
+    fn address(&self) -> usize {
+        PlannedBuffer::address(self)
+    }
+
+    fn bytes(&self) -> usize {
+        PlannedBuffer::bytes(self)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        PlannedBuffer::used_on(self, stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(self.arena().pool().source())
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.arena().pool().source().device()
+    }
+
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        Some(self.arena().pool().copies())
+    }
+}
+
+// SAFETY: `Pinned::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Pinned> {}
+// SAFETY: `Managed::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Managed> {}
+// SAFETY: `Registered::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Registered<'_>> {}
+// SAFETY: `HostMemory::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, HostMemory> {}
+
+impl<'a, 'p, P: Space, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
+    type Backing<'b>
+        = PlannedBuffer<'a, 'p, P, S>
+    where
+        Self: 'b;
+    type Error = SlotError;
+
+    /// The planned buffer, whose plan must align it.
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
+        let buffer = self.take(bytes, stream)?;
+        let aligned = buffer.address() % ALIGNMENT == 0;
+        if aligned { Ok(buffer) } else { Err(SlotError::Align { slot: self.number() }) }
+    }
+}
+
+// SAFETY: a place of the plan is one buffer's at a time, and what lies there next is behind the work of the lane's stream,
+// which waits for that of those that were noted; other buffers are the pool's.
+unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, '_, P, S> {
+    fn address(&self) -> usize {
+        PatternBuffer::address(self)
+    }
+
+    fn bytes(&self) -> usize {
+        PatternBuffer::bytes(self)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        PatternBuffer::used_on(self, stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(self.pool().source())
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.pool().source().device()
+    }
+
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        Some(self.pool().copies())
+    }
+}
+
+// SAFETY: `Pinned::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Pinned> {}
+// SAFETY: `Managed::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Managed> {}
+// SAFETY: `Registered::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Registered<'_>> {}
+// SAFETY: `HostMemory::CPU_VISIBLE`.
+unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, HostMemory> {}
+
+impl<'p, P: Space, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
+    type Backing<'a>
+        = PatternBuffer<'a, 'p, P, S>
+    where
+        Self: 'a;
+    type Error = PoolError;
+
+    #[track_caller]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
+        self.allocate_aligned(bytes, alignment::<P>(), stream)
     }
 }

@@ -50,6 +50,11 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
         Self(PhantomData)
     }
 
+    /// Number of the buffer in the plan.
+    pub const fn index(self) -> usize {
+        I
+    }
+
     /// Offset of the buffer in the arena, in bytes.
     pub const fn offset(self) -> usize {
         Self::OFFSET

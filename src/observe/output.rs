@@ -1,0 +1,63 @@
+//! A trace in binary form on its way to a writer.
+
+use super::event::{Encoder, Header, Record};
+use std::boxed::Box;
+use std::io::{self, BufWriter, Write};
+use std::vec;
+use std::vec::Vec;
+
+/// What records are written to. The first error ends the trace.
+pub(crate) struct Output {
+    out: BufWriter<Box<dyn Write + Send>>,
+    encoder: Encoder,
+    /// Memory for a record.
+    record: Vec<u8>,
+    failed: Option<io::Error>,
+}
+
+impl Output {
+    /// Writes the header.
+    pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let mut out = BufWriter::with_capacity(64 * 1024, Box::new(out) as Box<dyn Write + Send>);
+        out.write_all(&Header::HERE.encode())?;
+        Ok(Self { out, encoder: Encoder::new(), record: vec![0; Encoder::MAX_RECORD], failed: None })
+    }
+
+    pub(crate) fn write(&mut self, record: &Record<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        let written = match self.encoder.encode(record, &mut self.record) {
+            Ok(size) => self.out.write_all(&self.record[..size]),
+            // Nothing that is written here can be, and a trace with a hole would be wrong.
+            Err(error) => Err(io::Error::other(error)),
+        };
+        self.failed = written.err();
+    }
+
+    /// Says something of the event before, as much of it as a note may have.
+    pub(crate) fn note(&mut self, text: &str) {
+        self.write(&Record::Note { text: shortened(text) });
+    }
+
+    /// Names a tag.
+    pub(crate) fn name(&mut self, tag: u32, name: &str) {
+        self.write(&Record::Name { tag, name: shortened(name) });
+    }
+
+    /// Writes what is left; the first error, if there was one.
+    pub(crate) fn finish(mut self) -> io::Result<()> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => self.out.flush(),
+        }
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(Encoder::MAX_TEXT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

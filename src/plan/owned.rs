@@ -1,0 +1,85 @@
+//! The plan of buffers whose number is known when the program runs.
+
+use super::bound::load;
+use super::buffer::Buffer;
+use super::check::{check, validate};
+use super::error::{PlanError, Violation};
+#[cfg(feature = "std")]
+use super::greedy::RULES;
+use super::greedy::Rule;
+use super::order::Scratch;
+use super::placed::Placed;
+use super::search::search;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// An offset for each buffer of a slice (feature `alloc`); what [`Plan`](super::Plan) is for an array.
+///
+/// ```
+/// use allotment::plan::{Buffer, OwnedPlan, RULES};
+///
+/// let buffers: Vec<_> = (0..100).map(|step| Buffer::new(1000 + step * 8, step..step + 2).align(64)).collect();
+/// let plan = OwnedPlan::new(&buffers, &RULES)?;
+/// assert!(plan.placed().peak() <= 2 * 1856);
+/// # Ok::<(), allotment::plan::PlanError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OwnedPlan<'a> {
+    buffers: &'a [Buffer<'a>],
+    offsets: Vec<u64>,
+    peak: u64,
+    bound: u64,
+}
+
+impl<'a> OwnedPlan<'a> {
+    /// Plans `buffers` by each of `rules`, and keeps the best plan. O(n²) time for each rule, O(n) memory.
+    ///
+    /// # Errors
+    ///
+    /// If the buffers make no sense, or there is no rule.
+    pub fn new(buffers: &'a [Buffer<'a>], rules: &[Rule]) -> Result<Self, PlanError> {
+        if rules.is_empty() {
+            return Err(PlanError::NoRule);
+        }
+        check(buffers)?;
+        let n = buffers.len();
+        let (mut offsets, mut trial) = (vec![0; n], vec![0; n]);
+        let (mut order, mut list, mut temp) = (vec![0; n], vec![0; n], vec![0; n]);
+        let (mut keys, mut degree) = (vec![(0, 0); n], vec![0; n]);
+        let mut scratch = Scratch {
+            order: &mut order,
+            keys: &mut keys,
+            list: &mut list,
+            temp: &mut temp,
+            degree: &mut degree,
+        };
+        let found = search(buffers, rules, &mut offsets, &mut trial, &mut scratch);
+        let peak = if n == 0 { 0 } else { found.peak };
+        Ok(Self { buffers, offsets, peak, bound: found.bound })
+    }
+
+    /// A plan made elsewhere, by the host planner for instance. O(n²).
+    ///
+    /// # Errors
+    ///
+    /// If the buffers make no sense, or the offsets are not a plan for them.
+    pub fn from_offsets(buffers: &'a [Buffer<'a>], offsets: Vec<u64>) -> Result<Self, Violation> {
+        check(buffers).map_err(Violation::Instance)?;
+        let peak = validate(buffers, &offsets, u64::MAX)?;
+        Ok(Self { buffers, offsets, peak, bound: load(buffers).bound })
+    }
+
+    /// The buffers, their offsets, and the peak. O(1).
+    pub fn placed(&self) -> Placed<'_> {
+        Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
+    }
+}
+
+/// Of [`RULES`] as many as take some seconds at most for `n` buffers; the first one in any case.
+#[cfg(feature = "std")]
+pub(crate) fn rules_for(n: usize) -> &'static [Rule] {
+    /// Pairs of buffers that may be looked at.
+    const PAIRS: usize = 1 << 28;
+    let rules = PAIRS / n.saturating_mul(n).max(1);
+    &RULES[..rules.clamp(1, RULES.len())]
+}

@@ -1,0 +1,113 @@
+//! Classes of sizes that fit what is asked for.
+
+use std::vec;
+use std::vec::Vec;
+
+/// Lengths that are told apart: beyond, neighbours count as one.
+const LENGTHS: usize = 256;
+
+/// Up to `most` classes, rising, for these lengths and how often each was asked for, such that rounding up to them
+/// wastes the least. The longest is one of them. Dynamic programming over the longest length so far: O(lengths² · most),
+/// for at most [`LENGTHS`].
+pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
+    asked.sort_unstable();
+    while asked.len() > LENGTHS {
+        // The shorter of two neighbours is rounded up to the longer.
+        let pairs = asked.chunks(2).map(|pair| {
+            let times = pair.iter().map(|length| length.1).sum();
+            (pair[pair.len() - 1].0, times)
+        });
+        asked = pairs.collect();
+    }
+    let n = asked.len();
+    if n == 0 || most == 0 {
+        return Vec::new();
+    }
+    // How often, and how many granules in all, the lengths before each were asked for.
+    let mut sums = vec![(0.0, 0.0); n + 1];
+    for (at, &(length, times)) in asked.iter().enumerate() {
+        sums[at + 1] = (sums[at].0 + times as f64, sums[at].1 + times as f64 * length as f64);
+    }
+    // What is lost if lengths from `from` up to, but not including, `to` are rounded up to the last of them.
+    let lost = |from: usize, to: usize| {
+        let (times, granules) = (sums[to].0 - sums[from].0, sums[to].1 - sums[from].1);
+        times * asked[to - 1].0 as f64 - granules
+    };
+    let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { lost(0, to) }).collect();
+    // For each number of classes beyond the first, where the last class of the first `to` lengths begins.
+    let mut starts: Vec<Vec<usize>> = Vec::new();
+    for _ in 1..most.min(n) {
+        let mut better = least.clone();
+        let mut start = vec![0; n + 1];
+        for to in 1..=n {
+            for (from, before) in least[..to].iter().enumerate().skip(1) {
+                let all = before + lost(from, to);
+                if all < better[to] {
+                    (better[to], start[to]) = (all, from);
+                }
+            }
+        }
+        least = better;
+        starts.push(start);
+    }
+    let mut classes = Vec::new();
+    let mut to = n;
+    while to > 0 {
+        classes.push(asked[to - 1].0);
+        // No better start: one class less is as good.
+        to = loop {
+            match starts.pop() {
+                None => break 0,
+                Some(start) if start[to] > 0 => break start[to],
+                Some(_) => {}
+            }
+        };
+    }
+    classes.reverse();
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waste(asked: &[(usize, u64)], classes: &[usize]) -> Option<u64> {
+        let each = asked.iter().map(|&(length, times)| {
+            let class = classes.iter().copied().filter(|&class| class >= length).min()?;
+            Some(times * (class - length) as u64)
+        });
+        each.sum()
+    }
+
+    #[test]
+    fn no_other_classes_waste_less() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..300 {
+            let mut asked: Vec<(usize, u64)> =
+                (0..random.usize(1..9)).map(|_| (random.usize(1..60), random.u64(1..20))).collect();
+            asked.sort_unstable();
+            asked.dedup_by_key(|length| length.0);
+            for most in 1..5 {
+                let classes = fit(asked.clone(), most);
+                assert!(classes.len() <= most && classes.windows(2).all(|pair| pair[0] < pair[1]));
+                let ours = waste(&asked, &classes).unwrap();
+                let others = (0..1u32 << asked.len()).filter(|set| set.count_ones() as usize <= most);
+                let best = others.filter_map(|set| {
+                    let chosen = (0..asked.len()).filter(|n| set >> n & 1 == 1).map(|n| asked[n].0);
+                    waste(&asked, &chosen.collect::<Vec<_>>())
+                });
+                assert_eq!(Some(ours), best.min(), "{asked:?} {classes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn thousands_of_lengths_have_classes_too() {
+        let asked: Vec<(usize, u64)> = (1..5000).map(|length| (length, 1)).collect();
+        let classes = fit(asked.clone(), 20);
+        let even: Vec<usize> = (1..=20).map(|n| n * 250).collect();
+        let (ours, theirs) = (waste(&asked, &classes).unwrap(), waste(&asked, &even).unwrap());
+        assert!((ours as f64) < 1.05 * theirs as f64, "{ours} {theirs}");
+        assert_eq!(fit(Vec::new(), 3), []);
+    }
+}

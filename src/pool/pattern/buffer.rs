@@ -1,0 +1,141 @@
+//! What a pattern hands out.
+
+use super::{Pattern, Phase};
+use crate::placement::Space;
+use crate::pool::stream::follow;
+use crate::pool::{Buffer, Pool, Source, Stream};
+use core::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::vec::Vec;
+
+/// A buffer of a [`Pattern`], from its plan or from the pool, freed when it is dropped.
+pub struct PatternBuffer<'a, 'p, P: Space, S: Source> {
+    pattern: &'a Pattern<'p, P, S>,
+    origin: Origin<'p, P, S>,
+}
+
+enum Origin<'p, P: Space, S: Source> {
+    Plan {
+        lane: usize,
+        slot: usize,
+        address: usize,
+        bytes: usize,
+        /// Other streams that it is used on.
+        users: Mutex<Vec<S::Stream>>,
+    },
+    Pool {
+        buffer: Buffer<'p, P, S>,
+        /// The recording, the lane and the request that it was written down as.
+        recorded: Option<(u64, usize, usize)>,
+    },
+}
+
+impl<'a, 'p, P: Space, S: Source> PatternBuffer<'a, 'p, P, S> {
+    pub(super) fn planned(
+        pattern: &'a Pattern<'p, P, S>,
+        lane: usize,
+        slot: usize,
+        address: usize,
+        bytes: usize,
+    ) -> Self {
+        let users = Mutex::new(Vec::new());
+        Self { pattern, origin: Origin::Plan { lane, slot, address, bytes, users } }
+    }
+
+    pub(super) fn pooled(
+        pattern: &'a Pattern<'p, P, S>,
+        buffer: Buffer<'p, P, S>,
+        recorded: Option<(u64, usize, usize)>,
+    ) -> Self {
+        Self { pattern, origin: Origin::Pool { buffer, recorded } }
+    }
+
+    /// Address of its first byte, as the device counts.
+    pub fn address(&self) -> usize {
+        match &self.origin {
+            Origin::Plan { address, .. } => *address,
+            Origin::Pool { buffer, .. } => buffer.address(),
+        }
+    }
+
+    /// Its length in bytes, as asked for.
+    pub fn bytes(&self) -> usize {
+        match &self.origin {
+            Origin::Plan { bytes, .. } => *bytes,
+            Origin::Pool { buffer, .. } => buffer.bytes(),
+        }
+    }
+
+    /// The pool that its memory is from.
+    pub fn pool(&self) -> &'p Pool<P, S> {
+        self.pattern.pool
+    }
+
+    /// Whether it lies where the plan says.
+    pub fn is_planned(&self) -> bool {
+        matches!(self.origin, Origin::Plan { .. })
+    }
+
+    /// Notes that work on `stream` uses the buffer. One of the pool is not used again before that is over; for one of
+    /// the plan its own stream waits, on the device, when it is dropped, so that such uses belong in the recorded
+    /// iteration.
+    pub fn used_on(&self, stream: &S::Stream) {
+        match &self.origin {
+            Origin::Plan { lane, users, .. } => {
+                let state = self.pattern.lock();
+                let lane = &state.lanes[*lane];
+                if lane.stream.id() == stream.id() {
+                    return;
+                }
+                // Should this handle be forgotten, the block as a whole still waits.
+                if let Some(block) = lane.block() {
+                    block.used_on(stream);
+                }
+                let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
+                if users.iter().all(|user| user.id() != stream.id()) {
+                    users.push(stream.clone());
+                }
+            }
+            Origin::Pool { buffer, recorded } => {
+                buffer.used_on(stream);
+                if let Some((recording, lane, request)) = *recorded {
+                    let mut state = self.pattern.lock();
+                    let current = state.phase == Phase::Recording && state.stats.recorded == recording;
+                    if current && state.lanes[lane].stream.id() != stream.id() {
+                        state.lanes[lane].shared(request);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<P: Space, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
+    fn drop(&mut self) {
+        match &mut self.origin {
+            Origin::Plan { lane, slot, users, .. } => {
+                let users = core::mem::take(users.get_mut().unwrap_or_else(PoisonError::into_inner));
+                let mut state = self.pattern.lock();
+                let lane = &mut state.lanes[*lane];
+                // Where the driver fails the place stays taken, so that nobody else gets it.
+                if users.iter().all(|user| follow(&lane.stream, user).is_ok()) {
+                    lane.vacate(*slot);
+                }
+            }
+            Origin::Pool { recorded: Some((recording, lane, request)), .. } => {
+                let mut state = self.pattern.lock();
+                if state.phase == Phase::Recording && state.stats.recorded == *recording {
+                    state.lanes[*lane].freed(*request);
+                }
+            }
+            Origin::Pool { .. } => {}
+        }
+    }
+}
+
+impl<P: Space, S: Source> fmt::Debug for PatternBuffer<'_, '_, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let planned = self.is_planned();
+        f.debug_struct("PatternBuffer").field("address", &self.address()).field("planned", &planned).finish()
+    }
+}

@@ -1,0 +1,321 @@
+//! Patterns: an iteration is observed, and the next ones are served from a plan for it.
+//!
+//! What [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of streams and for any number of
+//! requests. Each stream has a *lane*: its own sequence of requests, its own plan, and one block of the pool for that.
+//! So what lies in the same place one after the other is in the order of one stream, and needs no event.
+
+mod buffer;
+mod lane;
+
+pub use buffer::PatternBuffer;
+
+use super::{Pool, PoolError, Source, Stream, StreamId};
+use crate::meta::Meta;
+use crate::placement::Space;
+use crate::plan::PlanError;
+use core::fmt;
+use lane::{Lane, Outcome};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// Why an iteration has no new plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// Buffers of the old plan are live: it stays, and the iteration is served from it.
+    Busy {
+        /// How many.
+        live: usize,
+    },
+    /// The pool has no room for the plan: all requests go to the pool.
+    Pool(PoolError),
+    /// The requests cannot be planned: all go to the pool.
+    Plan(PlanError),
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { live } => write!(f, "{live} buffers of the old plan are live"),
+            Self::Pool(error) => write!(f, "no room for the plan: {error}"),
+            Self::Plan(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PatternError {}
+
+/// Requests of one iteration, or of all that were not recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PatternCounts {
+    /// Requests.
+    pub requests: u64,
+    /// Those that were served from the plan.
+    pub hits: u64,
+    /// Those that the plan leaves to the pool, as in the recorded iteration: buffers that outlived it or were used on
+    /// another stream.
+    pub outside: u64,
+    /// Those that went to the pool since they were not as recorded, or since their place was not free in time.
+    pub deviations: u64,
+}
+
+impl PatternCounts {
+    /// The part of the requests that was served from the plan; 1 if there were none.
+    pub fn hit_rate(&self) -> f64 {
+        if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
+    }
+}
+
+/// Statistics of a [`Pattern`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PatternStats {
+    /// Iterations that have begun.
+    pub iterations: u64,
+    /// Those among them that were recorded.
+    pub recorded: u64,
+    /// This iteration so far.
+    pub iteration: PatternCounts,
+    /// All iterations.
+    pub total: PatternCounts,
+    /// Bytes of the plan, over all streams; 0 without a plan.
+    pub arena: u64,
+    /// Bytes that no plan for the same requests can do without.
+    pub lower_bound: u64,
+    /// Bytes that the planned requests would take if none shared memory.
+    pub naive: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// All goes to the pool, and nobody looks.
+    Idle,
+    Recording,
+    Serving,
+}
+
+struct State<'p, P: Space, S: Source> {
+    phase: Phase,
+    /// Whether the next iteration is to be recorded.
+    wanted: bool,
+    lanes: Vec<Lane<'p, P, S>>,
+    by_stream: HashMap<StreamId, usize>,
+    recent: usize,
+    stats: PatternStats,
+}
+
+impl<P: Space, S: Source> State<'_, P, S> {
+    fn lane(&mut self, id: StreamId) -> Option<usize> {
+        if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
+            self.recent = *self.by_stream.get(&id)?;
+        }
+        Some(self.recent)
+    }
+
+    fn count(&mut self, count: impl Fn(&mut PatternCounts)) {
+        count(&mut self.stats.iteration);
+        count(&mut self.stats.total);
+    }
+}
+
+/// Serves the iterations of a program that does the same again and again from a plan, and all else from a pool.
+///
+/// The first iteration is recorded: its requests go to the pool, and sizes, alignments, streams and the order of requests and
+/// frees are written down. When the second begins, each stream's requests are planned in O(n²), and one block
+/// per stream is taken from the pool. From then on, a stream's next request gets its place in O(1), without the
+/// pool, if it is as long (in granules) as the recorded one. If it is not, the next few recorded ones are looked at,
+/// and then it goes to the pool; so does a request whose place is taken, because something was not freed in time.
+/// Nothing ever overlaps, whatever the program does.
+///
+/// Buffers that outlive the recorded iteration, and those that are used on other streams in it, are left to the
+/// pool, which knows when they are over.
+///
+/// ```
+/// use allotment::pool::{DevicePool, Pattern, PoolOptions};
+/// use allotment::sim::DeviceMemory;
+///
+/// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+/// let stream = device.stream();
+/// let pool = DevicePool::new(device, PoolOptions::new())?;
+/// let pattern = Pattern::new(&pool);
+/// for _ in 0..10 {
+///     pattern.begin()?;
+///     let activations = pattern.allocate(6 << 20, &stream)?;
+///     drop(pattern.allocate(3 << 20, &stream)?);
+///     drop(activations);
+///     drop(pattern.allocate(9 << 20, &stream)?);
+/// }
+/// let stats = pattern.stats();
+/// assert_eq!((stats.total.requests, stats.total.hits, stats.recorded), (30, 27, 1));
+/// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pattern<'p, P: Space, S: Source> {
+    pool: &'p Pool<P, S>,
+    state: Mutex<State<'p, P, S>>,
+}
+
+impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
+    /// A pattern without a plan; the first iteration will be recorded. What is allocated before it begins goes to the
+    /// pool.
+    pub fn new(pool: &'p Pool<P, S>) -> Self {
+        let state = State {
+            phase: Phase::Idle,
+            wanted: true,
+            lanes: Vec::new(),
+            by_stream: HashMap::new(),
+            recent: 0,
+            stats: PatternStats::default(),
+        };
+        Self { pool, state: Mutex::new(state) }
+    }
+
+    /// The pool behind it.
+    pub fn pool(&self) -> &'p Pool<P, S> {
+        self.pool
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<'p, P, S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An iteration begins. After one that was recorded this plans, in O(n²) for the n requests of a
+    /// stream; otherwise it takes O(requests of the plan) at most.
+    ///
+    /// The segments that the recorded iteration was served from stay in the pool: [`Pool::trim`] gives them back.
+    ///
+    /// # Errors
+    ///
+    /// [`PatternError`]; the iteration has begun all the same.
+    pub fn begin(&self) -> Result<(), PatternError> {
+        let mut state = self.lock();
+        state.stats.iterations += 1;
+        state.stats.iteration = PatternCounts::default();
+        if state.phase == Phase::Recording && !state.wanted {
+            return self.plan(&mut state);
+        }
+        if state.wanted {
+            let live: usize = state.lanes.iter().map(Lane::live).sum();
+            if live > 0 {
+                state.lanes.iter_mut().for_each(Lane::begin);
+                return Err(PatternError::Busy { live });
+            }
+            Self::forget(&mut state);
+            state.wanted = false;
+            state.phase = Phase::Recording;
+            state.stats.recorded += 1;
+            return Ok(());
+        }
+        state.lanes.iter_mut().for_each(Lane::begin);
+        Ok(())
+    }
+
+    /// Records the next iteration that begins, and plans anew after it. O(1).
+    pub fn record_again(&self) {
+        self.lock().wanted = true;
+    }
+
+    /// The statistics. O(1).
+    pub fn stats(&self) -> PatternStats {
+        self.lock().stats
+    }
+
+    /// No plan, and no recorded request.
+    fn forget(state: &mut State<'p, P, S>) {
+        state.phase = Phase::Idle;
+        state.lanes.clear();
+        state.by_stream.clear();
+        (state.stats.arena, state.stats.lower_bound, state.stats.naive) = (0, 0, 0);
+    }
+
+    fn plan(&self, state: &mut State<'p, P, S>) -> Result<(), PatternError> {
+        let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(self.pool));
+        if let Err(error) = planned {
+            Self::forget(state);
+            return Err(error);
+        }
+        state.phase = Phase::Serving;
+        let (lanes, stats) = (&state.lanes, &mut state.stats);
+        stats.arena = lanes.iter().map(|lane| lane.bytes).sum();
+        stats.lower_bound = lanes.iter().map(|lane| lane.lower_bound).sum();
+        stats.naive = lanes.iter().map(|lane| lane.naive).sum();
+        Ok(())
+    }
+
+    /// A buffer for work on `stream`, from the plan or from the pool, aligned to the granule. O(1) from the plan.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::allocate`].
+    #[track_caller]
+    pub fn allocate(
+        &self,
+        bytes: usize,
+        stream: &S::Stream,
+    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
+        self.allocate_aligned(bytes, 1, stream)
+    }
+
+    /// As [`Pattern::allocate`], with the address a multiple of `align` bytes, a power of two.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::allocate_aligned`].
+    #[track_caller]
+    pub fn allocate_aligned(
+        &self,
+        bytes: usize,
+        align: usize,
+        stream: &S::Stream,
+    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
+        let granule = <P::Meta as Meta>::GRANULE;
+        let size = bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX);
+        let mut state = self.lock();
+        let phase = state.phase;
+        if phase == Phase::Idle || !align.is_power_of_two() {
+            drop(state);
+            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+        }
+        state.count(|counts| counts.requests += 1);
+        if phase == Phase::Serving {
+            let found = state.lane(stream.id()).map(|lane| (lane, state.lanes[lane].serve(size, align)));
+            match found {
+                Some((lane, Outcome::Planned { slot, address })) => {
+                    state.count(|counts| counts.hits += 1);
+                    return Ok(PatternBuffer::planned(self, lane, slot, address, bytes));
+                }
+                Some((_, Outcome::Outside)) => state.count(|counts| counts.outside += 1),
+                Some((_, Outcome::Deviates)) | None => state.count(|counts| counts.deviations += 1),
+            }
+            drop(state);
+            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+        }
+        drop(state);
+        let buffer = self.pool.allocate_aligned(bytes, align, stream)?;
+        let mut state = self.lock();
+        let mut recorded = None;
+        if state.phase == Phase::Recording {
+            let lane = match state.lane(stream.id()) {
+                Some(lane) => lane,
+                None => {
+                    state.lanes.push(Lane::new(stream.clone()));
+                    let lane = state.lanes.len() - 1;
+                    state.by_stream.insert(stream.id(), lane);
+                    lane
+                }
+            };
+            let request = state.lanes[lane].record(size, align.max(granule));
+            recorded = request.map(|request| (state.stats.recorded, lane, request));
+        }
+        drop(state);
+        Ok(PatternBuffer::pooled(self, buffer, recorded))
+    }
+}
+
+impl<P: Space, S: Source> fmt::Debug for Pattern<'_, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pattern").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,164 @@
+//! What a pool does, written down as it happens, in the form of all traces.
+
+use super::front::Pool;
+use super::records::Holder;
+use super::state::{Ask, State};
+use super::{Source, StreamId};
+use crate::meta::Meta;
+use crate::observe::event::{Action, Event, Record};
+use crate::observe::output::Output;
+use crate::placement::Space;
+use core::time::Duration;
+use std::format;
+use std::io::{self, Write};
+use std::vec::Vec;
+
+/// A trace that is being written.
+pub(super) struct PoolTrace {
+    output: Output,
+    start: Duration,
+    /// Whether the stream of each arena has its name.
+    named: Vec<bool>,
+}
+
+impl PoolTrace {
+    fn event(&mut self, action: Action, now: Duration, arena: usize, stream: StreamId) {
+        let tag = arena as u32 + 1;
+        if self.named.len() <= arena {
+            self.named.resize(arena + 1, false);
+        }
+        if !self.named[arena] {
+            self.named[arena] = true;
+            self.output.name(tag, &format!("stream {}", stream.0));
+        }
+        let time = now.saturating_sub(self.start).as_nanos() as u64;
+        self.output.write(&Record::Event(Event { action, time: Some(time), tag }));
+    }
+}
+
+impl<P: Space, S: Source> Pool<P, S> {
+    /// Starts a trace of all that is allocated, freed, moved and refused, in the
+    /// [binary form](crate::observe::event) that `allotment view`, `replay` and `convert` read; one that is being
+    /// written is finished first. O(blocks · log blocks).
+    ///
+    /// Ids are addresses, sizes what was asked for, alignments at least the granule, times nanoseconds by the source's
+    /// clock; the tag of an event is `stream` and the stream's number. What is live already comes first, by address,
+    /// as if it were allocated now. [`Pool::step`] makes a note `step` and its number. An error of the writer ends the
+    /// trace; [`Pool::finish_trace`] returns it. The writer is called inside the pool's lock and must not use the pool.
+    ///
+    /// ```
+    /// use allotment::pool::{DevicePool, PoolOptions};
+    /// use allotment::sim::DeviceMemory;
+    ///
+    /// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+    /// let stream = device.stream();
+    /// let pool = DevicePool::new(device, PoolOptions::new())?;
+    /// # let path = std::env::temp_dir().join(format!("allotment-pool-{}", std::process::id()));
+    /// pool.start_trace(std::fs::File::create(&path)?)?;
+    /// for _ in 0..3 {
+    ///     drop(pool.allocate(1 << 20, &stream)?);
+    ///     pool.step();
+    /// }
+    /// pool.finish_trace()?;
+    /// # assert!(std::fs::read(&path)?.len() > 50);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What the writers return.
+    pub fn start_trace(&self, out: impl Write + Send + 'static) -> io::Result<()> {
+        let mut state = self.lock();
+        finish(&mut state)?;
+        let start = self.source.now();
+        let mut trace =
+            std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, named: Vec::new() });
+        let mut live: Vec<(usize, u32)> = state
+            .records
+            .iter()
+            .filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared))
+            .map(|(number, record)| (self.user_address(&state, record), number))
+            .collect();
+        live.sort_unstable();
+        for (_, number) in live {
+            let (action, arena) = self.allocation(&state, number);
+            trace.event(action, start, arena, state.arenas[arena].id);
+        }
+        state.trace = Some(trace);
+        Ok(())
+    }
+
+    /// Ends the trace, if there is one, and writes what is left of it. A pool that is dropped does so too.
+    ///
+    /// # Errors
+    ///
+    /// What the writer returned, now or before.
+    pub fn finish_trace(&self) -> io::Result<()> {
+        finish(&mut self.lock())
+    }
+
+    /// The event of a live block, and its arena.
+    fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
+        let record = state.records.get(number);
+        let granule = <P::Meta as Meta>::GRANULE as u64;
+        let action = Action::Allocate {
+            id: self.user_address(state, record) as u64,
+            size: record.requested,
+            align: granule << record.align,
+        };
+        (action, usize::from(record.arena))
+    }
+
+    #[cold]
+    pub(super) fn trace_allocation(&self, state: &mut State<P, S>, number: u32) {
+        let (action, arena) = self.allocation(state, number);
+        state.trace_event(action, arena, || self.source.now());
+    }
+
+    #[cold]
+    pub(super) fn trace_free(&self, state: &mut State<P, S>, number: u32) {
+        let record = state.records.get(number);
+        let (id, arena) = (self.user_address(state, record) as u64, usize::from(record.arena));
+        state.trace_event(Action::Free { id }, arena, || self.source.now());
+    }
+
+    /// A block moves to the place of record `to`.
+    #[cold]
+    pub(super) fn trace_move(&self, state: &mut State<P, S>, number: u32, to: u32) {
+        let (from, to) = (state.records.get(number), state.records.get(to));
+        let action = Action::Reallocate {
+            id: self.user_address(state, from) as u64,
+            to: self.user_address(state, to) as u64,
+            size: from.requested,
+        };
+        state.trace_event(action, usize::from(from.arena), || self.source.now());
+    }
+}
+
+fn finish<P: Space, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
+    state.trace.take().map_or(Ok(()), |trace| trace.output.finish())
+}
+
+impl<P: Space, S: Source> State<P, S> {
+    fn trace_event(&mut self, action: Action, arena: usize, now: impl FnOnce() -> Duration) {
+        let stream = self.arenas[arena].id;
+        if let Some(trace) = &mut self.trace {
+            trace.event(action, now(), arena, stream);
+        }
+    }
+
+    /// A request was refused.
+    pub(super) fn trace_failure(&mut self, ask: &Ask, arena: usize, now: impl FnOnce() -> Duration) {
+        let align = ask.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
+        self.trace_event(Action::Fail { size: ask.bytes as u64, align }, arena, now);
+    }
+
+    /// A step ended.
+    pub(super) fn trace_step(&mut self) {
+        let step = self.step;
+        if let Some(trace) = &mut self.trace {
+            trace.output.note(&format!("step {step}"));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Static plans in a pool's memory.
+
+use super::{KIB, MIB, hand_over, pool};
+use allotment::arena;
+use allotment::plan::{Buffer, OwnedPlan, PlanError, Planned, RULES, Violation};
+use allotment::pool::{DevicePool, PlannedArena, PoolError, PoolOptions, SlotError};
+use allotment::sim::{Call, DeviceMemory};
+
+arena! {
+    struct Net(64 * 1024 * 1024) {
+        INPUT: [f32; 256 * 1024] = 0..2, align(256);
+        HIDDEN: [f32; 512 * 1024] = 1..3, align(256);
+        OUTPUT: [f32; 256 * 1024] = 2..4, align(256);
+        SCALED: [f32; 256 * 1024] = 3..5, align(256), in_place_of(OUTPUT);
+    }
+}
+
+#[test]
+fn buffers_lie_where_they_are_planned() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let plan = Net::PLACED;
+    let arena = PlannedArena::new(&pool, plan, &stream).unwrap();
+    assert_eq!((arena.bytes() as u64, arena.address() % 256), (plan.peak(), 0));
+    let stats = pool.stats();
+    assert_eq!((stats.blocks.current, stats.requested.current), (1, plan.peak()), "one block");
+    for slot in 0..4 {
+        let buffer = arena.take(slot).unwrap();
+        assert_eq!(buffer.address() - arena.address(), plan.offsets()[slot] as usize);
+        assert_eq!((buffer.bytes() as u64, buffer.slot()), (plan.buffers()[slot].size, slot));
+    }
+    assert_eq!(pool.stats().blocks.total, 1);
+    drop(arena);
+    assert_eq!(pool.stats().blocks.current, 0);
+}
+
+#[test]
+fn what_overlaps_is_not_had_at_once() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &stream).unwrap();
+    let (input, output) = (Net::INPUT.index(), Net::OUTPUT.index());
+    assert!(Net::INPUT.shares_place_with(Net::OUTPUT));
+    let held = arena.take(input).unwrap();
+    assert_eq!(arena.take(input).unwrap_err(), SlotError::Live { slot: input });
+    assert_eq!(arena.take(output).unwrap_err(), SlotError::Overlap { slot: output, with: input });
+    assert_eq!(arena.take(4).unwrap_err(), SlotError::Unknown { slot: 4 });
+    let hidden = arena.take(Net::HIDDEN.index()).unwrap();
+    drop(held);
+    let held = arena.take(output).unwrap();
+    // Another that lies elsewhere is live, so it stays what it is.
+    let (error, held) = held.turn_into(Net::HIDDEN.index()).unwrap_err();
+    assert_eq!((error, held.slot()), (SlotError::Live { slot: 1 }, output));
+    assert_eq!(arena.take(input).unwrap_err(), SlotError::Overlap { slot: input, with: output });
+    drop(hidden);
+    let scaled = Net::SCALED.index();
+    assert_eq!(arena.take(scaled).unwrap_err(), SlotError::Overlap { slot: scaled, with: output });
+    let (address, held) = (held.address(), held.turn_into(scaled).unwrap());
+    assert_eq!((held.slot(), held.address()), (scaled, address), "in place");
+    let (error, _held) = held.turn_into(9).unwrap_err();
+    assert_eq!(error, SlotError::Unknown { slot: 9 });
+}
+
+/// Random buffers, taken and dropped at random: what is live never overlaps, and nothing that is free is refused.
+#[test]
+fn random_takes_are_refused_exactly_when_they_overlap() {
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..30 {
+        let buffers: Vec<Buffer> = (0..random.usize(1..40))
+            .map(|_| {
+                let start = random.u64(0..50);
+                let size = if random.u32(0..10) == 0 { 0 } else { random.u64(1..100_000) };
+                Buffer::new(size, start..start + random.u64(1..20)).align(1 << random.u32(0..12))
+            })
+            .collect();
+        let plan = OwnedPlan::new(&buffers, &RULES).unwrap();
+        let pool = pool(64, PoolOptions::new());
+        let stream = pool.source().stream();
+        let arena = PlannedArena::new(&pool, plan.placed(), &stream).unwrap();
+        assert_eq!(arena.address() as u64 % plan.placed().align(), 0);
+        let mut live = vec![];
+        for _ in 0..400 {
+            let slot = random.usize(..buffers.len());
+            let span = |slot: usize| {
+                let start = plan.placed().offsets()[slot];
+                start..start + buffers[slot].size
+            };
+            let clashes = |other: &allotment::pool::PlannedBuffer<'_, '_, _, _>| {
+                let (a, b) = (span(slot), span(other.slot()));
+                other.slot() == slot || (a.start < b.end && b.start < a.end && !a.is_empty() && !b.is_empty())
+            };
+            match arena.take(slot) {
+                Ok(buffer) => {
+                    assert!(!live.iter().any(clashes));
+                    live.push(buffer);
+                }
+                Err(SlotError::Live { .. } | SlotError::Overlap { .. }) => assert!(live.iter().any(clashes)),
+                Err(error) => panic!("{error}"),
+            }
+            if random.bool() && !live.is_empty() {
+                live.swap_remove(random.usize(..live.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_there_next_comes_after_work_on_other_streams() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    own.launch(1, input.address(), input.bytes());
+    hand_over(&own, &other);
+    input.used_on(&other);
+    let last = other.launch(1, input.address(), input.bytes());
+    drop(input);
+    let output = arena.take(Net::OUTPUT.index()).unwrap();
+    let first = own.launch(2, output.address(), output.bytes());
+    // Nothing on the other stream runs, so the arena's stream must not get further than its own work.
+    assert!(own.step());
+    assert!(!own.step() && !device.is_done(first));
+    other.run();
+    own.run();
+    assert!(device.is_done(last) && device.is_done(first));
+    drop(output);
+    drop(arena);
+    drop(pool);
+    assert_eq!(device.take_hazards(), []);
+}
+
+/// The same where a buffer is given up for another one.
+#[test]
+fn what_turns_into_another_one_is_waited_for_too() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    own.launch(1, input.address(), input.bytes());
+    hand_over(&own, &other);
+    input.used_on(&other);
+    other.launch(1, input.address(), input.bytes());
+    let hidden = input.turn_into(Net::HIDDEN.index()).unwrap();
+    let output = arena.take(Net::OUTPUT.index()).unwrap();
+    own.launch(2, output.address(), output.bytes());
+    own.run();
+    other.run();
+    own.run();
+    drop((hidden, output));
+    drop(arena);
+    drop(pool);
+    assert_eq!(device.take_hazards(), []);
+}
+
+#[test]
+fn what_the_driver_cannot_order_stays_out_of_use() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    input.used_on(&other);
+    device.fail(Call::Record, 1);
+    drop(input);
+    assert_eq!(arena.take(0).unwrap_err(), SlotError::Lost { slot: 0 });
+    assert_eq!(arena.take(2).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+    assert!(arena.take(1).is_ok());
+}
+
+#[test]
+fn names_check_length_and_stream() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device, PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let slot = arena.slot(0).unwrap();
+    assert_eq!(slot.take(4, &other).unwrap_err(), SlotError::Stream);
+    let error = slot.take(MIB + 1, &own).unwrap_err();
+    assert_eq!(error, SlotError::Length { have: MIB, asked: MIB + 1 });
+    assert_eq!(slot.take(MIB, &own).unwrap().bytes(), MIB);
+    assert_eq!(arena.slot(4).unwrap_err(), SlotError::Unknown { slot: 4 });
+}
+
+#[test]
+fn plans_that_make_no_sense_or_find_no_room_are_refused() {
+    let (a, b) = (Buffer::new(100, 0..2), Buffer::new(50, 1..3));
+    assert!(matches!(OwnedPlan::new(&[a, b], &[]), Err(PlanError::NoRule)));
+    assert!(matches!(OwnedPlan::new(&[a.align(3)], &RULES), Err(PlanError::Align { buffer: 0 })));
+    let buffers = [a, b];
+    let wrong = OwnedPlan::from_offsets(&buffers, vec![0, 99]);
+    assert!(matches!(wrong, Err(Violation::Overlap { first: 0, second: 1 })));
+    assert!(matches!(OwnedPlan::from_offsets(&buffers, vec![0]), Err(Violation::Length)));
+    let right = OwnedPlan::from_offsets(&buffers, vec![0, 100]).unwrap();
+    assert_eq!((right.placed().peak(), right.placed().lower_bound()), (150, 150));
+
+    let pool = pool(1, PoolOptions::new().small(0, 0));
+    let stream = pool.source().stream();
+    let large = [Buffer::new((2 * MIB) as u64, 0..1), Buffer::new(u64::MAX / 4, 0..1)];
+    let plan = OwnedPlan::new(&large[..1], &RULES).unwrap();
+    assert!(matches!(PlannedArena::new(&pool, plan.placed(), &stream), Err(PoolError::OutOfMemory(_))));
+    let plan = OwnedPlan::new(&large, &RULES).unwrap();
+    assert!(matches!(PlannedArena::new(&pool, plan.placed(), &stream), Err(PoolError::TooLarge { .. })));
+    let aligned = [Buffer::new(KIB as u64, 0..1).align(1 << 62)];
+    let plan = OwnedPlan::new(&aligned, &RULES).unwrap();
+    assert!(matches!(PlannedArena::new(&pool, plan.placed(), &stream), Err(PoolError::TooLarge { .. })));
+    let plan = OwnedPlan::new(&[], &RULES).unwrap();
+    assert_eq!(PlannedArena::new(&pool, plan.placed(), &stream).unwrap().bytes(), 0, "nothing is a plan too");
+}
