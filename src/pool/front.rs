@@ -129,7 +129,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         if pool.options.reuse == Reuse::Basic {
             pool.lock().classes = pool.given_classes();
         }
-        pool.lock().usage = pool.options.follow_usage.map(|follow| Box::new(Usage::new(follow)));
+        pool.lock().usage = pool
+            .options
+            .follow_usage
+            .map(|follow| Box::new(Usage::new(follow, pool.options.reuse == Reuse::Basic)));
         Ok(pool)
     }
 

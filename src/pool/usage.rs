@@ -22,6 +22,8 @@ struct Blocks {
 /// What was asked for in the last steps.
 pub(super) struct Usage {
     follow: FollowUsage,
+    /// Whether blocks are kept by class, so that lengths matter.
+    by_class: bool,
     /// How often each length was asked for in this window and in the one before, in granules.
     asked: [HashMap<usize, u64>; 2],
     /// Blocks by the length that they have.
@@ -32,20 +34,23 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub fn new(follow: FollowUsage) -> Self {
+    pub fn new(follow: FollowUsage, by_class: bool) -> Self {
         let (asked, blocks, peaks) = (Default::default(), HashMap::new(), VecDeque::new());
-        Self { follow, asked, blocks, peak: 0, peaks }
+        Self { follow, by_class, asked, blocks, peak: 0, peaks }
     }
 
     /// A block of `len` granules became live for a request of `asked`.
     pub fn allocated(&mut self, asked: usize, len: usize, active: u64) {
+        self.peak = self.peak.max(active);
+        if !self.by_class {
+            return;
+        }
         if self.asked[0].len() < LENGTHS {
             *self.asked[0].entry(asked).or_default() += 1;
         }
         let blocks = self.blocks.entry(len).or_default();
         blocks.live += 1;
         blocks.peaks[0] = blocks.peaks[0].max(blocks.live);
-        self.peak = self.peak.max(active);
     }
 
     pub fn freed(&mut self, len: usize) {
