@@ -476,7 +476,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Gives memory that the placement keeps for speed back to where every request can have it: the empty
-    /// pages of [`Tiered`](crate::Tiered), O(pages). A request that would fail does the same by itself.
+    /// pages and recent blocks of [`Tiered`](crate::Tiered), O(both). A request that would fail does the same by itself.
     /// Returns whether there was any.
     pub fn trim(&self) -> bool {
         self.with(|state| state.placement.trim())
