@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     AsyncMemory, Buffer, DeviceMemory, Error, Imported, IpcHandle, Mapped, Pinned, ShareError, SharedMemory,
-    SharedPiece, Virtual,
+    SharedPiece, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -123,6 +123,35 @@ fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
     let late = map(&one, &gpu).unwrap();
     assert!(late.to_vec().unwrap() == vec![1; MIB / 2]);
     drop((late, one, two));
+    gpu.finish();
+}
+
+#[test]
+fn memory_is_given_up_behind_the_work_on_it() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(Virtual::shareable(&gpu.context).unwrap());
+    let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let shared = buffer.share().unwrap();
+    let mut mapped = map(&shared, &gpu).unwrap();
+    let other = Stream::new(&gpu.context).unwrap();
+    let mut copy = Buffer::<u32, _>::zeros(&memory, 3, &other).unwrap();
+    gpu.control().hold_all(true);
+    mapped.as_view_mut().fill(9).unwrap();
+    copy.as_view_mut().copy_from_view(&mapped.as_view()).unwrap();
+    assert!(
+        gpu.control().pending(Gpu::number(&gpu.stream)) > 0 && gpu.control().pending(Gpu::number(&other)) > 0
+    );
+    drop(mapped);
+    for stream in [&gpu.stream, &other] {
+        assert_eq!(gpu.control().pending(Gpu::number(stream)), 0);
+    }
+    gpu.control().hold_all(false);
+    assert_eq!(buffer.to_vec().unwrap(), [9; 3]);
+    assert_eq!(copy.to_vec().unwrap(), [9; 3]);
+    drop((buffer, copy, shared, memory, other));
     gpu.finish();
 }
 

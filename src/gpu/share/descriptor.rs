@@ -1,15 +1,15 @@
 //! Virtual memory as file descriptors.
 
+use super::foreign::Foreign;
 use super::{ShareError, values, within};
 use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Backing, Buffer, Lease, MemoryKind, Uses};
+use crate::gpu::buffer::{Backing, Buffer, Lease};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
 use crate::placement::Space;
-use crate::pool::{self, SourceError, Stream as _};
-use core::mem::ManuallyDrop;
+use crate::pool::{self, SourceError};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
@@ -112,18 +112,11 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
 }
 
 /// Memory that was mapped from file descriptors, unmapped when this is dropped.
-#[derive(Debug)]
-pub struct Mapped {
-    range: ManuallyDrop<Range>,
-    address: usize,
-    bytes: usize,
-    stream: Stream,
-    uses: Uses,
-}
+pub type Mapped = Foreign<Range>;
 
 /// Reserved addresses, and how many bytes of them are mapped.
 #[derive(Debug)]
-struct Range {
+pub struct Range {
     context: Context,
     start: u64,
     bytes: usize,
@@ -162,40 +155,6 @@ impl Drop for Range {
     }
 }
 
-// SAFETY: the memory stays as long as it is mapped; it is unmapped behind the work on it. The caller of `Buffer::map`
-// promised the order with others.
-unsafe impl Backing for Mapped {
-    fn address(&self) -> usize {
-        self.address
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        self.uses.add(stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
-
-    fn device(&self) -> Option<usize> {
-        Some(self.range.context.device().ordinal)
-    }
-}
-
-impl Drop for Mapped {
-    /// Waits for the work on it. An error cannot be helped here; the memory then rather stays mapped, since it may be in use.
-    fn drop(&mut self) {
-        if self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize()).is_ok() {
-            // SAFETY: dropped here only, once.
-            unsafe { ManuallyDrop::drop(&mut self.range) };
-        }
-    }
-}
-
 impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
     /// Maps memory that this or another process shares, for work on `stream`.
     ///
@@ -224,8 +183,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
         // SAFETY: mapped above; the place is one of this type, of the same layout.
         unsafe { call!(cuMemSetAccess(start, total, (&raw const access).cast(), 1))? };
         let address = start as usize + offset;
-        let (range, stream) = (ManuallyDrop::new(range), stream.clone());
-        let backing = Mapped { range, address, bytes, stream: stream.clone(), uses: Uses::default() };
-        Ok(Self::from_backing(backing, len, &stream))
+        // SAFETY: mapped as long as `range` is there; the caller promises the order with others.
+        let backing = unsafe { Mapped::new(range, address, bytes, stream) };
+        Ok(Self::from_backing(backing, len, stream))
     }
 }

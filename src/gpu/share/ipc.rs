@@ -1,13 +1,12 @@
 //! Handles of a device's memory for other processes.
 
+use super::foreign::Foreign;
 use super::{ShareError, values, within};
-use crate::gpu::buffer::{Backing, Buffer, MemoryKind, Uses};
+use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
-use crate::pool::Stream as _;
 use core::ffi::c_char;
-use core::mem::ManuallyDrop;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
@@ -76,18 +75,11 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
 }
 
 /// Memory of another process, closed when this is dropped.
-#[derive(Debug)]
-pub struct Imported {
-    opened: ManuallyDrop<Opened>,
-    address: usize,
-    bytes: usize,
-    stream: Stream,
-    uses: Uses,
-}
+pub type Imported = Foreign<Opened>;
 
 /// A piece of memory that is open.
 #[derive(Debug)]
-struct Opened {
+pub struct Opened {
     context: Context,
     start: u64,
 }
@@ -96,39 +88,6 @@ impl Drop for Opened {
     fn drop(&mut self) {
         // SAFETY: opened by `Buffer::open`. An error cannot be helped here.
         let _ = self.context.bind().and_then(|()| unsafe { call!(cuIpcCloseMemHandle(self.start)) });
-    }
-}
-
-// SAFETY: the caller of `Buffer::open` promised that the memory is there; it is closed behind the work on it.
-unsafe impl Backing for Imported {
-    fn address(&self) -> usize {
-        self.address
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        self.uses.add(stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
-
-    fn device(&self) -> Option<usize> {
-        Some(self.opened.context.device().ordinal)
-    }
-}
-
-impl Drop for Imported {
-    /// Waits for the work on it. An error cannot be helped here; the memory then rather stays open, since it may be in use.
-    fn drop(&mut self) {
-        if self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize()).is_ok() {
-            // SAFETY: dropped here only, once.
-            unsafe { ManuallyDrop::drop(&mut self.opened) };
-        }
     }
 }
 
@@ -161,8 +120,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         unsafe { call!(cuMemGetAddressRange_v2(ptr::null_mut(), &mut shared, start))? };
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
-        let (opened, stream) = (ManuallyDrop::new(opened), stream.clone());
-        let backing = Imported { opened, address, bytes, stream: stream.clone(), uses: Uses::default() };
-        Ok(Self::from_backing(backing, len, &stream))
+        // SAFETY: the caller promises that the memory is there; it is open as long as `opened` is.
+        let backing = unsafe { Imported::new(opened, address, bytes, stream) };
+        Ok(Self::from_backing(backing, len, stream))
     }
 }

@@ -6,6 +6,7 @@
 //! ```
 
 mod descriptor;
+mod foreign;
 mod ipc;
 
 pub use descriptor::{Mapped, Shareable, SharedMemory, SharedPiece};

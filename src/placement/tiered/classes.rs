@@ -48,13 +48,12 @@ pub(super) fn class_of(layout: Layout) -> Option<usize> {
     if layout.size() > SMALL {
         return None;
     }
-    // SAFETY: at most `SMALL / 8`.
-    let class = unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize;
     if layout.align() > 8 {
         rare();
         return None;
     }
-    Some(class)
+    // SAFETY: at most `SMALL / 8`.
+    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize)
 }
 
 /// Bytes of an object of `class`.
