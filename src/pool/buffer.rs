@@ -5,10 +5,10 @@ use super::front::{Allocation, Pool};
 use crate::placement::Space;
 use core::fmt;
 
-/// A block of a pool, freed when it is dropped.
+/// A block of a pool that is freed when it is dropped.
 pub struct Buffer<'a, P: Space, S: Source> {
     pool: &'a Pool<P, S>,
-    /// Taken when the buffer ends.
+    /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
@@ -17,31 +17,31 @@ impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
         Self { pool, allocation: Some(allocation) }
     }
 
-    /// Address of its first byte, as the device counts.
+    /// Returns the device address of the first byte.
     pub fn address(&self) -> usize {
         self.allocation.as_ref().map_or(0, Allocation::address)
     }
 
-    /// Its length in bytes, as asked for.
+    /// Returns the requested length in bytes.
     pub fn bytes(&self) -> usize {
         self.allocation.as_ref().map_or(0, Allocation::bytes)
     }
 
-    /// Start and bytes of the segment that it is in, as it is now. O(1).
+    /// Returns the current start and size in bytes of the segment that contains the buffer. O(1).
     pub fn segment(&self) -> (usize, usize) {
         let segment = self.allocation.as_ref().and_then(|allocation| self.pool.segment_of(allocation));
         segment.map_or((0, 0), |segment| (segment.address.get(), segment.bytes))
     }
 
-    /// The pool it is from.
+    /// Returns the pool that the buffer comes from.
     pub fn pool(&self) -> &'a Pool<P, S> {
         self.pool
     }
 
     /// Notes that work on `stream` uses the buffer; see [`Pool::note_use`].
     ///
-    /// This says when the memory may be used again. That `stream` begins after the buffer's own stream had it
-    /// is the caller's to arrange, as for any work that one stream takes over from another.
+    /// This only determines when the memory may be used again. The caller must still make `stream` wait until the
+    /// buffer's own stream has produced the contents, as for any work that one stream takes over from another.
     pub fn used_on(&self, stream: &S::Stream) {
         if let Some(allocation) = &self.allocation {
             let noted = self.pool.note_use(allocation, stream);
@@ -49,7 +49,7 @@ impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
         }
     }
 
-    /// The allocation, which is the caller's to free from here on.
+    /// Returns the allocation without freeing it. The caller must free it with [`Pool::deallocate`].
     pub fn into_raw(mut self) -> Option<Allocation> {
         self.allocation.take()
     }

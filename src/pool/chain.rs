@@ -1,4 +1,4 @@
-//! Pools to fall back to.
+//! A chain of pools, each a fallback for the one before.
 
 use super::error::{OutOfMemory, PoolError, ReturnError};
 use super::{Allocation, Pool, Source};
@@ -6,23 +6,23 @@ use crate::placement::Space;
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// A pool of any placement and source with streams of one type.
+/// A pool of any placement and source, as seen by a [`Chain`]; its streams have type `T`.
 pub trait Lender<T> {
-    /// See [`Pool::allocate_raw`].
+    /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes; see [`Pool::allocate_raw`].
     ///
     /// # Errors
     ///
-    /// See there.
+    /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
     fn lend(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError>;
 
-    /// See [`Pool::deallocate`].
+    /// Frees a block of this pool; see [`Pool::deallocate`].
     ///
     /// # Errors
     ///
-    /// See there.
+    /// The [`ReturnError`] of [`Pool::deallocate`], such as [`ReturnError::AlreadyFree`].
     fn take_back(&self, allocation: Allocation) -> Result<(), ReturnError>;
 
-    /// Whether the block is from this pool.
+    /// Returns whether the block is from this pool.
     fn owns(&self, allocation: &Allocation) -> bool;
 }
 
@@ -41,8 +41,9 @@ impl<P: Space, S: Source> Lender<S::Stream> for Pool<P, S> {
     }
 }
 
-/// Pools in order: what the first has no room for comes from the second, device memory before managed or
-/// pinned memory for example. Who must not get such memory asks the pool itself.
+/// A list of pools that are asked in turn: what the first has no room for comes from the second, for example from
+/// managed or pinned memory once device memory is full. For a block that must lie in one certain pool, ask that
+/// pool directly.
 ///
 /// ```
 /// use allotment::pool::{Chain, DevicePool, PoolOptions};
@@ -65,18 +66,20 @@ pub struct Chain<'a, T> {
 }
 
 impl<'a, T> Chain<'a, T> {
-    /// Pools in the order in which they are asked.
+    /// Makes a chain of pools in the order in which they are asked.
     pub fn new(pools: Vec<&'a (dyn Lender<T> + Sync)>) -> Self {
         Self { pools }
     }
 
-    /// Allocates from the first pool that has room, each after all that it can do about it; the block, and the number
-    /// of the pool.
+    /// Allocates `bytes` bytes for work on `stream` from the first pool that has room, and returns the block and
+    /// the pool's index. `align` is in bytes, a power of two. Each pool tries everything it can (waiting, trimming,
+    /// hooks) before the next one is asked.
     ///
     /// # Errors
     ///
-    /// [`PoolError::OutOfMemory`] with the figures of the first pool and the reserved bytes of all; any other
-    /// error as soon as it comes.
+    /// [`PoolError::OutOfMemory`] with the figures of the first pool and the reserved bytes of every pool. Any
+    /// other error is returned at once, without asking the pools that follow. An empty chain fails with
+    /// [`PoolError::TooLarge`].
     #[track_caller]
     pub fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<(Allocation, usize), PoolError> {
         let mut first: Option<Box<OutOfMemory>> = None;
@@ -93,11 +96,12 @@ impl<'a, T> Chain<'a, T> {
         Err(first.map_or(PoolError::TooLarge { max: 0 }, PoolError::OutOfMemory))
     }
 
-    /// Frees a block, whichever pool it is from. O(pools).
+    /// Frees a block of any pool of the chain. O(pools).
     ///
     /// # Errors
     ///
-    /// As [`Pool::deallocate`].
+    /// [`ReturnError::Foreign`] if no pool of the chain owns the block; otherwise the error of
+    /// [`Pool::deallocate`].
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
         match self.pools.iter().find(|pool| pool.owns(&allocation)) {
             Some(pool) => pool.take_back(allocation),

@@ -1,4 +1,4 @@
-//! Checks of memory that the CPU sees: guards around blocks, and what is free.
+//! Checks of memory that the CPU can access: guards around blocks, and the contents of free memory.
 
 use super::error::{PoolError, ReturnError};
 use super::records::Record;
@@ -8,37 +8,37 @@ use crate::meta::Meta;
 use crate::placement::{Space, Token};
 use core::{ptr, slice};
 
-/// What guards hold.
+/// The byte that guards are filled with.
 const GUARD: u8 = 0xfd;
 
-/// Fills memory that the CPU sees.
+/// Fills memory that the CPU can access.
 ///
 /// # Safety
 ///
-/// The range lies in a segment of a source that is visible, and nobody uses it.
+/// The range must lie in a segment of a CPU-visible source, and nothing else may use it.
 unsafe fn fill(address: usize, bytes: usize, value: u8) {
-    // SAFETY: passed on; such segments are valid through exposed provenance.
+    // SAFETY: the caller's contract; such segments are valid through exposed provenance.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(value, bytes) };
 }
 
-/// The first byte of a range that is not `value`.
+/// Finds the first byte of a range that is not `value`.
 ///
 /// # Safety
 ///
-/// As for [`fill`], and the range was written.
+/// The contract of [`fill`], and the range must have been written before.
 unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> {
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract.
     let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(address), bytes) };
     bytes.iter().position(|&byte| byte != value)
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// The byte that free memory is filled with, where it is.
+    /// The byte that free memory is filled with, if it is filled at all.
     pub(super) fn filled(&self) -> Option<u8> {
         if S::CPU_VISIBLE { self.options.checks.fill } else { None }
     }
 
-    /// Fills a new segment, or what it was lengthened by.
+    /// Fills a new segment, or the part that one was lengthened by.
     pub(super) fn fill_new(&self, address: usize, bytes: usize) {
         if let Some(value) = self.filled() {
             // SAFETY: the source has just lent these bytes to this pool.
@@ -51,19 +51,19 @@ impl<P: Space, S: Source> Pool<P, S> {
         if let Some(value) = self.filled() {
             let record = state.records.get(number);
             let bytes = bytes_of::<P>(record.len as usize) as usize;
-            // SAFETY: the block is in nobody's use any more, and its work is over.
+            // SAFETY: the block has no user any more, and its work is done.
             unsafe { fill(state.address(record), bytes, value) };
         }
     }
 
-    /// Bytes in front of what the user gets, what he gets, and those behind it, from `start` on.
+    /// Bytes in front of the user's part of a block, in that part, and behind it.
     fn parts(&self, record: &Record<Token<P>>) -> (usize, usize, usize) {
         let front = self.guard(1 << record.align) * <P::Meta as Meta>::GRANULE;
         let own = record.requested as usize;
         (front, own, bytes_of::<P>(record.len as usize) as usize - front - own)
     }
 
-    /// Looks whether a block that becomes live was written while it was free, and prepares its guards.
+    /// Checks that a block which becomes live was not written while it was free, and fills its guards.
     pub(super) fn prepare(&self, state: &State<P, S>, number: u32) -> Result<(), PoolError> {
         if !S::CPU_VISIBLE {
             return Ok(());
@@ -72,13 +72,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         let start = state.address(record);
         let (front, own, back) = self.parts(record);
         if let Some(value) = self.filled() {
-            // SAFETY: free memory was filled, and the block is nobody's yet.
+            // SAFETY: free memory was filled, and the block was given to no user yet.
             if let Some(offset) = unsafe { first_other(start, front + own + back, value) } {
                 return Err(PoolError::WrittenAfterFree { address: start + offset });
             }
         }
         if self.options.checks.guard {
-            // SAFETY: the guards belong to the block, and the user does not get them.
+            // SAFETY: the guards belong to the block and are never given to a user.
             unsafe {
                 fill(start, front, GUARD);
                 fill(start + front + own, back, GUARD);
@@ -87,7 +87,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(())
     }
 
-    /// Looks whether the guards of a block are as they were.
+    /// Checks that the guards of a block are unchanged.
     pub(super) fn inspect(&self, state: &State<P, S>, number: u32) -> Result<(), ReturnError> {
         if !S::CPU_VISIBLE || !self.options.checks.guard {
             return Ok(());

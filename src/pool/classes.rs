@@ -1,18 +1,18 @@
-//! Classes of sizes that fit what is asked for.
+//! Chooses size classes that fit the requests.
 
 use std::vec;
 use std::vec::Vec;
 
-/// Lengths that are told apart: beyond, neighbours count as one.
+/// How many lengths are distinguished; beyond that, neighbours are merged.
 const LENGTHS: usize = 256;
 
-/// Up to `most` classes, rising, for these lengths and how often each was asked for, such that rounding up to them
-/// wastes the least. The longest is one of them. Dynamic programming over the longest length so far: O(lengths² · most),
-/// for at most [`LENGTHS`].
+/// Chooses up to `most` classes, ascending, for these lengths and the number of times each was requested, such that
+/// rounding up to them wastes the least. The longest length is always a class. Dynamic programming over the lengths
+/// in ascending order: O(lengths² · most) for at most [`LENGTHS`] lengths.
 pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     asked.sort_unstable();
     while asked.len() > LENGTHS {
-        // The shorter of two neighbours is rounded up to the longer.
+        // Merge pairs of neighbours: the shorter is rounded up to the longer.
         let pairs = asked.chunks(2).map(|pair| {
             let times = pair.iter().map(|length| length.1).sum();
             (pair[pair.len() - 1].0, times)
@@ -23,18 +23,18 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     if n == 0 || most == 0 {
         return Vec::new();
     }
-    // How often, and how many granules in all, the lengths before each were asked for.
+    // For each length, the number of requests before it and their granules.
     let mut sums = vec![(0.0, 0.0); n + 1];
     for (at, &(length, times)) in asked.iter().enumerate() {
         sums[at + 1] = (sums[at].0 + times as f64, sums[at].1 + times as f64 * length as f64);
     }
-    // What is lost if lengths from `from` up to, but not including, `to` are rounded up to the last of them.
+    // The granules lost if the lengths in `from..to` are rounded up to the last of them.
     let lost = |from: usize, to: usize| {
         let (times, granules) = (sums[to].0 - sums[from].0, sums[to].1 - sums[from].1);
         times * asked[to - 1].0 as f64 - granules
     };
     let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { lost(0, to) }).collect();
-    // For each number of classes beyond the first, where the last class of the first `to` lengths begins.
+    // For each number of classes above one: where the last class begins when the first `to` lengths are covered.
     let mut starts: Vec<Vec<usize>> = Vec::new();
     for _ in 1..most.min(n) {
         let mut better = least.clone();
@@ -54,7 +54,7 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     let mut to = n;
     while to > 0 {
         classes.push(asked[to - 1].0);
-        // No better start: one class less is as good.
+        // A start of 0 means that one class fewer is just as good.
         to = loop {
             match starts.pop() {
                 None => break 0,

@@ -1,4 +1,4 @@
-//! Blocks that may move, and compaction.
+//! Blocks that may be moved, and compaction.
 
 use super::error::PoolError;
 use super::front::Allocation;
@@ -10,45 +10,46 @@ use crate::placement::Space;
 use core::fmt;
 use std::vec::Vec;
 
-/// What a compaction has done.
+/// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// Blocks that were moved.
+    /// Number of blocks that were moved.
     pub moves: u64,
-    /// Their bytes.
+    /// Requested bytes of these blocks.
     pub bytes: u64,
-    /// The stream's largest free block before, in bytes.
+    /// The stream's largest free block before the compaction, in bytes.
     pub largest_before: u64,
-    /// And after.
+    /// The stream's largest free block after it, in bytes.
     pub largest_after: u64,
-    /// What the driver said to the copy that could not be made, after which nothing else was moved.
+    /// The driver's error for a copy that failed, after which no further block was moved.
     pub failed: Option<SourceError>,
 }
 
-/// A block that [`Pool::compact`] may move: a handle, whose address holds until the next compaction of its stream.
-/// Freed when it is dropped.
+/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
+/// stream, and dropping the handle frees the block.
 ///
-/// A block that is used on other streams ([`Pool::note_use`]) stays where it is.
+/// A block that other streams use ([`Pool::note_use`]) stays where it is.
 pub struct Movable<'a, P: Space, S: Source> {
     pool: &'a Pool<P, S>,
-    /// Taken when the handle ends.
+    /// Taken when the handle is dropped.
     allocation: Option<Allocation>,
 }
 
 impl<P: Space, S: Source> Movable<'_, P, S> {
-    /// Address of its first byte now. O(1), inside the pool's lock.
+    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
     pub fn address(&self) -> usize {
         let state = self.pool.lock();
         let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
         number.map_or(0, |number| self.pool.user_address(&state, state.records.get(number)))
     }
 
-    /// Its length in bytes, as asked for.
+    /// Returns the requested length in bytes.
     pub fn bytes(&self) -> usize {
         self.allocation.as_ref().map_or(0, Allocation::bytes)
     }
 
-    /// As [`Buffer::used_on`](super::Buffer::used_on).
+    /// Notes that work on `stream` uses the block, which is then not moved; see
+    /// [`Buffer::used_on`](super::Buffer::used_on).
     pub fn used_on(&self, stream: &S::Stream) {
         if let Some(allocation) = &self.allocation {
             let noted = self.pool.note_use(allocation, stream);
@@ -72,15 +73,15 @@ impl<P: Space, S: Source> fmt::Debug for Movable<'_, P, S> {
     }
 }
 
-/// Free blocks of a segment that are tried for a block of it.
+/// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// As [`Pool::allocate`], for a block that may move.
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// The [`PoolError`] of [`Pool::allocate`].
     #[track_caller]
     pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
@@ -101,10 +102,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.deallocate(allocation)
     }
 
-    /// Moves the movable blocks of a stream together, by copies in its order: those of the segments that have the least
-    /// in use into holes of the others, and within a segment towards its start. What is free then is in
-    /// fewer and larger blocks. O(blocks · (log segments + the placement's work)) and the copies, which are not waited
-    /// for.
+    /// Moves the movable blocks of a stream together, by copies in its order: from the least used segments into
+    /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
+    /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.
+    /// O(blocks · (log segments + the placement's work)) plus the copies.
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.arena_of(stream) {
@@ -124,7 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             usize::from(record.arena) == arena && home == arena && record.holder == Holder::Live
         };
         let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
-        // Out of the emptiest segments first, and out of their ends.
+        // Empty the least used segments first, and each from its end.
         blocks.sort_unstable_by_key(|&number| {
             let record = state.records.get(number);
             (used[record.segment as usize], record.segment, core::cmp::Reverse(record.offset))
@@ -150,7 +151,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         report
     }
 
-    /// A free block for a movable one, in a segment with more in use or nearer to the start of its own; its record.
+    /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
+    /// own segment. Returns the record of the new place.
     fn better_place(&self, state: &mut State<P, S>, number: u32, arena: usize, used: &[u64]) -> Option<u32> {
         let record = *state.records.get(number);
         let kind = state.entry(record.segment).kind;
@@ -165,11 +167,11 @@ impl<P: Space, S: Source> Pool<P, S> {
         let key = |member: u32| (used[member as usize], member);
         let mut members = state.arenas[arena].bins[kind as usize].members.clone();
         members.retain(|&member| key(member) > key(record.segment));
-        // Into the fullest that has room.
+        // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
         let elsewhere = members.into_iter().find_map(|member| state.allocate_in(member, &ask, arena));
         elsewhere.or_else(|| {
-            // The placement chooses by length; some of its next choices may lie lower.
+            // The placement chooses by length, so one of its next choices may lie lower.
             let mut higher = Vec::new();
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
@@ -185,7 +187,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         })
     }
 
-    /// Copies a block to the place of record `to`; then the records change places.
+    /// Copies a block to the place of record `to`, and then swaps the memory of the two records.
     fn relocate(
         &self,
         state: &mut State<P, S>,
@@ -200,8 +202,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         let copied = self.call(
             state,
             |calls| &mut calls.copy,
-            // SAFETY: both blocks are allocated, hence disjoint; the old one is used on this stream alone, and nobody
-            // has the new one yet.
+            // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone,
+            // and the new one was given to no user yet.
             |source| unsafe { source.copy(from, target, bytes, &stream) },
         );
         if let Err(error) = copied {

@@ -1,23 +1,23 @@
-//! Copies by direction: how many, how large, how fast.
+//! Counts copies by direction: how many, how large and how fast.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-/// From where to where a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Direction {
-    /// From the host's memory to a device's.
+    /// From host memory to a device.
     ToDevice,
-    /// From a device's memory to the host's.
+    /// From a device to host memory.
     ToHost,
     /// Within the memory of one device.
     OnDevice,
-    /// From the memory of one device to that of another.
+    /// From one device to another.
     Peer,
-    /// Within the host's memory.
+    /// Within host memory.
     OnHost,
-    /// Nothing is read: memory is filled with a value.
+    /// A fill: memory is set to a value and nothing is read.
     Fill,
 }
 
@@ -27,28 +27,28 @@ impl Direction {
         [Self::ToDevice, Self::ToHost, Self::OnDevice, Self::Peer, Self::OnHost, Self::Fill];
 }
 
-/// The copies of one direction.
+/// Figures of the copies in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CopyFigures {
-    /// Copies that were submitted.
+    /// Number of copies that were submitted.
     pub count: u64,
-    /// Bytes of them.
+    /// Bytes of these copies.
     pub bytes: u64,
-    /// Bytes of those whose time was measured.
+    /// Bytes of the copies whose time was measured.
     pub timed_bytes: u64,
-    /// That time, summed over the copies: those that run side by side count in full each.
+    /// The sum of these times. Copies that run in parallel count in full each.
     pub time: Duration,
 }
 
 impl CopyFigures {
-    /// Achieved bandwidth in bytes per second: [`CopyFigures::timed_bytes`] by [`CopyFigures::time`]. `None` if no time
-    /// was measured.
+    /// Returns the achieved bandwidth in bytes per second, [`CopyFigures::timed_bytes`] divided by
+    /// [`CopyFigures::time`]. `None` if no time was measured.
     pub fn bandwidth(&self) -> Option<f64> {
         (!self.time.is_zero()).then(|| self.timed_bytes as f64 / self.time.as_secs_f64())
     }
 
-    /// The sums of both.
+    /// Adds two sets of figures.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl CopyFigures {
     }
 }
 
-/// Copies by direction.
+/// Figures of copies by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct CopyStats {
@@ -79,7 +79,7 @@ pub struct CopyStats {
 }
 
 impl CopyStats {
-    /// The figures of one direction.
+    /// Returns the figures of one direction.
     pub const fn of(&self, direction: Direction) -> &CopyFigures {
         match direction {
             Direction::ToDevice => &self.to_device,
@@ -91,7 +91,7 @@ impl CopyStats {
         }
     }
 
-    /// The sums of both, direction by direction.
+    /// Adds two sets of statistics, direction by direction.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl CopyStats {
     }
 }
 
-/// Counts copies from any thread, without a lock. All operations are O(1).
+/// Counts copies from any thread without a lock. All operations are O(1).
 #[derive(Debug, Default)]
 pub struct CopyCounters([Meter; Direction::ALL.len()]);
 
@@ -118,14 +118,14 @@ struct Meter {
 }
 
 impl CopyCounters {
-    /// A copy was submitted.
+    /// Counts a copy of `bytes` bytes that was submitted.
     pub fn count(&self, direction: Direction, bytes: usize) {
         let meter = &self.0[direction as usize];
         meter.count.fetch_add(1, Ordering::Relaxed);
         meter.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The time of one that was counted is known.
+    /// Adds the measured time of a copy that was counted before.
     pub fn time(&self, direction: Direction, bytes: usize, time: Duration) {
         let meter = &self.0[direction as usize];
         meter.timed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl CopyCounters {
         meter.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns everything that was counted so far.
     pub fn stats(&self) -> CopyStats {
         let of = |direction: Direction| {
             let meter = &self.0[direction as usize];

@@ -1,4 +1,4 @@
-//! Why a pool could not do what it was asked for.
+//! Errors of pools.
 
 use super::{OptionsError, SourceError};
 use core::fmt;
@@ -6,25 +6,25 @@ use std::boxed::Box;
 use std::string::String;
 use std::vec::Vec;
 
-/// A pool, and those that it falls back to, had no room. All figures in bytes.
+/// A pool, and every pool that it falls back to, had no room. All figures are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Asked for.
+    /// Bytes that were requested.
     pub requested: usize,
-    /// Alignment asked for.
+    /// Alignment that was requested.
     pub align: usize,
-    /// In free blocks of the pool.
+    /// Free bytes in the pool's segments.
     pub free: usize,
-    /// In segments of the pool.
+    /// Bytes in the pool's segments.
     pub reserved: usize,
-    /// The most that the pool may reserve; `usize::MAX` if that is not limited.
+    /// The most that the pool may reserve; `usize::MAX` if there is no limit.
     pub limit: usize,
-    /// The largest free block of the pool: if `free` is at least `requested` and this is not, fragmentation was the
+    /// The pool's largest free block. If `free` is at least `requested` and this is less, fragmentation was the
     /// obstacle.
     pub largest_free: usize,
-    /// What the source said to the last attempt to reserve more; `None` if the limit forbade it.
+    /// The source's error when the pool last tried to reserve more; `None` if the pool's own limit forbade it.
     pub source: Option<SourceError>,
-    /// Every pool that was asked, in order, and the bytes that it has reserved.
+    /// The name of every pool that was asked, in order, with the bytes that it has reserved.
     pub pools: Vec<(String, usize)>,
 }
 
@@ -50,31 +50,31 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// A pool could not be made, or could not serve a request.
+/// Why a pool could not be made or could not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// There is no room, after all that could be done about it.
+    /// There is no room, even after everything that could be given back was.
     OutOfMemory(Box<OutOfMemory>),
-    /// The request exceeds what the placement can index, or its alignment is not a power of two.
+    /// The request is longer than the placement allows, or its alignment is not a power of two or is too large.
     TooLarge {
-        /// Bytes that a block may have.
+        /// The most bytes that one block may have.
         max: usize,
     },
-    /// A byte of a free block was written ([`Checks::fill`](super::Checks::fill)). The block that was to be
+    /// Memory was written while it was free ([`Checks::fill`](super::Checks::fill)). The block that was to be
     /// handed out stays out of use.
     WrittenAfterFree {
-        /// The address of the first such byte.
+        /// The address of the first changed byte.
         address: usize,
     },
-    /// The pool has memory for 65,535 streams already.
+    /// The pool already serves 65,535 streams, the most it can.
     TooManyStreams,
-    /// The stream, or another one of the pool, is recording a graph, and the pool has not enough without a call of the driver: allocate so
-    /// much once before the recording.
+    /// The stream, or another stream of the pool, is capturing a graph, and the request cannot be served without a
+    /// driver call. Allocate as much once before the capture, so that the pool has it.
     Capturing,
     /// An option has a value that cannot work.
     Options(OptionsError),
-    /// The source failed for another reason than a lack of memory.
+    /// The source failed for a reason other than a lack of memory.
     Source(SourceError),
 }
 
@@ -82,12 +82,17 @@ impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory(full) => full.fmt(f),
-            Self::TooLarge { max } => write!(f, "the request exceeds the {max} bytes of the longest block"),
+            Self::TooLarge { max } => write!(
+                f,
+                "the request exceeds the {max} bytes that one block may have, or its alignment is not a power of two"
+            ),
             Self::WrittenAfterFree { address } => {
-                write!(f, "the byte at {address:#x} was written while it was free")
+                write!(f, "the byte at {address:#x} was written while its memory was free")
             }
-            Self::TooManyStreams => f.write_str("the pool serves 65535 streams already"),
-            Self::Capturing => f.write_str("no new memory can be reserved while a stream records a graph"),
+            Self::TooManyStreams => f.write_str("the pool already serves 65535 streams, the most it can"),
+            Self::Capturing => f.write_str(
+                "a stream is capturing a graph, and the request needs a driver call that a capture forbids",
+            ),
             Self::Options(error) => error.fmt(f),
             Self::Source(error) => error.fmt(f),
         }
@@ -108,17 +113,18 @@ impl From<SourceError> for PoolError {
     }
 }
 
-/// Why an allocation was not freed, or freed with a complaint.
+/// Why a block was not freed, or what was found wrong when it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReturnError {
-    /// It is not from this pool; nothing was changed.
+    /// The block is not from this pool. Nothing was changed.
     Foreign,
-    /// It was freed before; nothing was changed.
+    /// The block was freed before. Nothing was changed.
     AlreadyFree,
-    /// It was freed, but somebody had written next to it ([`Checks::guard`](super::Checks::guard)).
+    /// The block was freed, but the guards next to it had been overwritten
+    /// ([`Checks::guard`](super::Checks::guard)).
     Overrun {
-        /// The first byte that was written, relative to the start of the allocation.
+        /// The first overwritten byte, relative to the start of the block.
         offset: isize,
     },
 }
@@ -127,8 +133,8 @@ impl fmt::Display for ReturnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign => f.write_str("the block is not from this pool"),
-            Self::AlreadyFree => f.write_str("the block is free already"),
-            Self::Overrun { offset } => write!(f, "byte {offset} outside of the block was written"),
+            Self::AlreadyFree => f.write_str("the block is already free"),
+            Self::Overrun { offset } => write!(f, "byte {offset}, outside the block, was overwritten"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The front of a pool: what its users call.
+//! The front of a pool: the methods that its users call.
 
 use super::error::PoolError;
 use super::hooks::Hooks;
@@ -18,14 +18,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The placement of a [`DevicePool`]: granules of 256 bytes, segments of up to 512 GiB.
+/// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
 
-/// A pool with the placement that suits most.
+/// A pool with the default placement.
 pub type DevicePool<S> = Pool<DefaultPlacement, S>;
 
-/// A block of a pool, as whoever frees it names it: address, length, and where it is written down. It does
-/// nothing when it is dropped; [`Pool::allocate`] returns a [`Buffer`] that frees itself.
+/// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
+/// does not free the block; [`Pool::allocate`] returns a [`Buffer`], which frees itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "the block stays allocated until `Pool::deallocate`"]
 pub struct Allocation {
@@ -37,18 +37,18 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Address of its first byte, as the device counts.
+    /// Returns the device address of the first byte.
     pub const fn address(&self) -> usize {
         self.address.get()
     }
 
-    /// Its length in bytes, as asked for.
+    /// Returns the requested length in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Memory from a source, divided by a placement, in the order of streams.
+/// A pool: memory from a source, divided by a placement, and reused in the order of streams.
 ///
 /// ```
 /// use allotment::pool::{DevicePool, PoolOptions};
@@ -67,30 +67,30 @@ impl Allocation {
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 ///
-/// The placement is one of those that heaps use, over metadata in a [`SideTable`], since the memory itself is never
-/// touched. Each segment of the source is divided by a placement of its own, each stream has segments
-/// of its own, and a request is served by the segment whose longest free block is the shortest that is long enough.
+/// The placement is one of those that heaps use, over metadata in a [`SideTable`], because the pool never touches
+/// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
+/// request is served from the segment whose longest free block is the shortest that suffices.
 ///
-/// A block that is freed on its own stream is used again there at once, without any call of the driver. Other streams
-/// get memory when its last work is known to be over, which is asked for without blocking ([`Reuse`] says what
-/// else they do). When there is no room left, these are tried in turn, each followed by another attempt: a larger or
-/// lengthened segment; segments that are empty and over go back; what waits for events is waited for; all empty
-/// segments go back; in an aggressive pool movable blocks are moved together; the hooks of `Pool::register` (feature
-/// `pressure`); and with a [`Chain`](super::Chain), other pools.
+/// A block that is freed on its own stream is reused there at once, without any driver call. Other streams get the
+/// memory when its last work is known to be done, which is queried without blocking; [`Reuse`] says what else they
+/// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
+/// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
+/// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
+/// `Pool::register` (feature `pressure`). With a [`Chain`](super::Chain), other pools come last.
 ///
-/// All methods may be called from any thread; there is one lock, which is held during calls of the
-/// driver but not of hooks. An operation without such calls takes what the placement takes, O(log segments), and O(1).
+/// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
+/// while hooks run. An operation without driver calls takes the placement's time plus O(log segments).
 pub struct Pool<P: Space, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
-    /// Bytes that may be reserved.
+    /// The most bytes that may be reserved.
     pub(super) limit: usize,
-    /// Logarithm of the granule's bytes.
+    /// Logarithm of the granule's size in bytes.
     pub(super) shift: u32,
-    /// Granules that requests are rounded up to.
+    /// Granules that request lengths are rounded up to.
     unit: usize,
     pub(super) id: u32,
-    /// Whether any check was chosen.
+    /// Whether any check is on.
     pub(super) checked: bool,
     pub(super) hooks: Hooks,
     pub(super) on_leak: Mutex<Option<LeakHook>>,
@@ -99,12 +99,12 @@ pub struct Pool<P: Space, S: Source> {
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// A pool that has reserved nothing yet.
+    /// Makes a pool, which reserves nothing yet.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Options`], and [`PoolError::Source`] if the limit is a part of the device's memory and the driver
-    /// does not tell that.
+    /// [`PoolError::Options`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
+    /// the limit is a fraction of the device's memory and the driver does not tell how much that is.
     pub fn new(source: S, options: PoolOptions) -> Result<Self, PoolError> {
         let granule = <P::Meta as Meta>::GRANULE;
         options.check(granule)?;
@@ -136,12 +136,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(pool)
     }
 
-    /// The source.
+    /// Returns the source.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// The options.
+    /// Returns the options.
     pub fn options(&self) -> &PoolOptions {
         &self.options
     }
@@ -155,13 +155,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Granules in front of a block that nobody gets.
+    /// Guard granules in front of a block.
     #[inline(always)]
     pub(super) fn guard(&self, align: usize) -> usize {
         if self.options.checks.guard { align.max(self.unit) } else { 0 }
     }
 
-    /// Granules that a request takes, guards included.
+    /// The granules that a request takes, guards included.
     #[inline(always)]
     pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
         let len = granules(bytes, self.shift);
@@ -169,7 +169,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         if self.options.checks.guard { len + self.guard(align) + self.unit } else { len }
     }
 
-    /// A request in granules, if it can be served at all.
+    /// Converts a request to granules, if it can be served at all.
     #[inline(always)]
     pub(super) fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Ask, PoolError> {
         let max = P::MAX_LEN << self.shift;
@@ -188,21 +188,25 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(Ask { bytes, align_bytes, len, align, kind, classed: false })
     }
 
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule; no bytes take a granule.
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
+    /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
+    /// calls.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// [`PoolError::OutOfMemory`] if there is no room after all that could be done, [`PoolError::TooLarge`] if the
+    /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
+    /// capture, and the other cases of [`PoolError`].
     #[track_caller]
     pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
-    /// As [`Pool::allocate`], with the address a multiple of `align` bytes, a power of two.
+    /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// The same errors as [`Pool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
@@ -213,11 +217,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(Buffer::new(self, self.allocate_raw(bytes, align, stream)?))
     }
 
-    /// As [`Pool::allocate_aligned`], without a value that frees the block.
+    /// Allocates like [`Pool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
+    /// it is dropped.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// The same errors as [`Pool::allocate_aligned`].
     #[track_caller]
     #[inline]
     pub fn allocate_raw(
@@ -265,12 +270,13 @@ impl<P: Space, S: Source> Pool<P, S> {
     #[inline(always)]
     fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Ask) -> Allocation {
         let record = state.records.get(number);
-        // Segments do not start at address zero.
+        // The fallback is never used: no segment starts at address zero.
         let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial: record.serial }
     }
 
-    /// What a trace and the usage are told when a block becomes live, that is `asked` granules long but for its class.
+    /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`
+    /// granules long.
     #[cold]
     fn watch_allocation(&self, state: &mut State<P, S>, number: u32, asked: usize) {
         if state.trace.is_some() {
@@ -283,7 +289,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// What the chosen checks do when a block becomes live.
+    /// Runs the chosen checks when a block becomes live.
     #[cold]
     fn check_new(
         &self,
@@ -297,7 +303,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.prepare(state, number)
     }
 
-    /// Address of the first byte of a block that its user gets.
+    /// Address of the first byte that the user of a block gets.
     #[inline(always)]
     pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<Token<P>>) -> usize {
         state.address(record) + (self.guard(1 << record.align) << self.shift)
@@ -315,8 +321,8 @@ impl<P: Space, S: Source> fmt::Debug for Pool<P, S> {
     }
 }
 
-/// Waits for what was freed and is in use still, and gives all segments back. Blocks that were never freed go with
-/// them.
+/// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
+/// never freed.
 impl<P: Space, S: Source> Drop for Pool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
@@ -331,7 +337,7 @@ impl<P: Space, S: Source> Drop for Pool<P, S> {
         for number in 0..state.segments.len() as u32 {
             if let Some(entry) = state.segments[number as usize].as_deref_mut() {
                 entry.live = 0;
-                // An error is not for anybody to see any more.
+                // There is no caller left who could see an error.
                 let _ = self.release(&mut state, number);
             }
         }

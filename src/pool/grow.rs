@@ -1,4 +1,4 @@
-//! How a pool gets segments and gives them back.
+//! How a pool reserves segments and gives them back.
 
 use super::options::{Age, Growth, Limit, Reuse};
 use super::state::{Ask, Entry, SizeKind, State, bytes_of};
@@ -10,13 +10,14 @@ use crate::region::Region;
 use core::ptr::{self, NonNull};
 use std::vec::Vec;
 
-/// [`Growth::Fitted`] reserves more than a request as long as less than one part in so many is free.
+/// [`Growth::Fitted`] reserves more than the request while at most one part in this many of the reserved memory is
+/// free.
 const FREE_PART: u64 = 10;
 
-/// Why a pool did not grow.
+/// Why a pool could not grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Denied {
-    /// It would exceed the pool's limit.
+    /// The pool's limit would be exceeded.
     Limit,
     /// The source failed.
     Source(SourceError),
@@ -27,7 +28,7 @@ fn round_up(bytes: usize, step: usize) -> usize {
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Makes a call of the source, and notes it.
+    /// Calls the source, and counts the call and its time.
     pub(super) fn call<T>(
         &self,
         state: &mut State<P, S>,
@@ -43,10 +44,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         result
     }
 
-    /// Bytes in one piece into which `ask` is sure to fit.
+    /// Contiguous bytes that `ask` is sure to fit into.
     fn piece(&self, ask: &Ask) -> usize {
         let granule = <P::Meta as Meta>::GRANULE;
-        // What lies before the first multiple of the alignment, if the source's is less.
+        // The bytes in front of the first multiple of the alignment, if the source aligns less than that.
         let align = ask.align * granule;
         let skipped = align.saturating_sub(self.source.alignment().max(granule));
         ask.len.saturating_mul(granule).saturating_add(skipped)
@@ -57,8 +58,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         round_up(self.piece(ask), self.source.granularity())
     }
 
-    /// Adds memory to the arena so that `ask` fits: a segment lengthened in place where that is possible, else a new
-    /// one.
+    /// Adds memory to the arena so that `ask` fits, and returns the segment: refilled holes if there are any, else
+    /// a segment lengthened in place, else a new one.
     pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Result<u32, Denied> {
         let need = self.needed(ask);
         let wished = self.wished(state, ask, need, arena);
@@ -75,7 +76,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             Err(Denied::Source(error)) => error.is_out_of_memory(),
         };
         if no_room {
-            // As little as will do.
+            // Try once more with as little as will do.
             let least = match self.lengthen(state, ask, arena, 0) {
                 None if wished > need => Some(self.reserve(state, ask.kind, arena, need)),
                 least => least,
@@ -88,7 +89,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         result
     }
 
-    /// Gives empty segments that are over back, as many bytes as the pool is about to reserve.
+    /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) {
         let wished = self.wished(state, ask, self.needed(ask), arena);
         let mut empty: Vec<(usize, u32, usize)> =
@@ -108,7 +109,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// The size of the next segment, at least `need`.
+    /// Bytes of the next segment, at least `need`.
     fn wished(&self, state: &State<P, S>, ask: &Ask, need: usize, arena: usize) -> usize {
         let options = &self.options;
         let granularity = self.source.granularity();
@@ -134,12 +135,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
     }
 
-    /// The size of a segment for several requests like `ask`, up to `most` bytes. O(most / the request).
+    /// Bytes of a segment for several requests like `ask`, up to `most`. O(most / the request).
     fn fitted(&self, state: &State<P, S>, ask: &Ask, most: usize) -> usize {
         let (piece, granularity) = (self.piece(ask), self.source.granularity());
         let figures = &state.figures;
         let free = figures.reserved.current.saturating_sub(figures.active());
-        // It is in pieces that are too short, and another large segment would be one more to break up.
+        // The free memory is in pieces that are too short, and another large segment would only add to them.
         if free > figures.reserved.current / FREE_PART {
             return piece;
         }
@@ -147,7 +148,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         for count in 1..=most / piece {
             let bytes = round_up(count * piece, granularity);
             let left = (bytes - count * piece) as u128;
-            // left / bytes < best.0 / best.1
+            // This compares left / bytes with best.0 / best.1.
             if best.0 == u128::MAX || left * best.1 < best.0 * bytes as u128 {
                 best = (left, bytes as u128, bytes);
             }
@@ -155,8 +156,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         best.2
     }
 
-    /// Lengthens a segment of the arena by at least `step` bytes and so that `ask` fits behind its last block.
-    /// `None` if none can be.
+    /// Lengthens a segment of the arena by at least `step` bytes, and so that `ask` fits behind its last block.
+    /// `None` if no segment can be lengthened.
     fn lengthen(
         &self,
         state: &mut State<P, S>,
@@ -188,7 +189,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         let grown = self.call(
             state,
             |calls| &mut calls.grow,
-            // SAFETY: the segment is lent to this pool and kept as the source returned it last.
+            // SAFETY: the source lent the segment to this pool, and this is its state after the source's last call.
             |source| unsafe { source.grow(memory, bytes, &stream) },
         );
         let memory = match grown {
@@ -199,9 +200,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         let entry = state.entry_mut(number);
         entry.memory = memory;
         let start = ptr::without_provenance_mut(memory.address.get());
-        // SAFETY: the source has lengthened the segment by these bytes; a pool's metadata never touches memory.
+        // SAFETY: the source has lengthened the segment by these bytes, and a pool's metadata never touches the
+        // memory.
         if let Err(error) = unsafe { entry.placement.extend(start, bytes) } {
-            // The bytes stay reserved; they come back with the segment.
+            // The bytes stay reserved and come back with the segment.
             debug_assert!(false, "{error}");
         }
         state.note(arena, |figures| figures.reserve(bytes as u64, 0));
@@ -210,7 +212,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         Some(Ok(number))
     }
 
-    /// Bytes behind the last block of a segment. O(records).
+    /// Free bytes behind the last block of a segment. O(records).
     fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let meta = state.entry(segment).placement.meta();
         let end = meta.regions().first().map_or(0, |region| region.end());
@@ -221,7 +223,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     pub(super) fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
-        // What another stream wants of it must wait for the order in which it came.
+        // Another stream that wants some of this memory must wait for the stream order in which it came.
         state.arenas[arena].frees += 1;
         state.note(arena, |figures| figures.growth += 1);
     }
@@ -247,9 +249,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
         let start = start.unwrap_or(NonNull::dangling());
         let mut placement = P::EMPTY;
-        // SAFETY: the source lends the segment to this pool alone; a pool's metadata never touches memory.
+        // SAFETY: the source lends the segment to this pool alone, and a pool's metadata never touches the memory.
         if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
-            // Too large for the placement, which `wished` excludes, or no memory for the table.
+            // Either the segment is too large for the placement, which `wished` excludes, or there is no memory for
+            // the table.
             let _ = self.give_back(state, memory, arena);
             debug_assert!(false, "{error}");
             return Err(Denied::Source(SourceError::unsupported("claim")));
@@ -270,13 +273,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.call(
             state,
             |calls| &mut calls.release,
-            // SAFETY: the segment is lent to this pool and has left it; its blocks came back in the order of the
-            // arena's stream, or when their work on other streams was over.
+            // SAFETY: the source lent the segment to this pool, which no longer holds it; its blocks came back in
+            // the order of the arena's stream, or after their work on other streams was done.
             |source| unsafe { source.release(memory, &stream) },
         )
     }
 
-    /// Gives a segment back if it is empty; its bytes, 0 if it is not.
+    /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
         match state.remove_segment(segment) {
             Some((memory, arena, bytes)) => self.give_back(state, memory, arena).map(|()| bytes),
@@ -284,7 +287,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Gives empty segments back, large ones first, as long as `keep` bytes stay reserved; how many bytes.
+    /// Gives empty segments back, large ones first, while at least `keep` bytes stay reserved. Returns the released
+    /// bytes.
     pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut empty: Vec<(usize, u32)> = state
             .empty_segments()
@@ -294,14 +298,14 @@ impl<P: Space, S: Source> Pool<P, S> {
         let mut released = 0;
         for (bytes, number) in empty {
             if state.figures.reserved.current as usize >= keep.saturating_add(bytes) {
-                // What a driver did not take is out of the pool all the same; its error is counted.
+                // A segment that the driver did not take has left the pool all the same; its error is counted.
                 released += self.release(state, number).unwrap_or(0);
             }
         }
         released
     }
 
-    /// Gives segments back that were empty for too long; how many bytes.
+    /// Gives segments back that have been empty for too long, and returns the released bytes.
     pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
         let Some(age) = self.options.trim_after else { return 0 };
         let (now, step) = (self.source.now(), state.step);
@@ -316,7 +320,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
     }
 
-    /// The limit in bytes.
+    /// Converts the limit to bytes.
     pub(super) fn resolve(source: &S, limit: Limit) -> Result<usize, SourceError> {
         Ok(match limit {
             Limit::None => usize::MAX,

@@ -1,5 +1,5 @@
-//! Holes in segments: pages whose memory went back to the device while their addresses stay, so that a segment that
-//! grows in place need not keep what lies between its blocks.
+//! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
+//! that grows in place thus need not keep the memory between its blocks.
 
 use super::grow::Denied;
 use super::records::Holder;
@@ -10,13 +10,14 @@ use crate::placement::Space;
 use std::vec::Vec;
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Granules of a page; 0 if the source cannot take pages back.
+    /// Granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
         self.source.page() / <P::Meta as Meta>::GRANULE
     }
 
-    /// Gives free pages of the arena's segments back, up to `wished` bytes, if its work is over; how many bytes.
-    /// O(holes) calls of the placement and of the source.
+    /// Gives up to `wished` bytes of free pages in the arena's segments back to the device, and returns how many
+    /// bytes that was. Does nothing while work of the arena may still run. O(holes) calls of the placement and of
+    /// the source.
     pub(super) fn punch(&self, state: &mut State<P, S>, arena: usize, wished: usize) -> usize {
         let page = self.page();
         if page == 0 || !self.is_over(state, arena) {
@@ -27,7 +28,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         let mut given = 0;
         for segment in segments {
             while given < wished {
-                // The longest run of whole pages: all of the longest free block, or all but the part of a page.
+                // Try the longest run of whole pages first: all of the longest free block, or one page less if that
+                // block does not start at a page boundary.
                 let longest = state.entry(segment).placement.largest() / page;
                 let wanted = longest.min((wished - given).div_ceil(self.source.page()));
                 let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
@@ -55,7 +57,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         given
     }
 
-    /// Makes a block that was allocated for it a hole; its bytes, 0 if the source refuses.
+    /// Turns a block that was allocated for this purpose into a hole. Returns its bytes, 0 if the source refuses.
     fn unmap(&self, state: &mut State<P, S>, number: u32, arena: usize) -> usize {
         let record = *state.records.get(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
@@ -64,7 +66,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         let unmapped = self.call(
             state,
             |calls| &mut calls.unmap,
-            // SAFETY: the pages are one allocated block that nobody has, and all earlier work is over.
+            // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is
+            // done.
             |source| unsafe { source.unmap(&memory, address, bytes as usize, &stream) },
         );
         if unmapped.is_err() {
@@ -79,8 +82,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         bytes as usize
     }
 
-    /// Gives holes of the arena's segments memory again, so that `ask` fits between two blocks; the segment. `None` if
-    /// there is no such place. O(blocks · log blocks).
+    /// Maps holes of the arena's segments again so that `ask` fits between two blocks, and returns the segment.
+    /// `None` if there is no such gap. O(blocks · log blocks).
     pub(super) fn refill(
         &self,
         state: &mut State<P, S>,
@@ -104,7 +107,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             blocks.sort_unstable();
             let meta = state.entry(segment).placement.meta();
             let (first, end) = meta.regions().first().map_or((0, 0), |region| (region.first, region.end()));
-            // Between two blocks that are no holes, and the ends of the segment.
+            // Gaps lie between two blocks that are not holes, or between such a block and an end of the segment.
             let (mut start, mut holes) = (first, Vec::new());
             for (offset, len, number, is_hole) in blocks.into_iter().chain([(end as u32, 0, 0, false)]) {
                 if is_hole {
@@ -124,7 +127,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         Some(self.remap(state, ask, arena, &holes).map(|()| segment))
     }
 
-    /// Maps holes of one gap, which are in the order of their addresses, from the last one down until `ask` fits.
+    /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `ask` fits.
     fn remap(&self, state: &mut State<P, S>, ask: &Ask, arena: usize, holes: &[u32]) -> Result<(), Denied> {
         let page = self.page();
         let mut length = 0;
@@ -132,7 +135,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         for &number in holes.iter().rev() {
             let record = *state.records.get(number);
             let end = record.offset + record.len;
-            // What is free above the hole, as far as it is known, counts.
+            // The free space above the hole, as far as it is known, counts too.
             length += above.map_or(0, |above| (above - end) as usize);
             let missing = (ask.len + ask.align - 1).saturating_sub(length).next_multiple_of(page);
             if missing == 0 {
@@ -149,7 +152,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// Maps the last `len` granules of a hole and frees them.
     fn map(&self, state: &mut State<P, S>, number: u32, len: usize, arena: usize) -> Result<(), Denied> {
         let record = *state.records.get(number);
-        // A placement that does not cut anywhere gets all of it.
+        // A placement that cannot cut exactly gets the whole hole.
         let len = if P::EXACT { len } else { record.len as usize };
         let bytes = bytes_of::<P>(len);
         let rest = record.len as usize - len;
@@ -176,7 +179,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             state.put_back(number, || self.source.now());
             return Ok(());
         }
-        // SAFETY: the hole is an allocated block of this placement, and its end is used by nobody.
+        // SAFETY: the hole is an allocated block of this placement, and its end is unused.
         let shorter = unsafe { entry.placement.resize(record.block(), record.len as usize, rest, 1) };
         if let Some(block) = shorter {
             state.records.get_mut(number).len = block.len as u32;

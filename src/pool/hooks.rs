@@ -1,4 +1,4 @@
-//! Hooks of the pressure module that are asked to give memory back before a request of a pool fails.
+//! Hooks of the module `pressure` that are asked to give memory back before a request of a pool fails.
 
 use super::error::OutOfMemory;
 #[cfg(feature = "pressure")]
@@ -6,10 +6,10 @@ use crate::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
 #[cfg(feature = "pressure")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The hook that was called last.
+/// The hook that was called last, and the bytes that hooks have given back so far.
 #[cfg(feature = "pressure")]
 pub(super) type Place = Option<(Key, usize)>;
-/// The hook that was called last.
+/// Nothing: without the feature `pressure` there are no hooks.
 #[cfg(not(feature = "pressure"))]
 pub(super) type Place = Option<()>;
 
@@ -37,13 +37,13 @@ impl Hooks {
         self.lock().remove(id)
     }
 
-    /// Calls hooks, from the one after `place` on, until one gives something back. Whether one did.
+    /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
     pub fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
         loop {
             let after = place.map(|(key, _)| key);
             let before = place.map_or(0, |(_, reclaimed)| reclaimed);
             let Some((key, hook)) = self.lock().begin(after) else { return false };
-            /// The hook has returned, even if it unwinds.
+            /// Marks the hook as returned, even if it unwinds.
             struct Running<'a>(&'a Hooks, Key);
             impl Drop for Running<'_> {
                 fn drop(&mut self) {

@@ -1,15 +1,17 @@
-//! Pools: memory from a source that grows, in the order of a device's streams (feature `std`).
+//! Pools: memory from a growing source, allocated and freed in the order of a device's streams (feature `std`).
 //!
 //! ```text
-//!  Pool     options, one lock, recovery when there is no room
-//!  Arena    the memory of one stream: segments of small and of large requests
-//!  Space    a placement that divides a segment, the same as in a heap, over a side table
-//!  Source   lends segments: a device's, pinned, managed or virtual memory, or a simulation (`sim`)
-//!  Stream   the order of work on them: a queue that marks places (`Event`)
+//!  Pool     options, one lock, and what to do when there is no room
+//!  Arena    the memory of one stream: segments for small and for large requests
+//!  Space    the placement that divides a segment; the same ones as in a heap, over a side table
+//!  Source   lends segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
+//!  Stream   a queue of work on that memory; an `Event` marks a point in it
 //! ```
 //!
-//! In front of a pool: [`PlannedArena`], a static plan in one block; [`Pattern`], iterations that are recorded and then
-//! served from a plan; [`Chain`], pools to fall back to. [`Pool::start_trace`] writes down what a pool does.
+//! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
+//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
+//! pool does.
+//! pool does.
 
 mod buffer;
 mod chain;

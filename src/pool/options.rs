@@ -1,4 +1,4 @@
-//! How a pool grows, reuses, trims and checks.
+//! Options of a pool: how it grows, reuses, trims and checks.
 
 use core::fmt;
 use core::time::Duration;
@@ -7,51 +7,53 @@ use std::vec::Vec;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The most that a pool may reserve.
+/// The most memory that a pool may reserve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Limit {
-    /// What the source has.
+    /// As much as the source has.
     None,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// This part of the device's memory, above 0 and up to 1, of the capacity when the pool is made.
+    /// This fraction of the device's total memory, above 0 and up to 1. It is measured when the pool is made.
     Fraction(f64),
 }
 
-/// Sizes of the segments for large requests, in bytes.
+/// The sizes of segments for large requests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Growth {
-    /// All of one size.
+    /// All segments have this size.
     Fixed(usize),
-    /// Each `percent` of the one before, from `first` up to `most`.
+    /// Each segment has `percent` percent of the size of the one before, from `first` up to `most` bytes.
     Geometric {
-        /// The first one.
+        /// Bytes of the first segment.
         first: usize,
-        /// 100 or more.
+        /// Growth from one segment to the next in percent, 100 or more.
         percent: u32,
-        /// The largest one.
+        /// Bytes of the largest segment.
         most: usize,
     },
-    /// Each fitted to the request that it is for: of the multiples of that up to these bytes the one that leaves the least
-    /// of the segment over when it is rounded up to the source's granularity, and among equals the shortest. As long as a
-    /// tenth of what the pool has reserved is free, no more than the request itself.
+    /// Each segment is fitted to the request that it is reserved for. Of the multiples of the request up to this
+    /// many bytes, the pool takes the one of which rounding to the source's granularity wastes the smallest share,
+    /// and among equals the shortest. While more than a tenth of the reserved memory is free, it reserves just the
+    /// request.
     Fitted(usize),
 }
 
-/// What becomes of a block that is freed.
+/// What happens to a freed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reuse {
-    /// It goes back to the source at once: every request is a call of the driver.
+    /// It goes back to the source at once, so that every request is a call of the driver.
     None,
-    /// It is kept for requests of its class, to which sizes are rounded up; no search, no coalescing.
+    /// It is kept for later requests of its class. Sizes are rounded up to classes; nothing is searched or
+    /// coalesced.
     Basic,
-    /// Blocks are split and coalesced. Memory moves to another stream when its last work there is known to be over.
+    /// Free blocks are split and coalesced. Memory moves to another stream once its last work is known to be done.
     Advanced,
-    /// And another stream takes what it needs before the work is over, and waits for it on the device; before a request
-    /// fails, movable blocks are moved together.
+    /// Like `Advanced`, but another stream may take memory while work on it still runs: the stream then waits for
+    /// that work on the device. Before a request fails, movable blocks are compacted.
     Aggressive,
 }
 
@@ -59,42 +61,44 @@ pub enum Reuse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Age {
-    /// This time, by the source's clock.
+    /// This much time, by the source's clock.
     Time(Duration),
     /// This many calls of [`Pool::step`](super::Pool::step).
     Steps(u64),
 }
 
-/// How a pool follows what the program asks for; see [`PoolOptions::follow_usage`].
+/// How a pool follows the program's usage; see [`PoolOptions::follow_usage`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FollowUsage {
-    /// Calls of [`Pool::step`](super::Pool::step) that are looked back at, 1 or more.
+    /// The number of recent calls of [`Pool::step`](super::Pool::step) that count, 1 or more.
     pub window: u64,
-    /// What is kept, over the most that was in use at once in the window: 1 or more.
+    /// How much to keep, as a multiple of the highest usage within the window; 1 or more.
     pub factor: f64,
 }
 
-/// What a pool checks beside what it always does.
+/// Optional checks of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Checks {
-    /// Fills what is freed with this byte, where the CPU sees the memory and its last work is over, and reports a
-    /// write that came after that when the memory is used again.
+    /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
+    /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.
     pub fill: Option<u8>,
-    /// Keeps a granule free on both sides of every block, and where the CPU sees it, reports what was written there.
+    /// Keeps a guard granule free on both sides of every block and reports on free what was written there. The
+    /// report needs memory that the CPU can access.
     pub guard: bool,
-    /// Remembers where each block was asked for, for the list of leaks.
+    /// Remembers where each block was requested, for the list of leaks.
     pub sites: bool,
 }
 
 impl Checks {
-    /// All of them.
+    /// All checks.
     pub const ALL: Self = Self { fill: Some(0xdd), guard: true, sites: true };
 }
 
-/// How a [`Pool`](super::Pool) works. The default suits a GPU: small requests from segments of 2 MiB, larger ones from
-/// segments of 20 MiB, those above 10 MiB from segments of their own; no limit, no trimming, no checks.
+/// Options of a [`Pool`](super::Pool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
+/// segments of 20 MiB for larger ones, and a segment of its own for each request above 10 MiB; no limit, no
+/// trimming, no checks.
 ///
 /// ```
 /// use allotment::pool::{Limit, PoolOptions, Reuse};
@@ -142,111 +146,114 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// The default.
+    /// Makes the default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The most that the pool may reserve.
+    /// Sets the most memory that the pool may reserve.
     #[must_use]
     pub fn limit(mut self, limit: Limit) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Bytes of the first segment, which is reserved when a stream is first used; 0 for none of its own.
+    /// Sets the size in bytes of the first segment, which is reserved when the pool is first used; 0 makes it like
+    /// all others.
     #[must_use]
     pub fn first_segment(mut self, bytes: usize) -> Self {
         self.first_segment = bytes;
         self
     }
 
-    /// Requests of up to `limit` bytes get segments of their own of `segment` bytes, so that small blocks do not
-    /// split large ones; a limit of 0 for no difference.
+    /// Serves requests of up to `limit` bytes from separate segments of `segment` bytes, so that small blocks do
+    /// not split large ones; a limit of 0 turns this off.
     #[must_use]
     pub fn small(mut self, limit: usize, segment: usize) -> Self {
         (self.small_limit, self.small_segment) = (limit, segment);
         self
     }
 
-    /// Sizes of the segments for the other requests.
+    /// Sets the sizes of segments for all other requests.
     #[must_use]
     pub fn growth(mut self, growth: Growth) -> Self {
         self.growth = growth;
         self
     }
 
-    /// Requests above `bytes` bytes get a segment of just their size, rounded up to `step` bytes.
+    /// Gives every request above `bytes` bytes a segment of its size, rounded up to `step` bytes, a power of two.
     #[must_use]
     pub fn exact_above(mut self, bytes: usize, step: usize) -> Self {
         (self.exact_above, self.exact_step) = (bytes, step);
         self
     }
 
-    /// Rounds every request up to a multiple of `bytes`, a power of two not below the placement's granule; 0
-    /// for that one.
+    /// Rounds every request up to a multiple of `bytes`, a power of two not below the placement's granule; 0 means
+    /// the granule itself.
     #[must_use]
     pub fn granule(mut self, bytes: usize) -> Self {
         self.granule = bytes;
         self
     }
 
-    /// Sizes, rising, to which [`Reuse::Basic`] rounds requests up; what is larger has its own size. 22 powers of two
-    /// from 256 bytes to 512 MiB by default.
+    /// Sets the class sizes in bytes, ascending, to which [`Reuse::Basic`] rounds requests up. Larger requests keep
+    /// their own size. The default is the 22 powers of two from 256 bytes to 512 MiB.
     #[must_use]
     pub fn classes(mut self, sizes: &[usize]) -> Self {
         self.classes = sizes.to_vec();
         self
     }
 
-    /// What becomes of freed blocks.
+    /// Sets what happens to freed blocks.
     #[must_use]
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.reuse = reuse;
         self
     }
 
-    /// Reserves as little as it can, at the price of more calls of the driver: before the pool grows it uses free
-    /// blocks of any kind and gives back what is empty and over, and requests above [`PoolOptions::exact_above`] keep
-    /// their segments to themselves.
+    /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free
+    /// blocks of the other size group and gives back empty segments whose work is done, and requests above
+    /// [`PoolOptions::exact_above`] do not share their segments with smaller ones.
     #[must_use]
     pub fn lean(mut self, on: bool) -> Self {
         self.lean = on;
         self
     }
 
-    /// Gives segments back that were empty for so long.
+    /// Gives segments back that have been empty for this long.
     #[must_use]
     pub fn trim_after(mut self, age: Age) -> Self {
         self.trim_after = Some(age);
         self
     }
 
-    /// Keeps what the program uses, and no more. At every [`Pool::step`](super::Pool::step), segments go back that were
-    /// empty for a whole window, and others that are empty, those first that are empty for longest, until
-    /// `factor` times the most is reserved that was active at once in the window. Nothing is waited for.
+    /// Keeps what the program uses and not more. At every [`Pool::step`](super::Pool::step), the pool gives back
+    /// segments that were empty for a whole window; then it gives back further empty segments, those first that
+    /// have been empty the longest, until at most `factor` times the window's highest active memory is reserved. It
+    /// waits for nothing.
     ///
-    /// With [`Reuse::Basic`] the classes follow too: once in a window, to those that are given the same number is added,
-    /// fitted to the sizes that were asked for in it so that the least is lost by rounding; and of each class no more
-    /// blocks are kept than `factor` times the most that were live at once, in this window and the one before.
+    /// With [`Reuse::Basic`] the classes follow too. Once per window, as many classes as were given are added to
+    /// them, fitted to the sizes requested in that window so that rounding wastes the least. Of each class, the
+    /// pool keeps no more blocks than `factor` times the most that were live at once in this window and the one
+    /// before.
     #[must_use]
     pub fn follow_usage(mut self, follow: FollowUsage) -> Self {
         self.follow_usage = Some(follow);
         self
     }
 
-    /// What is checked.
+    /// Sets the optional checks.
     #[must_use]
     pub fn checks(mut self, checks: Checks) -> Self {
         self.checks = checks;
         self
     }
 
-    /// Whether a pool whose placement has granules of `granule` bytes can work so. O(classes).
+    /// Checks whether the options work for a placement with granules of `granule` bytes. O(classes).
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// [`OptionsError`] with the first option that is wrong.
     pub fn check(&self, granule: usize) -> Result<(), OptionsError> {
         let wrong = |option| Err(OptionsError { option });
         match self.limit {

@@ -1,9 +1,9 @@
-//! The order of streams: what may be used again, and on which stream.
+//! The order of streams: which memory may be used again, and on which stream.
 //!
-//! A block that is freed on its own stream goes straight back to its segment: what that stream is given next comes
-//! after all that it was given before. Nothing else may use it until an event behind the free has passed. Such an
-//! event (a *fence*) is recorded only when another stream has a use for the memory, and asked before anybody is made to
-//! wait for it.
+//! A block that is freed on its own stream goes straight back to its segment, because the work that this stream
+//! gets next runs after everything submitted before. Any other stream must not use it until an event recorded after
+//! the free has passed. Such an event (a *fence*) is recorded only when another stream has a use for the memory,
+//! and it is queried before anything waits for it.
 
 use super::options::Reuse;
 use super::records::Holder;
@@ -12,25 +12,25 @@ use super::{Event, Pool, Source, Stream};
 use crate::placement::Space;
 use std::vec::Vec;
 
-/// How far a pool goes to use what another stream has freed.
+/// How far a pool goes to use memory that another stream has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Takes what is known to be over.
+    /// Takes memory only if its last work is known to be done.
     Ask,
-    /// Makes the stream that wants it wait on the device.
+    /// Lets the stream that wants the memory wait for it on the device.
     Queue,
-    /// Blocks the caller.
+    /// Blocks the caller until the work is done.
     Block,
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Whether the stream records a graph; where the driver does not tell, it does not.
+    /// Whether the stream is capturing a graph. A driver that cannot tell counts as no.
     pub(super) fn captures(stream: &S::Stream) -> bool {
         stream.is_capturing().unwrap_or(false)
     }
 
-    /// Whether a stream that the pool knows records a graph: then no call is made that a recording forbids, on any stream,
-    /// since the driver forbids some of them to the whole program. O(streams).
+    /// Whether any stream that the pool knows is capturing a graph. If so, the pool makes no call that a capture
+    /// forbids, on any stream, since the driver forbids some of them to the whole process. O(streams).
     pub(super) fn is_recording(&self, state: &State<P, S>) -> bool {
         let marks = state.waiting.iter().flat_map(|waiting| &waiting.marks);
         let unrecorded = marks.filter_map(|mark| match mark {
@@ -40,7 +40,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.arenas.iter().map(|arena| &arena.stream).chain(unrecorded).any(Self::captures)
     }
 
-    /// Puts a freed block where it belongs: at once, if only its own stream used it.
+    /// Frees a block: at once if only its own stream used it, otherwise after the events of the streams that did.
     pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
         let record = *state.records.get(number);
         let arena = usize::from(record.arena);
@@ -53,7 +53,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             }
             let segment = state.put_back(number, || self.source.now());
             if self.options.reuse == Reuse::None && !self.is_recording(state) {
-                // An error is counted; the segment is gone.
+                // Ignore an error here: it has been counted, and the segment is out of the pool.
                 let _ = self.release(state, segment);
             }
             return;
@@ -67,12 +67,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.records.get_mut(number).holder = Holder::Waiting;
         state.waiting.push(Waiting { record: number, marks });
         if self.filled().is_some() && !self.is_recording(state) {
-            // What is free must be filled, which must not happen while work may run.
+            // Free memory must be filled, which must not happen while work on it may still run.
             self.poll(state);
         }
     }
 
-    /// As [`Self::free`], after work on `stream` and no other.
+    /// Frees a block whose last work was submitted to `stream` and to no other.
     pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
         let record = *state.records.get(number);
         if state.arenas[usize::from(record.arena)].id != stream.id() {
@@ -82,7 +82,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.free(state, number);
     }
 
-    /// Keeps a freed block for requests of its class. Whether it has one.
+    /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
         let record = state.records.get_mut(number);
         let (len, arena) = (record.len as usize, usize::from(record.arena));
@@ -104,7 +104,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         Some(number)
     }
 
-    /// Makes a block that is in nobody's use a live one.
+    /// Makes a block that has no user live again.
     fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Ask) {
         let record = state.records.get_mut(number);
         record.serial = record.serial.wrapping_add(1);
@@ -114,7 +114,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.note(arena, |figures| figures.allocate(granted, ask.bytes as u64));
     }
 
-    /// Gives all blocks that are kept by class back to their segments. Whether there were any.
+    /// Gives all blocks that are kept by class back to their segments. Returns whether there were any.
     pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
         let mut any = false;
         for arena in 0..state.arenas.len() {
@@ -137,8 +137,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Gives freed blocks whose events have passed back to their segments, without blocking. How many. O(blocks that
-    /// wait).
+    /// Gives freed blocks whose events have passed back to their segments, and returns how many. Does not block.
+    /// O(waiting blocks).
     pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
         let mut returned = 0;
         for waiting in core::mem::take(&mut state.waiting) {
@@ -166,12 +166,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         returned
     }
 
-    /// Where the driver does not tell, it is not.
+    /// Whether the event has passed. A driver that cannot tell counts as no.
     fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
         self.call(state, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
     }
 
-    /// A freed block waits for nothing any more.
+    /// Gives a freed block that no longer waits for anything back to its segment.
     fn arrive(&self, state: &mut State<P, S>, number: u32) {
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
@@ -183,7 +183,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Blocks until the first block that waits need not any more. `None` if there is none, or if the driver fails.
+    /// Blocks until the first waiting block that can be freed is free. `None` if no block waits, or if the driver
+    /// fails.
     pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
         for place in 0..state.waiting.len() {
             let marks = core::mem::take(&mut state.waiting[place].marks);
@@ -215,8 +216,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.call(state, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
     }
 
-    /// A freed block of another arena's segment that waits for the arena's own stream alone: it may be used there
-    /// again at once. The shortest, if it is not much too long.
+    /// Takes a freed block of another arena's segment that waits for the own stream alone, which may therefore use
+    /// it again at once. Picks the shortest one, and none that is more than a quarter too long.
     pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
         if self.filled().is_some() {
             return None;
@@ -245,7 +246,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         Some(number)
     }
 
-    /// Whether all that was freed in arena `from` is over, for a stream that waits with this patience.
+    /// Whether the work on everything freed in arena `from` is done, or can be waited for with this patience by
+    /// `stream`.
     fn is_quiet(&self, state: &mut State<P, S>, from: usize, stream: &S::Stream, patience: Patience) -> bool {
         let owner = &state.arenas[from];
         if owner.quiet == owner.frees {
@@ -277,13 +279,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         queued
     }
 
-    /// Whether an empty segment could go back to the source without anybody waiting.
+    /// Whether an empty segment of the arena could go back to the source without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, arena: usize) -> bool {
         let stream = state.arenas[arena].stream.clone();
         self.is_quiet(state, arena, &stream, Patience::Ask)
     }
 
-    /// Serves a request from an empty segment of another stream whose work is over, which moves to the arena.
+    /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the arena.
     pub(super) fn adopt(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
         let fits = state.empty_segments().filter(|(_, entry)| {
             entry.arena != arena && entry.kind == ask.kind && entry.placement.largest() >= ask.len
@@ -294,8 +296,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.allocate_in(segment, ask, arena)
     }
 
-    /// Serves a request from what another stream's arena has free. An empty segment moves as a whole; of others the
-    /// block alone.
+    /// Serves a request from free memory of another stream's arena. An empty segment moves as a whole, from others
+    /// only the block.
     pub(super) fn borrow(
         &self,
         state: &mut State<P, S>,
@@ -317,7 +319,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             if state.entry(segment).live == state.entry(segment).holes {
                 state.transfer(segment, arena);
                 if waits {
-                    // A third stream must come after what this one waits for.
+                    // Any third stream must in turn wait for what this one waits for.
                     state.arenas[arena].frees += 1;
                 }
             }

@@ -9,44 +9,45 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Why a buffer of a plan cannot be had.
+/// Why a buffer of a plan is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlotError {
-    /// The plan has no buffer of this number.
+    /// The plan has no buffer with this number.
     Unknown {
-        /// The number.
+        /// The number that was requested.
         slot: usize,
     },
-    /// It is live already.
+    /// The buffer is already live.
     Live {
-        /// Its number.
+        /// The buffer's number.
         slot: usize,
     },
-    /// Another one is live where it would lie: their lifetimes are apart in the plan, and were not in the program.
+    /// Another live buffer occupies its memory: their lifetimes do not overlap in the plan, but they do in the
+    /// program.
     Overlap {
-        /// Its number.
+        /// The buffer's number.
         slot: usize,
-        /// The number of the other.
+        /// The number of the other buffer.
         with: usize,
     },
-    /// It is asked for work on another stream than that of the arena.
+    /// It was requested for work on a stream other than the arena's.
     Stream,
-    /// It is shorter than what was asked for.
+    /// The buffer is shorter than requested.
     Length {
-        /// Bytes that it has.
+        /// The buffer's length in bytes.
         have: usize,
-        /// Bytes asked for.
+        /// The requested length in bytes.
         asked: usize,
     },
-    /// Its planned offset is not as aligned as typed buffers are, to 256 bytes.
+    /// Its planned offset is not aligned to 256 bytes, as typed buffers require.
     Align {
-        /// Its number.
+        /// The buffer's number.
         slot: usize,
     },
-    /// The driver has failed to order its last use on another stream, so that it stays out of use.
+    /// The driver failed to order the buffer's last use on another stream, so the buffer stays out of use.
     Lost {
-        /// Its number.
+        /// The buffer's number.
         slot: usize,
     },
 }
@@ -55,19 +56,19 @@ impl fmt::Display for SlotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { slot } => write!(f, "the plan has no buffer {slot}"),
-            Self::Live { slot } => write!(f, "buffer {slot} of the plan is live already"),
+            Self::Live { slot } => write!(f, "buffer {slot} of the plan is already live"),
             Self::Overlap { slot, with } => {
-                write!(f, "buffer {slot} of the plan lies where buffer {with} is live still")
+                write!(f, "buffer {slot} of the plan shares memory with buffer {with}, which is still live")
             }
-            Self::Stream => f.write_str("the arena of the plan is for work on another stream"),
+            Self::Stream => f.write_str("the plan's arena is for work on another stream"),
             Self::Length { have, asked } => {
-                write!(f, "{asked} bytes asked for, the plan's buffer has {have}")
+                write!(f, "{asked} bytes requested, but the plan's buffer has {have}")
             }
             Self::Align { slot } => write!(f, "buffer {slot} of the plan is not aligned to 256 bytes"),
             Self::Lost { slot } => {
                 write!(
                     f,
-                    "buffer {slot} of the plan may be in use on another stream, and the driver has failed"
+                    "buffer {slot} of the plan may still be in use on another stream, because the driver failed"
                 )
             }
         }
@@ -76,9 +77,9 @@ impl fmt::Display for SlotError {
 
 impl core::error::Error for SlotError {}
 
-/// Which buffers of a plan are live.
+/// The live buffers of a plan.
 struct Live {
-    /// Those that have bytes, by their offset.
+    /// Live buffers that are not empty, by their offset.
     places: BTreeMap<usize, usize>,
     slots: Vec<SlotState>,
 }
@@ -90,14 +91,15 @@ enum SlotState {
     Lost,
 }
 
-/// A static plan in one block of a pool: every buffer lies at its planned offset.
+/// A static plan in one block of a pool, in which every buffer lies at its planned offset.
 ///
-/// The plan is one that the compiler made ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)), or
-/// one of [`plan::OwnedPlan`](crate::plan::OwnedPlan). What the program takes is checked against what is live: two
-/// buffers that share memory cannot be had at once, whatever the plan says of their steps.
+/// The plan is either made by the compiler ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)) or at run
+/// time ([`plan::OwnedPlan`](crate::plan::OwnedPlan)). Every buffer that the program takes is checked against those
+/// that are live: two buffers that share memory cannot be live at once, even if the program does not follow the
+/// plan's steps.
 ///
-/// The work on all buffers is in the order of the arena's stream. A buffer that is used on another one
-/// ([`PlannedBuffer::used_on`]) makes the arena's stream wait for that, on the device, when it is dropped.
+/// Work on all buffers runs in the order of the arena's stream. When a buffer that was used on another stream
+/// ([`PlannedBuffer::used_on`]) is dropped, the arena's stream waits for that use, on the device.
 ///
 /// ```
 /// use allotment::arena;
@@ -134,14 +136,15 @@ pub struct PlannedArena<'p, P: Space, S: Source> {
 }
 
 impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
-    /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(n) beside that.
+    /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers) plus the
+    /// pool's work.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// The [`PoolError`] of [`Pool::allocate_aligned`].
     #[track_caller]
     pub fn new(pool: &'p Pool<P, S>, plan: Placed<'p>, stream: &S::Stream) -> Result<Self, PoolError> {
-        // What exceeds the address space exceeds the pool.
+        // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(plan.peak()).unwrap_or(usize::MAX);
         let align = usize::try_from(plan.align()).unwrap_or(usize::MAX);
         let block = pool.allocate_aligned(bytes, align, stream)?;
@@ -150,36 +153,36 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
         Ok(Self { block, plan, stream: stream.clone(), live })
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> Placed<'p> {
         self.plan
     }
 
-    /// Address of the arena's first byte.
+    /// Returns the device address of the arena's first byte.
     pub fn address(&self) -> usize {
         self.block.address()
     }
 
-    /// Its length in bytes: the plan's peak.
+    /// Returns the arena's length in bytes, the plan's peak.
     pub fn bytes(&self) -> usize {
         self.block.bytes()
     }
 
-    /// The pool that its memory is from.
+    /// Returns the pool that the memory comes from.
     pub fn pool(&self) -> &'p Pool<P, S> {
         self.block.pool()
     }
 
-    /// The stream that orders the work on its buffers.
+    /// Returns the stream that orders the work on the buffers.
     pub fn stream(&self) -> &S::Stream {
         &self.stream
     }
 
-    /// The name of buffer `slot`, which need not be free.
+    /// Returns a handle to buffer `slot`, whether it is free or not.
     ///
     /// # Errors
     ///
-    /// [`SlotError::Unknown`].
+    /// [`SlotError::Unknown`] if the plan has no such buffer.
     pub fn slot(&self, slot: usize) -> Result<PlannedSlot<'_, 'p, P, S>, SlotError> {
         if slot < self.plan.buffers().len() {
             Ok(PlannedSlot { arena: self, slot })
@@ -188,11 +191,11 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
         }
     }
 
-    /// Buffer `slot` of the plan, until it is dropped. O(log live).
+    /// Takes buffer `slot` of the plan, which stays live until it is dropped. O(log live buffers).
     ///
     /// # Errors
     ///
-    /// [`SlotError`] if there is none, if it is live, or if a live one lies where it shall.
+    /// [`SlotError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
     pub fn take(&self, slot: usize) -> Result<PlannedBuffer<'_, 'p, P, S>, SlotError> {
         self.slot(slot)?;
         self.enter(&mut self.lock(), slot)?;
@@ -203,7 +206,7 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offset and size of a buffer, which lie within the block, whose size is a `usize`.
+    /// Offset and size of a buffer. Both lie within the block, whose size is a `usize`.
     fn span(&self, slot: usize) -> (usize, usize) {
         (self.plan.offsets()[slot] as usize, self.plan.buffers()[slot].size as usize)
     }
@@ -216,7 +219,7 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
         }
         let (offset, size) = self.span(slot);
         if size > 0 {
-            // Those that are live do not overlap, so the nearest below the end reaches the furthest.
+            // Live buffers do not overlap, so the last one that starts below this end also reaches the furthest.
             if let Some((&other, &with)) = live.places.range(..offset + size).next_back() {
                 if other + self.span(with).1 > offset {
                     return Err(SlotError::Overlap { slot, with });
@@ -236,7 +239,7 @@ impl<'p, P: Space, S: Source> PlannedArena<'p, P, S> {
         live.slots[slot] = SlotState::Free;
     }
 
-    /// Makes the arena's stream wait for the others. Whether the driver did it.
+    /// Makes the arena's stream wait for the others. Returns whether the driver did so.
     fn settle(&self, users: &mut Vec<S::Stream>) -> bool {
         while let Some(user) = users.last() {
             if follow(&self.stream, user).is_err() {
@@ -258,7 +261,7 @@ impl<P: Space, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
     }
 }
 
-/// The name of a buffer of a [`PlannedArena`], with which typed buffers of the module `gpu` are made.
+/// A handle to a buffer of a [`PlannedArena`], from which typed buffers of the module `gpu` are made.
 pub struct PlannedSlot<'a, 'p, P: Space, S: Source> {
     arena: &'a PlannedArena<'p, P, S>,
     slot: usize,
@@ -279,16 +282,17 @@ impl<P: Space, S: Source> fmt::Debug for PlannedSlot<'_, '_, P, S> {
 }
 
 impl<'a, 'p, P: Space, S: Source> PlannedSlot<'a, 'p, P, S> {
-    /// Its number in the plan.
+    /// Returns the buffer's number in the plan.
     pub fn number(self) -> usize {
         self.slot
     }
 
-    /// The buffer for `bytes` bytes of work on `stream`.
+    /// Takes the buffer for `bytes` bytes of work on `stream`. O(log live buffers).
     ///
     /// # Errors
     ///
-    /// As [`PlannedArena::take`], and if it is too short or of another stream.
+    /// [`SlotError::Stream`] if `stream` is not the arena's, [`SlotError::Length`] if the buffer is shorter, and
+    /// the errors of [`PlannedArena::take`].
     pub fn take(self, bytes: usize, stream: &S::Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
         if stream.id() != self.arena.stream.id() {
             return Err(SlotError::Stream);
@@ -301,41 +305,41 @@ impl<'a, 'p, P: Space, S: Source> PlannedSlot<'a, 'p, P, S> {
     }
 }
 
-/// A buffer of a [`PlannedArena`], which others that share its memory can be had after when it is dropped.
+/// A live buffer of a [`PlannedArena`]. Dropping it makes room for the buffers that share its memory.
 pub struct PlannedBuffer<'a, 'p, P: Space, S: Source> {
     arena: &'a PlannedArena<'p, P, S>,
     slot: usize,
-    /// Other streams that it is used on.
+    /// Other streams that use the buffer.
     users: Mutex<Vec<S::Stream>>,
 }
 
 impl<'a, 'p, P: Space, S: Source> PlannedBuffer<'a, 'p, P, S> {
-    /// Its number in the plan.
+    /// Returns the buffer's number in the plan.
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// The arena that it is in.
+    /// Returns the arena that the buffer lies in.
     pub fn arena(&self) -> &'a PlannedArena<'p, P, S> {
         self.arena
     }
 
-    /// Address of its first byte, as the device counts.
+    /// Returns the device address of the first byte.
     pub fn address(&self) -> usize {
         self.arena.address() + self.arena.span(self.slot).0
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.arena.span(self.slot).1
     }
 
-    /// Notes that work on `stream` uses the buffer: what lies there next comes after it.
+    /// Notes that work on `stream` uses the buffer. The next buffer at this address is ordered after that work.
     pub fn used_on(&self, stream: &S::Stream) {
         if stream.id() == self.arena.stream.id() {
             return;
         }
-        // Should this handle be forgotten, the block as a whole still waits.
+        // If this handle is forgotten, the block as a whole still waits.
         self.arena.block.used_on(stream);
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.iter().all(|user| user.id() != stream.id()) {
@@ -343,17 +347,17 @@ impl<'a, 'p, P: Space, S: Source> PlannedBuffer<'a, 'p, P, S> {
         }
     }
 
-    /// Gives this buffer up for another one of the plan, both in one act: for an operator that works in place, whose
-    /// output lies where its input does. Uses on other streams are waited for as when it is dropped.
+    /// Exchanges this buffer for another one of the plan in one step: for an operator that works in place, whose
+    /// output lies where its input does. Uses on other streams are waited for as in a drop, on the device.
     ///
     /// # Errors
     ///
-    /// As [`PlannedArena::take`]; this buffer comes back with the error.
+    /// The [`SlotError`] of [`PlannedArena::take`], together with this buffer, which stays live.
     pub fn turn_into(mut self, slot: usize) -> Result<Self, (SlotError, Self)> {
         if let Err(error) = self.arena.slot(slot) {
             return Err((error, self));
         }
-        // What this one leaves may be another's at once.
+        // Another thread may take this memory at once, so settle first.
         if !self.arena.settle(self.users.get_mut().unwrap_or_else(PoisonError::into_inner)) {
             return Err((SlotError::Lost { slot: self.slot }, self));
         }
@@ -380,7 +384,7 @@ impl<P: Space, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
         if settled {
             self.arena.leave(&mut live, self.slot);
         } else {
-            // It keeps its place, so that nobody else gets that.
+            // Keep the place occupied, so that no other buffer gets it.
             live.slots[self.slot] = SlotState::Lost;
         }
     }

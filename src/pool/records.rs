@@ -3,20 +3,20 @@
 use crate::meta::Block;
 use std::vec::Vec;
 
-/// Whose a block is.
+/// The state of a record's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Nobody's: the record is unused.
+    /// The record is unused.
     None,
     /// Allocated.
     Live,
-    /// Allocated, and used on other streams than its own.
+    /// Allocated, and also used on streams other than its own.
     Shared,
-    /// Freed, and waiting for events.
+    /// Freed, but waiting for events.
     Waiting,
     /// Freed, and kept for requests of its class.
     Cached,
-    /// Pages without memory.
+    /// A hole: pages without memory.
     Hole,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Record<T> {
     pub token: T,
     pub segment: u32,
     pub requested: u64,
-    /// Tells the uses of the record apart.
+    /// Distinguishes successive uses of the same record.
     pub serial: u32,
-    /// The arena of the stream that the block is for; the next unused record where there is no block.
+    /// The arena of the stream that the block was allocated for.
     pub arena: u16,
-    /// Logarithm of the alignment, in granules.
+    /// Logarithm of the alignment in granules.
     pub align: u8,
     pub holder: Holder,
 }
@@ -43,7 +43,7 @@ impl<T: Copy> Record<T> {
     }
 }
 
-/// Records by number, unused ones apart.
+/// Records by number, with a list of the unused ones.
 pub(super) struct Records<T> {
     all: Vec<Record<T>>,
     unused: Vec<u32>,
@@ -54,7 +54,7 @@ impl<T: Copy> Records<T> {
         Self { all: Vec::new(), unused: Vec::new() }
     }
 
-    /// Enters a record; its number. The serial continues that of the record's last use. O(1), amortised.
+    /// Stores a record and returns its number. Its serial continues that of the record's last use. O(1), amortised.
     #[inline(always)]
     pub fn insert(&mut self, mut record: Record<T>) -> u32 {
         match self.unused.pop() {
@@ -87,7 +87,7 @@ impl<T: Copy> Records<T> {
         &mut self.all[number as usize]
     }
 
-    /// Lets two records of blocks of equal length change their places in memory.
+    /// Swaps the memory of two records whose blocks have equal lengths.
     pub fn swap_places(&mut self, a: u32, b: u32) {
         let (first, second) = (self.all[a as usize], self.all[b as usize]);
         let put = |record: &mut Record<T>, place: Record<T>| {
@@ -98,13 +98,13 @@ impl<T: Copy> Records<T> {
         put(&mut self.all[b as usize], first);
     }
 
-    /// The record if there is such a number.
+    /// Returns the record, if there is one with this number.
     #[inline(always)]
     pub fn find(&self, number: u32) -> Option<&Record<T>> {
         self.all.get(number as usize)
     }
 
-    /// Records in use and their numbers. O(records).
+    /// Iterates over the used records and their numbers. O(records).
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
         let numbered = self.all.iter().enumerate().map(|(number, record)| (number as u32, record));
         numbered.filter(|(_, record)| record.holder != Holder::None)

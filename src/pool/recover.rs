@@ -13,22 +13,22 @@ use std::sync::MutexGuard;
 use std::vec;
 use std::vec::Vec;
 
-/// What is done in turn, each followed by another attempt.
+/// The measures that are taken in turn, each followed by another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Blocks that are kept by class and segments that are over go back; any free block will do.
+    /// Return blocks that are kept by class, give back empty segments whose work is done, and take any free block.
     Release,
-    /// Freed blocks, and those of other streams, are waited for.
+    /// Wait for freed blocks of this stream and of others.
     Wait,
-    /// Every empty segment goes back.
+    /// Give back every empty segment.
     Trim,
-    /// Movable blocks are moved together, in an aggressive pool; and a last attempt is made.
+    /// Compact movable blocks, in an aggressive pool, and make a last attempt.
     Compact,
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Serves a request that the arena's own free blocks could not: from what waits, from other streams, from
-    /// the source, and then by all means.
+    /// Serves a request that the arena's own free blocks could not: from waiting blocks, from other streams, from
+    /// the source, and then by every other means.
     #[cold]
     #[inline(never)]
     pub(super) fn allocate_slow<'a>(
@@ -51,7 +51,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         arena: usize,
     ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
         if self.is_recording(&state) {
-            // No call of the driver: what is free already, of any size.
+            // Make no driver call: use what is free already, of any size group.
             let found = match self.options.reuse {
                 Reuse::None => None,
                 _ => match self.reuse_waiting(&mut state, ask, arena) {
@@ -72,7 +72,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                     return Ok((state, number));
                 }
             }
-            // The hooks free blocks of this pool, so they are called outside of its lock.
+            // The hooks free blocks of this pool, so they are called outside its lock.
             let shortage = self.out_of_memory(&mut state, ask, denied);
             drop(state);
             let reclaimed = self.reclaim(&shortage, &mut after);
@@ -87,7 +87,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// What every request may do: free blocks that wait for nothing any more, memory of other streams, growth.
+    /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
+    /// memory, and grows.
     fn attempt(
         &self,
         state: &mut State<P, S>,
@@ -116,7 +117,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             return Some(number);
         }
         if self.options.lean {
-            // Very large segments are for very large requests, lest these find none.
+            // Very large segments are left to very large requests, which would find no room otherwise.
             let found = state.allocate(ask, arena, ask.kind.others()[0]);
             if found.is_some() {
                 return found;
@@ -128,8 +129,8 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Grows and serves the request from what came. An error only if the source fails for other reasons than want of
-    /// memory.
+    /// Grows the pool and serves the request from the new memory. Fails only if the source fails for a reason other
+    /// than a lack of memory.
     fn enlarge(
         &self,
         state: &mut State<P, S>,
@@ -153,7 +154,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Another attempt, with any free block that is there.
+    /// Makes another attempt, with any free block.
     fn retry(
         &self,
         state: &mut State<P, S>,
@@ -170,7 +171,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.enlarge(state, ask, arena, denied)
     }
 
-    /// Any free block, of other streams as well if their work is over.
+    /// Takes any free block, also of other streams if their work is done.
     fn any_free(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
         for kind in kinds(ask.kind) {
             if let Some(number) = state.allocate(ask, arena, kind) {
@@ -231,10 +232,10 @@ impl<P: Space, S: Source> Pool<P, S> {
             }
             Stage::Compact => {
                 if self.options.reuse == Reuse::Aggressive && self.compact_arena(state, arena).moves > 0 {
-                    // Segments that became empty make room for another one.
+                    // Segments that became empty make room for a new one.
                     self.trim_to(state, 0);
                 }
-                // Others use the device as well: what it lacked may be there now.
+                // Other programs use the device as well, so memory that was missing may be free now.
                 self.retry(state, ask, arena, denied)
             }
         }
@@ -264,7 +265,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 }
 
-/// All kinds, its own first.
+/// All size groups, the given one first.
 fn kinds(kind: SizeKind) -> [SizeKind; 3] {
     let [second, third] = kind.others();
     [kind, second, third]

@@ -30,11 +30,14 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Frees a block. It may be used again at once by what is submitted to its stream from here on; by other
-    /// streams when the work that was submitted up to here is over, also that on the streams of
-    /// [`Pool::note_use`].
+    /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
+    /// may use it when all work submitted so far is done, including work on the streams given to
+    /// [`Pool::note_use`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
     ///
     /// # Errors
+    ///
+    /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed
+    /// before, and [`ReturnError::Overrun`] if the optional checks find an overwritten guard.
     ///
     /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
     #[inline]
@@ -46,12 +49,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         sound
     }
 
-    /// As [`Pool::deallocate`], where the last work on the block was submitted to `stream`, which its own stream need
-    /// not wait for: it gets the block back after an event.
+    /// Frees a block like [`Pool::deallocate`], when the last work on it was submitted to `stream`. The block's own
+    /// stream need not wait for that work: it gets the memory back after an event on `stream`.
     ///
     /// # Errors
     ///
-    /// As [`Pool::deallocate`].
+    /// The same errors as [`Pool::deallocate`].
     pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
@@ -60,12 +63,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         sound
     }
 
-    /// Frees the block at an address that was allocated and not freed yet, for callers that keep nothing else.
-    /// O(blocks).
+    /// Frees the live block at an address, for callers that keep only the address. O(blocks).
     ///
     /// # Errors
     ///
-    /// [`ReturnError::AlreadyFree`] if the address is in a segment of the pool, [`ReturnError::Foreign`] if not.
+    /// [`ReturnError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there,
+    /// [`ReturnError::Foreign`] if it lies in none, and [`ReturnError::Overrun`] as in [`Pool::deallocate`].
     pub fn deallocate_at(&self, address: usize) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
@@ -84,12 +87,12 @@ impl<P: Space, S: Source> Pool<P, S> {
         sound
     }
 
-    /// Notes that work on `stream` uses the block: when it is freed, nobody else gets it before that work is over.
-    /// O(streams of the block).
+    /// Notes that work on `stream` uses the block. After the block is freed, its memory is not used again before
+    /// that work is done. O(streams of the block).
     ///
     /// # Errors
     ///
-    /// [`ReturnError::Foreign`] if it is from another pool.
+    /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed.
     pub fn note_use(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
@@ -105,14 +108,15 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(())
     }
 
-    /// The segment that a block is in, as it is now; `None` if it is not a block of this pool. O(1).
+    /// Returns the segment that contains a block, in its current size; `None` if this is not a live block of the
+    /// pool. O(1).
     pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
         let state = self.lock();
         let number = self.record(&state, allocation).ok()?;
         Some(state.entry(state.records.get(number).segment).memory)
     }
 
-    /// What is done with a block before it is freed.
+    /// Does what is due before a block is freed: trace, usage and checks.
     #[inline(always)]
     fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
         if state.is_watched() {
@@ -121,7 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         if self.checked { self.check_old(state, number) } else { Ok(()) }
     }
 
-    /// What a trace and the usage are told.
+    /// Tells the trace and the usage statistics of a free.
     #[cold]
     fn watch_free(&self, state: &mut State<P, S>, number: u32) {
         if state.trace.is_some() {
@@ -133,7 +137,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// What the chosen checks do when a block is freed.
+    /// Runs the chosen checks when a block is freed.
     #[cold]
     fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
         state.sites.remove(&number);

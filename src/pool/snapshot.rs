@@ -1,4 +1,4 @@
-//! All segments and blocks of a pool at one moment, for a viewer, and the blocks that nobody freed.
+//! Snapshots of a pool: all segments and blocks at one moment, for a viewer, and the blocks that were never freed.
 
 use super::records::Holder;
 use super::state::bytes_of;
@@ -10,53 +10,53 @@ use core::panic::Location;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// Whose a block of a [`Snapshot`] is.
+/// The state of a block in a [`Snapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BlockState {
     /// Allocated.
     Live,
-    /// Freed, and waiting for events.
+    /// Freed, but waiting for events.
     Waiting,
     /// Freed, and kept for requests of its class.
     Cached,
     /// Free.
     Free,
-    /// Pages without memory.
+    /// A hole: pages without memory.
     Hole,
 }
 
-/// A block of a [`Snapshot`].
+/// A block in a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BlockSnapshot {
-    /// Address of its first byte, guards included.
+    /// Address of the first byte, guards included.
     pub address: usize,
-    /// Bytes that it takes.
+    /// Bytes that the block takes, guards included.
     pub bytes: u64,
-    /// Bytes that were asked for; 0 if it is free.
+    /// Requested bytes; 0 for free blocks.
     pub requested: u64,
-    /// Whose it is.
+    /// Whether the block is live, waiting, kept, free or a hole.
     pub state: BlockState,
-    /// The stream that it was allocated for; that of the segment if it is free.
+    /// The stream that it was allocated for; for a free block, the segment's stream.
     pub stream: u64,
-    /// Where it was asked for, `file:line:column`, if [`Checks::sites`](super::Checks::sites) is on.
+    /// Where it was requested, as `file:line:column`, if [`Checks::sites`](super::Checks::sites) is on.
     pub site: Option<String>,
 }
 
-/// A segment of a [`Snapshot`].
+/// A segment in a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SegmentSnapshot {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub address: usize,
-    /// Its size.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The stream that it belongs to.
+    /// The stream that owns it.
     pub stream: u64,
-    /// What it is for.
+    /// The size group of the requests that it serves.
     pub kind: SizeKind,
-    /// Its blocks, free ones among them, by address.
+    /// Its blocks by address, free ones included.
     pub blocks: Vec<BlockSnapshot>,
 }
 
@@ -64,9 +64,9 @@ pub struct SegmentSnapshot {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Snapshot {
-    /// The source's name.
+    /// The name of the pool's source.
     pub source: String,
-    /// The statistics.
+    /// The statistics at that moment.
     pub stats: PoolStats,
     /// The segments, by address.
     pub segments: Vec<SegmentSnapshot>,
@@ -75,11 +75,11 @@ pub struct Snapshot {
 /// A block that was never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Its address.
+    /// Address of the block.
     pub address: usize,
-    /// Its length in bytes, as asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Where it was asked for, if [`Checks::sites`](super::Checks::sites) is on.
+    /// Where it was requested, if [`Checks::sites`](super::Checks::sites) is on.
     pub site: Option<&'static Location<'static>>,
 }
 
@@ -93,11 +93,11 @@ impl fmt::Display for Leak {
     }
 }
 
-/// What is told of leaks.
+/// The function that is called with a pool's leaks.
 pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// All segments and blocks. O(blocks · log blocks), inside the lock.
+    /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();
         let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
@@ -137,7 +137,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         Snapshot { source: self.source.name().to_string(), stats, segments }
     }
 
-    /// The blocks that are live now, by address. O(blocks · log blocks).
+    /// Returns the blocks that are live now, by address. O(blocks · log blocks).
     pub fn leaks(&self) -> Vec<Leak> {
         let state = self.lock();
         let live =
@@ -153,7 +153,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 }
 
-/// The segment with the free blocks between the others.
+/// Adds the free blocks between the others to the segment.
 fn with_gaps(mut segment: SegmentSnapshot) -> SegmentSnapshot {
     segment.blocks.sort_unstable_by_key(|block| block.address);
     let mut all = Vec::with_capacity(segment.blocks.len() * 2 + 1);

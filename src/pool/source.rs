@@ -1,4 +1,4 @@
-//! Where a pool's memory comes from.
+//! Sources: where a pool's memory comes from.
 
 use super::Stream;
 use crate::region::Capabilities;
@@ -8,10 +8,10 @@ use core::time::Duration;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// A range of memory that a [`Source`] lent to a pool.
+/// A range of memory that a [`Source`] has lent to a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
-    /// Address of the first byte, as the device counts; a multiple of [`Source::alignment`].
+    /// Device address of the first byte, a multiple of [`Source::alignment`].
     pub address: NonZeroUsize,
     /// Size in bytes, a multiple of [`Source::granularity`].
     pub bytes: usize,
@@ -19,49 +19,50 @@ pub struct Segment {
     pub zeroed: bool,
 }
 
-/// The memory of a source's device, in bytes.
+/// How much memory a source's device has, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// All there is.
+    /// All memory of the device.
     pub total: usize,
-    /// What could be reserved now, by anybody.
+    /// Memory that could be reserved now, by any process.
     pub free: usize,
 }
 
-/// What kind of failure a driver's call had.
+/// The kind of a failed driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
-    /// The device has no room: giving memory back and asking again may help.
+    /// The device has no room. Giving memory back and asking again may help.
     OutOfMemory,
-    /// The source cannot do this at all.
+    /// The source does not support this operation.
     Unsupported,
-    /// The arguments were refused: an address that is unknown, a size that is not a multiple.
+    /// The arguments were refused, for example an unknown address or a size that is not a multiple of the
+    /// granularity.
     Invalid,
-    /// The device, its driver or its context is lost: nothing will work any more.
+    /// The device, its driver or its context is lost. No later call will work.
     Lost,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
-/// A call of a source or of a stream has failed.
+/// A call of a source or a stream failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceError {
-    /// What it means for the pool.
+    /// The kind of failure, which tells the pool what it can still do.
     pub kind: SourceErrorKind,
-    /// The driver's function, as its documentation names it.
+    /// The driver function, as its documentation names it.
     pub call: &'static str,
-    /// The driver's own code; 0 if there is none.
+    /// The driver's own error code; 0 if there is none.
     pub code: i64,
 }
 
 impl SourceError {
-    /// `call` cannot be done by this source.
+    /// Makes the error of a source that does not support `call`.
     pub const fn unsupported(call: &'static str) -> Self {
         Self { kind: SourceErrorKind::Unsupported, call, code: 0 }
     }
 
-    /// Whether the device had no room.
+    /// Returns whether the device had no room.
     pub const fn is_out_of_memory(&self) -> bool {
         matches!(self.kind, SourceErrorKind::OutOfMemory)
     }
@@ -71,7 +72,7 @@ impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             SourceErrorKind::OutOfMemory => "the device is out of memory",
-            SourceErrorKind::Unsupported => "the source cannot do this",
+            SourceErrorKind::Unsupported => "the source does not support this",
             SourceErrorKind::Invalid => "the arguments were refused",
             SourceErrorKind::Lost => "the device is lost",
             SourceErrorKind::Other => "the call failed",
@@ -86,92 +87,95 @@ impl fmt::Display for SourceError {
 
 impl core::error::Error for SourceError {}
 
-/// Memory that is reserved in large segments and divided by a pool: a device's, pinned or
-/// managed memory, or a simulation.
+/// Memory that a pool reserves in large segments and divides: that of a device, pinned or managed memory, or a
+/// simulation.
 ///
-/// All methods may be called from any thread. A pool calls them seldom, and never while a stream that it
-/// knows captures its work ([`Stream::is_capturing`]).
+/// All methods may be called from any thread. A pool calls them rarely, and never while a stream that it knows is
+/// capturing its work ([`Stream::is_capturing`]).
 ///
 /// # Safety
 ///
-/// Segments that are reserved at the same time do not overlap, do not wrap around the address space, are aligned to
-/// [`Source::alignment`] and at least as long as asked for. They stay valid until they are released; where
-/// [`Source::CPU_VISIBLE`] is set, for reads and writes through pointers with exposed provenance.
+/// Segments that are reserved at the same time must not overlap and must not wrap around the address space. They
+/// must be aligned to [`Source::alignment`] and at least as long as requested, and must stay valid until they are
+/// released. Where [`Source::CPU_VISIBLE`] is set, they must be valid for reads and writes through pointers with
+/// exposed provenance.
 pub unsafe trait Source {
-    /// The order of work on this memory.
+    /// The streams that order the work on this memory.
     type Stream: Stream;
 
-    /// Whether the CPU may read and write the memory.
+    /// Whether the CPU can read and write the memory.
     const CPU_VISIBLE: bool;
 
-    /// What the memory is called in messages and snapshots: `device 0`, `pinned`.
+    /// Returns the name of the memory in messages and snapshots, such as `device 0` or `pinned`.
     fn name(&self) -> &str;
 
-    /// What the memory is and can do.
+    /// Returns what kind of memory this is and what it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The number of the device that the memory is of, from 0; `None` for the host's and for memory of both.
+    /// Returns the number of the device that has this memory, from 0; `None` for host memory and for memory of
+    /// both.
     fn device(&self) -> Option<usize> {
         None
     }
 
-    /// Bytes that the size of a segment is rounded up to, a power of two.
+    /// Returns the number of bytes that segment sizes are rounded up to, a power of two.
     fn granularity(&self) -> usize;
 
-    /// Alignment in bytes that the start of every segment has, a power of two.
+    /// Returns the alignment in bytes of every segment's start, a power of two.
     fn alignment(&self) -> usize;
 
-    /// The time that the pool measures calls and ages by; that of the operating system unless a simulation has its
-    /// own.
+    /// Returns the time by which the pool measures calls and ages. The default is the operating system's clock; a
+    /// simulation has its own.
     fn now(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed()
     }
 
-    /// The device's memory. A call of the driver.
+    /// Returns how much memory the device has. This is a driver call.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn capacity(&self) -> Result<Capacity, SourceError>;
 
-    /// Lends `bytes` bytes, a multiple of [`Source::granularity`]. They may be used by work on `stream` from here
-    /// on, and on another stream after an event of `stream`.
+    /// Lends a segment of `bytes` bytes, a multiple of [`Source::granularity`]. Work on `stream` may use it from
+    /// here on, work on another stream after an event of `stream`.
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] if there is no room, others as the driver says.
+    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver.
     fn reserve(&self, bytes: usize, stream: &Self::Stream) -> Result<Segment, SourceError>;
 
-    /// Takes a segment back. All work on it was submitted to `stream`, or is over, or `stream` waits for it: a
-    /// source whose memory is not ordered by streams waits until that work is done.
+    /// Takes a segment back. All work on it was submitted to `stream`, is done, or is waited for by `stream`. A
+    /// source whose memory is not ordered by streams must itself wait until that work is done.
     ///
     /// # Errors
     ///
-    /// What the driver says; the segment is lost to the pool all the same.
+    /// The error of the driver; the pool has lost the segment all the same.
     ///
     /// # Safety
     ///
-    /// The segment, as it is since the last [`Source::grow`], is lent by this source, and nobody uses
-    /// it but work that the first paragraph speaks of.
+    /// This source must have lent `segment`, in its state after the last [`Source::grow`], and nothing may use it
+    /// except the work described above.
     unsafe fn release(&self, segment: Segment, stream: &Self::Stream) -> Result<(), SourceError>;
 
-    /// Bytes that `segment` could be lengthened to without moving it; its own size for sources that
-    /// cannot do that.
+    /// Returns the number of bytes that `segment` could be lengthened to without moving it. Sources that cannot
+    /// lengthen segments return its own size.
     fn room(&self, segment: &Segment) -> usize {
         segment.bytes
     }
 
-    /// Lengthens a segment in place by `bytes`, a multiple of [`Source::granularity`], as virtual memory can; the
-    /// segment as it is then.
+    /// Lengthens a segment in place by `bytes` bytes, a multiple of [`Source::granularity`], and returns the longer
+    /// segment. Virtual memory can do this.
     ///
     /// # Errors
     ///
-    /// As [`Source::reserve`]; the segment is as before then.
+    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver. The segment is
+    /// unchanged then.
     ///
     /// # Safety
     ///
-    /// The segment, as it is since the last call, is lent by this source.
+    /// This source must have lent `segment`, in its state after the last call.
     unsafe fn grow(
         &self,
         segment: Segment,
@@ -182,22 +186,22 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("grow"))
     }
 
-    /// Bytes of a page that [`Source::unmap`] and [`Source::map`] work with, a power of two and a multiple of the
-    /// pool's granule; 0 for sources that cannot do that.
+    /// Returns the size in bytes of the pages that [`Source::unmap`] and [`Source::map`] work on, a power of two
+    /// and a multiple of the pool's granule; 0 for sources that cannot unmap pages.
     fn page(&self) -> usize {
         0
     }
 
-    /// Gives the memory of pages within a segment back to the device; their addresses stay the segment's.
+    /// Gives the memory of pages within a segment back to the device. Their addresses still belong to the segment.
     ///
     /// # Errors
     ///
-    /// What the driver says; the pages are as before then.
+    /// The error of the driver; the pages are unchanged then.
     ///
     /// # Safety
     ///
-    /// The range is of whole pages, lies in `segment`, which is lent by this source, has memory, and all work on it
-    /// is over.
+    /// The range must consist of whole pages that have memory and lie in `segment`, which this source must have
+    /// lent. All work on them must be done.
     unsafe fn unmap(
         &self,
         segment: &Segment,
@@ -209,15 +213,16 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("unmap"))
     }
 
-    /// Gives pages memory again that [`Source::unmap`] took it from; their contents are anything.
+    /// Gives memory to pages from which [`Source::unmap`] took it. Their contents are unspecified.
     ///
     /// # Errors
     ///
-    /// As [`Source::reserve`]; the pages are as before then.
+    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver. The pages are
+    /// unchanged then.
     ///
     /// # Safety
     ///
-    /// The range is of whole pages of `segment` without memory.
+    /// The range must consist of whole pages of `segment` that have no memory.
     unsafe fn map(
         &self,
         segment: &Segment,
@@ -229,16 +234,17 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("map"))
     }
 
-    /// Copies `bytes` bytes within the source's memory, in the order of `stream`: how a pool moves what is movable.
+    /// Copies `bytes` bytes within the source's memory, in the order of `stream`. Pools move movable blocks with
+    /// it.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     ///
     /// # Safety
     ///
-    /// Both ranges lie in segments of this source, do not overlap, and are used by nobody at that place in the
-    /// stream's order.
+    /// Both ranges must lie in segments of this source and must not overlap, and nothing else may use them at that
+    /// point in the stream's order.
     unsafe fn copy(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! What a pool keeps behind its lock: streams' arenas, segments, and the blocks that were handed out.
+//! The state behind a pool's lock: the arenas of streams, their segments, and the blocks that were handed out.
 
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
@@ -16,20 +16,20 @@ use std::boxed::Box;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::vec::Vec;
 
-/// Which segments a request is served from.
+/// The group of segments that a request is served from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SizeKind {
-    /// Those for small requests.
+    /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
     Small,
-    /// Those for the others.
+    /// Segments for all other requests.
     Large,
-    /// Those of [`PoolOptions::lean`](super::PoolOptions::lean) for very large ones.
+    /// Segments for very large requests; only with [`PoolOptions::lean`](super::PoolOptions::lean).
     Huge,
 }
 
 impl SizeKind {
-    /// Where else a request finds room.
+    /// The other kinds whose segments may serve the request, in order of preference.
     pub(super) const fn others(self) -> [Self; 2] {
         match self {
             Self::Small => [Self::Large, Self::Huge],
@@ -39,19 +39,19 @@ impl SizeKind {
     }
 }
 
-/// A request, rounded.
+/// A request, rounded to granules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
-    /// Bytes, as asked for.
+    /// Bytes, as requested.
     pub bytes: usize,
-    /// Alignment in bytes, as asked for.
+    /// Alignment in bytes, as requested.
     pub align_bytes: usize,
-    /// Granules, guards included.
+    /// Length in granules, guards included.
     pub len: usize,
     /// Alignment in granules.
     pub align: usize,
     pub kind: SizeKind,
-    /// Whether the length is that of a class, of which blocks are kept.
+    /// Whether the length is that of a class, of which freed blocks are kept.
     pub classed: bool,
 }
 
@@ -59,31 +59,31 @@ pub(super) struct Ask {
 pub(super) struct Entry<P> {
     pub memory: Segment,
     pub placement: P,
-    /// The arena that it belongs to.
+    /// The arena that owns it.
     pub arena: usize,
     pub kind: SizeKind,
-    /// Blocks that the placement has handed out.
+    /// Number of blocks that the placement has handed out.
     pub live: u32,
-    /// Those among them that are pages without memory, and their bytes.
+    /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
     pub holes: u32,
     pub unmapped: usize,
-    /// The length that it is listed with, in a bin of several.
+    /// The length under which it is listed in a bin with several segments.
     listed: usize,
-    /// When its last block came back.
+    /// When its last block came back: by the source's clock, and as a step number.
     pub emptied: (Duration, u64),
 }
 
-/// Segments of one kind of one arena.
+/// The segments of one kind in one arena.
 #[derive(Default)]
 pub(super) struct Bin {
     pub members: Vec<u32>,
-    /// By the longest free block, if there is more than one.
+    /// Segments by their longest free block; used only if there are several.
     order: BTreeSet<(usize, u32)>,
-    /// The longest free block, if there is more than one segment.
+    /// The longest free block of all; used only if there are several segments.
     longest: usize,
 }
 
-/// An event behind all frees up to a number.
+/// An event after all frees up to the number `frees`.
 pub(super) struct Fence<E> {
     pub event: E,
     pub frees: u64,
@@ -95,24 +95,25 @@ pub(super) struct Arena<S: Source> {
     pub id: StreamId,
     pub bins: [Bin; 3],
     pub figures: Figures,
-    /// Frees into its segments so far, by the order of its stream alone, and segments that came in this order.
+    /// Number of frees into its segments so far that are ordered by its stream alone, plus the segments that it got
+    /// in that order.
     pub frees: u64,
-    /// Frees whose last work is known to be over.
+    /// The value of `frees` up to which all work is known to be done.
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
-    /// Freed blocks that are kept, by their length in granules.
+    /// Freed blocks that are kept for their class, by length in granules.
     pub cached: HashMap<usize, Vec<u32>>,
-    /// Bytes of its last large segment.
+    /// Bytes of the last large segment.
     pub last_growth: usize,
-    /// Whether it is among those that were touched.
+    /// Whether it is in the list of touched arenas.
     touched: bool,
 }
 
-/// What a freed block waits for.
+/// Something that a freed block waits for.
 pub(super) enum Mark<S: Source> {
     /// An event on this stream.
     Event(StreamId, <S::Stream as Stream>::Event),
-    /// An event that could not be recorded yet.
+    /// An event on this stream that could not be recorded yet.
     Unrecorded(S::Stream),
 }
 
@@ -124,34 +125,34 @@ pub(super) struct Waiting<S: Source> {
 
 pub(super) struct State<P: Space, S: Source> {
     pub arenas: Vec<Arena<S>>,
-    /// The longest free block of each arena but those that were touched.
+    /// The longest free block of every arena that is not in `touched`.
     longest: Tournament,
-    /// Arenas whose segments have changed since, up to [`TOUCHED`].
+    /// Arenas whose segments have changed since they were last entered, up to [`TOUCHED`].
     touched: Vec<usize>,
     by_stream: HashMap<StreamId, usize>,
     recent: usize,
     pub segments: Vec<Option<Box<Entry<P>>>>,
     pub records: Records<Token<P>>,
-    /// Other streams that blocks are used on.
+    /// For each shared block, the other streams that use it.
     pub users: HashMap<u32, Vec<S::Stream>>,
     pub waiting: Vec<Waiting<S>>,
-    /// Blocks that may move.
+    /// Blocks that may be moved.
     pub movable: HashSet<u32>,
     pub sites: HashMap<u32, &'static Location<'static>>,
     pub figures: Figures,
     pub calls: SourceCalls,
     pub step: u64,
-    /// Whether the moment that a segment becomes empty matters.
+    /// Whether segments must note when they become empty.
     pub ages: bool,
-    /// Lengths of the classes in granules, rising, where blocks are kept by class.
+    /// The class lengths in granules, ascending; empty unless blocks are kept by class.
     pub classes: Vec<usize>,
-    /// Where all events go.
+    /// The trace that events are written to, if one is running.
     pub trace: Option<Box<PoolTrace>>,
-    /// What is asked for, if somebody wants to know.
+    /// Statistics of what is requested, if the options ask for them.
     pub usage: Option<Box<Usage>>,
 }
 
-/// Bytes of `len` granules.
+/// Converts granules to bytes.
 pub(super) const fn bytes_of<P: Space>(len: usize) -> u64 {
     (len * <P::Meta as Meta>::GRANULE) as u64
 }
@@ -180,7 +181,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Whether anybody is told of every request.
+    /// Whether a trace or the usage statistics must hear of every request.
     #[inline(always)]
     pub fn is_watched(&self) -> bool {
         self.trace.is_some() || self.usage.is_some()
@@ -194,7 +195,8 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Counts for the pool, and for an arena. As long as there is only one, the pool's figures are its own.
+    /// Counts something for the pool and for an arena. While there is only one arena, the pool's figures are also
+    /// its own.
     #[inline(always)]
     pub fn note(&mut self, arena: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
@@ -203,12 +205,12 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// The figures of an arena.
+    /// Returns the figures of an arena.
     pub fn figures_of(&self, arena: usize) -> &Figures {
         if self.arenas.len() > 1 { &self.arenas[arena].figures } else { &self.figures }
     }
 
-    /// The arena of a stream, if it has one.
+    /// Returns the arena of a stream, if it has one.
     #[inline(always)]
     pub fn arena_of(&mut self, id: StreamId) -> Option<usize> {
         if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id) {
@@ -219,7 +221,7 @@ impl<P: Space, S: Source> State<P, S> {
         Some(arena)
     }
 
-    /// A new arena; `None` if there are too many.
+    /// Opens an arena for the stream; `None` if there are too many.
     pub fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.arenas.len();
         if number >= usize::from(u16::MAX) {
@@ -246,7 +248,7 @@ impl<P: Space, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// The segment with this number, which is there.
+    /// Returns the segment with this number, which must exist.
     #[inline(always)]
     pub fn entry(&self, segment: u32) -> &Entry<P> {
         match &self.segments[segment as usize] {
@@ -255,7 +257,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// As [`Self::entry`].
+    /// Returns the segment with this number, which must exist, for changes.
     #[inline(always)]
     pub fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
         match &mut self.segments[segment as usize] {
@@ -264,13 +266,13 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Address of the first byte of the block that a record stands for.
+    /// Returns the address of the first byte of the record's block.
     #[inline(always)]
     pub fn address(&self, record: &Record<Token<P>>) -> usize {
         self.entry(record.segment).placement.meta().address(record.offset as usize).addr()
     }
 
-    /// Serves a request from the arena's own segments of this kind. O(log segments) beside the placement.
+    /// Serves a request from the arena's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
     pub fn allocate(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
         let bin = &self.arenas[arena].bins[kind as usize];
@@ -280,14 +282,14 @@ impl<P: Space, S: Source> State<P, S> {
         self.allocate_among(ask, arena, kind)
     }
 
-    /// As [`Self::allocate`], for more than one segment: the one whose longest block is the shortest that is long
-    /// enough, lest others are split.
+    /// Serves a request from one of several segments: the one whose longest free block is the shortest that
+    /// suffices, so that longer ones are not split.
     fn allocate_among(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
         let mut from = Bound::Included((ask.len, 0));
         loop {
             let order = &self.arenas[arena].bins[kind as usize].order;
             let &key = order.range((from, Bound::Unbounded)).next()?;
-            // What is aligned may not fit into what is long enough.
+            // An aligned request may not fit into a block that is long enough.
             if let Some(record) = self.allocate_in(key.1, ask, arena) {
                 return Some(record);
             }
@@ -295,7 +297,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// A segment of the arena in which the request may find room.
+    /// Finds a segment of the arena in which the request may fit.
     pub fn candidate(&self, arena: usize, kind: SizeKind, len: usize) -> Option<u32> {
         let bin = &self.arenas[arena].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
@@ -314,7 +316,7 @@ impl<P: Space, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// As [`Self::allocate_in`], without counting it.
+    /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
     #[inline(always)]
     pub fn take_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
@@ -342,16 +344,16 @@ impl<P: Space, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Gives the block of a record back to its placement, and the record up. The statistics of the block itself are
-    /// the caller's.
+    /// Gives a record's block back to its placement and removes the record. The caller updates the block's
+    /// statistics. Returns the segment.
     #[inline(always)]
     pub fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = *self.records.get(number);
         let (len, align) = (record.len as usize, 1 << record.align);
         let (ages, step) = (self.ages, self.step);
         let entry = self.entry_mut(record.segment);
-        // SAFETY: the record is of a block that the placement handed out for this length and alignment and that
-        // is given back once, since the record goes with it.
+        // SAFETY: the placement handed out the record's block for this length and alignment, and it is given back
+        // once, since the record is removed with it.
         let freed = unsafe { entry.placement.deallocate(record.block(), len, align) };
         debug_assert!(freed.is_ok(), "the block was live");
         entry.live -= 1;
@@ -368,7 +370,7 @@ impl<P: Space, S: Source> State<P, S> {
         record.segment
     }
 
-    /// Lists a segment by its longest free block as it is now. O(log segments).
+    /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
     fn relist(&mut self, segment: u32) {
         let entry = self.entry_mut(segment);
         let (old, new) = (entry.listed, entry.placement.largest());
@@ -384,7 +386,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Notes that segments of the arena change. O(1), amortised over [`TOUCHED`] calls.
+    /// Notes that a segment of the arena has changed. O(1), amortised over [`TOUCHED`] calls.
     #[inline(always)]
     fn touch(&mut self, arena: usize) {
         if !self.arenas[arena].touched {
@@ -401,7 +403,7 @@ impl<P: Space, S: Source> State<P, S> {
         self.arenas[arena].touched = true;
     }
 
-    /// Enters the longest blocks of the arenas that were touched into the tournament.
+    /// Enters the longest free blocks of all touched arenas into the tournament.
     fn settle(&mut self) {
         while let Some(arena) = self.touched.pop() {
             self.arenas[arena].touched = false;
@@ -410,7 +412,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Lists a segment whose placement has grown.
+    /// Updates the order after a placement has grown.
     pub fn lengthened(&mut self, segment: u32) {
         self.touch(self.entry(segment).arena);
         if self.entry(segment).listed != UNLISTED {
@@ -418,7 +420,7 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Gives the arena a segment; its number.
+    /// Adds a segment to its arena and returns its number.
     pub fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
         let number = match self.segments.iter().position(Option::is_none) {
             Some(number) => number,
@@ -467,7 +469,8 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// Takes a segment out that has no block; its arena and the bytes that have memory. `None` if it has one.
+    /// Removes a segment without live blocks. Returns it, its arena, and how many of its bytes have memory; `None`
+    /// if it has a live block.
     pub fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
         let entry = self.entry_mut(segment);
         if entry.live > entry.holes {
@@ -486,7 +489,7 @@ impl<P: Space, S: Source> State<P, S> {
         Some((memory, arena, mapped))
     }
 
-    /// Gives an empty segment to another arena.
+    /// Moves an empty segment to another arena.
     pub fn transfer(&mut self, segment: u32, to: usize) {
         self.leave(segment);
         let entry = self.entry_mut(segment);
@@ -497,14 +500,14 @@ impl<P: Space, S: Source> State<P, S> {
         self.enter(segment);
     }
 
-    /// Segments without a block.
+    /// Iterates over the segments without a live block.
     pub fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = self.segments.iter().enumerate();
         let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
         there.filter(|(_, entry)| entry.live == entry.holes)
     }
 
-    /// The longest free block of an arena, in granules. O(1).
+    /// Returns the longest free block of an arena, in granules. O(1).
     pub fn longest(&self, arena: usize) -> usize {
         let of = |bin: &Bin| match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
@@ -513,17 +516,17 @@ impl<P: Space, S: Source> State<P, S> {
         self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The longest free block in all, in bytes. O(1): at most [`TOUCHED`] arenas are looked at.
+    /// Returns the longest free block of the pool, in bytes. O(1): at most [`TOUCHED`] arenas are updated first.
     pub fn largest_free(&mut self) -> u64 {
         self.settle();
         bytes_of::<P>(self.longest.largest())
     }
 }
 
-/// Arenas of which the longest free block is not compared with others' before somebody asks.
+/// How many changed arenas are collected before their longest free blocks are entered into the tournament.
 const TOUCHED: usize = 16;
 
-/// The mark of segments that stand in no order.
+/// The value of `listed` for segments that are in no order.
 pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<P> Entry<P> {

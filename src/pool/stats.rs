@@ -1,17 +1,17 @@
-//! Statistics of pools: always current, O(1).
+//! Statistics of pools. They are always current and read in O(1).
 
 use super::CopyStats;
 use core::time::Duration;
 
-/// A quantity over time.
+/// A quantity over time: its value now, its peak and the sum of all additions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counter {
-    /// Now.
+    /// The value now.
     pub current: u64,
-    /// The most there ever was.
+    /// The highest value so far.
     pub peak: u64,
-    /// All that was ever added.
+    /// The sum of everything that was added so far.
     pub total: u64,
 }
 
@@ -29,99 +29,101 @@ impl Counter {
     }
 }
 
-/// Calls of the source and its streams.
+/// Counts the calls of a source and its streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SourceCalls {
-    /// Segments asked for.
+    /// Segments that were reserved.
     pub reserve: u64,
-    /// Segments lengthened in place.
+    /// Segments that were lengthened in place.
     pub grow: u64,
-    /// Segments given back.
+    /// Segments that were given back.
     pub release: u64,
-    /// Pages within segments given back.
+    /// Calls that gave pages within a segment back.
     pub unmap: u64,
-    /// And asked for again.
+    /// Calls that mapped such pages again.
     pub map: u64,
-    /// Events recorded.
+    /// Events that were recorded.
     pub record: u64,
-    /// Events asked whether they have passed.
+    /// Events that were asked whether they have passed.
     pub query: u64,
-    /// Streams made to wait for an event on the device.
+    /// Waits for an event that were queued on a stream.
     pub wait: u64,
     /// Events that the caller was blocked for.
     pub synchronize: u64,
     /// Copies within the memory.
     pub copy: u64,
-    /// Those among them all that failed.
+    /// Calls of any kind that failed.
     pub failed: u64,
-    /// Time in all of them, by the source's clock.
+    /// Time spent in all calls, by the source's clock.
     pub time: Duration,
 }
 
-/// Statistics of a pool or of one of its streams. Bytes unless it says otherwise.
+/// Statistics of a pool or of one of its streams, in bytes unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolStats {
-    /// In live blocks, rounding included.
+    /// Bytes in live blocks, rounding included.
     pub allocated: Counter,
-    /// In live blocks, as asked for.
+    /// Bytes in live blocks, as requested.
     pub requested: Counter,
-    /// In segments.
+    /// Bytes in segments.
     pub reserved: Counter,
-    /// In live blocks, and in freed ones that wait for an event.
+    /// Bytes in live blocks and in freed blocks that still wait for an event.
     pub active: Counter,
-    /// In segments and not active.
+    /// Bytes in segments that are not active.
     pub inactive: Counter,
     /// Number of live blocks.
     pub blocks: Counter,
     /// Number of segments.
     pub segments: Counter,
-    /// The largest free block. Of a pool: over all streams.
+    /// Bytes of the largest free block; for a pool, over all its streams.
     pub largest_free: u64,
-    /// Requests that were served without asking the source for memory.
+    /// Number of requests that were served without asking the source for memory.
     pub hits: u64,
-    /// Requests for which the source was asked.
+    /// Number of requests for which the source was asked for memory.
     pub misses: u64,
-    /// Attempts that were repeated after something was given back.
+    /// Number of attempts that were repeated after something had been given back.
     pub retries: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failures: u64,
-    /// Segments that were added or lengthened.
+    /// Number of segments that were added or lengthened.
     pub growth: u64,
-    /// Blocks that went to a stream whose segment it was not.
+    /// Number of blocks that were served from a segment of another stream.
     pub borrowed: u64,
-    /// Bytes that compaction moved.
+    /// Bytes that compaction has moved.
     pub moved: u64,
-    /// Calls of the source. Of a pool only.
+    /// Calls of the source. Set for a whole pool only.
     pub calls: SourceCalls,
-    /// Copies from and to the pool's blocks, and fills of them, that [`Pool::copies`](super::Pool::copies) was told of,
-    /// as buffers of the feature `gpu` do. What compaction moves is not among them. Of a pool only.
+    /// Copies to and from the pool's blocks, and fills of them, as reported to
+    /// [`Pool::copies`](super::Pool::copies); the buffers of feature `gpu` report theirs. Compaction's own moves do
+    /// not count. Set for a whole pool only.
     #[cfg_attr(feature = "serde", serde(default))]
     pub copies: CopyStats,
 }
 
 impl PoolStats {
-    /// The part of the requests that was served without asking the source for memory; 1 if there were none.
+    /// Returns the share of requests that were served without asking the source for memory, 0 to 1; 1 if there were
+    /// none.
     pub fn hit_rate(&self) -> f64 {
         let all = self.hits + self.misses;
         if all == 0 { 1.0 } else { self.hits as f64 / all as f64 }
     }
 
-    /// The part of the free memory that is not in the largest free block, 0 to 1.
+    /// Returns the share of the free memory that lies outside the largest free block, 0 to 1.
     pub fn external_fragmentation(&self) -> f64 {
         let free = self.inactive.current;
         if free == 0 { 0.0 } else { 1.0 - (self.largest_free.min(free)) as f64 / free as f64 }
     }
 
-    /// The part of the allocated memory that nobody asked for, 0 to 1.
+    /// Returns the share of the allocated memory that is rounding, 0 to 1.
     pub fn internal_fragmentation(&self) -> f64 {
         let allocated = self.allocated.current;
         if allocated == 0 { 0.0 } else { 1.0 - self.requested.current as f64 / allocated as f64 }
     }
 }
 
-/// What is counted as it happens.
+/// The figures that are counted as things happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
     pub allocated: Counter,
@@ -129,7 +131,7 @@ pub(super) struct Figures {
     pub reserved: Counter,
     pub blocks: Counter,
     pub segments: Counter,
-    /// Freed, and waiting for an event.
+    /// Bytes that are freed and wait for an event.
     pub waiting: Counter,
     active_peak: u64,
     inactive_peak: u64,
@@ -158,7 +160,7 @@ impl Figures {
         self.note_inactive();
     }
 
-    /// A block is freed, and waits.
+    /// Counts a block that is freed but still waits for an event.
     pub fn defer(&mut self, granted: u64, requested: u64) {
         self.waiting.add(granted);
         self.allocated.sub(granted);
@@ -182,13 +184,13 @@ impl Figures {
         self.segments.sub(1);
     }
 
-    /// Bytes in live blocks, and in freed ones that wait.
+    /// Bytes in live blocks and in freed blocks that wait.
     pub fn active(&self) -> u64 {
         self.allocated.current + self.waiting.current
     }
 
     fn inactive(&self) -> u64 {
-        // A stream's blocks may lie in another stream's segments.
+        // A stream's blocks may lie in another stream's segments, so the difference can be negative.
         self.reserved.current.saturating_sub(self.allocated.current + self.waiting.current)
     }
 
@@ -211,7 +213,7 @@ impl Figures {
             inactive: Counter {
                 current: self.inactive(),
                 peak: self.inactive_peak,
-                // What became inactive: reserved, or freed again.
+                // Everything that was reserved, plus everything that was freed again.
                 total: (reserved.total + allocated.total).saturating_sub(allocated.current + waiting.current),
             },
             blocks,

@@ -1,79 +1,81 @@
-//! The order of work on a device.
+//! Streams: the order of work on a device.
 
 use super::SourceError;
 
-/// Names a stream of a source. 0 is the default stream.
+/// Identifies a stream of a source. 0 is the default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
 /// A queue of work that is done in the order of its submission.
 ///
-/// A pool needs four things of it: to mark a place in the queue, to ask whether that place was
-/// passed, to wait for it, and to make another queue wait for it. A clone is the same queue.
+/// A pool needs four operations: to mark a point in the queue, to ask whether that point has passed, to wait for
+/// it, and to make another queue wait for it. A clone refers to the same queue.
 pub trait Stream: Clone {
-    /// A place in a queue.
+    /// The marker of a point in the queue.
     type Event: Event;
 
-    /// Which queue this is: equal for clones, different for different queues.
+    /// Returns the queue's identity: equal for clones, different for different queues.
     fn id(&self) -> StreamId;
 
-    /// Marks the end of what was submitted so far. Does not block.
+    /// Records an event after everything that was submitted so far. Does not block.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn record(&self) -> Result<Self::Event, SourceError>;
 
-    /// Work that is submitted from here on is not begun before `event`, of any queue, has passed. Does
-    /// not block the caller.
+    /// Makes work that is submitted from here on wait for `event`, which may be of another queue. Does not block
+    /// the caller.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn wait(&self, event: &Self::Event) -> Result<(), SourceError>;
 
     /// Blocks until everything that was submitted is done.
     ///
     /// # Errors
     ///
-    /// What the driver says, errors of the work itself among them.
+    /// The error of the driver, or of the submitted work itself.
     fn synchronize(&self) -> Result<(), SourceError>;
 
-    /// Whether the stream records its work into a graph instead of running it. A pool then neither
-    /// records events on it, nor asks its source for memory, nor asks or waits for events, on any stream.
+    /// Returns whether the stream is capturing its work into a graph instead of running it. While it does, a pool
+    /// that knows the stream records, queries and waits for no events and asks its source for no memory, on any
+    /// stream. The default is `false`.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn is_capturing(&self) -> Result<bool, SourceError> {
         Ok(false)
     }
 }
 
-/// A place in a stream's queue, after all that was submitted before it was recorded.
+/// A point in a stream's queue, after everything that was submitted before it was recorded.
 pub trait Event {
-    /// Whether the place was passed. Does not block.
+    /// Returns whether the point has passed. Does not block.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn is_done(&self) -> Result<bool, SourceError>;
 
-    /// Blocks until the place is passed.
+    /// Blocks until the point has passed.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     fn synchronize(&self) -> Result<(), SourceError>;
 }
 
-/// Lets what is submitted to `stream` from here on begin after what was submitted to `other` so far. Does not block.
+/// Makes work that is submitted to `stream` from here on run after everything submitted to `other` so far. Does not
+/// block.
 pub(super) fn follow<T: Stream>(stream: &T, other: &T) -> Result<(), SourceError> {
     let event = other.record()?;
     if event.is_done()? { Ok(()) } else { stream.wait(&event) }
 }
 
-/// The stream of memory that only the CPU uses: what is freed can be used again at once.
+/// The stream of memory that only the CPU uses: freed memory can be used again at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostOrder;
 

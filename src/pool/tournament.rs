@@ -1,29 +1,29 @@
-//! The largest of many values that change one at a time.
+//! Keeps the largest of many values that change one at a time.
 
 use std::vec;
 use std::vec::Vec;
 
-/// A tournament: every inner node holds the larger of the two below it.
+/// A tournament tree: every inner node holds the larger of its two children.
 ///
 /// ```text
 ///            7            1
-///        7       2        2   3      node n has 2 n and 2 n + 1 below it
+///        7       2        2   3      node n has the children 2 n and 2 n + 1
 ///      3   7   2   0      4 5 6 7    the values
 /// ```
 #[derive(Default)]
 pub(super) struct Tournament {
-    /// Node 0 is not used.
+    /// Node 0 is unused.
     nodes: Vec<usize>,
 }
 
 impl Tournament {
-    /// Without values.
+    /// Makes a tree without values.
     pub const fn new() -> Self {
         Self { nodes: Vec::new() }
     }
 
-    /// Changes a value, or adds one. O(log values), and no more than changes; amortised where there are more values than
-    /// before.
+    /// Sets a value, or adds one. O(log values), less if the nodes above do not change; amortised when the number
+    /// of values grows.
     pub fn set(&mut self, number: usize, value: usize) {
         let mut leaves = self.nodes.len() / 2;
         if number >= leaves {
@@ -44,7 +44,7 @@ impl Tournament {
         }
     }
 
-    /// The largest value, 0 if there is none. O(1).
+    /// Returns the largest value, 0 if there is none. O(1).
     pub fn largest(&self) -> usize {
         self.nodes.get(1).copied().unwrap_or(0)
     }

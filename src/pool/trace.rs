@@ -1,4 +1,4 @@
-//! What a pool does, written down as it happens, in the form of all traces.
+//! Recording of what a pool does, in the common trace format.
 
 use super::front::Pool;
 use super::records::Holder;
@@ -17,7 +17,7 @@ use std::vec::Vec;
 pub(super) struct PoolTrace {
     output: Output,
     start: Duration,
-    /// Whether the stream of each arena has its name.
+    /// Whether each arena's stream has been given its name in the trace.
     named: Vec<bool>,
 }
 
@@ -37,14 +37,15 @@ impl PoolTrace {
 }
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Starts a trace of all that is allocated, freed, moved and refused, in the
-    /// [binary form](crate::observe::event) that `allotment view`, `replay` and `convert` read; one that is being
-    /// written is finished first. O(blocks · log blocks).
+    /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary
+    /// form](crate::observe::event) that `allotment view`, `replay` and `convert` read. A trace that is already
+    /// running is finished first. O(blocks · log blocks).
     ///
-    /// Ids are addresses, sizes what was asked for, alignments at least the granule, times nanoseconds by the source's
-    /// clock; the tag of an event is `stream` and the stream's number. What is live already comes first, by address,
-    /// as if it were allocated now. [`Pool::step`] makes a note `step` and its number. An error of the writer ends the
-    /// trace; [`Pool::finish_trace`] returns it. The writer is called inside the pool's lock and must not use the pool.
+    /// Ids are addresses, sizes are as requested, alignments are at least a granule, and times are nanoseconds by
+    /// the source's clock. An event's tag is named `stream` and the stream's number. Blocks that are live already
+    /// come first, by address, as if they were allocated now. [`Pool::step`] adds a note `step` with its number. A
+    /// write error ends the trace; [`Pool::finish_trace`] returns that error. The writer is called inside the
+    /// pool's lock and must not use the pool.
     ///
     /// ```
     /// use allotment::pool::{DevicePool, PoolOptions};
@@ -67,7 +68,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     ///
     /// # Errors
     ///
-    /// What the writers return.
+    /// The error of finishing the previous trace or of writing the header of the new one.
     pub fn start_trace(&self, out: impl Write + Send + 'static) -> io::Result<()> {
         let mut state = self.lock();
         finish(&mut state)?;
@@ -89,16 +90,17 @@ impl<P: Space, S: Source> Pool<P, S> {
         Ok(())
     }
 
-    /// Ends the trace, if there is one, and writes what is left of it. A pool that is dropped does so too.
+    /// Ends the trace, if one is running, and writes out what is still buffered. Dropping the pool does the same,
+    /// but ignores errors.
     ///
     /// # Errors
     ///
-    /// What the writer returned, now or before.
+    /// The first error of the writer, now or earlier in the trace.
     pub fn finish_trace(&self) -> io::Result<()> {
         finish(&mut self.lock())
     }
 
-    /// The event of a live block, and its arena.
+    /// The allocation event of a live block, and the block's arena.
     fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
         let record = state.records.get(number);
         let granule = <P::Meta as Meta>::GRANULE as u64;
@@ -123,7 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         state.trace_event(Action::Free { id }, arena, || self.source.now());
     }
 
-    /// A block moves to the place of record `to`.
+    /// Records that a block moves to the place of record `to`.
     #[cold]
     pub(super) fn trace_move(&self, state: &mut State<P, S>, number: u32, to: u32) {
         let (from, to) = (state.records.get(number), state.records.get(to));
@@ -148,13 +150,13 @@ impl<P: Space, S: Source> State<P, S> {
         }
     }
 
-    /// A request was refused.
+    /// Records a refused request.
     pub(super) fn trace_failure(&mut self, ask: &Ask, arena: usize, now: impl FnOnce() -> Duration) {
         let align = ask.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
         self.trace_event(Action::Fail { size: ask.bytes as u64, align }, arena, now);
     }
 
-    /// A step ended.
+    /// Records the end of a step.
     pub(super) fn trace_step(&mut self) {
         let step = self.step;
         if let Some(trace) = &mut self.trace {

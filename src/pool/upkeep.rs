@@ -1,4 +1,4 @@
-//! What a pool is told besides requests, and what it tells.
+//! Operations of a pool besides requests: preallocation, trimming, steps, statistics and hooks.
 
 use super::error::{OutOfMemory, PoolError};
 use super::front::Pool;
@@ -12,11 +12,13 @@ use std::boxed::Box;
 use std::sync::{Arc, PoisonError};
 
 impl<P: Space, S: Source> Pool<P, S> {
-    /// Reserves a segment of at least `bytes` bytes for `stream` now.
+    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call.
     ///
     /// # Errors
     ///
-    /// [`PoolError`].
+    /// [`PoolError::OutOfMemory`] if the source or the limit does not allow it, [`PoolError::Capturing`] while a
+    /// stream of the pool is capturing a graph, [`PoolError::TooLarge`], [`PoolError::TooManyStreams`], or another
+    /// error of the source.
     pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
@@ -38,10 +40,10 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
     }
 
-    /// Gives empty segments back to the source as long as `keep` bytes stay reserved; how many bytes. Freed blocks
-    /// whose events have passed are counted as free; nothing is waited for but what the driver itself waits for. Nothing
-    /// is given back while a stream of the pool records a graph.
-    /// O(segments · log segments).
+    /// Gives empty segments back to the source while at least `keep` bytes stay reserved, and returns the released
+    /// bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
+    /// itself may. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
+    /// segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
         if self.is_recording(&state) {
@@ -52,10 +54,11 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.trim_to(&mut state, keep)
     }
 
-    /// Ends a step of the program, an iteration of a training for example, and gives back what is older than
-    /// [`PoolOptions::trim_after`](super::PoolOptions::trim_after) says, and what is more than
-    /// [`PoolOptions::follow_usage`](super::PoolOptions::follow_usage) keeps, unless a stream of the pool records a
-    /// graph; how many bytes. O(segments · log segments), and once in a window O(lengths² · classes) for at most 256 lengths.
+    /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:
+    /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
+    /// beyond what [`PoolOptions::follow_usage`](super::PoolOptions::follow_usage) keeps. Nothing is given back
+    /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
+    /// · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {
         let mut state = self.lock();
         state.step += 1;
@@ -68,14 +71,14 @@ impl<P: Space, S: Source> Pool<P, S> {
         unused + self.trim_aged(&mut state)
     }
 
-    /// Returns freed blocks whose events have passed to where all requests find them, without blocking; how many.
-    /// A request that finds no room does the same by itself.
+    /// Returns freed blocks whose events have passed to their segments, without blocking, and returns how many
+    /// there were. A request that finds no room does the same by itself. O(waiting blocks).
     pub fn collect(&self) -> usize {
         let mut state = self.lock();
         if self.is_recording(&state) { 0 } else { self.poll(&mut state) }
     }
 
-    /// The statistics. O(1).
+    /// Returns the statistics. O(1).
     pub fn stats(&self) -> PoolStats {
         let mut state = self.lock();
         let largest = state.largest_free();
@@ -83,12 +86,13 @@ impl<P: Space, S: Source> Pool<P, S> {
         PoolStats { copies, ..state.figures.stats(largest, state.calls) }
     }
 
-    /// Counters that whoever copies from or to the pool's blocks, or fills them, tells so: [`PoolStats::copies`].
+    /// Returns the counters that report copies to and from the pool's blocks, and fills of them. Code that makes
+    /// such copies counts them here; [`PoolStats::copies`] shows the sums.
     pub fn copies(&self) -> &Arc<CopyCounters> {
         &self.copies
     }
 
-    /// The statistics of one stream, `None` if the pool does not know it. O(1).
+    /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
     pub fn stream_stats(&self, stream: StreamId) -> Option<PoolStats> {
         let mut state = self.lock();
         let arena = state.arena_of(stream)?;
@@ -100,18 +104,18 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.hooks.reclaim(full, place)
     }
 
-    /// Calls `hook` with the blocks that were never freed, if there are any, when the pool is dropped. Without a hook,
-    /// and with [`Checks::sites`](super::Checks::sites), they are written to standard error.
+    /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
+    /// a hook they are written to standard error if [`Checks::sites`](super::Checks::sites) is on.
     pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
         *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 
-    /// Registers a hook that is asked to give memory back before a request fails, by priority, then in the order of
-    /// registration. It is called outside of the pool's lock and may free blocks.
+    /// Registers a hook that is asked to give memory back before a request fails. Hooks are called by priority,
+    /// then in the order of registration, outside the pool's lock, and may free blocks of the pool.
     ///
     /// # Errors
     ///
-    /// [`TooManyHooks`](crate::pressure::TooManyHooks) beyond sixteen.
+    /// [`TooManyHooks`](crate::pressure::TooManyHooks) if sixteen hooks are registered already.
     #[cfg(feature = "pressure")]
     pub fn register(
         &self,
@@ -121,7 +125,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.hooks.register(priority, hook)
     }
 
-    /// Takes a hook out; whether it was there.
+    /// Removes a hook. Returns whether it was registered.
     #[cfg(feature = "pressure")]
     pub fn unregister(&self, id: crate::pressure::HookId) -> bool {
         self.hooks.unregister(id)

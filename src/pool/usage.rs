@@ -1,4 +1,4 @@
-//! What a program asks a pool for, and what the pool keeps because of it.
+//! What a program requests from a pool, and what the pool keeps because of it.
 
 use super::classes::fit;
 use super::options::{FollowUsage, Reuse};
@@ -8,10 +8,10 @@ use crate::placement::Space;
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;
 
-/// Lengths that are remembered in a window; more are not counted.
+/// How many different lengths are counted per window; further ones are ignored.
 const LENGTHS: usize = 1 << 16;
 
-/// Blocks of one length.
+/// The blocks of one length.
 #[derive(Clone, Copy, Default)]
 struct Blocks {
     live: u64,
@@ -19,16 +19,16 @@ struct Blocks {
     peaks: [u64; 2],
 }
 
-/// What was asked for in the last steps.
+/// Statistics of the requests in the last steps.
 pub(super) struct Usage {
     follow: FollowUsage,
     /// Whether blocks are kept by class, so that lengths matter.
     by_class: bool,
-    /// How often each length was asked for in this window and in the one before, in granules.
+    /// How often each length in granules was requested, in this window and in the one before.
     asked: [HashMap<usize, u64>; 2],
-    /// Blocks by the length that they have.
+    /// Live blocks by their actual length.
     blocks: HashMap<usize, Blocks>,
-    /// The most that was active in this step, and in each of those before.
+    /// The most bytes that were active at once in this step; `peaks` holds those of the steps before.
     peak: u64,
     peaks: VecDeque<u64>,
 }
@@ -39,7 +39,7 @@ impl Usage {
         Self { follow, by_class, asked, blocks, peak: 0, peaks }
     }
 
-    /// A block of `len` granules became live for a request of `asked`.
+    /// Counts a block of `len` granules that became live for a request of `asked` granules.
     pub fn allocated(&mut self, asked: usize, len: usize, active: u64) {
         self.peak = self.peak.max(active);
         if !self.by_class {
@@ -55,12 +55,13 @@ impl Usage {
 
     pub fn freed(&mut self, len: usize) {
         if let Some(blocks) = self.blocks.get_mut(&len) {
-            // It may be older than what is counted.
+            // The block may be older than the counts.
             blocks.live = blocks.live.saturating_sub(1);
         }
     }
 
-    /// A step ends; the most that was active in the window, and whether a window ends.
+    /// Ends a step. Returns the most bytes that were active at once in the window, and whether the window ends
+    /// here.
     fn step(&mut self, step: u64, active: u64) -> (u64, bool) {
         self.peaks.push_back(core::mem::replace(&mut self.peak, active));
         while self.peaks.len() as u64 > self.follow.window {
@@ -78,7 +79,7 @@ impl Usage {
         (most, ends)
     }
 
-    /// Blocks of this length that are worth keeping beside those that are live.
+    /// The number of free blocks of this length that are worth keeping besides the live ones.
     fn keeps(&self, len: usize) -> usize {
         let Blocks { live, peaks } = self.blocks.get(&len).copied().unwrap_or_default();
         let most = (peaks[0].max(peaks[1]) as f64 * self.follow.factor).ceil() as u64;
@@ -95,7 +96,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         classes
     }
 
-    /// Gives back at the end of a step what the program does not use; how many bytes.
+    /// Gives back what the program does not use, at the end of a step. Returns the released bytes.
     pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
         let (step, active) = (state.step, state.figures.active());
         let Some(mut usage) = state.usage.take() else { return 0 };
@@ -130,7 +131,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         released
     }
 
-    /// Gives blocks that are kept by class and that are too many back to their segments.
+    /// Gives surplus blocks of those kept by class back to their segments.
     fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
         let mut room: HashMap<usize, usize> = HashMap::new();
         let mut surplus = Vec::new();
@@ -138,7 +139,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             for (&len, kept) in &mut arena.cached {
                 let class = state.classes.binary_search(&len).is_ok();
                 let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
-                // Those that were freed last are used first.
+                // The blocks that were freed last are used first, so drop the oldest.
                 let too_many = kept.len().saturating_sub(*room);
                 *room -= kept.len() - too_many;
                 surplus.extend(kept.drain(..too_many));

@@ -1,4 +1,4 @@
-//! What a pattern hands out.
+//! The buffers that a pattern hands out.
 
 use super::{Pattern, Phase};
 use crate::placement::Space;
@@ -8,7 +8,7 @@ use core::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::vec::Vec;
 
-/// A buffer of a [`Pattern`], from its plan or from the pool, freed when it is dropped.
+/// A buffer of a [`Pattern`], from its plan or from the pool. Dropping it frees the memory.
 pub struct PatternBuffer<'a, 'p, P: Space, S: Source> {
     pattern: &'a Pattern<'p, P, S>,
     origin: Origin<'p, P, S>,
@@ -20,12 +20,12 @@ enum Origin<'p, P: Space, S: Source> {
         slot: usize,
         address: usize,
         bytes: usize,
-        /// Other streams that it is used on.
+        /// Other streams that use the buffer.
         users: Mutex<Vec<S::Stream>>,
     },
     Pool {
         buffer: Buffer<'p, P, S>,
-        /// The recording, the lane and the request that it was written down as.
+        /// The recording, the lane and the request number under which it was recorded.
         recorded: Option<(u64, usize, usize)>,
     },
 }
@@ -50,7 +50,7 @@ impl<'a, 'p, P: Space, S: Source> PatternBuffer<'a, 'p, P, S> {
         Self { pattern, origin: Origin::Pool { buffer, recorded } }
     }
 
-    /// Address of its first byte, as the device counts.
+    /// Returns the device address of the first byte.
     pub fn address(&self) -> usize {
         match &self.origin {
             Origin::Plan { address, .. } => *address,
@@ -58,7 +58,7 @@ impl<'a, 'p, P: Space, S: Source> PatternBuffer<'a, 'p, P, S> {
         }
     }
 
-    /// Its length in bytes, as asked for.
+    /// Returns the requested length in bytes.
     pub fn bytes(&self) -> usize {
         match &self.origin {
             Origin::Plan { bytes, .. } => *bytes,
@@ -66,19 +66,20 @@ impl<'a, 'p, P: Space, S: Source> PatternBuffer<'a, 'p, P, S> {
         }
     }
 
-    /// The pool that its memory is from.
+    /// Returns the pool that the memory comes from.
     pub fn pool(&self) -> &'p Pool<P, S> {
         self.pattern.pool
     }
 
-    /// Whether it lies where the plan says.
+    /// Returns whether the buffer was served from the plan.
     pub fn is_planned(&self) -> bool {
         matches!(self.origin, Origin::Plan { .. })
     }
 
-    /// Notes that work on `stream` uses the buffer. One of the pool is not used again before that is over; for one of
-    /// the plan its own stream waits, on the device, when it is dropped, so that such uses belong in the recorded
-    /// iteration.
+    /// Notes that work on `stream` uses the buffer. The pool does not reuse a buffer of its own before that work is
+    /// done. When a buffer of the plan is dropped, the stream that it was allocated for waits for that work, on the
+    /// device; to avoid such waits, use buffers on other streams in the recorded iteration already, so that they
+    /// are left to the pool.
     pub fn used_on(&self, stream: &S::Stream) {
         match &self.origin {
             Origin::Plan { lane, users, .. } => {
@@ -87,7 +88,7 @@ impl<'a, 'p, P: Space, S: Source> PatternBuffer<'a, 'p, P, S> {
                 if lane.stream.id() == stream.id() {
                     return;
                 }
-                // Should this handle be forgotten, the block as a whole still waits.
+                // If this handle is forgotten, the block as a whole still waits.
                 if let Some(block) = lane.block() {
                     block.used_on(stream);
                 }
@@ -117,7 +118,7 @@ impl<P: Space, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
                 let users = core::mem::take(users.get_mut().unwrap_or_else(PoisonError::into_inner));
                 let mut state = self.pattern.lock();
                 let lane = &mut state.lanes[*lane];
-                // Where the driver fails the place stays taken, so that nobody else gets it.
+                // If the driver fails, the place stays taken, so that no other buffer gets it.
                 if users.iter().all(|user| follow(&lane.stream, user).is_ok()) {
                     lane.vacate(*slot);
                 }

@@ -1,4 +1,4 @@
-//! The requests of one stream, and the plan for them.
+//! The recorded requests of one stream, and the plan for them.
 
 use super::PatternError;
 use crate::placement::Space;
@@ -6,36 +6,36 @@ use crate::plan::{self, OwnedPlan, rules_for};
 use crate::pool::{Buffer, Pool, Source};
 use std::vec::Vec;
 
-/// Recorded requests that are looked at if the one whose turn it is does not match.
+/// How many recorded requests are tried when the one that is due does not match.
 const WINDOW: usize = 16;
-/// Places that are not free in time, beyond which all requests go to the pool.
+/// How many buffers may be overdue before all requests go to the pool.
 const LATE: usize = 16;
-/// The end of a lifetime that has not ended.
+/// The value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
 
-/// What a stream's iteration asked for.
+/// A request of the stream's recorded iteration.
 #[derive(Clone, Copy)]
 struct Request {
     /// Bytes, a multiple of the granule.
     size: usize,
     align: usize,
-    /// Number of the event, among all requests and frees of the lane, that it was.
+    /// The request's number among all requests and frees of the lane.
     start: u32,
-    /// Number of the event that freed it.
+    /// The number of the event that freed it.
     end: u32,
-    /// Whether it was used on another stream.
+    /// Whether the buffer was used on another stream.
     shared: bool,
-    /// Offset in the lane's block; none if the pool serves it.
+    /// Offset in the lane's block; `None` if the pool serves the request.
     offset: Option<usize>,
     place: Place,
 }
 
-/// What is at a request's place.
+/// What currently occupies a request's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Free,
     Live,
-    /// A buffer that should have been freed, and where it stands among those.
+    /// A buffer that should have been freed by now, and its index in `late`.
     Late(usize),
 }
 
@@ -43,9 +43,9 @@ enum Place {
 pub(super) enum Outcome {
     /// From the plan.
     Planned { slot: usize, address: usize },
-    /// From the pool, as recorded.
+    /// From the pool, as in the recorded iteration.
     Outside,
-    /// From the pool, not as recorded.
+    /// From the pool, unlike in the recorded iteration.
     Deviates,
 }
 
@@ -53,14 +53,14 @@ pub(super) struct Lane<'p, P: Space, S: Source> {
     pub stream: S::Stream,
     block: Option<Buffer<'p, P, S>>,
     requests: Vec<Request>,
-    /// Planned requests by the event of their end.
+    /// Planned requests, sorted by the event that ends them.
     ends: Vec<(u32, u32)>,
-    /// Number of the next event, while it is recorded.
+    /// The number of the next event while recording.
     now: u32,
-    /// The request, and the end, whose turn it is.
+    /// The request, and below it the end, that is due next.
     next: usize,
     next_end: usize,
-    /// Buffers that should have been freed: what is planned now may lie there.
+    /// Buffers that should have been freed by now; they may occupy places that the plan uses again.
     late: Vec<u32>,
     live: usize,
     pub bytes: u64,
@@ -86,7 +86,7 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         }
     }
 
-    /// Writes a request down; its number, if there was room for it. O(1), amortised.
+    /// Records a request and returns its number, or `None` if there is no room for more events. O(1), amortised.
     pub fn record(&mut self, size: usize, align: usize) -> Option<usize> {
         if self.now >= OPEN - 1 {
             return None;
@@ -109,7 +109,7 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         self.requests[request].shared = true;
     }
 
-    /// Plans what was recorded and takes a block for it.
+    /// Plans the recorded requests and takes a block for the plan from the pool.
     pub fn plan(&mut self, pool: &'p Pool<P, S>) -> Result<(), PatternError> {
         let planned = |request: &Request| request.end != OPEN && !request.shared;
         let buffers: Vec<plan::Buffer<'_>> = self
@@ -124,7 +124,7 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         let found = OwnedPlan::new(&buffers, rules_for(buffers.len())).map_err(PatternError::Plan)?;
         let placed = found.placed();
         (self.bytes, self.lower_bound, self.naive) = (placed.peak(), placed.lower_bound(), placed.naive());
-        // What exceeds the address space exceeds the pool.
+        // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(placed.peak()).unwrap_or(usize::MAX);
         if bytes > 0 {
             let block = pool.allocate_aligned(bytes, placed.align() as usize, &self.stream);
@@ -141,23 +141,23 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         Ok(())
     }
 
-    /// The first request is the next one again. O(requests), amortised O(1) for each.
+    /// Makes the first request due again. O(requests), amortised O(1) for each.
     pub fn begin(&mut self) {
         self.expect_ends(OPEN);
         (self.next, self.next_end) = (0, 0);
     }
 
-    /// Buffers of the plan that are live.
+    /// Returns the number of live buffers of the plan.
     pub fn live(&self) -> usize {
         self.live
     }
 
-    /// The lane's block.
+    /// Returns the lane's block.
     pub fn block(&self) -> Option<&Buffer<'p, P, S>> {
         self.block.as_ref()
     }
 
-    /// What should have ended before event `now` and is live is late.
+    /// Marks the buffers as late that should have been freed before event `now` and are still live.
     fn expect_ends(&mut self, now: u32) {
         while let Some(&(end, slot)) = self.ends.get(self.next_end).filter(|end| end.0 <= now) {
             debug_assert!(end <= now);
@@ -179,7 +179,7 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         let Request { start, offset, .. } = self.requests[slot];
         self.expect_ends(start);
         let (Some(offset), Some(block)) = (offset, &self.block) else { return Outcome::Outside };
-        // All others that are live have their places beside this one in the plan.
+        // Live buffers that are not late do not overlap this one in the plan.
         let overlaps = |&late: &u32| {
             let Request { offset: other, size: length, .. } = self.requests[late as usize];
             other.is_some_and(|other| other < offset + size && offset < other + length)
@@ -193,7 +193,7 @@ impl<'p, P: Space, S: Source> Lane<'p, P, S> {
         Outcome::Planned { slot, address }
     }
 
-    /// A buffer of the plan is freed. O(1).
+    /// Frees a buffer of the plan. O(1).
     pub fn vacate(&mut self, slot: usize) {
         let place = core::mem::replace(&mut self.requests[slot].place, Place::Free);
         if let Place::Late(at) = place {

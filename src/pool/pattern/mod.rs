@@ -1,8 +1,9 @@
-//! Patterns: an iteration is observed, and the next ones are served from a plan for it.
+//! Patterns: one iteration is recorded, and the next ones are served from a plan for it.
 //!
-//! What [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of streams and for any number of
-//! requests. Each stream has a *lane*: its own sequence of requests, its own plan, and one block of the pool for that.
-//! So what lies in the same place one after the other is in the order of one stream, and needs no event.
+//! This does for a pool what [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of
+//! streams and for any number of requests. Each stream has a *lane*: its own sequence of requests, its own plan,
+//! and one block of the pool for that plan. Buffers that share an address one after the other are thus in the order
+//! of a single stream and need no event.
 
 mod buffer;
 mod lane;
@@ -23,21 +24,21 @@ use std::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// Buffers of the old plan are live: it stays, and the iteration is served from it.
+    /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
     Busy {
-        /// How many.
+        /// The number of these buffers.
         live: usize,
     },
-    /// The pool has no room for the plan: all requests go to the pool.
+    /// The pool has no room for the plan. All requests go to the pool.
     Pool(PoolError),
-    /// The requests cannot be planned: all go to the pool.
+    /// The requests cannot be planned. All of them go to the pool.
     Plan(PlanError),
 }
 
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { live } => write!(f, "{live} buffers of the old plan are live"),
+            Self::Busy { live } => write!(f, "{live} buffers of the old plan are still live"),
             Self::Pool(error) => write!(f, "no room for the plan: {error}"),
             Self::Plan(error) => error.fmt(f),
         }
@@ -46,23 +47,24 @@ impl fmt::Display for PatternError {
 
 impl core::error::Error for PatternError {}
 
-/// Requests of one iteration, or of all that were not recorded.
+/// Counts of requests, in one iteration or in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PatternCounts {
-    /// Requests.
+    /// All requests.
     pub requests: u64,
-    /// Those that were served from the plan.
+    /// Requests that were served from the plan.
     pub hits: u64,
-    /// Those that the plan leaves to the pool, as in the recorded iteration: buffers that outlived it or were used on
-    /// another stream.
+    /// Requests that the plan leaves to the pool, as in the recorded iteration: for buffers that outlived it or
+    /// were used on another stream.
     pub outside: u64,
-    /// Those that went to the pool since they were not as recorded, or since their place was not free in time.
+    /// Requests that went to the pool because they differ from the recorded ones, or because their place in the
+    /// plan was still occupied.
     pub deviations: u64,
 }
 
 impl PatternCounts {
-    /// The part of the requests that was served from the plan; 1 if there were none.
+    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
     pub fn hit_rate(&self) -> f64 {
         if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
     }
@@ -74,23 +76,23 @@ impl PatternCounts {
 pub struct PatternStats {
     /// Iterations that have begun.
     pub iterations: u64,
-    /// Those among them that were recorded.
+    /// Iterations that were recorded.
     pub recorded: u64,
-    /// This iteration so far.
+    /// The current iteration so far.
     pub iteration: PatternCounts,
-    /// All iterations.
+    /// All iterations together.
     pub total: PatternCounts,
     /// Bytes of the plan, over all streams; 0 without a plan.
     pub arena: u64,
-    /// Bytes that no plan for the same requests can do without.
+    /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: u64,
-    /// Bytes that the planned requests would take if none shared memory.
+    /// Bytes that the planned requests would take if none of them shared memory.
     pub naive: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// All goes to the pool, and nobody looks.
+    /// All requests go to the pool and are not recorded.
     Idle,
     Recording,
     Serving,
@@ -120,17 +122,17 @@ impl<P: Space, S: Source> State<'_, P, S> {
     }
 }
 
-/// Serves the iterations of a program that does the same again and again from a plan, and all else from a pool.
+/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool.
 ///
-/// The first iteration is recorded: its requests go to the pool, and sizes, alignments, streams and the order of requests and
-/// frees are written down. When the second begins, each stream's requests are planned in O(n²), and one block
-/// per stream is taken from the pool. From then on, a stream's next request gets its place in O(1), without the
-/// pool, if it is as long (in granules) as the recorded one. If it is not, the next few recorded ones are looked at,
-/// and then it goes to the pool; so does a request whose place is taken, because something was not freed in time.
-/// Nothing ever overlaps, whatever the program does.
+/// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
+/// order of requests and frees are noted. When the second iteration begins, each stream's requests are planned in
+/// O(n²), and one block per stream is taken from the pool. From then on, a stream's next request gets its planned
+/// place in O(1), without touching the pool, if its length in granules is the recorded one. If it is not, the next
+/// few recorded requests are tried, and then the request goes to the pool. So does a request whose place is still
+/// occupied because some buffer was not freed in time. Two live buffers never overlap, whatever the program does.
 ///
-/// Buffers that outlive the recorded iteration, and those that are used on other streams in it, are left to the
-/// pool, which knows when they are over.
+/// Buffers that outlive the recorded iteration, and buffers that are used on other streams in it, are left to the
+/// pool, which knows when their work is done.
 ///
 /// ```
 /// use allotment::pool::{DevicePool, Pattern, PoolOptions};
@@ -158,7 +160,7 @@ pub struct Pattern<'p, P: Space, S: Source> {
 }
 
 impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
-    /// A pattern without a plan; the first iteration will be recorded. What is allocated before it begins goes to the
+    /// Makes a pattern without a plan, which records the first iteration. Requests before that iteration go to the
     /// pool.
     pub fn new(pool: &'p Pool<P, S>) -> Self {
         let state = State {
@@ -172,7 +174,7 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
         Self { pool, state: Mutex::new(state) }
     }
 
-    /// The pool behind it.
+    /// Returns the pool behind the pattern.
     pub fn pool(&self) -> &'p Pool<P, S> {
         self.pool
     }
@@ -181,14 +183,14 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An iteration begins. After one that was recorded this plans, in O(n²) for the n requests of a
-    /// stream; otherwise it takes O(requests of the plan) at most.
+    /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
+    /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments that the recorded iteration was served from stay in the pool: [`Pool::trim`] gives them back.
+    /// The segments that served the recorded iteration stay in the pool; [`Pool::trim`] gives them back.
     ///
     /// # Errors
     ///
-    /// [`PatternError`]; the iteration has begun all the same.
+    /// A [`PatternError`] if there is no new plan. The iteration has begun all the same.
     pub fn begin(&self) -> Result<(), PatternError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
@@ -212,17 +214,17 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
         Ok(())
     }
 
-    /// Records the next iteration that begins, and plans anew after it. O(1).
+    /// Records the next iteration and makes a new plan after it. O(1).
     pub fn record_again(&self) {
         self.lock().wanted = true;
     }
 
-    /// The statistics. O(1).
+    /// Returns the statistics. O(1).
     pub fn stats(&self) -> PatternStats {
         self.lock().stats
     }
 
-    /// No plan, and no recorded request.
+    /// Drops the plan and all recorded requests.
     fn forget(state: &mut State<'p, P, S>) {
         state.phase = Phase::Idle;
         state.lanes.clear();
@@ -244,11 +246,12 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
         Ok(())
     }
 
-    /// A buffer for work on `stream`, from the plan or from the pool, aligned to the granule. O(1) from the plan.
+    /// Allocates `bytes` bytes for work on `stream`, from the plan or from the pool, aligned to the granule. O(1)
+    /// from the plan.
     ///
     /// # Errors
     ///
-    /// As [`Pool::allocate`].
+    /// The [`PoolError`] of [`Pool::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
     pub fn allocate(
         &self,
@@ -258,11 +261,11 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
-    /// As [`Pattern::allocate`], with the address a multiple of `align` bytes, a power of two.
+    /// Allocates like [`Pattern::allocate`], at an address that is a multiple of `align` bytes, a power of two.
     ///
     /// # Errors
     ///
-    /// As [`Pool::allocate_aligned`].
+    /// The [`PoolError`] of [`Pool::allocate_aligned`]; only requests that go to the pool can fail.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
