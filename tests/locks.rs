@@ -92,6 +92,15 @@ fn spin() {
     hammer(&SLAB);
 }
 
+#[cfg(feature = "std")]
+#[test]
+fn futex() {
+    // The default lock with an operating system.
+    static HEAP: Heap<Tlsf> = heap!(64 * 1024);
+    let _: &Heap<Tlsf, allotment::lock::Futex> = &HEAP;
+    hammer(&HEAP);
+}
+
 #[cfg(feature = "critical-section")]
 #[test]
 fn critical_section() {

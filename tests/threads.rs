@@ -218,7 +218,7 @@ fn blocks_flow_from_thread_to_thread() {
         let producer = scope.spawn(move || {
             let mut random = fastrand::Rng::with_seed(1);
             for round in 0..100_000 {
-                give.send(shadow.allocate(layout(random.usize(1..=1024), 8), round as u8).unwrap()).unwrap();
+                give.send(shadow.allocate(layout(random.usize(1..=4096), 8), round as u8).unwrap()).unwrap();
             }
         });
         let consumer = scope.spawn(move || take.into_iter().for_each(|block| shadow.free(block)));
@@ -279,7 +279,7 @@ fn a_thread_keeps_a_bounded_number_of_bytes() {
     const BOUND: usize = 64 << 10;
     let shadow = Shadow::<Tlsf>::new(8 << 20, BOUND);
     on_threads(1, |_| {
-        for size in 1..=1024 {
+        for size in 1..=4096 {
             let blocks: Vec<_> = (0..200).map_while(|_| shadow.allocate(layout(size, 8), 1)).collect();
             assert_eq!(blocks.len(), 200);
             blocks.into_iter().for_each(|block| shadow.free(block));

@@ -31,14 +31,14 @@ use core::ptr::{self, NonNull};
 /// ```
 ///
 /// ```text
-///  thread     8 B | 16 B | 24 B | .. | 1 KiB          per class two magazines: arrays of free blocks
+///  thread     8 B | 16 B | 24 B | .. | 4 KiB          per class two magazines: arrays of free blocks
 ///                    |  full v  ^ empty
-///  depot      8 B | 16 B | 24 B | .. | 1 KiB          magazines on their way from thread to thread
+///  depot      8 B | 16 B | 24 B | .. | 4 KiB          magazines on their way from thread to thread
 ///                    |       v  ^ batches, one lock
 ///  heap
 /// ```
 ///
-/// Blocks of up to 1 KiB (and alignments up to 8) have 40 classes; other requests go to the heap. A
+/// Blocks of up to 4 KiB (and alignments up to 8) have 48 classes; other requests go to the heap. A
 /// block may be freed by any thread; it stays in the cache of that one. What one thread frees more than it allocates
 /// goes through the depot to those that allocate more than they free, a magazine at a time and without a
 /// lock. A thread keeps a bounded number of bytes, little of what it rarely uses, and nothing when it has

@@ -1,16 +1,30 @@
 //! Sizes of the blocks that threads cache.
 
-use crate::units::{class_by_words, object_classes, object_sizes};
+use crate::units::class_by_words;
 use core::alloc::Layout;
 
 /// The largest size that is cached, in bytes.
-pub const LARGEST: usize = 1024;
+pub const LARGEST: usize = 4096;
 
 /// Number of classes.
-pub const CLASSES: usize = object_classes(LARGEST);
+pub const CLASSES: usize = 48;
 
-/// Bytes of the blocks of each class, as [`Tiered`](crate::Tiered) has them for its objects.
-pub const SIZES: [u16; CLASSES] = object_sizes(0);
+/// Bytes of the blocks of each class: steps of 8 up to 128, then 8 steps per power of two up to 1 KiB as in the pages of
+/// [`Tiered`](crate::Tiered), then 4 steps per power of two, since a class of large blocks costs a cache more.
+pub const SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let (mut size, mut class) = (0, 0);
+    while class < CLASSES {
+        size += match size {
+            0..128 => 8,
+            128..1024 => 1 << (u16::ilog2(size) - 3),
+            _ => 1 << (u16::ilog2(size) - 2),
+        };
+        sizes[class] = size;
+        class += 1;
+    }
+    sizes
+};
 
 /// The class of a request, by its length in words of 8 bytes.
 const CLASS_OF: [u8; LARGEST / 8 + 1] = class_by_words(&SIZES, 0);

@@ -74,14 +74,7 @@ pub struct Exchange {
 impl Exchange {
     /// For threads that keep at most `bytes` bytes each.
     pub const fn new(bytes: usize) -> Self {
-        let mut capacities = [0; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            // Two magazines for each class, of blocks and their addresses.
-            let capacity = bytes / CLASSES / 2 / (SIZES[class] as usize + size_of::<Round>());
-            capacities[class] = if capacity > MOST { MOST } else { capacity } as u8;
-            class += 1;
-        }
+        let capacities = capacities(bytes);
         let shelves = [const { Shelf { full: Rack::empty(), empty: Rack::empty() } }; CLASSES];
         Self { pressure: AtomicUsize::new(0), capacities, shelves }
     }
@@ -126,6 +119,50 @@ impl Exchange {
     }
 }
 
+/// Blocks that a magazine of each class may hold so that two of each, full, take at most `bytes` bytes.
+///
+/// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in inverse
+/// proportion to its capacity, and all classes are used alike, this division misses least often in total.
+const fn capacities(bytes: usize) -> [u8; CLASSES] {
+    /// Bytes that a block and its address take.
+    const fn cost(class: usize) -> usize {
+        SIZES[class] as usize + size_of::<Round>()
+    }
+
+    const fn capacity(scale: usize, class: usize) -> usize {
+        // 64 times the root, for its fraction.
+        let capacity = scale / (cost(class) * 4096).isqrt();
+        if capacity > MOST { MOST } else { capacity }
+    }
+
+    const fn total(scale: usize) -> usize {
+        let (mut total, mut class) = (0, 0);
+        while class < CLASSES {
+            total += 2 * capacity(scale, class) * cost(class);
+            class += 1;
+        }
+        total
+    }
+
+    // The largest scale that keeps to `bytes`. At `high` the largest class has `MOST` blocks.
+    let (mut low, mut high) = (0, (MOST + 1) * (cost(CLASSES - 1) * 4096).isqrt());
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if total(middle) <= bytes {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    let mut capacities = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        capacities[class] = capacity(low, class) as u8;
+        class += 1;
+    }
+    capacities
+}
+
 /// Where the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full magazines and 4
 /// empty ones for each class.
 ///
@@ -141,5 +178,27 @@ impl<P, L, S> Depot<P, L, S> {
     /// depot itself keeps at most twice as much.
     pub const fn new(heap: &'static Heap<P, L, S>, bytes: usize) -> Self {
         Self { exchange: Exchange::new(bytes), heap }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_keep_to_their_bytes() {
+        for bytes in [0, 100, 1000, 4096, 20_000, 64 * 1024, 512 * 1024, 2 << 20, 1 << 30] {
+            let capacities = capacities(bytes);
+            let rounds = capacities.iter().zip(SIZES);
+            let total: usize = rounds.map(|(&n, size)| 2 * usize::from(n) * (usize::from(size) + 8)).sum();
+            assert!(total <= bytes);
+            // What is left over would not serve one block more of each class.
+            let full = capacities.iter().all(|&n| usize::from(n) == MOST);
+            let all: usize = SIZES.iter().map(|&size| 2 * (usize::from(size) + 8)).sum();
+            assert!(full || total + all > bytes, "{total} of {bytes}");
+            assert!(capacities.is_sorted_by(|a, b| a >= b));
+        }
+        let capacities = capacities(512 * 1024);
+        assert_eq!((capacities[0], capacities[CLASSES - 1] >= 3), (MOST as u8, true), "{capacities:?}");
     }
 }

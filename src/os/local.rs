@@ -1,6 +1,6 @@
 //! One thread's caches.
 
-use super::classes::{CLASSES, layout_of};
+use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -85,8 +85,17 @@ impl Owner {
     }
 }
 
+/// Bytes that processors keep or give away as one.
+const CACHE_LINE: usize = 64;
+
 /// Blocks that a class must have asked of the heap, or given back, in one go before it gets a magazine.
 const WORTH_IT: usize = 4;
+
+/// Whether a class that asks for `batch` blocks should have a magazine. Blocks shorter than a cache line always come in
+/// batches, and so into magazines.
+fn is_worth_it(class: usize, batch: usize, capacity: usize) -> bool {
+    capacity > 0 && (usize::from(SIZES[class]) < CACHE_LINE || batch >= WORTH_IT.min(capacity))
+}
 
 /// The free blocks of one class: a magazine that is in use, and one that is all full or all empty, so that no
 /// sequence of operations goes to the depot or the heap more often than once in a magazine.
@@ -105,7 +114,7 @@ struct Bin {
 
 impl Bin {
     const EMPTY: Self =
-        Self { loaded: ptr::null_mut(), other: ptr::null_mut(), count: 0, limit: 0, batch: 1, full: false };
+        Self { loaded: ptr::null_mut(), other: ptr::null_mut(), count: 0, limit: 0, batch: 0, full: false };
 
     #[inline(always)]
     fn take(&mut self) -> Option<NonNull<u8>> {
@@ -128,9 +137,14 @@ impl Bin {
         true
     }
 
-    /// Whether the class is used enough for a magazine, and the blocks for this time.
-    fn demand(&mut self, capacity: usize) -> usize {
-        let batch = usize::from(self.batch).min(capacity);
+    /// How many blocks to ask of the heap this time, or to give back. The first time, as many as a cache line holds, so
+    /// that threads which begin to use a class together do not write to the same lines.
+    fn demand(&mut self, class: usize, capacity: usize) -> usize {
+        let batch = match self.batch {
+            0 => CACHE_LINE / usize::from(SIZES[class]),
+            batch => batch.into(),
+        };
+        let batch = batch.max(1).min(capacity);
         self.batch = (2 * batch).clamp(1, capacity.max(1)) as u16;
         batch
     }
@@ -159,13 +173,16 @@ impl Bin {
             self.load(full, capacity, capacity);
             return self.take();
         }
-        let batch = self.demand(capacity);
-        if batch < WORTH_IT.min(capacity) || capacity == 0 || !self.equip(owner, class) {
+        let batch = self.demand(class, capacity);
+        if !is_worth_it(class, batch, capacity) || !self.equip(owner, class) {
             return owner.take_one(layout_of(class));
         }
         // SAFETY: the loaded magazine has `capacity` places, and only this thread knows it.
         let places = unsafe { slice::from_raw_parts_mut(self.loaded, batch) };
-        self.count = owner.heap.take(layout_of(class), places) as u16;
+        let count = owner.heap.take(layout_of(class), places);
+        // A heap tends to hand out ascending addresses, and the last block of a magazine is used first.
+        places[..count].reverse();
+        self.count = count as u16;
         self.take()
     }
 
@@ -186,8 +203,8 @@ impl Bin {
     unsafe fn drain(&mut self, owner: Owner, class: usize, block: NonNull<u8>) {
         let capacity = owner.depot.capacity(class);
         if self.loaded.is_null() {
-            let worth_it = capacity > 0 && self.demand(capacity) >= WORTH_IT.min(capacity);
-            if worth_it {
+            let batch = self.demand(class, capacity);
+            if is_worth_it(class, batch, capacity) {
                 self.equip(owner, class);
             }
         } else {

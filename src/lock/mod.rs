@@ -1,5 +1,11 @@
 //! Locks: who may call a heap at once.
 
+#[cfg(feature = "std")]
+mod futex;
+
+#[cfg(feature = "std")]
+pub use futex::Futex;
+
 /// Mutual exclusion around every operation of a [`Heap`](crate::Heap).
 ///
 /// # Safety
@@ -68,7 +74,11 @@ unsafe impl Lock for Spin {
     }
 }
 
-/// Any raw mutex of the crate `lock_api`: `parking_lot::RawMutex`, an RTOS's mutex, ...
+/// Any raw mutex of the crate `lock_api`, such as `spin::mutex::SpinMutex<()>` or a mutex of an RTOS.
+///
+/// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for its table
+/// of waiting threads), so with it a heap can serve single collections but not the whole program: it would call itself
+/// until the stack overflows.
 #[cfg(feature = "lock_api")]
 pub struct Raw<R>(R);
 
@@ -93,22 +103,32 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
     }
 }
 
-/// The lock that is right where the crate is built: a critical section without an operating
-/// system, a spin lock with one; [`Unsync`] if neither feature is on.
+/// The lock of a heap that names none: [`Futex`] with the feature `std`; without it [`CriticalSection`] on targets without
+/// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
+#[cfg(feature = "std")]
+pub type Default = Futex;
+/// The lock of a heap that names none: `Futex` with the feature `std`; without it [`CriticalSection`] on targets without
+/// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
 #[cfg(all(
+    not(feature = "std"),
     feature = "critical-section",
     any(target_os = "none", not(all(feature = "spin", target_has_atomic = "8")))
 ))]
 pub type Default = CriticalSection;
-/// The lock that is right where the crate is built: a critical section without an operating
-/// system, a spin lock with one; [`Unsync`] if neither feature is on.
+/// The lock of a heap that names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
+/// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
 #[cfg(all(
+    not(feature = "std"),
     feature = "spin",
     target_has_atomic = "8",
     not(all(feature = "critical-section", target_os = "none"))
 ))]
 pub type Default = Spin;
-/// The lock that is right where the crate is built: a critical section without an operating
-/// system, a spin lock with one; [`Unsync`] if neither feature is on.
-#[cfg(not(any(feature = "critical-section", all(feature = "spin", target_has_atomic = "8"))))]
+/// The lock of a heap that names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
+/// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
+#[cfg(not(any(
+    feature = "std",
+    feature = "critical-section",
+    all(feature = "spin", target_has_atomic = "8")
+)))]
 pub type Default = Unsync;

@@ -1,0 +1,178 @@
+//! A lock that sleeps while it waits.
+
+use super::Lock;
+use core::hint;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A lock for threads that spins briefly and then sleeps (feature `std`; the default lock there).
+///
+/// On Linux and Android a waiting thread sleeps in a futex and is woken by the thread that unlocks; on other systems it
+/// sleeps for a moment and looks again. Neither allocates, so the lock is safe inside a global allocator. Do not take it in
+/// a signal handler: the handler may have interrupted the thread that holds it.
+///
+/// While no thread waits, locking takes one atomic operation and unlocking one store, like [`Spin`](super::Spin); a
+/// mutex of the standard library needs two atomic operations. That store may become visible only after the unlocking
+/// thread has looked for sleepers, so a thread that falls asleep at the same moment can miss its wake-up. It then wakes by
+/// itself after [`NAP`] and takes the lock.
+///
+/// The futex itself is the one that Ulrich Drepper describes in "Futexes Are Tricky" (2011), with a count of sleepers in
+/// place of his third state.
+pub struct Futex {
+    /// [`FREE`] or [`TAKEN`].
+    state: AtomicU32,
+    /// Threads that sleep, or are about to.
+    sleepers: AtomicU32,
+}
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+
+/// The longest sleep before a waiting thread looks at the lock again.
+const NAP: Duration = Duration::from_millis(1);
+
+/// How often a thread looks at a lock that is taken before it sleeps: a few hundred nanoseconds, more than
+/// an operation of a heap takes, less than falling asleep and waking up do.
+const LOOKS: u32 = 100;
+
+impl Futex {
+    #[inline(always)]
+    fn try_lock(&self) -> bool {
+        self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Waits for a lock that is taken, and takes it.
+    #[cold]
+    #[inline(never)]
+    fn lock_contended(&self) {
+        for _ in 0..LOOKS {
+            if self.state.load(Ordering::Relaxed) == FREE && self.try_lock() {
+                return;
+            }
+            hint::spin_loop();
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !self.try_lock() {
+            sleep(&self.state);
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn unlock(&self) {
+        self.state.store(FREE, Ordering::Release);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            wake(&self.state);
+        }
+    }
+}
+
+/// Sleeps while `state` is [`TAKEN`], until [`wake`] is called or [`NAP`] has passed.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn sleep(state: &AtomicU32) {
+    use rustix::thread::futex::{Flags, Timespec, wait};
+    let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+    // Whatever the result is (woken, timed out, changed before, interrupted), the caller looks again.
+    let _ = wait(state, Flags::PRIVATE, TAKEN, Some(&nap));
+}
+
+/// Wakes one thread that sleeps for `state`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cold]
+#[inline(never)]
+fn wake(state: &AtomicU32) {
+    use rustix::thread::futex::{Flags, wake};
+    // It fails only for an address that is not mapped.
+    let _ = wake(state, Flags::PRIVATE, 1);
+}
+
+/// Sleeps for a moment.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn sleep(_: &AtomicU32) {
+    std::thread::sleep(NAP / 10);
+}
+
+/// Does nothing: sleeping threads wake by themselves.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn wake(_: &AtomicU32) {}
+
+// SAFETY: only the thread that changed the state from free to taken runs its closure, and it frees the lock afterwards; taking it
+// acquires what the release before it published.
+unsafe impl Lock for Futex {
+    const INIT: Self = Self { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
+
+    #[inline(always)]
+    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+        /// Unlocks even if the closure unwinds.
+        struct Guard<'a>(&'a Futex);
+        impl Drop for Guard<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                self.0.unlock();
+            }
+        }
+        if !self.try_lock() {
+            self.lock_contended();
+        }
+        let _guard = Guard(self);
+        f()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::thread;
+
+    #[test]
+    fn one_thread_at_a_time() {
+        const THREADS: usize = 8;
+        const ROUNDS: u64 = 20_000;
+        // Read and written in two steps, so that counts get lost if two threads are inside at once.
+        let (lock, count) = (Futex::INIT, AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for round in 0..ROUNDS {
+                        lock.with(|| {
+                            let seen = count.load(Ordering::Relaxed);
+                            if round % 1024 == 0 {
+                                // The other threads run out of patience and sleep.
+                                thread::yield_now();
+                            }
+                            count.store(seen + 1, Ordering::Relaxed);
+                        });
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), THREADS as u64 * ROUNDS);
+        assert_eq!(lock.sleepers.into_inner(), 0);
+    }
+
+    #[test]
+    fn waiting_threads_sleep_and_are_woken() {
+        let lock = Futex::INIT;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            lock.with(|| {
+                scope.spawn(|| lock.with(|| done.store(true, Ordering::Relaxed)));
+                while lock.sleepers.load(Ordering::Relaxed) == 0 {
+                    thread::yield_now();
+                }
+                assert!(!done.load(Ordering::Relaxed));
+            });
+        });
+        assert!(done.into_inner());
+    }
+
+    #[test]
+    fn a_panic_unlocks() {
+        let lock = Futex::INIT;
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|| panic!("inside"))));
+        assert!(panicked.is_err());
+        assert!(lock.try_lock());
+    }
+}
