@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// What `tests/bounds.rs` shows to be reached: pins of one granule with gaps of one granule keep two out.
+    /// What `tests/core/bounds.rs` shows to be reached: pins of one granule with gaps of one granule keep two out.
     #[test]
     fn the_count_is_exact() {
         for live in 2..50 {

@@ -8,5 +8,5 @@ mod random;
 mod recorded;
 mod tiers;
 #[allow(dead_code, reason = "each test crate uses its part")]
-#[path = "../shadow/trace.rs"]
+#[path = "../core/shadow/trace.rs"]
 mod trace;

@@ -4,8 +4,7 @@
 //! agrees: blocks are aligned, inside a region, and disjoint; their contents stay until they are freed;
 //! the statistics are the truth; and when all is freed, each region is one free block again.
 
-#![allow(dead_code, reason = "each test crate uses its part")]
-
+#[macro_use]
 pub mod matrix;
 pub mod steps;
 pub mod trace;
@@ -219,17 +218,9 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         self.live.len()
     }
 
-    pub fn live_bytes(&self) -> usize {
-        self.live.values().map(|block| block.layout.size()).sum()
-    }
-
     /// Address of the `n`th live block in address order.
     pub fn nth(&self, n: usize) -> usize {
         *self.live.keys().nth(n).unwrap()
-    }
-
-    pub fn layout(&self, block: usize) -> Layout {
-        self.live[&block].layout
     }
 
     /// Enters a new block after checking that it is where one may be. The others take `others`.

@@ -61,7 +61,7 @@ fn a_panicking_observer_aborts() {
         return;
     }
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let again = again.args(["--exact", "threads::a_panicking_observer_aborts", "--nocapture"]);
+    let again = again.args(["--exact", "observe::threads::a_panicking_observer_aborts", "--nocapture"]);
     let output = again.env("ALLOTMENT_TEST_ABORT", "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.status.code().is_none(), "{:?}: {text}", output.status);

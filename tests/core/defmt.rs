@@ -1,5 +1,4 @@
 //! With the feature `defmt`, every public value type can be logged.
-#![cfg(feature = "defmt")]
 
 use allotment::meta::Block;
 use allotment::{FreeError, OutOfMemory, Region, RegionError, Stats};

@@ -1,14 +1,12 @@
 //! Sizes that are proven, against programs that do their worst: inside its bound a heap serves them all, and with
 //! less than Robson's bound for every allocator each heap fails.
 
-mod shadow;
-
+use crate::shadow::{self, Backing, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{Placement, Space, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
-use shadow::{Backing, Subject};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

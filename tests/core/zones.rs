@@ -1,5 +1,4 @@
 //! Zones: which one serves a request, frees that find their way, cache lines, moves.
-#![cfg(feature = "spin")]
 
 use allotment::lock::Spin;
 use allotment::meta::{FreeError, InBand, SideTable};

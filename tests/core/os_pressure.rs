@@ -1,5 +1,4 @@
 //! Readings of how short memory is: against files of our own, and against the real ones, which are only read.
-#![cfg(all(feature = "std", feature = "pressure"))]
 
 use allotment::lock::Unsync;
 use allotment::os::pressure::{Group, ReadError, Reading, Stalls, Thresholds, Watch};

@@ -1,7 +1,7 @@
 //! `Observed` around every front, driven by the shadow allocator: blocks are as without it, and observers learn all.
 
-use super::shadow::{self, Front, Shadow, Subject};
 use super::{layout, replay};
+use crate::shadow::{self, Front, Shadow, Subject};
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::{Leaks, Observation, Observed, Observer, Operation, Profile, Stats, Tags, Trace};
 use allotment::{FirstFit, FreeError, Heap, Memory, OutOfMemory, Region, RegionError, Slab, Tiered, Tlsf};

@@ -1,7 +1,7 @@
 //! States, transitions, and what is switched on with them.
 
-use super::shadow::{Shadow, random_run_on};
 use super::{Local, feed, free, layout};
+use crate::shadow::{Shadow, random_run_on};
 use allotment::placement::{Grant, Placement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};

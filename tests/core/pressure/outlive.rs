@@ -1,10 +1,10 @@
 //! How much longer a heap lives when it saves memory under pressure: recorded programs replayed in arenas that
 //! are too small for them, until the first request that fails.
 //!
-//! `cargo test --features pressure --test pressure outlive -- --nocapture` prints the table.
+//! `cargo test --features pressure --test core outlive -- --nocapture` prints the table.
 
-use super::shadow::trace::{self, Event, Trace};
 use super::{Backing, Local, layout};
+use crate::shadow::trace::{self, Event, Trace};
 use allotment::placement::{Grant, Placement};
 use allotment::pressure::{PressureHeap, Watermarks};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};

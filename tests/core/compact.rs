@@ -1,16 +1,14 @@
 //! The smallest heaps, against the shadow allocator and at their borders.
 
-mod shadow;
-
+use crate::shadow::steps::{follow, steps};
+use crate::shadow::trace::{self, Event};
+use crate::shadow::{Front, Shadow, random_run_on};
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::Counters;
 use allotment::{
     CompactBump, CompactHeap, CompactTlsf, FreeError, Heap, Memory, Region, RegionError, Stats, bounds,
 };
 use proptest::prelude::*;
-use shadow::steps::{follow, steps};
-use shadow::trace::Event;
-use shadow::{Front, Shadow, random_run_on};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -132,8 +130,8 @@ proptest! {
 fn recorded_programs() {
     const BYTES: usize = 512 * 1024;
     let mut replayed = 0;
-    for path in shadow::trace::paths() {
-        let trace = shadow::trace::read(&path);
+    for path in trace::paths() {
+        let trace = trace::read(&path);
         if trace.peak * 11 / 10 > BYTES {
             continue;
         }

@@ -1,8 +1,4 @@
 //! Observers: what they are told, what they keep of it, and that they change nothing.
-#![cfg(all(feature = "observe", feature = "spin"))]
-
-#[path = "../shadow/mod.rs"]
-mod shadow;
 
 mod fronts;
 mod leaks;

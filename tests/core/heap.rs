@@ -1,12 +1,10 @@
 //! The front end: static heaps, zeroed memory, errors, statistics on and off, the Allocator traits.
 
-mod shadow;
-
+use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::observe::NoStatistics;
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tlsf, heap};
-use shadow::{Backing, Shadow, Subject};
 use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -255,7 +253,7 @@ fn wrong_frees_abort_debug_builds() {
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "wrong_frees_abort_debug_builds", "--nocapture"])
+        .args(["--exact", "heap::wrong_frees_abort_debug_builds", "--nocapture"])
         .env("ALLOTMENT_WRONG_FREE", "1")
         .output()
         .unwrap();

@@ -1,14 +1,12 @@
 //! Exact edge cases, for every placement.
 
-mod shadow;
-
+use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{Placement, table_rows};
 use allotment::{
     BestFit, Buddy, Bump, CompactTlsf, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf,
 };
-use shadow::{Backing, Shadow, Subject};
 use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 use std::ptr::NonNull;

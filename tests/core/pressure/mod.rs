@@ -1,19 +1,15 @@
 //! Pressure and recovery: watermarks, reclaim hooks, headroom, saving, and what they do together.
-#![cfg(all(feature = "pressure", feature = "spin"))]
-
-#[path = "../shadow/mod.rs"]
-mod shadow;
 
 mod headroom;
 mod outlive;
 mod reclaim;
 mod watermarks;
 
+use crate::shadow::{Backing, Front, Subject};
 use allotment::lock::Unsync;
 use allotment::placement::Placement;
 use allotment::pressure::PressureHeap;
 use allotment::{Heap, Region, RegionError, Stats};
-use shadow::{Backing, Front, Subject};
 use std::alloc::Layout;
 
 /// A layout of `size` bytes aligned to 8.

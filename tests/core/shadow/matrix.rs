@@ -3,7 +3,7 @@
 use super::Subject;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, Space, table_rows};
+use allotment::placement::{Classes, Coalescing, Fit, Space, table_rows};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// What the tests need to know of metadata.
@@ -178,7 +178,6 @@ impl Classes for OddClasses {
 
 pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
-pub type SlabDefault<M> = Slab<M, DefaultClasses>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run::<Placement>()`.
 #[macro_export]

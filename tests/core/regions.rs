@@ -1,11 +1,9 @@
 //! Several regions: claiming, extending, releasing, on every placement that can.
 
-mod shadow;
-
+use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::{Buddy, FirstFit, Heap, Region, RegionError, Tlsf};
-use shadow::{Backing, Shadow, Subject};
 use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 

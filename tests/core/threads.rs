@@ -1,5 +1,4 @@
 //! Caches per thread: every block is checked against a map of the whole arena, from all threads.
-#![cfg(feature = "std")]
 
 use allotment::lock::Spin;
 use allotment::os::{Cached, Depot};

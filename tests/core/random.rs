@@ -1,8 +1,6 @@
 //! Random workloads on every placement, every metadata, several regions and alignments up to 4 KiB.
 
-mod shadow;
-
-use shadow::{Shadow, Subject, random_run};
+use crate::shadow::{Shadow, Subject, random_run};
 use std::marker::PhantomData;
 
 /// Regions with odd sizes and starts, as many as the subject takes.
@@ -25,8 +23,8 @@ mod long_runs {
 }
 
 mod properties {
-    use super::shadow::steps::{follow, steps};
     use super::*;
+    use crate::shadow::steps::{follow, steps};
     use proptest::prelude::*;
 
     fn run<P: Subject>(_: PhantomData<P>) {

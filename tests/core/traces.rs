@@ -1,9 +1,7 @@
 //! Real programs: recorded traces replayed on every placement, every byte checked.
 
-mod shadow;
-
-use shadow::trace::{self, Event, Trace};
-use shadow::{Shadow, Subject};
+use crate::shadow::trace::{self, Event, Trace};
+use crate::shadow::{Shadow, Subject};
 use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::sync::LazyLock;

@@ -1,0 +1,35 @@
+//! The library's tests that need no process of their own, in one program.
+//!
+//! Apart from it are those with a global allocator of their own (`global`, `cached_global`, `observed_global`), those of
+//! plans and pools, which share nothing with these, and `gpu`, which loads a driver.
+
+#[macro_use]
+mod shadow;
+
+mod arena;
+mod blocks;
+mod bounds;
+#[cfg(all(feature = "low-memory", feature = "allocator-api2", feature = "spin"))]
+mod compact;
+#[cfg(feature = "defmt")]
+mod defmt;
+mod edges;
+#[cfg(any(feature = "critical-section", feature = "spin"))]
+mod heap;
+#[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]
+mod locks;
+#[cfg(all(feature = "observe", feature = "spin"))]
+mod observe;
+#[cfg(all(feature = "std", feature = "pressure"))]
+mod os_pressure;
+#[cfg(all(feature = "pressure", feature = "spin"))]
+mod pressure;
+mod random;
+mod regions;
+#[cfg(feature = "std")]
+mod threads;
+mod tiered;
+mod trace_format;
+mod traces;
+#[cfg(feature = "spin")]
+mod zones;
