@@ -109,6 +109,24 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
         unsafe { local::give_anywhere(self.owner(), class, block) }
     }
 
+    /// Serves a request that has no class. Out of line, so that the common way saves no registers.
+    #[inline(never)]
+    fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the size is not zero, since the class of the smallest blocks takes requests of no bytes.
+        self.with_reclaim(|| unsafe { self.heap().alloc(layout) })
+    }
+
+    /// Frees a block that has no class.
+    ///
+    /// # Safety
+    ///
+    /// It is a live block of the heap for `layout` and not used any more.
+    #[inline(never)]
+    unsafe fn deallocate_uncached(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { self.heap().dealloc(block, layout) }
+    }
+
     /// What the heap answers, once more after the caches have been given back if it is nothing.
     fn with_reclaim(&self, request: impl Fn() -> *mut u8) -> *mut u8 {
         let block = request();
@@ -125,10 +143,7 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class_of(layout) else {
-            // SAFETY: passed on.
-            return self.with_reclaim(|| unsafe { self.heap().alloc(layout) });
-        };
+        let Some(class) = class_of(layout) else { return self.allocate_uncached(layout) };
         match local::take(self.depot.exchange.token(), class) {
             Some(block) => block.as_ptr(),
             None => self.take_anywhere(class),
@@ -140,7 +155,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
         // SAFETY: the caller passes a live block, which is not null. It came from `alloc`, so it has the layout
         // of its class, if it has one.
         unsafe {
-            let Some(class) = class_of(layout) else { return self.heap().dealloc(block, layout) };
+            let Some(class) = class_of(layout) else { return self.deallocate_uncached(block, layout) };
             let block = NonNull::new_unchecked(block);
             if !local::give(self.depot.exchange.token(), class, block) {
                 self.give_anywhere(class, block);

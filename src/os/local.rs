@@ -99,42 +99,63 @@ fn is_worth_it(class: usize, batch: usize, capacity: usize) -> bool {
 
 /// The free blocks of one class: a magazine that is in use, and one that is all full or all empty, so that no
 /// sequence of operations goes to the depot or the heap more often than once in a magazine.
+///
+/// ```text
+///  loaded   | block | block | block |       |       |
+///           ^ bottom                ^ top           ^ end
+/// ```
 struct Bin {
-    loaded: Magazine,
+    /// The first place of the loaded magazine; null, as `top` and `end` are, if there is none.
+    bottom: Magazine,
+    /// One past the last block in the loaded magazine.
+    top: Magazine,
+    /// One past the last place of the loaded magazine.
+    end: Magazine,
     other: Magazine,
-    /// Blocks in the loaded magazine.
-    count: u16,
-    /// Blocks that the loaded magazine may hold: 0 if there is none.
-    limit: u16,
-    /// Blocks that are asked of the heap next time. It doubles: what is rarely used keeps little.
+    /// Blocks that are asked of the heap next time; 0 at first. It doubles: what is rarely used keeps little.
     batch: u16,
     /// Whether the other magazine is full.
     full: bool,
 }
 
 impl Bin {
-    const EMPTY: Self =
-        Self { loaded: ptr::null_mut(), other: ptr::null_mut(), count: 0, limit: 0, batch: 0, full: false };
+    const EMPTY: Self = Self {
+        bottom: ptr::null_mut(),
+        top: ptr::null_mut(),
+        end: ptr::null_mut(),
+        other: ptr::null_mut(),
+        batch: 0,
+        full: false,
+    };
 
     #[inline(always)]
     fn take(&mut self) -> Option<NonNull<u8>> {
-        if self.count == 0 {
+        if self.top == self.bottom {
             return None;
         }
-        self.count -= 1;
-        // SAFETY: the loaded magazine holds so many blocks.
-        Some(unsafe { self.loaded.add(self.count as usize).read().assume_init() })
+        // SAFETY: there is a block below the top.
+        unsafe {
+            self.top = self.top.sub(1);
+            Some(self.top.read().assume_init())
+        }
     }
 
     #[inline(always)]
     fn give(&mut self, block: NonNull<u8>) -> bool {
-        if self.count >= self.limit {
+        if self.top == self.end {
             return false;
         }
-        // SAFETY: the loaded magazine holds as many blocks as its limit says.
-        unsafe { self.loaded.add(self.count as usize).write(Round::new(block)) };
-        self.count += 1;
+        // SAFETY: there is a free place at the top.
+        unsafe {
+            self.top.write(Round::new(block));
+            self.top = self.top.add(1);
+        }
         true
+    }
+
+    /// Blocks in the loaded magazine.
+    fn count(&self) -> usize {
+        (self.top.addr() - self.bottom.addr()) / size_of::<Round>()
     }
 
     /// How many blocks to ask of the heap this time, or to give back. The first time, as many as a cache line holds, so
@@ -149,26 +170,27 @@ impl Bin {
         batch
     }
 
+    /// Loads `magazine`, which holds `count` blocks and has `capacity` places, or none if it is null.
     fn load(&mut self, magazine: Magazine, count: usize, capacity: usize) {
-        // Capacities are below 256.
-        (self.loaded, self.count, self.limit) = (magazine, count as u16, capacity as u16);
+        let end = if magazine.is_null() { 0 } else { capacity };
+        (self.bottom, self.top, self.end) = (magazine, magazine.wrapping_add(count), magazine.wrapping_add(end));
     }
 
     /// A block where the loaded magazine has none.
     fn refill(&mut self, owner: Owner, class: usize) -> Option<NonNull<u8>> {
         let capacity = owner.depot.capacity(class);
         if self.full {
-            let full = core::mem::replace(&mut self.other, self.loaded);
+            let full = core::mem::replace(&mut self.other, self.bottom);
             self.full = false;
             self.load(full, capacity, capacity);
             return self.take();
         }
         if let Some(full) = owner.depot.take_full(class) {
             if self.other.is_null() {
-                self.other = self.loaded;
-            } else if !self.loaded.is_null() && !owner.depot.put_empty(class, self.loaded) {
+                self.other = self.bottom;
+            } else if !self.bottom.is_null() && !owner.depot.put_empty(class, self.bottom) {
                 // SAFETY: the loaded magazine is ours and empty.
-                unsafe { owner.free_magazine(class, self.loaded) };
+                unsafe { owner.free_magazine(class, self.bottom) };
             }
             self.load(full, capacity, capacity);
             return self.take();
@@ -178,17 +200,17 @@ impl Bin {
             return owner.take_one(layout_of(class));
         }
         // SAFETY: the loaded magazine has `capacity` places, and only this thread knows it.
-        let places = unsafe { slice::from_raw_parts_mut(self.loaded, batch) };
+        let places = unsafe { slice::from_raw_parts_mut(self.bottom, batch) };
         let count = owner.heap.take(layout_of(class), places);
         // A heap tends to hand out ascending addresses, and the last block of a magazine is used first.
         places[..count].reverse();
-        self.count = count as u16;
+        self.top = self.bottom.wrapping_add(count);
         self.take()
     }
 
     /// Sees to it that there is a loaded magazine. Whether there is.
     fn equip(&mut self, owner: Owner, class: usize) -> bool {
-        if self.loaded.is_null() {
+        if self.bottom.is_null() {
             let Some(magazine) = owner.take_magazine(class) else { return false };
             self.load(magazine, 0, owner.depot.capacity(class));
         }
@@ -202,14 +224,14 @@ impl Bin {
     /// As for [`Behind::give`].
     unsafe fn drain(&mut self, owner: Owner, class: usize, block: NonNull<u8>) {
         let capacity = owner.depot.capacity(class);
-        if self.loaded.is_null() {
+        if self.bottom.is_null() {
             let batch = self.demand(class, capacity);
             if is_worth_it(class, batch, capacity) {
                 self.equip(owner, class);
             }
         } else {
             // The loaded magazine is full; the other is full, empty or not there.
-            let (full, mut empty) = (self.loaded, ptr::null_mut());
+            let (full, mut empty) = (self.bottom, ptr::null_mut());
             if !self.full {
                 empty = self.other;
             } else if !owner.depot.put_full(class, self.other) {
@@ -218,7 +240,7 @@ impl Bin {
                 empty = self.other;
             }
             (self.other, self.full) = (full, true);
-            self.load(empty, 0, if empty.is_null() { 0 } else { capacity });
+            self.load(empty, 0, capacity);
             self.equip(owner, class);
         }
         if !self.give(block) {
@@ -232,8 +254,8 @@ impl Bin {
         let kept = core::mem::replace(self, Self::EMPTY);
         // SAFETY: both magazines were this bin's alone.
         unsafe {
-            owner.give_rounds(class, kept.loaded, kept.count as usize);
-            owner.free_magazine(class, kept.loaded);
+            owner.give_rounds(class, kept.bottom, kept.count());
+            owner.free_magazine(class, kept.bottom);
             if kept.full {
                 owner.give_rounds(class, kept.other, owner.depot.capacity(class));
             }
