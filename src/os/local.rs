@@ -173,7 +173,8 @@ impl Bin {
     /// Loads `magazine`, which holds `count` blocks and has `capacity` places, or none if it is null.
     fn load(&mut self, magazine: Magazine, count: usize, capacity: usize) {
         let end = if magazine.is_null() { 0 } else { capacity };
-        (self.bottom, self.top, self.end) = (magazine, magazine.wrapping_add(count), magazine.wrapping_add(end));
+        (self.bottom, self.top, self.end) =
+            (magazine, magazine.wrapping_add(count), magazine.wrapping_add(end));
     }
 
     /// A block where the loaded magazine has none.
