@@ -1,11 +1,11 @@
-//! Structures of the driver's interface whose fields cudarc names differently from version to version; their layout
-//! does not change.
+//! Structures of the driver's interface whose fields have different names in different versions of cudarc. Their
+//! layout is the same in all of them.
 
 use core::ptr;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 
-/// A place: a device, or the host.
+/// A memory location: a device or the host.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -23,12 +23,12 @@ impl Place {
     pub(super) const HOST: Self = Self { kind: 2, id: 0 };
 }
 
-/// `CUmemcpyAttributes`: how copies of a batch are done.
+/// `CUmemcpyAttributes`: how the copies of a batch are done.
 #[repr(C)]
 pub(super) struct CopyAttributes {
-    /// When what is copied is read: 1 for in the order of the stream.
+    /// When the source is read; 1 means in stream order.
     order: u32,
-    /// Hints, which only managed memory needs.
+    /// Location hints; only managed memory needs them.
     from: Place,
     to: Place,
     flags: u32,
@@ -48,19 +48,19 @@ pub(super) struct AllocationProp {
     flags: u64,
 }
 
-/// Ordinary ("pinned") memory: the only kind that every version knows.
+/// Ordinary ("pinned") device memory, the only kind that every driver version knows.
 const PINNED: u32 = 1;
 
 impl AllocationProp {
-    /// Such that file descriptors of it can be had, or not.
+    /// Properties of memory on a device; `shareable` allows exporting it as file descriptors.
     pub(super) const fn on(ordinal: i32, shareable: bool) -> Self {
         let place = Place::device(ordinal);
-        // 1 is for file descriptors.
+        // A handle type of 1 stands for POSIX file descriptors.
         Self { kind: PINNED, handle_types: shareable as u32, place, windows: ptr::null_mut(), flags: 0 }
     }
 }
 
-/// `CUmemAccessDesc`: who may do what.
+/// `CUmemAccessDesc`: the access that a device has.
 #[repr(C)]
 pub(super) struct AccessDesc {
     place: Place,
@@ -68,7 +68,7 @@ pub(super) struct AccessDesc {
 }
 
 impl AccessDesc {
-    /// A device may read and write.
+    /// Lets a device read and write.
     pub(super) const fn full(ordinal: i32) -> Self {
         Self { place: Place::device(ordinal), flags: 3 }
     }

@@ -1,4 +1,4 @@
-//! A device in use.
+//! Contexts: devices in use.
 
 use super::copies::Copies;
 use super::device::{self, Device};
@@ -11,9 +11,10 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// The primary context of a device, which is what cudarc and the CUDA runtime use as well. Clones are the same one.
+/// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
+/// context.
 ///
-/// It is released when the last clone is gone, and with it everything that was made from it: streams, events, sources.
+/// It is released when the last clone and everything that was made from it is dropped: streams, events and sources.
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -21,15 +22,15 @@ struct Shared {
     device: Device,
     raw_device: CUdevice,
     raw: CUcontext,
-    /// Events that can be recorded again: making one costs more than recording it.
+    /// Events that can be recorded again, since making an event costs more than recording it.
     events: Mutex<Vec<EventHandle>>,
     copies: Copies,
 }
 
-/// An event that nobody uses.
+/// An unused event.
 struct EventHandle(CUevent);
 
-// SAFETY: the driver lets any thread use any handle.
+// SAFETY: the driver allows any handle to be used from any thread.
 unsafe impl Send for EventHandle {}
 // SAFETY: as above; the pointers are handles that only the driver reads.
 unsafe impl Send for Shared {}
@@ -37,16 +38,17 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Context {
-    /// Takes a device into use and makes it the calling thread's.
+    /// Starts using a device and makes its context current for the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`is_available`](super::is_available), and [`Error::NoDevice`]. Never panics.
+    /// [`Error::NoDevice`] if there is no device with this number, or the error of
+    /// [`is_available`](super::is_available). Never panics.
     pub fn new(ordinal: usize) -> Result<Self, Error> {
         let raw_device = device::raw(ordinal)?;
         let device = Device::get(ordinal)?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the place is one of this type, and the device is one of the driver's.
+        // SAFETY: the output has the type that the function writes, and the device is one of the driver's.
         unsafe { call!(cuDevicePrimaryCtxRetain(&mut raw, raw_device))? };
         let context = Self(Arc::new(Shared {
             device,
@@ -59,12 +61,12 @@ impl Context {
         Ok(context)
     }
 
-    /// What the device was described as.
+    /// Returns the description of the device.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// The driver's handle, which is valid as long as this context.
+    /// Returns the driver's handle, which is valid as long as this context.
     pub fn raw(&self) -> CUcontext {
         self.0.raw
     }
@@ -77,43 +79,43 @@ impl Context {
         self.0.raw_device
     }
 
-    /// The same context for cudarc, to launch kernels with.
+    /// Returns the same context for cudarc, to launch kernels with.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn to_cudarc(&self) -> Result<Arc<CudaContext>, Error> {
         self.bind()?;
         CudaContext::new(self.device().ordinal)
             .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0).into())
     }
 
-    /// Makes the context the calling thread's, which every call here does by itself. O(1); a cheap call of the
-    /// driver.
+    /// Makes the context current for the calling thread. Every operation of this module does so by itself. O(1); a
+    /// cheap driver call.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn bind(&self) -> Result<(), SourceError> {
         let mut current = ptr::null_mut();
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuCtxGetCurrent(&mut current))? };
         if current == self.0.raw {
             return Ok(());
         }
-        // SAFETY: the context is retained as long as this value is there.
+        // SAFETY: the context is retained as long as this value exists.
         unsafe { call!(cuCtxSetCurrent(self.0.raw)) }
     }
 
-    /// The device's memory, of which others may use some too. A call of the driver.
+    /// Returns the device's total and free memory; other processes may use some of it. A driver call.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn capacity(&self) -> Result<Capacity, SourceError> {
         self.bind()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the places are of this type.
+        // SAFETY: the outputs have the type that the function writes.
         unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total))? };
         Ok(Capacity { total, free })
     }
@@ -122,14 +124,14 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// What the driver says, errors of the work itself among them.
+    /// The error of the driver, or of the work itself.
     pub fn synchronize(&self) -> Result<(), SourceError> {
         self.bind()?;
-        // SAFETY: there is a context.
+        // SAFETY: a context is current.
         unsafe { call!(cuCtxSynchronize()) }
     }
 
-    /// An event without a time, used before or new.
+    /// Returns an event without timing, reused or new.
     pub(super) fn take_event(&self) -> Result<CUevent, SourceError> {
         let used = self.0.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(EventHandle(event)) = used {
@@ -138,7 +140,7 @@ impl Context {
         self.bind()?;
         let mut event = ptr::null_mut();
         const DISABLE_TIMING: u32 = 2;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuEventCreate(&mut event, DISABLE_TIMING))? };
         Ok(event)
     }
@@ -155,7 +157,7 @@ impl fmt::Debug for Context {
 }
 
 impl PartialEq for Context {
-    /// Whether both are of the same device.
+    /// Returns whether both belong to the same device.
     fn eq(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
     }
@@ -167,11 +169,11 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
         for EventHandle(event) in events.drain(..) {
-            // SAFETY: nobody else has the event. An error cannot be helped here.
+            // SAFETY: nothing else has the event. A drop cannot report an error.
             let _ = unsafe { call!(cuEventDestroy_v2(event)) };
         }
         self.copies.clear();
-        // SAFETY: retained once by `Context::new`, and nothing that was made from it is left.
+        // SAFETY: `Context::new` retained it once, and nothing that was made from it is left.
         let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(self.raw_device)) };
     }
 }

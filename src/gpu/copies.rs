@@ -1,4 +1,4 @@
-//! What is copied between which kinds of memory, and how fast.
+//! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
 
 use super::buffer::{Backing, MemoryKind, Touch};
 use super::context::Context;
@@ -13,13 +13,14 @@ use cudarc::driver::sys::{self, CUevent, CUresult, CUstreamCaptureMode};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// Copies whose time is measured at once; those beyond are counted only.
+/// How many copies can be timed at once; further ones are only counted.
 const MOST_UNDER_WAY: usize = 256;
 
-/// Older drivers and newer ones have it by this name; cudarc has it for some versions of CUDA only.
+/// The type of `cuEventElapsedTime`. All drivers have a function of this name, but cudarc declares it only for some
+/// versions of CUDA.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
-/// The copies of a context.
+/// Counters and timing state for the copies of a context.
 #[derive(Default)]
 pub(super) struct Copies {
     counters: CopyCounters,
@@ -30,11 +31,12 @@ pub(super) struct Copies {
 #[derive(Default)]
 struct Timed {
     under_way: Vec<Sample>,
-    /// Events with times that can be recorded again.
+    /// Events with timing that can be recorded again.
     events: Vec<CUevent>,
 }
 
-// SAFETY: the driver lets any thread use any event; the pointers are handles that only the driver reads.
+// SAFETY: the driver allows any event to be used from any thread, and the pointers are handles that only the driver
+// reads.
 unsafe impl Send for Timed {}
 
 /// A copy between two events.
@@ -43,7 +45,7 @@ struct Sample {
     bytes: usize,
     start: CUevent,
     end: CUevent,
-    /// Who else wants to know its time.
+    /// The counters of the pools that also want its time.
     pools: [Option<Arc<CopyCounters>>; 2],
 }
 
@@ -52,19 +54,19 @@ impl Copies {
         self.timed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Destroys all events, of a context that nobody uses any more.
+    /// Destroys all events, of a context that is no longer used.
     pub(super) fn clear(&mut self) {
         let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for event in under_way.drain(..).flat_map(|sample| [sample.start, sample.end]).chain(events.drain(..))
         {
-            // SAFETY: nobody else has the event. An error cannot be helped here.
+            // SAFETY: nothing else has the event. A drop cannot report an error.
             let _ = unsafe { call!(cuEventDestroy_v2(event)) };
         }
     }
 }
 
 impl Timed {
-    /// Takes the times of copies that are over. Does not wait. O(copies under way).
+    /// Collects the times of copies that are done. Does not wait. O(copies under way).
     fn collect(&mut self, counters: &CopyCounters) {
         let Self { under_way, events } = self;
         if under_way.is_empty() {
@@ -91,18 +93,19 @@ impl Timed {
             return Some(event);
         }
         let mut event = ptr::null_mut();
-        // SAFETY: the place is one of this type. Without a flag the event has a time.
+        // SAFETY: the output has the type that the function writes. Without a flag the event has a time.
         unsafe { call!(cuEventCreate(&mut event, 0)) }.ok().map(|()| event)
     }
 }
 
-/// Lets this thread ask for events although some stream records a graph, which would spoil the recording otherwise.
+/// While this exists, the thread may query events even if a stream is capturing a graph; otherwise the query would
+/// invalidate the capture.
 struct Relaxed(CUstreamCaptureMode);
 
 impl Relaxed {
     fn new() -> Result<Self, SourceError> {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut mode))? };
         Ok(Self(mode))
     }
@@ -110,45 +113,46 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        // SAFETY: as above. An error cannot be helped here.
+        // SAFETY: as above. A drop cannot report an error.
         let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut self.0)) };
     }
 }
 
-/// Time between the events of a copy that is over.
+/// The time between the events of a copy that is done.
 fn elapsed(sample: &Sample) -> Option<Duration> {
     let elapsed = library::find::<ElapsedTime>("cuEventElapsedTime")?;
     let mut milliseconds = 0f32;
-    // SAFETY: the type is that of this function, the place is one of its type, and both handles are alive.
+    // SAFETY: the type is that of this function, the output has the type that it writes, and both handles are alive.
     let code = unsafe { elapsed(&mut milliseconds, sample.start, sample.end) };
     check("cuEventElapsedTime", code).ok()?;
     Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).ok()
 }
 
 impl Context {
-    /// The copies and fills that were submitted to streams of this context by buffers, [`Staging`](super::Staging), batches
-    /// and compaction of pools. A copy between two devices counts in the context of the destination's stream, and managed
-    /// memory as a device's. What other libraries copy is not known. O(1), and O(copies under way) where
-    /// [`Context::time_copies`] is or was on; does not wait.
+    /// Returns statistics of the copies and fills that buffers, [`Staging`](super::Staging), batches and the
+    /// compaction of pools have submitted to streams of this context. A copy between two devices counts in the
+    /// context of the destination's stream, and managed memory counts as a device's. Copies by other libraries are
+    /// not included. Does not wait. O(1), and O(copies under way) if [`Context::time_copies`] is or was on.
     pub fn copy_stats(&self) -> CopyStats {
         let copies = self.copies();
         copies.lock().collect(&copies.counters);
         copies.counters.stats()
     }
 
-    /// Measures the time of copies, or does not: off at first.
+    /// Turns the timing of copies on or off. It is off by default.
     ///
-    /// Each copy or fill is then put between two events on its stream. What is measured is the time from the end of the
-    /// work before it in that stream to its own end, on the device's clock (a resolution of about half a microsecond): not
-    /// the time that it waits in the queue or that the host spends in calls, but waiting for a copy engine that other
-    /// streams keep busy. The time is known, and counted, once [`Context::copy_stats`] or a later copy finds it over. Of
-    /// more than 256 copies under way at once, and of those that a graph records, none is measured.
+    /// When on, each copy or fill is placed between two events on its stream. The measured time runs from the end
+    /// of the preceding work in that stream to the end of the copy, by the device's clock (with a resolution of
+    /// about half a microsecond). It excludes time in the queue and in the host's calls, but includes waiting for a
+    /// copy engine that other streams keep busy. A copy's time is counted once [`Context::copy_stats`] or a later
+    /// copy finds it done. At most 256 copies are timed at once, and copies in a graph capture are not timed at
+    /// all.
     pub fn time_copies(&self, on: bool) {
         self.copies().is_timed.store(on, Ordering::Relaxed);
     }
 }
 
-/// Counts what a pool's compaction has moved, on the device or the host.
+/// Counts bytes that a pool's compaction has moved, on the device or the host.
 pub(super) fn count_moved(stream: &Stream, direction: Direction, bytes: usize) {
     stream.context().copies().counters.count(direction, bytes);
 }
@@ -157,7 +161,7 @@ pub(super) fn count_moved(stream: &Stream, direction: Direction, bytes: usize) {
 pub(super) struct Job<'a> {
     direction: Direction,
     bytes: usize,
-    /// The buffers that it touches, and how.
+    /// The buffers that it uses, and how.
     sides: [Option<(&'a dyn Backing, Touch)>; 2],
 }
 
@@ -166,13 +170,13 @@ fn is_host(memory: &dyn Backing) -> bool {
 }
 
 impl<'a> Job<'a> {
-    /// From the host's memory to a buffer.
+    /// A copy from host memory to a buffer.
     pub(super) fn upload(to: &'a dyn Backing, bytes: usize) -> Self {
         let direction = if is_host(to) { Direction::OnHost } else { Direction::ToDevice };
         Self { direction, bytes, sides: [Some((to, Touch::FromHost)), None] }
     }
 
-    /// From a buffer to the host's memory.
+    /// A copy from a buffer to host memory.
     pub(super) fn download(from: &'a dyn Backing, bytes: usize) -> Self {
         let direction = if is_host(from) { Direction::OnHost } else { Direction::ToHost };
         Self { direction, bytes, sides: [Some((from, Touch::ToHost)), None] }
@@ -183,11 +187,11 @@ impl<'a> Job<'a> {
         Self { direction: Direction::Fill, bytes, sides: [Some((memory, Touch::OnDevice)), None] }
     }
 
-    /// From a buffer to another one.
+    /// A copy from one buffer to another.
     pub(super) fn between(from: &'a dyn Backing, to: &'a dyn Backing, bytes: usize) -> Self {
         let (direction, touches) = match (is_host(from), is_host(to)) {
             (true, true) => (Direction::OnHost, (Touch::ToHost, Touch::FromHost)),
-            // The buffer on the host is read, or written, by the device's copy engine.
+            // The device's copy engine reads or writes the buffer on the host.
             (true, false) => (Direction::ToDevice, (Touch::OnDevice, Touch::FromHost)),
             (false, true) => (Direction::ToHost, (Touch::ToHost, Touch::OnDevice)),
             (false, false) => {
@@ -199,7 +203,7 @@ impl<'a> Job<'a> {
         Self { direction, bytes, sides: [Some((from, touches.0)), Some((to, touches.1))] }
     }
 
-    /// Submits it, and counts it if that succeeds. The context is the thread's.
+    /// Submits the copy, and counts it if that succeeds. The context must be current.
     pub(super) fn submit(
         self,
         stream: &Stream,
@@ -211,7 +215,7 @@ impl<'a> Job<'a> {
             self.count(&copies.counters);
             return Ok(());
         }
-        // Both before the copy, so that nothing has to be undone behind it.
+        // Both events are made before the copy, so that nothing must be undone after it.
         let events = {
             let mut timed = copies.lock();
             timed.collect(&copies.counters);
@@ -245,19 +249,19 @@ impl<'a> Job<'a> {
         submitted
     }
 
-    /// The counters of the pools that the buffers are of, each once.
+    /// The counters of the pools that the buffers belong to, each once.
     fn pools(&self) -> [Option<Arc<CopyCounters>>; 2] {
         let [first, second] = self.sides.map(|side| side.and_then(|(memory, _)| memory.copies()));
         let is_same = first.zip(second).is_some_and(|(first, second)| Arc::ptr_eq(first, second));
         [first.cloned(), second.filter(|_| !is_same).cloned()]
     }
 
-    /// Counts a copy that the CPU did at once.
+    /// Counts a copy that the CPU has already done.
     pub(super) fn done(&self, stream: &Stream) {
         self.count(&stream.context().copies().counters);
     }
 
-    /// Notes it everywhere.
+    /// Counts the copy in the context and in the pools.
     fn count(&self, counters: &CopyCounters) {
         let Self { direction, bytes, sides } = self;
         counters.count(*direction, *bytes);

@@ -1,4 +1,4 @@
-//! Which devices there are.
+//! The devices of the machine.
 
 use super::error::{Error, call};
 use super::library::is_available;
@@ -8,71 +8,71 @@ use cudarc::driver::sys::{CUdevice, CUdevice_attribute};
 use std::string::String;
 use std::vec::Vec;
 
-/// A device, as it was described when it was asked.
+/// The description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Device {
     /// Its number, from 0.
     pub ordinal: usize,
-    /// What its maker calls it.
+    /// The name that its maker gave it.
     pub name: String,
-    /// Bytes of memory.
+    /// Its memory in bytes.
     pub memory: usize,
-    /// Compute capability: major and minor.
+    /// Its compute capability: major and minor.
     pub capability: (u32, u32),
-    /// Allocation in the order of streams ([`AsyncMemory`](super::AsyncMemory)).
+    /// Whether it allocates in stream order ([`AsyncMemory`](super::AsyncMemory)).
     pub memory_pools: bool,
-    /// Reserving addresses and mapping memory at them ([`Virtual`](super::Virtual)).
+    /// Whether it can reserve addresses and map memory there ([`Virtual`](super::Virtual)).
     pub virtual_memory: bool,
-    /// Memory that host and device may use at the same time ([`Managed`](super::Managed)).
+    /// Whether host and device can use managed memory at the same time ([`Managed`](super::Managed)).
     pub managed_memory: bool,
 }
 
-/// A value that the driver writes to its first argument.
+/// Returns an attribute of a device.
 pub(super) fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c_int, SourceError> {
     let mut value = 0;
-    // SAFETY: the place is one of this type, and the device is one of the driver's.
+    // SAFETY: the output has the type that the function writes, and the device is one of the driver's.
     unsafe { call!(cuDeviceGetAttribute(&mut value, which, device))? };
     Ok(value)
 }
 
 impl Device {
-    /// How many there are.
+    /// Returns the number of devices.
     ///
     /// # Errors
     ///
-    /// As [`is_available`].
+    /// The error of [`is_available`].
     pub fn count() -> Result<usize, Error> {
         is_available()?;
         let mut count = 0;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuDeviceGetCount(&mut count))? };
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    /// All of them.
+    /// Returns the descriptions of all devices.
     ///
     /// # Errors
     ///
-    /// As [`is_available`].
+    /// The error of [`is_available`].
     pub fn all() -> Result<Vec<Self>, Error> {
         (0..Self::count()?).map(Self::get).collect()
     }
 
-    /// One of them.
+    /// Returns the description of one device.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`], or as [`is_available`].
+    /// [`Error::NoDevice`] if there is no device with this number, or the error of [`is_available`].
     pub fn get(ordinal: usize) -> Result<Self, Error> {
         use CUdevice_attribute as Attribute;
         let device = raw(ordinal)?;
         let mut name = [0u8; 128];
-        // SAFETY: the place has as many bytes as is said, less the end of the text.
+        // SAFETY: the output has one byte more than the given length, for the final zero.
         unsafe { call!(cuDeviceGetName(name.as_mut_ptr().cast(), 127, device))? };
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
         let mut memory = 0;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuDeviceTotalMem_v2(&mut memory, device))? };
         let number = |which| attribute(device, which).map(|value| u32::try_from(value).unwrap_or(0));
         let has = |which| attribute(device, which).map(|value| value != 0);
@@ -91,13 +91,13 @@ impl Device {
     }
 }
 
-/// The driver's handle of a device.
+/// Returns the driver's handle of a device.
 pub(super) fn raw(ordinal: usize) -> Result<CUdevice, Error> {
     let count = Device::count()?;
     let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
     let number = number.ok_or(Error::NoDevice { ordinal, count })?;
     let mut device = 0;
-    // SAFETY: the place is one of this type.
+    // SAFETY: the output has the type that the function writes.
     unsafe { call!(cuDeviceGet(&mut device, number))? };
     Ok(device)
 }

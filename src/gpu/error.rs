@@ -1,29 +1,29 @@
-//! What can go wrong, and how the driver's codes read.
+//! Errors of this module, and the meaning of the driver's error codes.
 
 use crate::pool::{SourceError, SourceErrorKind};
 use core::fmt;
 use cudarc::driver::sys::CUresult;
 
-/// A call of this module has failed.
+/// A call of this module failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The system has no CUDA driver: install one, or do without.
+    /// The system has no CUDA driver.
     NoDriver,
-    /// The driver lacks a function: it is broken, or older than CUDA 11.4.
+    /// The driver lacks this function: it is broken or older than CUDA 11.4.
     MissingFunction(&'static str),
-    /// There is no device of this number.
+    /// There is no device with this number.
     NoDevice {
-        /// The number that was asked for.
+        /// The requested number.
         ordinal: usize,
-        /// Devices that there are.
+        /// The number of devices.
         count: usize,
     },
-    /// A stream belongs to another context than it is to be used with.
+    /// The stream belongs to another context.
     OtherContext,
-    /// The device cannot do this.
+    /// The device lacks this capability.
     Unsupported(&'static str),
-    /// A call of the driver has failed.
+    /// A driver call failed.
     Call(SourceError),
 }
 
@@ -31,10 +31,14 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDriver => f.write_str("there is no CUDA driver on this system"),
-            Self::MissingFunction(name) => write!(f, "the CUDA driver has no function {name}: update it"),
-            Self::NoDevice { ordinal, count } => write!(f, "there is no device {ordinal}, only {count}"),
+            Self::MissingFunction(name) => {
+                write!(f, "the CUDA driver has no function {name}; update the driver to CUDA 11.4 or later")
+            }
+            Self::NoDevice { ordinal, count } => {
+                write!(f, "there is no device {ordinal}; the number of devices is {count}")
+            }
             Self::OtherContext => f.write_str("the stream belongs to another context"),
-            Self::Unsupported(what) => write!(f, "the device has no {what}"),
+            Self::Unsupported(what) => write!(f, "the device does not support {what}"),
             Self::Call(error) => error.fmt(f),
         }
     }
@@ -48,7 +52,7 @@ impl From<SourceError> for Error {
     }
 }
 
-/// The error of `call`, if `code` is one.
+/// Converts the result `code` of `call` to a `Result`.
 pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), SourceError> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
@@ -56,7 +60,7 @@ pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), SourceErro
     }
 }
 
-/// The error of `call`, which has failed with `code`.
+/// Makes the error of `call`, which failed with `code`.
 pub(super) fn failed(call: &'static str, code: CUresult) -> SourceError {
     use CUresult as Code;
     let kind = match code {
@@ -67,7 +71,7 @@ pub(super) fn failed(call: &'static str, code: CUresult) -> SourceError {
         | Code::CUDA_ERROR_INVALID_HANDLE
         | Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
         | Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => SourceErrorKind::Invalid,
-        // Errors that the driver's documentation calls sticky, and those of a context that is no more.
+        // Errors that the driver's documentation calls sticky, and errors of a destroyed context.
         Code::CUDA_ERROR_DEINITIALIZED
         | Code::CUDA_ERROR_INVALID_CONTEXT
         | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
@@ -87,7 +91,7 @@ pub(super) fn failed(call: &'static str, code: CUresult) -> SourceError {
     SourceError { kind, call, code: code as i64 }
 }
 
-/// Calls a function of the driver inside an `unsafe` block; its error names it.
+/// Calls a function of the driver inside an `unsafe` block; the error names the function.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::gpu::error::check(stringify!($name), cudarc::driver::sys::$name($($argument),*))

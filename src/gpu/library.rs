@@ -1,10 +1,10 @@
-//! Whether there is a driver, before anything of it is called.
+//! Finds out whether there is a usable driver, before any of its functions is called.
 
 use super::error::{Error, call};
 use cudarc::driver::sys;
 use std::sync::OnceLock;
 
-/// The functions that this module calls. cudarc looks them up one by one, and panics where one is missing.
+/// The functions that this module calls. cudarc looks them up one by one and panics if one is missing.
 const FUNCTIONS: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
@@ -67,34 +67,35 @@ const FUNCTIONS: &[&str] = &[
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// The address of a function of the driver, if it has it.
+/// Returns the address of a driver function, if the driver has it.
 pub(super) fn find<F: Copy>(name: &'static str) -> Option<F> {
-    // SAFETY: callers of this module have asked `is_available`, so the library is there; the caller says the
+    // SAFETY: callers of this module have called `is_available`, so the library is loaded; the caller names the
     // function's type.
     unsafe { sys::culib().get::<F>(name.as_bytes()).ok().map(|function| *function) }
 }
 
-/// Whether there is a driver that can be used, which this call initialises. Never panics; asks once, until the
-/// answer is yes.
+/// Checks that there is a usable driver, and initialises it. Never panics. A positive answer is remembered; a
+/// negative one is checked again on the next call.
 ///
 /// # Errors
 ///
-/// [`Error::NoDriver`], [`Error::MissingFunction`], or what the driver says: code 100 where it finds no device.
+/// [`Error::NoDriver`], [`Error::MissingFunction`], or the error of the driver, which is code 100 if it finds no
+/// device.
 pub fn is_available() -> Result<(), Error> {
     static YES: OnceLock<()> = OnceLock::new();
     if YES.get().is_some() {
         return Ok(());
     }
-    // SAFETY: loading a driver runs its initialisers, which is what it is there for.
+    // SAFETY: loading the driver library runs its initialisers, as intended.
     if !unsafe { sys::is_culib_present() } {
         return Err(Error::NoDriver);
     }
     for name in FUNCTIONS {
-        // SAFETY: the library is there; the address is only compared with nothing.
+        // SAFETY: the library is loaded; the address is not used.
         let found = unsafe { sys::culib().get::<*const ()>(name.as_bytes()) };
         found.map_err(|_| Error::MissingFunction(name))?;
     }
-    // SAFETY: the function is there, and 0 is the only flag.
+    // SAFETY: the function exists, and 0 is the only valid flag.
     unsafe { call!(cuInit(0))? };
     YES.get_or_init(|| ());
     Ok(())

@@ -1,17 +1,17 @@
-//! Memory of CUDA devices (feature `gpu`), through the driver's interface as [`cudarc`] loads it: what is built
-//! with this feature runs on machines without a device too, and says there that none is.
+//! Memory of CUDA devices (feature `gpu`), through the driver interface as [`cudarc`] loads it at run time. A
+//! program built with this feature also runs on machines without a device, and gets an error there.
 //!
 //! ```text
 //!  is_available  Device  Context     is there a driver, which devices, one of them in use
-//!  Stream  Event                     queues of work and marks in them, as pools know them
-//!  source        DeviceMemory AsyncMemory Virtual   of a device
-//!                Pinned Registered                  of the host, for fast and asynchronous copies
-//!                HostMemory                         of the host, ordinary
-//!                Managed                            of both
+//!  Stream  Event                     queues of work and marks in them, as pools use them
+//!  source        DeviceMemory AsyncMemory Virtual   memory of a device
+//!                Pinned Registered                  page-locked host memory, for fast asynchronous copies
+//!                HostMemory                         ordinary host memory
+//!                Managed                            memory of both
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
-//!  Staging                           data of any size through a device, in chunks; Batch, many small copies as few
-//!  IpcHandle  SharedMemory           memory for other processes
-//!  MemoryManager                     one front for all of them: pools, and a table that says which one
+//!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
+//!  IpcHandle  SharedMemory           memory shared with other processes
+//!  MemoryManager                     one front for all of them: pools, and a table that selects one
 //! ```
 //!
 //! ```no_run
@@ -28,9 +28,10 @@
 //!
 //! # The version of CUDA
 //!
-//! `cudarc` must be told a version of CUDA when it is built. A program chooses one by depending on `cudarc` itself
-//! with a feature such as `cuda-12080`; otherwise it is that of the `nvcc` that is found, or the latest. This module
-//! uses nothing that is not in every version since 11.4, so the choice concerns only what the program calls itself.
+//! `cudarc` must be told a version of CUDA at build time. A program chooses one by depending on `cudarc` itself
+//! with a feature such as `cuda-12080`; otherwise it is the version of the `nvcc` that is found, or the latest.
+//! This module uses only functions that exist in every version since 11.4, so the choice matters only for calls
+//! that the program makes itself.
 
 mod abi;
 mod buffer;

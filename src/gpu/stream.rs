@@ -1,4 +1,4 @@
-//! Queues of a device's work, and marks in them.
+//! Streams of a device and events in them.
 
 use super::context::Context;
 use super::error::{Error, call};
@@ -10,7 +10,8 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstreamCaptureStatus};
 use std::sync::Arc;
 
-/// A queue of work on a device. Clones are the same queue, which goes with the last of them, once its work is done.
+/// A queue of work on a device. Clones refer to the same queue, which is destroyed with the last of them, once its
+/// work is done.
 #[derive(Clone)]
 pub struct Stream(Arc<Shared>);
 
@@ -24,19 +25,20 @@ struct Shared {
 enum Owner {
     /// The queue is destroyed with this value.
     Ours,
-    /// The context's default stream.
+    /// The context's default stream, which is not destroyed.
     Nobody,
-    /// It lives as long as this does.
+    /// A stream of cudarc, kept alive by this reference.
     Cudarc { _stream: Arc<CudaStream> },
 }
 
-// SAFETY: the driver lets any thread use any stream; the pointer is a handle that only the driver reads.
+// SAFETY: the driver allows any stream to be used from any thread, and the pointer is a handle that only the driver
+// reads.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Numbers of streams that are not default streams, whose numbers are those of their devices. The driver's handles
-/// would not do: it may use one again.
+/// The next number of a stream. Default streams have the numbers of their devices instead. The driver's handles
+/// cannot serve as numbers, because it may use them again.
 static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
 
 impl Stream {
@@ -49,31 +51,31 @@ impl Stream {
         Self(Arc::new(Shared { context: context.clone(), raw, id, owner }))
     }
 
-    /// A new queue, which is in no order with the default stream.
+    /// Makes a new queue, which is not ordered with the default stream.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn new(context: &Context) -> Result<Self, Error> {
         context.bind()?;
         let mut raw = ptr::null_mut();
         const NON_BLOCKING: u32 = 1;
-        // SAFETY: the place is one of this type, and the flag exists.
+        // SAFETY: the output has the type that the function writes, and the flag exists.
         unsafe { call!(cuStreamCreate(&mut raw, NON_BLOCKING))? };
         Ok(Self::from_raw(context, raw, Owner::Ours))
     }
 
-    /// The context's default stream.
+    /// Returns the context's default stream.
     pub fn default_of(context: &Context) -> Self {
         Self::from_raw(context, ptr::null_mut(), Owner::Nobody)
     }
 
-    /// A queue that cudarc made, on the device of `context`. It counts as another one each time it is taken, which
-    /// only costs an event where a clone would cost none.
+    /// Makes a stream of a queue that cudarc made on the device of `context`. Each call returns a stream with a new
+    /// identity; compared to a clone, this only costs some extra events.
     ///
     /// # Errors
     ///
-    /// [`Error::OtherContext`] if it is not.
+    /// [`Error::OtherContext`] if the queue belongs to another context.
     pub fn from_cudarc(context: &Context, stream: Arc<CudaStream>) -> Result<Self, Error> {
         if stream.context().cu_ctx() != context.raw() {
             return Err(Error::OtherContext);
@@ -82,12 +84,12 @@ impl Stream {
         Ok(Self::from_raw(context, raw, Owner::Cudarc { _stream: stream }))
     }
 
-    /// The context that it is of.
+    /// Returns the context of the stream.
     pub fn context(&self) -> &Context {
         &self.0.context
     }
 
-    /// The driver's handle, valid as long as a clone of this is there.
+    /// Returns the driver's handle, which is valid while a clone of this exists.
     pub fn raw(&self) -> CUstream {
         self.0.raw
     }
@@ -102,7 +104,7 @@ impl fmt::Debug for Stream {
 impl Drop for Shared {
     fn drop(&mut self) {
         if let Owner::Ours = self.owner {
-            // SAFETY: made by `Stream::new`, and nobody has it any more. An error cannot be helped here.
+            // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
     }
@@ -139,13 +141,13 @@ impl pool::Stream for Stream {
     fn is_capturing(&self) -> Result<bool, SourceError> {
         self.0.context.bind()?;
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the handle is alive, the place is one of this type.
+        // SAFETY: the handle is alive, the output has the type that the function writes.
         unsafe { call!(cuStreamIsCapturing(self.0.raw, &mut status))? };
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 }
 
-/// A mark in a stream, after all that was submitted before it.
+/// A mark in a stream, after everything that was submitted before it.
 pub struct Event {
     raw: CUevent,
     context: Context,
@@ -179,7 +181,7 @@ impl pool::Event for Event {
 }
 
 impl Drop for Event {
-    /// A wait that was submitted does not need the event any more, so it can be recorded again.
+    /// Recycles the event: a wait that was already submitted no longer needs it.
     fn drop(&mut self) {
         self.context.put_event(self.raw);
     }

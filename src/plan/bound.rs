@@ -1,8 +1,8 @@
-//! The lower bound: what no plan can do without.
+//! The lower bound: memory that every plan needs.
 
 use super::buffer::Buffer;
 
-/// What the buffers that are live at one step need at least.
+/// The most memory that buffers need at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Load {
@@ -10,12 +10,12 @@ pub struct Load {
     pub step: u64,
     /// Bytes that the buffers live at that step need.
     pub bytes: u64,
-    /// Bytes that no plan can do without: `bytes`, or more where a fixed buffer ends higher.
+    /// Bytes that every plan needs: `bytes`, or more if a fixed buffer ends higher.
     pub bound: u64,
 }
 
 impl Load {
-    /// Takes `step` if more is needed there, or as much earlier.
+    /// Takes `step` if more is needed at it, or as much at an earlier step.
     const fn weigh(&mut self, buffers: &[Buffer<'_>], step: u64) {
         let bytes = load_at(buffers, step);
         if bytes > self.bytes || (bytes == self.bytes && step < self.step) {
@@ -30,16 +30,15 @@ impl Load {
     }
 }
 
-/// The maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
+/// Computes the maximum live load with alignment. O(n²) for n buffers, times the number of different alignments.
 ///
-/// At every step the live buffers lie beside each other. Those of alignment g or more start at multiples of
-/// g, so each but the uppermost takes a multiple of g; smaller ones may lie in between. An output that may
-/// take its input's place is counted only for what it is larger. Where sizes are not checked, sums stop at
-/// [`u64::MAX`].
+/// At every step the live buffers lie side by side. Buffers of alignment g or more start at multiples of g, so each
+/// of them but the uppermost takes a multiple of g; smaller ones may lie in the gaps. An output that may take its
+/// input's place counts only for what it is larger. If the sizes were not checked, sums saturate at [`u64::MAX`].
 pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
-    // The load changes upwards only where a stretch of some lifetime begins; what an output saves at its first
-    // step is an estimate that the step after it may exceed.
+    // The load rises only where a stretch of some lifetime begins. What an output saves at its first step is an
+    // estimate that the following step may exceed.
     let mut i = 0;
     while i < buffers.len() {
         let mut k = 0;
@@ -62,9 +61,8 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     worst.finish()
 }
 
-/// As [`load`], for buffers of an instance that was checked; they are named by their start and by their end,
-/// upwards. O(n log n) but for steps that look heavier than all before: O(n) for each of those, and O(n²) with
-/// gaps.
+/// Computes the same as [`load`] for a checked instance, whose buffers are given in the order of their starts and
+/// of their ends. O(n log n), plus O(n) for each step that looks heavier than all before it; O(n²) with gaps.
 pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
     let mut align = 1;
     let mut i = 0;
@@ -76,7 +74,7 @@ pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_e
         i += 1;
     }
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
-    // No less than the load: every size with its padding to the largest alignment, which may be huge.
+    // An estimate that is never below the load: every size is padded to the largest alignment, which may be huge.
     let mut estimate: u128 = 0;
     let (mut s, mut e) = (0, 0);
     while s < buffers.len() {
@@ -109,11 +107,11 @@ const fn padded(size: u64, align: u64) -> u128 {
     size as u128 + ((align - size % align) % align) as u128
 }
 
-/// Bytes that the buffers live at `step` need at least. O(n) per different alignment.
+/// Computes the bytes that the buffers live at `step` need at least. O(n) per different alignment.
 pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     let mut needed = 0;
     let mut align = 1;
-    // Each alignment that occurs among the live buffers, upwards from 1.
+    // Each alignment that occurs among the live buffers, ascending from 1.
     loop {
         let mut sum: u64 = 0;
         let mut slack = 0;
@@ -147,7 +145,7 @@ pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     }
 }
 
-/// Bytes of `sum` that `output` may save at `step` by lying in the place of `input`: no more than either has.
+/// Bytes of `sum` that `output` may save at `step` by taking the place of `input`: at most the size of either.
 const fn shared(
     buffers: &[Buffer<'_>],
     output: &Buffer<'_>,
@@ -164,7 +162,7 @@ const fn shared(
         return 0;
     }
     let less = if other.size < output.size { other.size } else { output.size };
-    // Both with their padding, as they were or will be counted.
+    // Pad the size as it was or will be counted.
     let padded = less.saturating_add((align - less % align) % align);
     if padded > sum { sum } else { padded }
 }

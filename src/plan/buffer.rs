@@ -1,35 +1,35 @@
-//! What a plan is made for: buffers with a size, a lifetime and constraints.
+//! The input of a plan: buffers with a size, a lifetime and constraints.
 
 use core::ops::Range;
 
-/// Steps from `start` up to, but not including, `end`.
+/// The steps from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Interval {
-    /// First step.
+    /// The first step.
     pub start: u64,
-    /// Step after the last one.
+    /// The step after the last one.
     pub end: u64,
 }
 
 impl Interval {
-    /// The interval of a half-open range.
+    /// Makes the interval of a half-open range.
     pub const fn new(steps: Range<u64>) -> Self {
         Self { start: steps.start, end: steps.end }
     }
 
-    /// Whether the two have a step in common; an empty one has none. O(1).
+    /// Returns whether the two have a step in common; an empty interval never does. O(1).
     pub const fn overlaps(&self, other: &Self) -> bool {
         let start = if self.start > other.start { self.start } else { other.start };
         start < self.end && start < other.end
     }
 }
 
-/// A buffer to be placed: its size, when it is needed, and what else must hold.
+/// A buffer to be placed: its size, its lifetime, and its constraints.
 ///
-/// Sizes, alignments and offsets are in bytes. Time is counted in steps (operators of a network, positions
-/// in a trace); a lifetime is half-open, `start..end`. Other buffers are named by their index in the slice
-/// that is planned. Everything is `const`:
+/// Sizes, alignments and offsets are in bytes. Time is counted in steps, such as operators of a network or
+/// positions in a trace; a lifetime is half-open, `start..end`. Other buffers are named by their index in the
+/// planned slice. Everything is `const`:
 ///
 /// ```
 /// use allotment::plan::Buffer;
@@ -43,39 +43,39 @@ impl Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Buffer<'a> {
-    /// What messages call it; empty: its index.
+    /// The name in messages; the index is used if it is empty.
     pub name: &'a str,
-    /// Bytes; may be zero.
+    /// Size in bytes; may be zero.
     pub size: u64,
-    /// Its offset is a multiple of this, a power of two.
+    /// Alignment of the offset in bytes, a power of two.
     pub align: u64,
-    /// First step at which it is live.
+    /// The first step at which it is live.
     pub start: u64,
-    /// Step after the last one at which it is live; above `start`.
+    /// The step after the last one at which it is live; greater than `start`.
     pub end: u64,
-    /// Steps of the lifetime at which its contents are not needed: in order, apart from each other, none
-    /// empty, inside the lifetime.
+    /// Steps of the lifetime at which the contents are not needed. The gaps must be in order, not empty, not touch
+    /// each other, and lie inside the lifetime.
     pub gaps: &'a [Interval],
     /// The offset that it must have.
     pub fixed: Option<u64>,
-    /// The offset that it should have if nothing is lost by it.
+    /// The offset that it should have if that costs nothing.
     pub hint: Option<u64>,
-    /// The buffer whose place it may take: an operator's input, of which this is the output.
+    /// The buffer whose place it may take: the input of an operator whose output this is.
     ///
-    /// The two may have the same offset although both are live at this one's first step, provided that it is
-    /// the other's last step. Otherwise the permission has no effect.
+    /// The two may have the same offset although both are live at this buffer's first step, provided that this step
+    /// is the other's last. Otherwise the field has no effect.
     pub alias: Option<usize>,
-    /// Buffers that it must not share memory with, even if their lifetimes are apart. It is enough that one
-    /// of two buffers names the other.
+    /// Buffers that it must never share memory with, even if their lifetimes do not overlap. It is enough if one of
+    /// the two names the other.
     pub apart: &'a [usize],
-    /// The tier that it must lie in; none: any. Has no effect on plans of one arena.
+    /// The tier that it must lie in; `None` for any. Has no effect on plans of a single arena.
     pub tier: Option<usize>,
-    /// How often each of its bytes is read or written: what a slow tier costs.
+    /// How often each of its bytes is read or written, which determines what a slow tier costs.
     pub accesses: u64,
 }
 
 impl<'a> Buffer<'a> {
-    /// A buffer of `size` bytes, live during `steps`, of alignment 1 and without constraints.
+    /// Makes a buffer of `size` bytes that is live during `steps`, with alignment 1 and without constraints.
     pub const fn new(size: u64, steps: Range<u64>) -> Self {
         Self {
             name: "",
@@ -93,61 +93,61 @@ impl<'a> Buffer<'a> {
         }
     }
 
-    /// Names it, for messages.
+    /// Sets the name for messages.
     pub const fn name(mut self, name: &'a str) -> Self {
         self.name = name;
         self
     }
 
-    /// Its offset is a multiple of `align`, a power of two.
+    /// Aligns the offset to a multiple of `align` bytes, a power of two.
     pub const fn align(mut self, align: u64) -> Self {
         self.align = align;
         self
     }
 
-    /// Its contents are not needed during `gaps`.
+    /// Sets the steps during which the contents are not needed.
     pub const fn gaps(mut self, gaps: &'a [Interval]) -> Self {
         self.gaps = gaps;
         self
     }
 
-    /// Its offset is `offset`.
+    /// Fixes the offset.
     pub const fn fixed(mut self, offset: u64) -> Self {
         self.fixed = Some(offset);
         self
     }
 
-    /// Its offset is `offset` if nothing is lost by it.
+    /// Asks for an offset, which is used if that costs nothing.
     pub const fn hint(mut self, offset: u64) -> Self {
         self.hint = Some(offset);
         self
     }
 
-    /// It may take the place of buffer `input`, whose last step is its first.
+    /// Allows the buffer to take the place of buffer `input`, whose last step must be this one's first.
     pub const fn in_place_of(mut self, input: usize) -> Self {
         self.alias = Some(input);
         self
     }
 
-    /// It shares memory with none of `others` at any time.
+    /// Forbids sharing memory with any of `others`, at any time.
     pub const fn apart_from(mut self, others: &'a [usize]) -> Self {
         self.apart = others;
         self
     }
 
-    /// It lies in tier `tier`.
+    /// Fixes the tier.
     pub const fn tier(mut self, tier: usize) -> Self {
         self.tier = Some(tier);
         self
     }
 
-    /// Each of its bytes is read or written `accesses` times.
+    /// Sets how often each byte is read or written.
     pub const fn accesses(mut self, accesses: u64) -> Self {
         self.accesses = accesses;
         self
     }
 
-    /// Whether its contents are needed at `step`. O(gaps).
+    /// Returns whether the contents are needed at `step`. O(gaps).
     pub const fn is_live(&self, step: u64) -> bool {
         let mut live = self.start <= step && step < self.end;
         let mut i = 0;
@@ -158,15 +158,15 @@ impl<'a> Buffer<'a> {
         live
     }
 
-    /// The `i`-th stretch of steps at which it is live; there are `gaps.len() + 1`, and those beside a
-    /// border may be empty. O(1).
+    /// Returns the `i`-th stretch of steps at which the buffer is live. There are `gaps.len() + 1` stretches; the
+    /// first and the last may be empty. O(1).
     pub const fn stretch(&self, i: usize) -> Interval {
         let start = if i == 0 { self.start } else { self.gaps[i - 1].end };
         let end = if i == self.gaps.len() { self.end } else { self.gaps[i].start };
         Interval { start, end }
     }
 
-    /// Whether there is a step at which both are live. O(gaps of both), O(1) without.
+    /// Returns whether both buffers are live at a common step. O(gaps of both), O(1) without gaps.
     pub const fn meets(&self, other: &Self) -> bool {
         if self.start >= other.end || other.start >= self.end {
             return false;
@@ -180,7 +180,7 @@ impl<'a> Buffer<'a> {
             if a.overlaps(&b) {
                 return true;
             }
-            // The stretch that ends first meets nothing that comes later.
+            // The stretch that ends first meets none of the later ones.
             if a.end <= b.end {
                 i += 1;
             } else {
@@ -190,14 +190,14 @@ impl<'a> Buffer<'a> {
         false
     }
 
-    /// Whether it may lie at the offset of `input`, the buffer that its `alias` names: the first step of
-    /// this one is the last of the other. O(1).
+    /// Returns whether the buffer may lie at the offset of `input`, the buffer that its `alias` names: its first
+    /// step must be the last step of `input`. O(1).
     pub const fn may_replace(&self, input: &Self) -> bool {
         input.start <= self.start && input.end == self.start + 1
     }
 }
 
-/// How two buffers of an instance stand to each other.
+/// How two buffers of an instance may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// They may overlap in any way.
@@ -208,7 +208,7 @@ pub enum Relation {
     Conflict,
 }
 
-/// How buffers `i` and `j` of an instance stand to each other. O(gaps and `apart` of both).
+/// Returns how buffers `i` and `j` may share memory. O(gaps and `apart` of both).
 ///
 /// # Panics
 ///

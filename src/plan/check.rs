@@ -1,13 +1,13 @@
-//! Whether an instance makes sense, and whether a plan keeps its promises.
+//! Checks of instances and of plans.
 
 use super::buffer::{Buffer, Relation, relation};
 use super::error::{PlanError, Violation};
 
-/// Whether `buffers` can be planned at all. O(n + f²) for f fixed ones.
+/// Checks whether `buffers` can be planned at all. O(n + f²) for f fixed buffers.
 ///
 /// # Errors
 ///
-/// The first that is found to be wrong.
+/// [`PlanError`] with the first fault that is found.
 pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     let mut total: u64 = 0;
     let mut highest: u64 = 0;
@@ -35,7 +35,7 @@ pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
                 None => return Err(PlanError::TooLarge { buffer: i }),
             }
         }
-        // No planner puts a buffer higher than all others, each with its padding, on top of the fixed ones.
+        // No planner places a buffer above the sum of all padded sizes and the highest fixed end.
         let padded = b.size.checked_add(b.align - 1);
         let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge { buffer: i }) };
         // The largest number stands for "no plan yet".
@@ -68,7 +68,7 @@ const fn gaps_are_right(b: &Buffer<'_>) -> bool {
         free_from = gap.end;
         i += 1;
     }
-    // A buffer that is nothing but a gap is never live.
+    // A buffer whose lifetime is one gap is never live.
     b.gaps.is_empty() || b.gaps[0].start != b.start || b.gaps[0].end != b.end
 }
 
@@ -105,10 +105,10 @@ const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether buffers `i` and `j` must not lie where they do. O(gaps and `apart` of both).
+/// Whether buffers `i` and `j` must not lie at these offsets. O(gaps and `apart` of both).
 pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize, at_j: u64) -> bool {
     let (size_i, size_j) = (buffers[i].size, buffers[j].size);
-    // Nothing takes no room, wherever it lies.
+    // An empty buffer takes no room at any offset.
     if size_i == 0
         || size_j == 0
         || at_i >= at_j.saturating_add(size_j)
@@ -123,13 +123,13 @@ pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize,
     }
 }
 
-/// Whether `offsets` place `buffers` rightly in `capacity` bytes: aligned, the fixed ones where they must be,
-/// none overlapping that must not. Returns the bytes used. O(n²); a plan from elsewhere (a file, say) has to
-/// pass this before it is used.
+/// Checks a plan of `buffers` within `capacity` bytes and returns the bytes that it uses. Every offset must be
+/// aligned, fixed buffers must be at their offsets, and no two buffers may overlap that must not. O(n²). A plan
+/// from elsewhere, such as a file, must pass this check before it is used.
 ///
 /// # Errors
 ///
-/// The first violation found. That the instance itself makes sense is for [`check`].
+/// [`Violation`] with the first fault that is found. The buffers themselves are checked by [`check`], not here.
 pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, Violation> {
     if buffers.len() != offsets.len() {
         return Err(Violation::Length);
@@ -138,7 +138,7 @@ pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) ->
     let mut i = 0;
     while i < buffers.len() {
         let (b, offset) = (&buffers[i], offsets[i]);
-        // An alignment of zero comes from an instance that was not checked.
+        // An alignment of zero can occur only in an instance that was not checked.
         if b.align == 0 || offset % b.align != 0 {
             return Err(Violation::Misaligned { buffer: i });
         }

@@ -1,75 +1,75 @@
-//! Why an instance cannot be planned, and what is wrong with a plan.
+//! Errors of instances and plans.
 
 use core::fmt;
 
-/// An instance that makes no sense. Buffers are named by their index.
+/// Why buffers cannot be planned. They are named by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PlanError {
     /// The alignment is not a power of two.
     Align {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
     /// The lifetime is empty.
     Lifetime {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
-    /// The gaps are not in order, touch each other, are empty, or reach out of the lifetime.
+    /// The gaps are out of order, touch each other, are empty, or exceed the lifetime.
     Gaps {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
-    /// It names itself, or a buffer that does not exist, as its alias or as one to be apart from.
+    /// The buffer's alias or list of buffers to keep apart names itself or a buffer that does not exist.
     Reference {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
     /// The fixed offset is not a multiple of the alignment.
     FixedAlign {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
     /// Two fixed buffers overlap while both are live.
     FixedOverlap {
-        /// The first buffer.
+        /// The index of the first buffer.
         first: usize,
-        /// The second buffer.
+        /// The index of the second buffer.
         second: usize,
     },
-    /// Offsets might exceed 64 bits: sizes, alignments and fixed offsets up to this one are too large.
+    /// Offsets might exceed 64 bits: the sizes, alignments and fixed offsets up to this buffer are too large.
     TooLarge {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
-    /// There is no rule to plan by.
+    /// The list of rules is empty.
     NoRule,
-    /// It must lie in a tier that does not exist, or one that is too small for it alone.
+    /// The buffer must lie in a tier that does not exist or is too small for it alone.
     Tier {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
-    /// It fits in none of the tiers beside the others.
+    /// The buffer fits in no tier next to the others.
     NoRoom {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
 }
 
 impl PlanError {
-    /// Says it in a few words, without the index: a `const` can print them.
+    /// Describes the error in a few words, without the index, so that a `const` can print it.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Align { .. } => "an alignment is not a power of two",
             Self::Lifetime { .. } => "a lifetime is empty",
-            Self::Gaps { .. } => "gaps are out of order, empty, touching, or outside of the lifetime",
+            Self::Gaps { .. } => "gaps are out of order, empty, touching, or outside the lifetime",
             Self::Reference { .. } => "a buffer refers to itself or to one that does not exist",
             Self::FixedAlign { .. } => "a fixed offset is not aligned",
             Self::FixedOverlap { .. } => "two fixed buffers overlap while both are live",
             Self::TooLarge { .. } => "offsets might exceed 64 bits",
-            Self::NoRule => "there is no rule to plan by",
+            Self::NoRule => "the list of rules to plan by is empty",
             Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
             Self::NoRoom { .. } => "a buffer fits in no tier",
         }
@@ -102,30 +102,30 @@ impl core::error::Error for PlanError {}
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Violation {
-    /// The buffers themselves make no sense.
+    /// The buffers themselves cannot be planned.
     Instance(PlanError),
-    /// The number of offsets is not the number of buffers.
+    /// The number of offsets differs from the number of buffers.
     Length,
     /// The offset is not a multiple of the alignment.
     Misaligned {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
-    /// The offset is not the fixed one.
+    /// The offset differs from the fixed one.
     Moved {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
     /// The buffer ends beyond the capacity, or beyond 64 bits.
     Beyond {
-        /// The buffer.
+        /// The index of the buffer.
         buffer: usize,
     },
     /// Two buffers overlap that must not.
     Overlap {
-        /// The first buffer.
+        /// The index of the first buffer.
         first: usize,
-        /// The second buffer.
+        /// The index of the second buffer.
         second: usize,
     },
 }
@@ -134,7 +134,7 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Instance(error) => write!(f, "{error}"),
-            Self::Length => write!(f, "the number of offsets is not the number of buffers"),
+            Self::Length => write!(f, "the number of offsets differs from the number of buffers"),
             Self::Misaligned { buffer } => write!(f, "the offset of buffer {buffer} is not aligned"),
             Self::Moved { buffer } => write!(f, "buffer {buffer} is not at its fixed offset"),
             Self::Beyond { buffer } => write!(f, "buffer {buffer} ends beyond the arena"),

@@ -1,6 +1,6 @@
-//! Greedy placement: an order, and a rule that picks each buffer's offset among those placed before.
+//! Greedy placement: an order of the buffers, and a rule that picks each offset among those placed before.
 //!
-//! Greedy by size with best fit is TensorFlow Lite's planner (Pisarchyk and Lee, *Efficient Memory Management
+//! Greedy by size with best fit is the planner of TensorFlow Lite (Pisarchyk and Lee, *Efficient Memory Management
 //! for Deep Neural Net Inference*, 2020). No single order is good on every instance, so several are tried.
 
 use super::buffer::{Buffer, Relation, relation};
@@ -8,7 +8,7 @@ use super::check::clash;
 use super::lowest::place_lowest;
 use super::order::{Order, Scratch, sort};
 
-/// Where a buffer goes when there are several places.
+/// Where to place a buffer if there are several gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -17,31 +17,31 @@ pub enum Fit {
     Best,
     /// In the lowest gap that holds it.
     First,
-    /// Not buffer by buffer: whichever can lie lowest is next, the order decides among equals. Plans made
-    /// so are *canonical* (Moffitt, *MiniMalloc*, 2023): no buffer lies below one that was placed before.
+    /// Not buffer by buffer: the next buffer is the one that can lie lowest, and the order only decides ties. Such
+    /// plans are *canonical* (Moffitt, *MiniMalloc*, 2023): no buffer lies below one that was placed before it.
     Lowest,
 }
 
-/// One way of making a plan.
+/// A way of making a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Rule {
-    /// What is placed first.
+    /// The order in which buffers are placed.
     pub order: Order,
-    /// What is placed first among equals.
+    /// The order among buffers that are equal by the first one.
     pub then: Order,
-    /// Where it is placed.
+    /// Where each buffer is placed.
     pub fit: Fit,
 }
 
 impl Rule {
-    /// Sorts by `order`, equals by `then`, and places by `fit`.
+    /// Makes a rule that sorts by `order` and then by `then`, and places by `fit`.
     pub const fn new(order: Order, then: Order, fit: Fit) -> Self {
         Self { order, then, fit }
     }
 }
 
-/// The rules that are worth trying, those first that differ most in what they are good at.
+/// The rules that are worth trying, ordered so that the first ones complement each other best.
 pub const RULES: [Rule; 12] = {
     use Fit::{Best, First, Lowest};
     use Order::{Area, Degree, Duration, End, Size, Start};
@@ -61,10 +61,10 @@ pub const RULES: [Rule; 12] = {
     ]
 };
 
-/// The first of [`RULES`], as many as the compiler can try on `n` buffers in about a second: all of them up to
-/// 147 buffers, four at 256, one above 361.
+/// Returns as many of the first [`RULES`] as the compiler can try on `n` buffers in about a second: all of them up
+/// to 147 buffers, four at 256, one above 361.
 pub const fn affordable_rules(n: usize) -> &'static [Rule] {
-    /// Pairs of buffers that may be looked at.
+    /// How many pairs of buffers may be examined.
     const PAIRS: usize = 4 * 256 * 256;
     let rules = match n.saturating_mul(n) {
         0 => RULES.len(),
@@ -74,8 +74,8 @@ pub const fn affordable_rules(n: usize) -> &'static [Rule] {
     RULES.split_at(if rules > RULES.len() { RULES.len() } else { rules }).0
 }
 
-/// Places all `buffers` by one rule. Returns the peak; none if it would not be below `limit`, and then the
-/// offsets are of no use. O(n²) for n buffers (and gaps of any two).
+/// Places all `buffers` by one rule and returns the peak. `None` if it would not be below `limit`; the offsets are
+/// useless in that case. O(n²) for n buffers (times the gaps of any two).
 ///
 /// `hints` says whether hints are followed where that does not raise the peak.
 pub(super) const fn place(
@@ -93,12 +93,13 @@ pub(super) const fn place(
     }
 }
 
-/// What besides time decides which buffers of an instance conflict: the pairs that need [`relation`] to tell.
+/// What else than time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
+/// asked.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Those with a common step, since there are gaps, or places that may be shared.
+    /// Pairs with a common step may be compatible, since there are gaps or places that may be shared.
     pub(super) relaxed: bool,
-    /// Those without, since some must be apart.
+    /// Pairs without a common step may conflict, since some buffers must be kept apart.
     pub(super) apart: bool,
 }
 
@@ -150,7 +151,7 @@ const fn place_in_order(
     Some(peak)
 }
 
-/// Puts `i` behind the last of `n` placed buffers that does not lie above it.
+/// Inserts `i` behind the last of `n` placed buffers that does not lie above it.
 pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [usize]) {
     let mut k = n;
     while k > 0 && offsets[placed[k - 1]] > offsets[i] {
@@ -160,20 +161,20 @@ pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [us
     placed[k] = i;
 }
 
-/// Rounds up to a multiple of `align`, a power of two; the instance was checked, so it does not overflow.
+/// Rounds up to a multiple of `align`, a power of two. Does not overflow, since the instance was checked.
 pub(super) const fn align_up(value: u64, align: u64) -> u64 {
     (value + (align - 1)) & !(align - 1)
 }
 
-/// A place for a buffer.
+/// A place that was found for a buffer.
 pub(super) struct Found {
-    /// The smallest or the lowest gap between those that conflict.
+    /// The smallest or the lowest gap between the conflicting buffers.
     pub(super) offset: u64,
-    /// Offsets of its input and of its outputs, whose place it may take; of the lowest two.
+    /// The lowest two offsets of its input and of its outputs whose place it may take.
     shared: [Option<u64>; 2],
 }
 
-/// Looks for a place for buffer `i` among `placed`.
+/// Finds a place for buffer `i` among `placed`.
 pub(super) const fn find(
     buffers: &[Buffer<'_>],
     kind: Kind,
@@ -205,12 +206,12 @@ pub(super) const fn find(
         } else if !overlap {
             continue;
         }
-        // Nothing takes no room, wherever it lies.
+        // An empty buffer takes no room at any offset.
         if other.size == 0 {
             continue;
         }
         let at = offsets[j];
-        // A gap ends here, unless the search is over.
+        // A gap ends here, unless the search has ended.
         if at > top && at - top < room {
             let start = align_up(top, b.align);
             if start <= at && at - start >= b.size {
@@ -227,7 +228,7 @@ pub(super) const fn find(
     found
 }
 
-/// The place of an input or output of buffer `i`, or its hint, if that does not raise the peak more than the
+/// Takes the place of an input or output of buffer `i`, or its hint, if that does not raise the peak more than the
 /// gap that was found.
 pub(super) const fn prefer(
     buffers: &[Buffer<'_>],
@@ -275,7 +276,7 @@ const fn fits_at(
     is_free(buffers, i, offset, offsets, placed)
 }
 
-/// Whether buffer `i` at `offset` clashes with none of those that are placed.
+/// Whether buffer `i` at `offset` clashes with none of the placed buffers.
 pub(super) const fn is_free(
     buffers: &[Buffer<'_>],
     i: usize,

@@ -10,7 +10,7 @@ use super::order::Scratch;
 use super::placed::Placed;
 use super::search::search;
 
-/// An offset for each of `N` buffers.
+/// A plan: an offset for each of `N` buffers.
 ///
 /// ```
 /// use allotment::plan::{Buffer, Plan, plan};
@@ -36,15 +36,15 @@ pub struct Plan<'a, const N: usize> {
     rule: Option<Rule>,
 }
 
-/// Plans `buffers`, in a `const`: what is wrong with them is an error of the compiler.
+/// Plans `buffers` in a `const`. Faults are reported as compiler errors.
 ///
-/// The best of those [`RULES`](super::RULES) that the compiler can try in about a second, each O(n²): see
-/// [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
+/// It keeps the best plan of the [`RULES`](super::RULES) that the compiler can try in about a second, each in
+/// O(n²); see [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
 /// `#![allow(long_running_const_eval)]`. At run time, or to choose the rules, use [`try_plan`].
 ///
 /// # Panics
 ///
-/// If the buffers make no sense: see [`PlanError`].
+/// If the buffers cannot be planned; see [`PlanError`].
 pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, N> {
     match try_plan(buffers, affordable_rules(N)) {
         Ok(plan) => plan,
@@ -52,8 +52,7 @@ pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, 
     }
 }
 
-/// Plans `buffers` by each of `rules`, and keeps the best plan. O(n²) time for each rule; O(n) memory, on the
-/// stack.
+/// Plans `buffers` by each of `rules` and keeps the best plan. O(n²) time per rule; O(n) memory, on the stack.
 ///
 /// ```
 /// use allotment::plan::{Buffer, RULES, try_plan};
@@ -65,7 +64,7 @@ pub const fn plan<'a, const N: usize>(buffers: &'a [Buffer<'a>; N]) -> Plan<'a, 
 ///
 /// # Errors
 ///
-/// If the buffers make no sense, or there is no rule.
+/// [`PlanError`] if the buffers cannot be planned or there is no rule.
 pub const fn try_plan<'a, const N: usize>(
     buffers: &'a [Buffer<'a>; N],
     rules: &[Rule],
@@ -88,11 +87,11 @@ pub const fn try_plan<'a, const N: usize>(
 }
 
 impl<'a, const N: usize> Plan<'a, N> {
-    /// A plan made elsewhere, by the host planner for instance.
+    /// Makes a plan from offsets that were found elsewhere, for instance by the host planner. O(n²).
     ///
     /// # Errors
     ///
-    /// If the buffers make no sense, or the offsets are not a plan for them.
+    /// [`Violation`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
     pub const fn from_offsets(buffers: &'a [Buffer<'a>; N], offsets: [u64; N]) -> Result<Self, Violation> {
         if let Err(error) = check(buffers) {
             return Err(Violation::Instance(error));
@@ -103,12 +102,12 @@ impl<'a, const N: usize> Plan<'a, N> {
         }
     }
 
-    /// The same plan, if it needs no more than `capacity` bytes. O(1), or O(n²) to say what is too large.
+    /// Returns the same plan if it needs at most `capacity` bytes. O(1), or O(n²) if it does not fit.
     ///
     /// # Panics
     ///
-    /// If it needs more. In a `const` that is an error of the compiler, which names the buffers that are live
-    /// at the worst moment:
+    /// If it needs more. In a `const` this is a compiler error that names the buffers which are live at the worst
+    /// step:
     ///
     /// ```compile_fail
     /// # use allotment::plan::{Buffer, Plan, plan};
@@ -125,28 +124,28 @@ impl<'a, const N: usize> Plan<'a, N> {
         self
     }
 
-    /// Bytes of the smallest arena that holds the plan. O(1).
+    /// Returns the bytes of the smallest arena that holds the plan. O(1).
     pub const fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Bytes that no plan can do without: the maximum live load, with alignment. If it equals the peak, the
+    /// Returns the bytes that every plan needs: the maximum live load, with alignment. If it equals the peak, the
     /// plan is optimal. O(1).
     pub const fn lower_bound(&self) -> u64 {
         self.bound
     }
 
-    /// The moment at which the most is needed. O(n²).
+    /// Returns the step at which the most memory is needed. O(n²).
     pub const fn worst_moment(&self) -> Load {
         load(self.buffers)
     }
 
-    /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
+    /// Returns the bytes that the buffers would take if none shared memory, alignment padding included. O(n).
     pub const fn naive(&self) -> u64 {
         naive(self.buffers)
     }
 
-    /// The largest alignment of a buffer, which the arena has to have. O(n).
+    /// Returns the largest alignment of a buffer, which the arena must have. O(n).
     pub const fn align(&self) -> u64 {
         let mut align = 1;
         let mut i = 0;
@@ -157,7 +156,7 @@ impl<'a, const N: usize> Plan<'a, N> {
         align
     }
 
-    /// Offset of buffer `i`, in bytes. O(1).
+    /// Returns the offset of buffer `i` in bytes. O(1).
     ///
     /// # Panics
     ///
@@ -166,31 +165,31 @@ impl<'a, const N: usize> Plan<'a, N> {
         self.offsets[i]
     }
 
-    /// The offsets of all buffers, in bytes.
+    /// Returns the offsets of all buffers in bytes.
     pub const fn offsets(&self) -> &[u64; N] {
         &self.offsets
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     pub const fn buffers(&self) -> &'a [Buffer<'a>; N] {
         self.buffers
     }
 
-    /// The plan without the number of its buffers in the type. O(1).
+    /// Returns the plan without the number of buffers in its type. O(1).
     pub const fn placed(&'a self) -> Placed<'a> {
         Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
     }
 
-    /// How the plan was made; none for one made elsewhere.
+    /// Returns the rule that made the plan; `None` for a plan from elsewhere.
     pub const fn rule(&self) -> Option<Rule> {
         self.rule
     }
 
-    /// Checks every buffer and every pair. Returns the peak. O(n²).
+    /// Checks every buffer and every pair again, and returns the peak. O(n²).
     ///
     /// # Errors
     ///
-    /// The first violation found; there is none, so this is for tests and for those who want to see it.
+    /// [`Violation`] with the first fault. A `Plan` never has one, so this is meant for tests.
     pub const fn validate(&self) -> Result<u64, Violation> {
         validate(self.buffers, &self.offsets, self.peak)
     }

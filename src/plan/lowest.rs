@@ -1,12 +1,12 @@
-//! Canonical placement: whichever buffer can lie lowest is next.
+//! Canonical placement: the next buffer is always the one that can lie lowest.
 
 use super::buffer::{Buffer, Relation, relation};
 use super::greedy::{Kind, align_up};
 use super::order::Scratch;
 
-/// Again and again places the buffer that can lie lowest; the order in `scratch` decides among equals. Pairs
-/// that may share a place are treated as if they might not, and fixed buffers as obstacles. Returns the peak,
-/// if it is below `limit`. O(n²).
+/// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a
+/// place are treated as conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`.
+/// O(n²).
 pub(super) const fn place_lowest(
     buffers: &[Buffer<'_>],
     limit: u64,
@@ -28,7 +28,8 @@ pub(super) const fn place_lowest(
     if peak >= limit {
         return None;
     }
-    // What is not placed yet, in `list`; its offset so far is the lowest that it can have; `temp` is the rank.
+    // `list` holds the buffers that are not placed yet, `offsets` the lowest offset that each can have so far, and
+    // `temp` its rank.
     let mut left = 0;
     let mut k = fixed;
     while k < buffers.len() {
@@ -39,7 +40,7 @@ pub(super) const fn place_lowest(
         left += 1;
         k += 1;
     }
-    // The first in the order is the first to be placed if nothing is fixed.
+    // If nothing is fixed, the first buffer of the order is placed first.
     let mut at = lowest(offsets, scratch, left);
     while left > 0 {
         let chosen = scratch.list[at];
@@ -52,7 +53,7 @@ pub(super) const fn place_lowest(
             return None;
         }
         peak = if end > peak { end } else { peak };
-        // One pass raises those that conflict, and finds the one that is lowest then.
+        // One pass raises the buffers that conflict and finds the one that is lowest then.
         let (mut low, mut rank) = (u64::MAX, usize::MAX);
         let mut k = 0;
         while k < left {
@@ -80,7 +81,7 @@ pub(super) const fn place_lowest(
     Some(peak)
 }
 
-/// The position in `scratch.list` of the one that can lie lowest.
+/// The position in `scratch.list` of the buffer that can lie lowest.
 const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     let mut at = 0;
     let mut k = 1;
@@ -93,7 +94,7 @@ const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     at
 }
 
-/// The lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which stand first in
+/// The lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which come first in
 /// `order`. O(fixed²).
 const fn above_fixed(
     buffers: &[Buffer<'_>],

@@ -1,10 +1,10 @@
-//! Text made in a `const`, for errors that the compiler shows.
+//! Text built in a `const`, for errors that the compiler shows.
 
 use super::bound::load;
 use super::buffer::Buffer;
 use super::error::PlanError;
 
-/// Up to `N` bytes of text.
+/// A buffer for up to `N` bytes of text.
 struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -56,7 +56,7 @@ impl<const N: usize> Text<N> {
         }
     }
 
-    /// `name (size B)`, or the index where there is no name. All of it or nothing.
+    /// Appends `name (size B)`, with the index if there is no name. Appends all of it or nothing.
     const fn buffer(&mut self, buffers: &[Buffer<'_>], i: usize) -> bool {
         let before = self.len;
         let named = if buffers[i].name.is_empty() {
@@ -72,7 +72,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Panics with what a plan needs, and which buffers are live at the worst moment.
+/// Panics with the size that a plan needs and the buffers that are live at the worst step.
 pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) -> ! {
     let worst = load(buffers);
     let mut text = Text::<1000>::new();
@@ -85,7 +85,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     text.push(" with ");
     text.number(worst.bytes);
     text.push(" B live:");
-    // Room for how many are left out.
+    // Leave room for the count of buffers that are left out.
     const LAST: usize = 32;
     let mut left_out = 0;
     let mut i = 0;
@@ -112,7 +112,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     panic!("{}", text.as_str())
 }
 
-/// Panics with why an instance cannot be planned, and names the buffers to blame.
+/// Panics with the reason why an instance cannot be planned and with the buffers at fault.
 pub(super) const fn refuse(buffers: &[Buffer<'_>], error: PlanError) -> ! {
     let (first, second) = match error {
         PlanError::Align { buffer }

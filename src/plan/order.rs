@@ -1,46 +1,46 @@
-//! In which order buffers are placed, and the room that planners work in.
+//! The order in which buffers are placed, and the working memory of planners.
 
 use super::buffer::Buffer;
 
-/// What buffers are sorted by; the largest, longest, or earliest comes first.
+/// A criterion to sort buffers by. The largest, longest or earliest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Order {
-    /// Size, the larger first.
+    /// By size, the larger first.
     Size,
-    /// Size times length of life, the larger first.
+    /// By size times lifetime, the larger first.
     Area,
-    /// Length of life, the longer first.
+    /// By lifetime, the longer first.
     Duration,
-    /// First step, the earlier first.
+    /// By first step, the earlier first.
     Start,
-    /// Last step, the later first.
+    /// By last step, the later first.
     End,
-    /// Bytes that are live at the same time in other buffers, the more first.
+    /// By the bytes of other buffers that are live at the same time, the more first.
     Degree,
-    /// How often each byte is accessed, the more often first: for [tiers](super::Tier).
+    /// By accesses per byte, the more first; for [tiers](super::Tier).
     Accesses,
 }
 
-/// Room for a planner to work in; each as long as the instance.
+/// Working memory of a planner. Each slice has the length of the instance.
 pub(super) struct Scratch<'s> {
     /// Buffers in the order in which they are placed.
     pub(super) order: &'s mut [usize],
-    /// What they are sorted by; the fixed ones have the largest.
+    /// Sort keys; those of fixed buffers are the largest.
     pub(super) keys: &'s mut [(u64, u64)],
-    /// Placed buffers by their offset, or those that are not placed yet.
+    /// Placed buffers by their offset, or buffers that are not placed yet.
     pub(super) list: &'s mut [usize],
-    /// Room for sorting, and ranks.
+    /// Temporary memory for sorting, and ranks.
     pub(super) temp: &'s mut [usize],
     /// Bytes live at the same time as each buffer, its own included.
     pub(super) degree: &'s mut [u64],
 }
 
-/// Key of a fixed buffer, which comes before all others.
+/// The sort key of a fixed buffer, which comes before all others.
 const FIRST: u64 = u64::MAX;
 
-/// What `order` sorts by: the largest comes first. O(1).
+/// The sort key of a buffer; the largest comes first. O(1).
 const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> u64 {
     let b = &buffers[i];
     let key = match order {
@@ -55,8 +55,8 @@ const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> 
     if key == FIRST { FIRST - 1 } else { key }
 }
 
-/// Fills `scratch.order` with all buffers: fixed ones first, then by the two orders, equals by their index.
-/// O(n log n).
+/// Fills `scratch.order` with all buffers: fixed ones first, then sorted by the two orders, ties by index. O(n log
+/// n).
 pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch: &mut Scratch<'_>) {
     let mut i = 0;
     while i < buffers.len() {
@@ -70,7 +70,7 @@ pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
-/// Sorts `order` by descending keys, equals as they stand. O(n log n).
+/// Sorts `order` by descending keys. Stable. O(n log n).
 const fn merge_sort(order: &mut [usize], keys: &[(u64, u64)], temp: &mut [usize]) {
     let n = order.len();
     let mut width = 1;
@@ -86,7 +86,7 @@ const fn merge_sort(order: &mut [usize], keys: &[(u64, u64)], temp: &mut [usize]
     }
 }
 
-/// Merges the sorted `low..middle` and `middle..high`.
+/// Merges the sorted ranges `low..middle` and `middle..high`.
 const fn merge(
     order: &mut [usize],
     keys: &[(u64, u64)],
@@ -102,7 +102,7 @@ const fn merge(
     }
     let (mut left, mut right) = (low, middle);
     k = low;
-    // What is left over of the right half stands where it belongs.
+    // What remains of the right half is already in place.
     while left < middle {
         let take_right = right < high && {
             let (a, b) = (keys[temp[left]], keys[order[right]]);
@@ -119,8 +119,8 @@ const fn merge(
     }
 }
 
-/// Fills `scratch.order` with all buffers by their start, and `scratch.list` by their end, both upwards.
-/// O(n log n).
+/// Fills `scratch.order` with all buffers sorted by start, and `scratch.list` sorted by end, both ascending. O(n
+/// log n).
 pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     let mut i = 0;
     while i < buffers.len() {
@@ -138,10 +138,11 @@ pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
-/// Fills `scratch.degree`; the buffers must be [sorted by time](sort_by_time). Gaps count as live. O(n).
+/// Fills `scratch.degree`. The buffers must be [sorted by time](sort_by_time), and gaps count as live. O(n).
 pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     let n = buffers.len();
-    // Bytes that have ended before each buffer starts, and bytes that have started before it ends.
+    // `ended` is the bytes of buffers that end before each buffer starts; the second pass adds those that start
+    // before it ends.
     let (mut k, mut e, mut ended) = (0, 0, 0);
     while k < n {
         let i = scratch.order[k];

@@ -1,4 +1,4 @@
-//! The plan of buffers whose number is known when the program runs.
+//! Plans of buffers whose number is known only at run time.
 
 use super::bound::load;
 use super::buffer::Buffer;
@@ -13,7 +13,8 @@ use super::search::search;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// An offset for each buffer of a slice (feature `alloc`); what [`Plan`](super::Plan) is for an array.
+/// An offset for each buffer of a slice (feature `alloc`): the counterpart of [`Plan`](super::Plan), which is for
+/// arrays.
 ///
 /// ```
 /// use allotment::plan::{Buffer, OwnedPlan, RULES};
@@ -32,11 +33,11 @@ pub struct OwnedPlan<'a> {
 }
 
 impl<'a> OwnedPlan<'a> {
-    /// Plans `buffers` by each of `rules`, and keeps the best plan. O(n²) time for each rule, O(n) memory.
+    /// Plans `buffers` by each of `rules` and keeps the best plan. O(n²) time per rule, O(n) memory.
     ///
     /// # Errors
     ///
-    /// If the buffers make no sense, or there is no rule.
+    /// [`PlanError`] if the buffers cannot be planned or there is no rule.
     pub fn new(buffers: &'a [Buffer<'a>], rules: &[Rule]) -> Result<Self, PlanError> {
         if rules.is_empty() {
             return Err(PlanError::NoRule);
@@ -58,27 +59,27 @@ impl<'a> OwnedPlan<'a> {
         Ok(Self { buffers, offsets, peak, bound: found.bound })
     }
 
-    /// A plan made elsewhere, by the host planner for instance. O(n²).
+    /// Makes a plan from offsets that were found elsewhere, for instance by the host planner. O(n²).
     ///
     /// # Errors
     ///
-    /// If the buffers make no sense, or the offsets are not a plan for them.
+    /// [`Violation`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
     pub fn from_offsets(buffers: &'a [Buffer<'a>], offsets: Vec<u64>) -> Result<Self, Violation> {
         check(buffers).map_err(Violation::Instance)?;
         let peak = validate(buffers, &offsets, u64::MAX)?;
         Ok(Self { buffers, offsets, peak, bound: load(buffers).bound })
     }
 
-    /// The buffers, their offsets, and the peak. O(1).
+    /// Returns the buffers with their offsets and the peak. O(1).
     pub fn placed(&self) -> Placed<'_> {
         Placed { buffers: self.buffers, offsets: &self.offsets, peak: self.peak, bound: self.bound }
     }
 }
 
-/// Of [`RULES`] as many as take some seconds at most for `n` buffers; the first one in any case.
+/// Returns as many of the first [`RULES`] as take a few seconds at most for `n` buffers, but at least one.
 #[cfg(feature = "std")]
 pub(crate) fn rules_for(n: usize) -> &'static [Rule] {
-    /// Pairs of buffers that may be looked at.
+    /// How many pairs of buffers may be examined.
     const PAIRS: usize = 1 << 28;
     let rules = PAIRS / n.saturating_mul(n).max(1);
     &RULES[..rules.clamp(1, RULES.len())]

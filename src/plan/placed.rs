@@ -1,9 +1,9 @@
-//! A plan of any number of buffers.
+//! A plan without the number of its buffers in the type.
 
 use super::buffer::Buffer;
 use super::layout::naive;
 
-/// Buffers and offsets that are known to be a plan for them: only [`Plan::placed`](super::Plan::placed) and
+/// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
 /// `OwnedPlan::placed` make one.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
@@ -14,22 +14,22 @@ pub struct Placed<'a> {
 }
 
 impl<'a> Placed<'a> {
-    /// Bytes of the smallest arena that holds the plan. O(1).
+    /// Returns the bytes of the smallest arena that holds the plan. O(1).
     pub const fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Bytes that no plan can do without. O(1).
+    /// Returns the bytes that every plan needs. O(1).
     pub const fn lower_bound(&self) -> u64 {
         self.bound
     }
 
-    /// Bytes that the buffers would take if none shared memory, padding for alignment included. O(n).
+    /// Returns the bytes that the buffers would take if none shared memory, alignment padding included. O(n).
     pub const fn naive(&self) -> u64 {
         naive(self.buffers)
     }
 
-    /// The largest alignment of a buffer, which the arena has to have. O(n).
+    /// Returns the largest alignment of a buffer, which the arena must have. O(n).
     pub const fn align(&self) -> u64 {
         let mut align = 1;
         let mut i = 0;
@@ -40,12 +40,12 @@ impl<'a> Placed<'a> {
         align
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     pub const fn buffers(&self) -> &'a [Buffer<'a>] {
         self.buffers
     }
 
-    /// Their offsets, in bytes.
+    /// Returns the offsets in bytes.
     pub const fn offsets(&self) -> &'a [u64] {
         self.offsets
     }

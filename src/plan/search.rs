@@ -1,11 +1,11 @@
-//! The best of several greedy plans.
+//! Search for the best of several greedy plans.
 
 use super::bound::load_sorted;
 use super::buffer::Buffer;
 use super::greedy::{Rule, place};
 use super::order::{Scratch, degrees, sort_by_time};
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) peak: u64,
@@ -13,8 +13,8 @@ pub(super) struct Found {
     pub(super) rule: Rule,
 }
 
-/// Tries `rules`, of which there is one at least, on an instance that was checked, and leaves the best
-/// offsets in `offsets`. `trial` is room for others. O(n²) per rule for n buffers.
+/// Tries at least one of `rules` on a checked instance and leaves the best offsets in `offsets`. `trial` is working
+/// memory. O(n²) per rule for n buffers.
 pub(super) const fn search(
     buffers: &[Buffer<'_>],
     rules: &[Rule],
@@ -34,7 +34,7 @@ pub(super) const fn search(
         }
         r += 1;
     }
-    // Hints cost nothing: of the plans that are as good, the one that follows the most.
+    // Hints cost nothing: among plans that are equally good, take the one that follows the most of them.
     let hints = hints(buffers);
     let mut followed = hints_followed(buffers, offsets);
     r = 0;
@@ -73,7 +73,7 @@ const fn hints_followed(buffers: &[Buffer<'_>], offsets: &[u64]) -> usize {
     count
 }
 
-/// `copy_from_slice` cannot be called in a `const` of Rust 1.85.
+/// Copies a slice; `copy_from_slice` cannot be called in a `const` in Rust 1.85.
 const fn copy(from: &[u64], to: &mut [u64]) {
     let mut i = 0;
     while i < from.len() {

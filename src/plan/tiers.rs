@@ -1,4 +1,4 @@
-//! Several memories: fast ones that are small, and large ones that are slow.
+//! Plans over several memories: fast ones that are small and slow ones that are large.
 
 use super::buffer::Buffer;
 use super::check::{check, clash};
@@ -7,17 +7,17 @@ use super::greedy::{Fit, Kind, Rule, find, insert, is_free, prefer};
 use super::message;
 use super::order::{Order, Scratch, sort};
 
-/// A memory: on-chip RAM, external RAM, ...
+/// A memory, such as on-chip or external RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Tier {
-    /// Bytes.
+    /// Size in bytes.
     pub capacity: u64,
-    /// What one access to one byte costs, in any unit.
+    /// The cost of one access to one byte, in any unit.
     pub cost: u64,
 }
 
-/// A tier for each of `N` buffers, and an offset in it.
+/// A plan over several memories: a tier for each of `N` buffers, and an offset in it.
 ///
 /// ```
 /// use allotment::plan::{Buffer, Tier, TieredPlan, plan_tiers};
@@ -42,7 +42,7 @@ pub struct TieredPlan<'a, const N: usize, const T: usize> {
     cost: u128,
 }
 
-/// The orders that are tried.
+/// The rules that are tried.
 const RULES: [Rule; 6] = [
     Rule::new(Order::Accesses, Order::Size, Fit::Best),
     Rule::new(Order::Size, Order::Accesses, Fit::Best),
@@ -52,13 +52,12 @@ const RULES: [Rule; 6] = [
     Rule::new(Order::Duration, Order::Size, Fit::Best),
 ];
 
-/// Plans `buffers` in several `tiers`, in a `const`: what is wrong is an error of the compiler.
-///
-/// See [`try_plan_tiers`].
+/// Plans `buffers` in several `tiers` in a `const`, like [`try_plan_tiers`]. Faults are reported as compiler
+/// errors.
 ///
 /// # Panics
 ///
-/// If the buffers make no sense, or there is one for which no room is found.
+/// If the buffers cannot be planned, or no room is found for one of them.
 pub const fn plan_tiers<'a, const N: usize, const T: usize>(
     buffers: &'a [Buffer<'a>; N],
     tiers: &'a [Tier; T],
@@ -69,21 +68,24 @@ pub const fn plan_tiers<'a, const N: usize, const T: usize>(
     }
 }
 
-/// Plans `buffers` in several `tiers`, as cheaply as it can: a buffer costs its size times its accesses times the
-/// cost of its tier. O(n²) for n buffers in a few orders; the cheapest plan is kept, and of these the one
-/// that needs least.
+/// Plans `buffers` in several `tiers` as cheaply as it can. A buffer costs its size times its accesses times the
+/// cost of its tier. O(n²) for n buffers in each of a few orders; the cheapest plan is kept, and among equals the
+/// one that needs the least memory.
 ///
-/// Buffers that are fixed or bound to a tier come first; each of the others goes to the cheapest tier that has
-/// a gap for it. A fixed offset is one in whatever tier the buffer gets. Buffers in different tiers share nothing.
+/// Buffers that are fixed or bound to a tier are placed first; each of the others goes to the cheapest tier that
+/// has a gap for it. A fixed offset applies in whichever tier the buffer gets. Buffers in different tiers share no
+/// memory.
 ///
 /// # Errors
 ///
-/// If the buffers make no sense, or in no order room is found for all; the buffer is that of the first order.
+/// [`PlanError`] if the buffers cannot be planned, or if no order finds room for all; the error names the buffer
+/// that did not fit in the first order.
 pub const fn try_plan_tiers<'a, const N: usize, const T: usize>(
     buffers: &'a [Buffer<'a>; N],
     tiers: &'a [Tier; T],
 ) -> Result<TieredPlan<'a, N, T>, PlanError> {
-    // Buffers may be fixed at one offset in two tiers, so that is not checked for all at once.
+    // Buffers may be fixed at the same offset in different tiers, so overlaps of fixed buffers are not checked
+    // here.
     match check(buffers) {
         Ok(()) | Err(PlanError::FixedOverlap { .. }) => {}
         Err(error) => return Err(error),
@@ -135,11 +137,11 @@ const fn attempt<'a, const N: usize, const T: usize>(
     sort(buffers, rule.order, rule.then, &mut scratch);
     let cheapest = by_cost(tiers);
     let mut plan = TieredPlan { buffers, tiers, tier: [T; N], offsets: [0; N], cost: 0 };
-    // What lies in each tier, by its offset.
+    // The buffers in each tier, by offset.
     let mut lists = [[0; N]; T];
     let mut lengths = [0; T];
     let mut peaks = [0; T];
-    // Those that have no choice come first: fixed, then bound to a tier, then all others.
+    // Buffers without a choice come first: fixed ones, then those bound to a tier, then all others.
     let mut pass = 0;
     while pass < 3 {
         let mut k = 0;
@@ -188,12 +190,12 @@ const fn attempt<'a, const N: usize, const T: usize>(
     Ok(plan)
 }
 
-/// What a buffer costs in a tier.
+/// The cost of a buffer in a tier.
 const fn cost(b: &Buffer<'_>, tier: &Tier) -> u128 {
     (b.size as u128 * b.accesses as u128).saturating_mul(tier.cost as u128)
 }
 
-/// The tiers, the cheapest first, equals as they stand.
+/// The tiers sorted by cost, the cheapest first. Stable.
 const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
     let mut order = [0; T];
     let mut i = 0;
@@ -210,7 +212,7 @@ const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
 }
 
 impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
-    /// The tier of buffer `i`. O(1).
+    /// Returns the tier of buffer `i`. O(1).
     ///
     /// # Panics
     ///
@@ -219,7 +221,7 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
         self.tier[i]
     }
 
-    /// Offset of buffer `i` in its tier, in bytes. O(1).
+    /// Returns the offset of buffer `i` in its tier, in bytes. O(1).
     ///
     /// # Panics
     ///
@@ -228,7 +230,7 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
         self.offsets[i]
     }
 
-    /// Bytes needed of tier `t`. O(n).
+    /// Returns the bytes needed in tier `t`. O(n).
     pub const fn peak(&self, t: usize) -> u64 {
         let mut peak = 0;
         let mut i = 0;
@@ -242,12 +244,12 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
         peak
     }
 
-    /// What all accesses cost: sizes times accesses times costs. O(1).
+    /// Returns the cost of all accesses: the sum of sizes times accesses times tier costs. O(1).
     pub const fn cost(&self) -> u128 {
         self.cost
     }
 
-    /// Bytes needed of all tiers. O(n) for each.
+    /// Bytes needed in all tiers. O(n) per tier.
     const fn total(&self) -> u128 {
         let mut total: u128 = 0;
         let mut t = 0;
@@ -258,11 +260,11 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
         total
     }
 
-    /// Checks every buffer and every pair. O(n²).
+    /// Checks every buffer and every pair again. O(n²).
     ///
     /// # Errors
     ///
-    /// The first violation found; there is none, so this is for tests and for those who want to see it.
+    /// [`Violation`] with the first fault. A `TieredPlan` never has one, so this is meant for tests.
     pub const fn validate(&self) -> Result<(), Violation> {
         let mut i = 0;
         while i < N {

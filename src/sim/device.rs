@@ -1,4 +1,4 @@
-//! What a simulated device knows: its memory, its queues, its time, and what went wrong.
+//! The state of a simulated device: its memory, queues and clock, and the misuses that it has noticed.
 
 use super::memory::BASE;
 use crate::pool::{SourceError, SourceErrorKind};
@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-/// The calls of a driver.
+/// The driver calls that a simulated device counts and can let fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// [`Source::reserve`](crate::pool::Source::reserve).
@@ -66,12 +66,12 @@ impl Call {
     }
 }
 
-/// What calls cost in the device's own time.
+/// The time that calls take on the device's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Each [`Call::Reserve`], [`Call::Release`], [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`].
+    /// The time of each [`Call::Reserve`], [`Call::Release`], [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`].
     pub memory: Duration,
-    /// Every other call.
+    /// The time of every other call.
     pub other: Duration,
 }
 
@@ -88,25 +88,25 @@ pub enum Hazard {
         /// The first byte that both use.
         address: usize,
     },
-    /// Work was submitted on bytes that are in no segment.
+    /// Work was submitted on bytes outside all segments.
     Unmapped {
         /// The owner of the work.
         owner: u64,
-        /// Its first byte.
+        /// The first byte of the work.
         address: usize,
     },
-    /// A segment was released while work on it was in a queue that was not waited for.
+    /// A segment was released while work on it was still in a queue that the release did not wait for.
     Released {
         /// The owner of the work.
         owner: u64,
         /// The segment's first byte.
         address: usize,
     },
-    /// A queue or the caller was made to wait for an event that was done already.
+    /// A queue or the caller had to wait for an event that was already done.
     NeedlessWait,
 }
 
-/// Bytes that work touches.
+/// The bytes that work uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub address: usize,
@@ -124,7 +124,7 @@ impl Span {
 /// The owner of copies within the memory.
 const COPY: u64 = u64::MAX;
 
-/// One entry of a queue.
+/// An entry of a queue.
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     /// Work with this number.
@@ -138,9 +138,9 @@ enum Entry {
         from: Span,
         to: Span,
     },
-    /// The place that an event marks.
+    /// The point that an event marks.
     Mark(u64),
-    /// Nothing behind it runs before this event is done.
+    /// Nothing behind this entry runs before the event is done.
     Wait(u64),
 }
 
@@ -151,16 +151,16 @@ struct Queue {
 }
 
 struct Injection {
-    /// `None`: any call.
+    /// The call that fails; `None` for any call.
     call: Option<Call>,
-    /// Calls of that kind until it strikes, this one counted.
+    /// Calls of that kind until the failure, the failing one included.
     left: u64,
-    /// How often it strikes.
+    /// How many calls fail.
     times: u64,
     kind: SourceErrorKind,
 }
 
-/// Behind one lock, as a driver is.
+/// The device's state, which is behind one lock as in a driver.
 pub(super) struct State {
     pub capacity: usize,
     pub used: usize,
@@ -172,11 +172,11 @@ pub(super) struct State {
     counts: [u64; Call::ALL.len()],
     injections: Vec<Injection>,
     queues: Vec<Queue>,
-    /// Work and events are numbered in the order of their submission.
+    /// The number of work items and events so far; each gets the next number when it is submitted.
     submitted: u64,
     done: Vec<bool>,
     pub hazards: Vec<Hazard>,
-    /// Whether copies move bytes.
+    /// Whether the memory is real, so that copies move bytes.
     visible: bool,
 }
 
@@ -199,7 +199,7 @@ impl State {
         }
     }
 
-    /// Counts a call and fails it if it was told to.
+    /// Counts a call, and fails it if an injected failure is due.
     pub fn enter(&mut self, call: Call) -> Result<(), SourceError> {
         self.counts[call as usize] += 1;
         self.time += match call {
@@ -265,7 +265,7 @@ impl State {
 
     fn check_mapped(&mut self, owner: u64, span: Span) {
         if span.address < BASE {
-            // Real memory of the host.
+            // This is real host memory.
             return;
         }
         let holds = |(&start, &bytes): (&usize, &usize)| span.address + span.bytes <= start + bytes;
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// Takes the memory of a range away; `false` if a part of it has none.
+    /// Takes the memory of a range away; returns `false` if a part of it has none.
     pub fn unmap(&mut self, span: Span) -> bool {
         let hole = |(&start, &bytes): (&usize, &usize)| span.common(Span { address: start, bytes }).is_some();
         if self.holes.iter().any(hole) {
@@ -287,7 +287,7 @@ impl State {
         true
     }
 
-    /// Gives a range memory that is a part of a hole; `false` if it is not.
+    /// Gives memory to a range that is part of a hole; returns `false` if it is not.
     pub fn map(&mut self, span: Span) -> bool {
         let end = span.address + span.bytes;
         let hole =
@@ -304,7 +304,7 @@ impl State {
         true
     }
 
-    /// Forgets the holes of a segment; their bytes.
+    /// Forgets the holes of a segment and returns their bytes.
     pub fn forget_holes(&mut self, segment: Span) -> usize {
         let mut bytes = 0;
         self.holes.retain(|&start, &mut hole| {
@@ -327,7 +327,7 @@ impl State {
         self.queues[queue].entries.push_back(Entry::Copy { number, from, to });
     }
 
-    /// Marks a place; an event of an empty queue is done at once.
+    /// Marks a point in a queue. The event of an empty queue is done at once.
     pub fn mark(&mut self, queue: usize) -> u64 {
         let number = self.number();
         self.queues[queue].entries.push_back(Entry::Mark(number));
@@ -351,7 +351,7 @@ impl State {
         self.queues[queue].entries.len()
     }
 
-    /// Passes the marks, and the waits for what is done, at the front of the queue.
+    /// Removes marks, and waits for events that are done, from the front of the queue.
     fn settle(&mut self, queue: usize) {
         while let Some(&entry) = self.queues[queue].entries.front() {
             match entry {
@@ -373,7 +373,7 @@ impl State {
         }
     }
 
-    /// Runs the next work of the queue, if it does not wait. Whether it did.
+    /// Runs the next work of the queue unless it must wait. Returns whether it ran.
     pub fn step(&mut self, queue: usize) -> bool {
         self.settle(queue);
         match self.queues[queue].entries.front().copied() {
@@ -386,7 +386,7 @@ impl State {
                 if self.visible {
                     let source = core::ptr::with_exposed_provenance::<u8>(from.address);
                     let target = core::ptr::with_exposed_provenance_mut::<u8>(to.address);
-                    // SAFETY: who called `copy` vouched for both ranges at this place of the queue.
+                    // SAFETY: the caller of `copy` guaranteed both ranges at this point of the queue.
                     unsafe { core::ptr::copy_nonoverlapping(source, target, from.bytes) };
                 }
             }
@@ -414,7 +414,7 @@ impl State {
         self.done[number as usize] = true;
     }
 
-    /// Runs whatever it takes until `event` is done, as time would. Whether that was possible.
+    /// Runs any work until `event` is done, as time would. Returns whether that was possible.
     pub fn run_until(&mut self, event: u64) -> bool {
         while !self.is_done(event) {
             if !self.step_any() {
@@ -424,7 +424,7 @@ impl State {
         true
     }
 
-    /// Runs whatever it takes until the queue is empty.
+    /// Runs any work until the queue is empty. Returns whether that was possible.
     pub fn drain(&mut self, queue: usize) -> bool {
         while self.len(queue) > 0 {
             if !self.step(queue) && !self.step_any() {
@@ -438,7 +438,7 @@ impl State {
         (0..self.queues.len()).any(|queue| self.step(queue))
     }
 
-    /// Notes work on a segment that is released, but for that of `queue`, which is waited for.
+    /// Reports work on a segment that is released, except work in `queue`, which the release waits for.
     pub fn check_released(&mut self, queue: usize, span: Span) {
         for (number, other) in self.queues.iter().enumerate() {
             for entry in &other.entries {

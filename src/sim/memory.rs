@@ -1,4 +1,4 @@
-//! The memory of a simulated device.
+//! Memory of a simulated device.
 
 use super::device::{Call, Hazard, Latency, Span, State};
 use super::stream::Stream;
@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Where simulated addresses start.
+/// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);
 
 pub(super) struct Shared(Mutex<State>);
@@ -22,11 +22,11 @@ impl Shared {
     }
 }
 
-/// Memory of a simulated device: a capacity, a latency in virtual time, failures where the test wants them. Clones
-/// are the same device. The streams of one device may be used with the memory of another.
+/// Memory of a simulated device, with a capacity, a latency in virtual time, and failures where a test wants them.
+/// Clones refer to the same device. The streams of one device may be used with the memory of another.
 ///
-/// With `VISIBLE` the segments are real memory of the process ([`HostMemory`]), otherwise addresses that nobody may
-/// touch.
+/// With `VISIBLE` the segments are real memory of the process ([`HostMemory`]); otherwise they are mere addresses
+/// that must not be accessed.
 #[derive(Clone)]
 pub struct DeviceMemory<const VISIBLE: bool = false> {
     shared: Arc<Shared>,
@@ -34,101 +34,103 @@ pub struct DeviceMemory<const VISIBLE: bool = false> {
     room: usize,
 }
 
-/// Simulated memory that the CPU can read and write, as pinned and managed memory are.
+/// Simulated memory that the CPU can read and write, like pinned and managed memory.
 pub type HostMemory = DeviceMemory<true>;
 
 impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
-    /// A device of `capacity` bytes.
+    /// Makes a device of `capacity` bytes.
     pub fn new(capacity: usize) -> Self {
         let state = State::new(capacity, VISIBLE);
         Self { shared: Arc::new(Shared(Mutex::new(state))), granularity: 512, room: 0 }
     }
 
-    /// Rounds segments up to `bytes`, a power of two of at least 512; 512 unless this is called. Others are rounded up.
+    /// Rounds segments up to `bytes` bytes, a power of two of at least 512; other values are rounded up to one. The
+    /// default is 512.
     #[must_use]
     pub fn with_granularity(mut self, bytes: usize) -> Self {
         self.granularity = bytes.max(512).next_power_of_two();
         self
     }
 
-    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory has, and lets pages within
-    /// them go back. Not for memory that the CPU can see, whose segments stay as they are.
+    /// Gives every segment `bytes` bytes of addresses to grow into, as virtual memory does, and lets pages within a
+    /// segment go back to the device. Has no effect on memory that the CPU can access, whose segments cannot grow.
     #[must_use]
     pub fn with_room(mut self, bytes: usize) -> Self {
         self.room = if VISIBLE { 0 } else { bytes };
         self
     }
 
-    /// Sets what calls cost.
+    /// Sets the time that calls take.
     #[must_use]
     pub fn with_latency(self, latency: Latency) -> Self {
         self.shared.lock().latency = latency;
         self
     }
 
-    /// A new queue.
+    /// Makes a new queue.
     pub fn stream(&self) -> Stream {
         let queue = self.shared.lock().open_queue();
         Stream { shared: self.shared.clone(), queue }
     }
 
-    /// Lets the `nth` call of this kind from now on fail for want of memory, 1 being the next one.
+    /// Makes the `nth` call of this kind fail for lack of memory; 1 is the next one.
     pub fn fail(&self, call: Call, nth: u64) {
         self.fail_as(Some(call), nth, 1, SourceErrorKind::OutOfMemory);
     }
 
-    /// Lets `times` calls of this kind (`None`: of any) fail as `kind`, from the `nth` on.
+    /// Makes `times` calls of this kind (`None` for any kind) fail with `kind`, starting with the `nth`; 1 is the
+    /// next one.
     pub fn fail_as(&self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
         self.shared.lock().inject(call, nth, times, kind);
     }
 
-    /// Forgets the failures that were ordered and have not come.
+    /// Cancels the failures that have not happened yet.
     pub fn heal(&self) {
         self.shared.lock().clear_injections();
     }
 
-    /// How often `call` was made, failures included.
+    /// Returns how often `call` was made, failed calls included.
     pub fn calls(&self, call: Call) -> u64 {
         self.shared.lock().count(call)
     }
 
-    /// Calls of all kinds.
+    /// Returns the number of calls of all kinds, failed ones included.
     pub fn all_calls(&self) -> u64 {
         let state = self.shared.lock();
         Call::ALL.iter().map(|&call| state.count(call)).sum()
     }
 
-    /// Lets time pass.
+    /// Advances the device's clock.
     pub fn advance(&self, time: Duration) {
         self.shared.lock().time += time;
     }
 
-    /// Changes the capacity; segments that are there stay.
+    /// Changes the capacity in bytes. Existing segments stay.
     pub fn set_capacity(&self, bytes: usize) {
         self.shared.lock().capacity = bytes;
     }
 
-    /// Bytes in segments.
+    /// Returns the bytes in segments.
     pub fn reserved(&self) -> usize {
         self.shared.lock().used
     }
 
-    /// Segments that were not released.
+    /// Returns the number of segments that have not been released.
     pub fn segments(&self) -> usize {
         self.shared.lock().segments.len()
     }
 
-    /// Whether work that [`Stream::launch`] numbered so has run.
+    /// Returns whether the work with this number of [`Stream::launch`] has run.
     pub fn is_done(&self, work: u64) -> bool {
         self.shared.lock().is_done(work)
     }
 
-    /// Takes the list of what was noticed to be wrong.
+    /// Returns the list of misuses so far, and clears it.
     pub fn take_hazards(&self) -> Vec<Hazard> {
         core::mem::take(&mut self.shared.lock().hazards)
     }
 
-    /// The lowest place for `bytes` bytes between the segments.
+    /// The lowest address for `bytes` bytes between the segments.
     fn place(&self, state: &State, bytes: usize) -> Option<usize> {
         let room = bytes.max(self.room);
         let mut at = align_up(BASE, self.granularity)?;
@@ -142,7 +144,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     }
 }
 
-/// Alignment of real segments.
+/// The layout of a real segment.
 fn layout(bytes: usize, granularity: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, granularity).ok().filter(|layout| layout.size() > 0)
 }
@@ -209,7 +211,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
             return Err(State::error(Call::Release, SourceErrorKind::Invalid));
         }
         drop(state);
-        // As drivers do whose memory is not ordered by streams. The stream may be another device's.
+        // Drivers whose memory is not ordered by streams do the same. The stream may be another device's.
         let mut queues = stream.shared.lock();
         queues.drain(stream.queue);
         queues.check_released(stream.queue, Span { address, bytes: segment.bytes });
@@ -219,7 +221,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         state.used -= segment.bytes - state.forget_holes(Span { address, bytes: segment.bytes });
         if VISIBLE {
             if let Some(layout) = layout(segment.bytes, self.granularity) {
-                // SAFETY: `reserve` allocated the segment with this layout, and it was still lent.
+                // SAFETY: `reserve` allocated the segment with this layout, and it has not been released before.
                 unsafe { std::alloc::dealloc(core::ptr::with_exposed_provenance_mut(address), layout) };
             }
         }
@@ -263,7 +265,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
             return Err(State::error(Call::Unmap, SourceErrorKind::Invalid));
         }
         drop(state);
-        // Not ordered by streams: nothing may be left to do there, on this stream neither.
+        // Unmapping is not ordered by streams, so no work may be left on the range, not even on this stream.
         let mut queues = stream.shared.lock();
         queues.check_released(usize::MAX, Span { address, bytes });
         Ok(())

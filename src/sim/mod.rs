@@ -1,4 +1,4 @@
-//! A device that is simulated: memory and streams without any GPU, to develop and test pools anywhere (feature `std`).
+//! A simulated device: memory and streams without a GPU, to develop and test pools anywhere (feature `std`).
 //!
 //! ```
 //! use allotment::pool::{Source, Stream as _};
@@ -9,7 +9,7 @@
 //! let segment = device.reserve(2 << 20, &stream)?;
 //! let kernel = stream.launch(1, segment.address.get(), 4096); // a kernel that uses 4 KiB
 //! let event = stream.record()?;
-//! assert!(!device.is_done(kernel)); // nothing runs unless it is told to, or somebody waits for it
+//! assert!(!device.is_done(kernel)); // work runs only when a test or a blocking call runs it
 //! stream.step();
 //! assert!(device.is_done(kernel));
 //! device.fail(Call::Reserve, 1); // the next one

@@ -1,12 +1,12 @@
-//! Queues whose work is done when the test says so.
+//! Queues whose work runs when the test says so.
 
 use super::device::{Call, Span};
 use super::memory::Shared;
 use crate::pool::{self, SourceError, SourceErrorKind, StreamId};
 use std::sync::Arc;
 
-/// A queue of a simulated device. Its work runs by [`Stream::step`] and [`Stream::run`], or when somebody blocks for
-/// it.
+/// A queue of a simulated device. Its work runs in [`Stream::step`] and [`Stream::run`], and when a caller blocks
+/// until it is done.
 #[derive(Clone)]
 pub struct Stream {
     pub(super) shared: Arc<Shared>,
@@ -14,29 +14,29 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Submits work on `bytes` bytes from `address` on, in the name of `owner`; its number, for
-    /// [`DeviceMemory::is_done`](super::DeviceMemory::is_done). Work of different owners on the same bytes that runs out
-    /// of the order of its submission is a [`Hazard`](super::Hazard).
+    /// Submits work on `bytes` bytes from `address` on behalf of `owner`, and returns its number for
+    /// [`DeviceMemory::is_done`](super::DeviceMemory::is_done). Work of different owners on the same bytes that
+    /// runs in another order than it was submitted is a [`Hazard`](super::Hazard).
     pub fn launch(&self, owner: u64, address: usize, bytes: usize) -> u64 {
         self.shared.lock().launch(self.queue, owner, Span { address, bytes })
     }
 
-    /// Runs the next work in the queue. `false` if there is none, or if it waits for an event.
+    /// Runs the next work in the queue. Returns `false` if there is none or it waits for an event.
     pub fn step(&self) -> bool {
         self.shared.lock().step(self.queue)
     }
 
-    /// Runs all that can run.
+    /// Runs all work that need not wait.
     pub fn run(&self) {
         while self.step() {}
     }
 
-    /// Entries in the queue: work, marks and waits.
+    /// Returns the number of entries in the queue: work, marks and waits.
     pub fn pending(&self) -> usize {
         self.shared.lock().len(self.queue)
     }
 
-    /// Begins or ends the recording of a graph; see [`pool::Stream::is_capturing`].
+    /// Begins or ends the capture of a graph; see [`pool::Stream::is_capturing`].
     pub fn set_capturing(&self, on: bool) {
         self.shared.lock().set_capturing(self.queue, on);
     }
@@ -76,7 +76,7 @@ impl pool::Stream for Stream {
     }
 }
 
-/// A place in the queue of a simulated device.
+/// A point in the queue of a simulated device.
 #[derive(Clone)]
 pub struct Event {
     shared: Arc<Shared>,
@@ -101,7 +101,7 @@ impl pool::Event for Event {
     }
 }
 
-/// Queues that wait for one another never end.
+/// Fails if the queues wait for each other, so that the work can never finish.
 fn finished(done: bool) -> Result<(), SourceError> {
     if done { Ok(()) } else { Err(super::device::State::error(Call::Synchronize, SourceErrorKind::Other)) }
 }

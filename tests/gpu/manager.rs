@@ -278,7 +278,7 @@ fn read_only_memory_that_is_changed_is_named() {
     let [only] = manager.recommendations().try_into().unwrap();
     assert_eq!((only.address as u64, only.reason), (changed.address(), Reason::NotReadOnly));
     assert_eq!((only.from, only.to), (Target::ReadMostly, Target::Pinned));
-    assert!(only.to_string().ends_with("read-only, and changed 40 times"), "{only}");
+    assert!(only.to_string().ends_with("declared read-only, but changed 40 times"), "{only}");
     drop((read, changed));
     drop(manager);
     gpu.finish();

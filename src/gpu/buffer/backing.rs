@@ -1,4 +1,4 @@
-//! Memory that buffers are in.
+//! The memory that buffers lie in.
 
 use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
@@ -8,35 +8,35 @@ use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
-/// What kind of memory a buffer is in.
+/// The kind of memory that a buffer lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MemoryKind {
-    /// A device's own.
+    /// A device's own memory.
     Device,
-    /// At one address on host and device, and wherever it is used.
+    /// Managed memory: one address on host and device, and it moves to where it is used.
     Managed,
-    /// The host's, page-locked: devices read and write it where it is, over the bus.
+    /// Page-locked host memory, which devices read and write in place over the bus.
     Pinned,
-    /// The host's, ordinary: only the CPU reaches it, and copies of it are not asynchronous.
+    /// Ordinary host memory: only the CPU can access it, and copies to and from it are not asynchronous.
     Host,
 }
 
-/// What is done with memory once, as far as this module sees it.
+/// One use of a buffer's memory, as far as this module sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Touch {
-    /// It is written by a copy from the host's memory.
+    /// A copy from host memory writes it.
     FromHost,
-    /// It is read by a copy to the host's memory.
+    /// A copy to host memory reads it.
     ToHost,
-    /// The CPU reads it where it is.
+    /// The CPU reads it in place.
     HostRead,
-    /// The CPU writes it where it is.
+    /// The CPU writes it in place.
     HostWrite,
     /// A device copies within its memory, or fills it.
     OnDevice,
-    /// It is lent for kernels.
+    /// It is lent to kernels.
     Kernel,
 }
 
@@ -55,51 +55,51 @@ impl MemoryKind {
     }
 }
 
-/// Memory that gives itself back when it is dropped.
+/// Memory that a buffer owns and that is given back when this value is dropped.
 ///
 /// # Safety
 ///
-/// The range belongs to this value alone. It is used by nobody else, and stays valid, until the work that was submitted
-/// before the drop, to its own stream and to those that [`Backing::used_on`] was told of, is over. The CPU reaches it as
-/// [`HostBacking`] says unless [`Backing::kind`] is [`MemoryKind::Device`].
+/// The range must belong to this value alone. It must stay valid and unused by anything else until all work is done
+/// that was submitted before the drop, both to its own stream and to the streams given to [`Backing::used_on`]. The
+/// CPU must be able to access it as [`HostBacking`] says, unless [`Backing::kind`] is [`MemoryKind::Device`].
 pub unsafe trait Backing {
-    /// Address of the first byte, as the device counts.
+    /// Returns the device address of the first byte.
     fn address(&self) -> usize;
 
-    /// Bytes.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 
-    /// Work on `stream` uses the memory.
+    /// Notes that work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
 
-    /// What kind of memory it is.
+    /// Returns the kind of memory.
     fn kind(&self) -> MemoryKind;
 
-    /// The number of the device that it is of; `None` if it is the host's or of both.
+    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
     fn device(&self) -> Option<usize>;
 
-    /// Start and bytes of the piece of memory, as the driver gave it out, that this is part of. One copy may cover several
-    /// ranges of it.
+    /// Returns the start and length in bytes of the driver's allocation that contains the memory. One copy may
+    /// cover several ranges of it.
     fn segment(&self) -> (usize, usize) {
         (self.address(), self.bytes())
     }
 
-    /// Counters that want to know of copies from and to it: those of its pool.
+    /// Returns the counters of the memory's pool, which want to know of copies to and from it.
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
         None
     }
 
-    /// `bytes` bytes of it are about to be touched. O(1).
+    /// Notes that `bytes` bytes of the memory are about to be used. O(1).
     fn touched(&self, touch: Touch, bytes: usize) {
         let _ = (touch, bytes);
     }
 }
 
-/// Memory that the CPU can read and write where it is.
+/// Memory that the CPU can read and write in place.
 ///
 /// # Safety
 ///
-/// Pointers with exposed provenance reach it, for reads and writes, while no work uses it.
+/// The memory must be readable and writable through pointers with exposed provenance while no work uses it.
 pub unsafe trait HostBacking: Backing {}
 
 // SAFETY: `Pinned::CPU_VISIBLE`.
@@ -111,24 +111,24 @@ unsafe impl HostBacking for Lease<Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
 unsafe impl HostBacking for Lease<HostMemory> {}
 
-/// Where the memory of buffers comes from.
+/// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
 pub trait Allocate {
-    /// What it lends.
+    /// The memory of one buffer.
     type Backing<'a>: Backing
     where
         Self: 'a;
-    /// Why it does not.
+    /// The error of a failed allocation.
     type Error;
 
-    /// At least `bytes` bytes for work on `stream`, aligned to 256 bytes.
+    /// Allocates at least `bytes` bytes for work on `stream`, aligned to 256 bytes.
     ///
     /// # Errors
     ///
-    /// What the allocator says.
+    /// The error of the allocator.
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, Self::Error>;
 }
 
-/// Streams that use memory besides its own.
+/// The streams that use memory besides its own stream.
 #[derive(Debug, Default)]
 pub(in crate::gpu) struct Uses(Mutex<Vec<Stream>>);
 
@@ -140,15 +140,15 @@ impl Uses {
         }
     }
 
-    /// Lets `home` wait for what was submitted to the others.
+    /// Makes `home` wait for everything that was submitted to these streams.
     pub(in crate::gpu) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
         let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         streams.drain(..).try_for_each(|stream| home.wait(&stream.record()?))
     }
 }
 
-/// A segment of a source for one buffer, rounded up to the source's granularity: for few and large buffers. Small ones
-/// are better off in a pool.
+/// A segment of a source that serves one buffer, rounded up to the source's granularity. It suits few and large
+/// buffers; small ones belong in a pool.
 pub struct Lease<S: Source<Stream = Stream>> {
     source: Arc<S>,
     segment: Segment,
@@ -157,7 +157,7 @@ pub struct Lease<S: Source<Stream = Stream>> {
 }
 
 impl<S: Source<Stream = Stream>> Lease<S> {
-    /// The source that lent it.
+    /// Returns the source that lent the segment.
     pub fn lender(&self) -> &S {
         &self.source
     }
@@ -169,7 +169,8 @@ impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
     }
 }
 
-// SAFETY: the segment is lent to this value alone; it goes back in the order of its stream, which waits for the others.
+// SAFETY: the source lent the segment to this value alone, and it goes back in the order of its stream, which waits
+// for the others.
 unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
     fn address(&self) -> usize {
         self.segment.address.get()
@@ -195,7 +196,7 @@ unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
 }
 
 impl<S: Source<Stream = Stream>> Drop for Lease<S> {
-    /// An error cannot be helped here; where the order is not sure the segment is rather kept.
+    /// A drop cannot report an error. If the order is not certain, the segment is leaked instead.
     fn drop(&mut self) {
         if self.uses.settle(&self.stream).is_ok() {
             // SAFETY: lent by `allocate`, and the stream is behind all work on it.
@@ -212,7 +213,7 @@ impl<S: Source<Stream = Stream>> Allocate for Arc<S> {
     type Error = SourceError;
 
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Lease<S>, SourceError> {
-        // What cannot be rounded up cannot be lent either, which the source says.
+        // A size that cannot be rounded up cannot be reserved either; the source reports that.
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;
         Ok(Lease { source: self.clone(), segment, stream: stream.clone(), uses: Uses::default() })

@@ -1,4 +1,4 @@
-//! Buffers and cudarc's slices, each as the other.
+//! Conversions between buffers and cudarc's slices.
 
 use super::backing::Uses;
 use super::{Backing, Buffer, CopyError, MemoryKind, Touch};
@@ -10,7 +10,7 @@ use core::mem::ManuallyDrop;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DeviceRepr};
 use std::sync::Arc;
 
-/// Memory of a slice of cudarc's, which frees it.
+/// Memory of a cudarc slice, which frees it.
 pub struct CudarcMemory<T> {
     slice: CudaSlice<T>,
     address: usize,
@@ -18,7 +18,7 @@ pub struct CudarcMemory<T> {
     uses: Uses,
 }
 
-// SAFETY: the slice has its memory alone, and frees it in the order of its stream, which waits for the others.
+// SAFETY: the slice owns its memory and frees it in the order of its stream, which waits for the others.
 unsafe impl<T> Backing for CudarcMemory<T> {
     fn address(&self) -> usize {
         self.address
@@ -42,31 +42,31 @@ unsafe impl<T> Backing for CudarcMemory<T> {
 }
 
 impl<T> Drop for CudarcMemory<T> {
-    /// An error cannot be helped here; the slice then waits for its own stream only.
+    /// A drop cannot report an error; the slice then waits for its own stream only.
     fn drop(&mut self) {
         let _ = self.uses.settle(&self.stream);
     }
 }
 
-/// Gives the pointer of a borrowed slice up again, in the order of its stream.
+/// Gives up the pointer of a borrowed slice without freeing the memory, in the order of its stream.
 struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
 
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
-        // SAFETY: taken here only.
+        // SAFETY: the value is taken only here.
         unsafe { ManuallyDrop::take(&mut self.0) }.leak();
     }
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
-    /// Takes a slice of cudarc's over.
+    /// Makes a buffer of a cudarc slice, which it takes over.
     ///
     /// # Errors
     ///
-    /// [`Error::OtherContext`] if it is of another device.
+    /// [`Error::OtherContext`] if the slice belongs to another context.
     pub fn from_cudarc(context: &Context, slice: CudaSlice<T>) -> Result<Self, Error> {
         let stream = Stream::from_cudarc(context, slice.stream().clone())?;
-        // The stream waits for what other streams wrote.
+        // This makes the stream wait for what other streams wrote.
         let address = slice.device_ptr(slice.stream()).0 as usize;
         let len = slice.len();
         let backing = CudarcMemory { slice, address, stream: stream.clone(), uses: Uses::default() };
@@ -75,12 +75,13 @@ impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
 }
 
 impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// Lends the buffer to cudarc, to launch kernels with it or to copy by cudarc's own means. From here on `stream` orders
-    /// the work on it; what cudarc does meanwhile on other streams is waited for by that.
+    /// Lends the buffer to cudarc, for launching kernels or for cudarc's own copies. From here on `stream` orders
+    /// the work on the buffer; it waits for whatever cudarc does with the slice on other streams in the meantime.
     ///
     /// # Errors
     ///
-    /// What the driver says, [`CopyError::Call`] if the stream is of another device, and [`CopyError::Unreachable`].
+    /// [`CopyError::Unreachable`] if no device can access the memory, [`CopyError::Call`] if the stream belongs to
+    /// another device or the driver fails.
     pub fn with_cudarc<R>(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -97,8 +98,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         context.bind()?;
         self.switch_to(&own)?;
         self.backing().touched(Touch::Kernel, self.bytes());
-        // SAFETY: the memory holds so many values, and is borrowed for as long as the slice is there, which does not
-        // free it.
+        // SAFETY: the memory holds this many values and is borrowed as long as the slice exists, and the slice does
+        // not free it.
         let slice = unsafe { stream.upgrade_device_ptr(self.address(), self.len()) };
         let mut lent = Lent(ManuallyDrop::new(slice));
         Ok(function(&mut lent.0.as_view_mut()))

@@ -1,35 +1,37 @@
-//! What can go wrong with buffers.
+//! Errors of buffers.
 
 use crate::pool::SourceError;
 use core::fmt;
 
-/// A copy was refused, or has failed.
+/// A copy was refused or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// There is nothing to copy, or to make a buffer of. No call of the driver was made.
+    /// There are no values to copy or to make a buffer of. The driver was not called.
     Empty,
-    /// The lengths do not agree, or a part is not within. No call of the driver was made.
+    /// The lengths differ, or a range exceeds the buffer. The driver was not called.
     Length {
-        /// Values that there are.
+        /// The number of values that the buffer or slice has.
         have: usize,
-        /// Values that were asked for.
+        /// The number of values that were requested.
         asked: usize,
     },
-    /// Rows are longer than the distance between their starts. No call of the driver was made.
+    /// The rows are longer than the distance between their starts. The driver was not called.
     Pitch {
-        /// Values from start to start.
+        /// Values from the start of one row to the start of the next.
         pitch: usize,
-        /// Values of a row.
+        /// Values per row.
         width: usize,
     },
-    /// The driver fills values of 1, 2 and 4 bytes only. No call of it was made.
+    /// The driver can fill only with values of 1, 2 or 4 bytes; this is the size of the refused value. The driver
+    /// was not called.
     ValueSize(usize),
-    /// No device can reach the memory ([`MemoryKind::Host`](super::MemoryKind::Host)). No call of the driver was made.
+    /// No device can access the memory ([`MemoryKind::Host`](super::MemoryKind::Host)). The driver was not called.
     Unreachable,
-    /// The CPU cannot reach the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). No call of the driver was made.
+    /// The CPU cannot access the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). The driver was not
+    /// called.
     Invisible,
-    /// A call of the driver has failed.
+    /// A driver call failed.
     Call(SourceError),
 }
 
@@ -37,13 +39,15 @@ impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("there are no values"),
-            Self::Length { have, asked } => write!(f, "{asked} values were asked for, and there are {have}"),
+            Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
             Self::Pitch { pitch, width } => {
                 write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
             }
-            Self::ValueSize(bytes) => write!(f, "values of {bytes} bytes cannot be filled with"),
-            Self::Unreachable => f.write_str("no device can reach ordinary memory of the host"),
-            Self::Invisible => f.write_str("the CPU cannot reach a device's own memory"),
+            Self::ValueSize(bytes) => {
+                write!(f, "memory cannot be filled with values of {bytes} bytes, only of 1, 2 or 4")
+            }
+            Self::Unreachable => f.write_str("no device can access ordinary host memory"),
+            Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
             Self::Call(error) => error.fmt(f),
         }
     }
@@ -57,13 +61,13 @@ impl From<SourceError> for CopyError {
     }
 }
 
-/// A buffer could not be made: `E` is the allocator's error.
+/// Why a buffer could not be made; `E` is the allocator's error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocateError<E> {
-    /// There is no memory for it.
+    /// The allocator has no memory for it.
     Allocation(E),
-    /// Its values could not be put there.
+    /// Its initial values could not be copied or filled in.
     Copy(CopyError),
 }
 

@@ -1,7 +1,7 @@
-//! Work on ordinary memory of the host, which no device can do: the CPU does it at once.
+//! Operations on ordinary host memory, which no device can access: the CPU carries them out at once.
 //!
-//! No work of a stream is ever under way on such memory: the driver takes what it copies from there before the call
-//! returns, and what it copies to there is over by then.
+//! No stream ever has work under way on such memory: the driver reads the source of a copy before the call returns,
+//! and a copy into it is complete by then.
 
 use super::Rows;
 use crate::gpu::copies::Job;
@@ -10,27 +10,27 @@ use crate::gpu::stream::Stream;
 use crate::pool::SourceError;
 use core::ptr;
 
-/// The memory at an address.
+/// Converts an address to a pointer.
 pub(super) fn pointer(address: u64) -> *mut u8 {
     ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Copies.
+/// Copies bytes.
 ///
 /// # Safety
 ///
-/// Both ranges are of live memory that the CPU reaches, and apart.
+/// Both ranges must be live memory that the CPU can access, and must not overlap.
 pub(super) unsafe fn copy(job: Job<'_>, stream: &Stream, from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller answers for the ranges.
+    // SAFETY: the caller guarantees the ranges.
     unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
     job.done(stream);
 }
 
-/// Copies rows of `T`, each side with its pitch in values.
+/// Copies rows of `T` values; each side has its own pitch, in values.
 ///
 /// # Safety
 ///
-/// The shape fits into both sides, which are as of [`copy`].
+/// The shape must fit into both sides, which must fulfil the contract of [`copy`].
 pub(super) unsafe fn copy_rows<T>(
     job: Job<'_>,
     stream: &Stream,
@@ -40,7 +40,7 @@ pub(super) unsafe fn copy_rows<T>(
 ) {
     let size = size_of::<T>();
     for row in 0..rows.height {
-        // SAFETY: the caller answers for the shape.
+        // SAFETY: the caller guarantees the shape.
         unsafe {
             let (from, to) = (from.add(row * from_pitch * size), to.add(row * to_pitch * size));
             ptr::copy_nonoverlapping(from, to, rows.width * size);
@@ -49,46 +49,46 @@ pub(super) unsafe fn copy_rows<T>(
     job.done(stream);
 }
 
-/// Fills.
+/// Fills memory with a value.
 ///
 /// # Safety
 ///
-/// So many elements fit into live memory that the CPU reaches.
+/// `len` elements must fit into live memory that the CPU can access.
 pub(super) unsafe fn fill<E: Element>(job: Job<'_>, stream: &Stream, to: *mut E, value: E, len: usize) {
     for index in 0..len {
-        // SAFETY: the caller answers for the range.
+        // SAFETY: the caller guarantees the range.
         unsafe { to.add(index).write_unaligned(value) };
     }
     job.done(stream);
 }
 
-/// What the driver fills memory with.
+/// A value that the driver can fill memory with.
 pub(super) trait Element: Copy {
-    /// Submits a fill.
+    /// Submits a fill of `len` elements.
     ///
     /// # Safety
     ///
-    /// So many elements from the address on are in live memory that the device reaches.
+    /// `len` elements from `address` on must lie in live memory that the device can access.
     unsafe fn submit(self, address: u64, len: usize, stream: &Stream) -> Result<(), SourceError>;
 }
 
 impl Element for u8 {
     unsafe fn submit(self, address: u64, len: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for the range.
+        // SAFETY: the caller guarantees the range.
         unsafe { call!(cuMemsetD8Async(address, self, len, stream.raw())) }
     }
 }
 
 impl Element for u16 {
     unsafe fn submit(self, address: u64, len: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for the range.
+        // SAFETY: the caller guarantees the range.
         unsafe { call!(cuMemsetD16Async(address, self, len, stream.raw())) }
     }
 }
 
 impl Element for u32 {
     unsafe fn submit(self, address: u64, len: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for the range.
+        // SAFETY: the caller guarantees the range.
         unsafe { call!(cuMemsetD32Async(address, self, len, stream.raw())) }
     }
 }

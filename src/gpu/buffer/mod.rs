@@ -1,10 +1,10 @@
-//! Typed memory and copies.
+//! Typed buffers and copies.
 //!
 //! ```text
-//!  Allocate   what memory can be had from: a source, a pool
-//!  Backing    memory that gives itself back: a Lease of a source, a block of a pool, a slice of cudarc's
+//!  Allocate   what memory is allocated from: a source, a pool, a plan, a manager
+//!  Backing    memory with an owner: a Lease of a source, a block of a pool, a slice of cudarc
 //!  Buffer     values of one type in such memory, and the stream that orders all work on them
-//!  View, ViewMut   a part of a buffer;   Transfer   an asynchronous copy that keeps the host's side
+//!  View, ViewMut   a part of a buffer;   Transfer   an asynchronous copy that keeps the host's side alive
 //! ```
 
 mod backing;
@@ -31,10 +31,10 @@ use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
 
-/// Values of one type in memory that a device can use, given back when this is dropped.
+/// Values of one type in memory that a device can use. Dropping the buffer gives the memory back.
 ///
-/// All work on a buffer is in the order of its stream, and none of it needs the host to wait except where the host's memory is
-/// read or written. Copies between buffers of different streams arrange the order by events.
+/// All work on a buffer runs in the order of its stream. The host waits only where host memory is read or written.
+/// Copies between buffers of different streams are ordered by events.
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, DeviceMemory, Stream};
@@ -55,21 +55,22 @@ pub struct Buffer<T, B: Backing> {
     _values: PhantomData<T>,
 }
 
-// SAFETY: the values are in the device's memory; whoever has the buffer may copy them.
+// SAFETY: the values are in the memory of the backing, and the owner of the buffer may copy them.
 unsafe impl<T: Send, B: Backing + Send> Send for Buffer<T, B> {}
-// SAFETY: as above; shared use only reads.
+// SAFETY: as above; shared access only reads.
 unsafe impl<T: Sync, B: Backing + Sync> Sync for Buffer<T, B> {}
 
 impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// Memory for `len` values, whose contents are unknown.
+    /// Allocates memory for `len` values, whose contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`] for no values, [`CopyError::Length`] for more than can be counted, or what the allocator says.
+    /// [`CopyError::Empty`] if there are no values or they have no size, [`CopyError::Length`] if there are more
+    /// than can be counted, or the error of the allocator.
     ///
     /// # Safety
     ///
-    /// Nothing of it is read before it is written.
+    /// No value may be read before it has been written.
     pub unsafe fn uninit<'a, A>(
         allocator: &'a A,
         len: usize,
@@ -91,11 +92,11 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         Ok(Self { backing, len, stream: stream.clone(), _values: PhantomData })
     }
 
-    /// `len` zeros. Does not wait.
+    /// Makes a buffer of `len` zeros. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::uninit`], or what the driver says.
+    /// The errors of [`Buffer::uninit`], or the error of the driver.
     pub fn zeros<'a, A>(
         allocator: &'a A,
         len: usize,
@@ -105,17 +106,17 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         A: Allocate<Backing<'a> = B>,
         T: ValidAsZeroBits,
     {
-        // SAFETY: all of it is written next.
+        // SAFETY: all values are written next.
         let mut buffer = unsafe { Self::uninit(allocator, len, stream)? };
         buffer.as_view_mut().clear()?;
         Ok(buffer)
     }
 
-    /// The values of a slice. Waits until they are copied.
+    /// Makes a buffer with the values of a slice. Waits until they are copied.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::zeros`].
+    /// The errors of [`Buffer::uninit`], or the error of the driver.
     pub fn from_slice<'a, A>(
         allocator: &'a A,
         values: &[T],
@@ -124,33 +125,34 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     where
         A: Allocate<Backing<'a> = B>,
     {
-        // SAFETY: all of it is written next.
+        // SAFETY: all values are written next.
         let mut buffer = unsafe { Self::uninit(allocator, values.len(), stream)? };
         buffer.as_view_mut().copy_from(values)?;
         Ok(buffer)
     }
 
-    /// The same values in memory of another allocator: of another device, pinned, managed. Does not wait.
+    /// Moves the values to memory of another allocator: to another device, or to pinned or managed memory. Does not
+    /// wait.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::uninit`], or what the driver says; this buffer is lost to the caller then.
+    /// The errors of [`Buffer::uninit`], or the error of the driver. This buffer is dropped in that case.
     pub fn migrate<'a, A: Allocate>(
         self,
         allocator: &'a A,
         stream: &Stream,
     ) -> Result<Buffer<T, A::Backing<'a>>, AllocateError<A::Error>> {
-        // SAFETY: all of it is written next.
+        // SAFETY: all values are written next.
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
         buffer.as_view_mut().copy_from_view(&self.as_view())?;
         Ok(buffer)
     }
 
-    /// Copies all values to the host. Waits.
+    /// Copies all values to a vector on the host. Waits.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn to_vec(&self) -> Result<Vec<T>, CopyError> {
         self.as_view().to_vec()
     }
@@ -159,7 +161,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or what the driver says.
+    /// [`CopyError::Length`] if the lengths differ, or the error of the driver.
     pub fn copy_from(&mut self, values: &[T]) -> Result<(), CopyError> {
         self.as_view_mut().copy_from(values)
     }
@@ -168,12 +170,12 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// As [`Buffer::copy_from`].
+    /// [`CopyError::Length`] if the lengths differ, or the error of the driver.
     pub fn copy_to(&self, values: &mut [T]) -> Result<(), CopyError> {
         self.as_view().copy_to(values)
     }
 
-    /// All of it.
+    /// Returns a view of the whole buffer.
     pub fn as_view(&self) -> View<'_, T> {
         View {
             address: self.address(),
@@ -184,36 +186,36 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         }
     }
 
-    /// All of it, to change.
+    /// Returns a mutable view of the whole buffer.
     pub fn as_view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut(self.as_view())
     }
 
-    /// A part of it.
+    /// Returns a view of a part of the buffer.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if it is not within.
+    /// [`CopyError::Length`] if the range exceeds the buffer.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>, CopyError> {
         self.as_view().slice(range)
     }
 
-    /// A part of it, to change.
+    /// Returns a mutable view of a part of the buffer.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::slice`].
+    /// [`CopyError::Length`] if the range exceeds the buffer.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T>, CopyError> {
         Ok(ViewMut(self.as_view().slice(range)?))
     }
 }
 
 impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// The values where they are, once all work on them is done, if the CPU reaches them. Waits.
+    /// Returns the values in place, once all work on them is done, if the CPU can access them. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Invisible`], or what the driver says.
+    /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
     pub fn try_as_slice(&self) -> Result<&[T], CopyError> {
         if self.kind() == MemoryKind::Device {
             return Err(CopyError::Invisible);
@@ -221,16 +223,17 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         self.stream.synchronize()?;
         self.backing.touched(Touch::HostRead, self.bytes());
         let values = ptr::with_exposed_provenance(self.backing.address());
-        // SAFETY: the CPU can read memory of this kind, which holds so many values. No work on it is left in the stream,
-        // which is behind that of the others, and none that writes can be submitted while the buffer is borrowed.
+        // SAFETY: the CPU can read memory of this kind, which holds this many values. The stream, which waits for
+        // all other streams in use, has no work left on it, and nothing that writes can be submitted while the
+        // buffer is borrowed.
         Ok(unsafe { slice::from_raw_parts(values, self.len) })
     }
 
-    /// The same, to change.
+    /// Returns the values in place for changes, once all work on them is done, if the CPU can access them. Waits.
     ///
     /// # Errors
     ///
-    /// As [`Buffer::try_as_slice`].
+    /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
     pub fn try_as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
         if self.kind() == MemoryKind::Device {
             return Err(CopyError::Invisible);
@@ -238,79 +241,80 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         self.stream.synchronize()?;
         self.backing.touched(Touch::HostWrite, self.bytes());
         let values = ptr::with_exposed_provenance_mut(self.backing.address());
-        // SAFETY: as above, and no work at all can be submitted.
+        // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
         Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
     }
 }
 
 impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
-    /// The values where they are, once all work on them is done. Waits.
+    /// Returns the values in place, once all work on them is done. Waits.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn as_slice(&self) -> Result<&[T], CopyError> {
         self.try_as_slice()
     }
 
-    /// The same, to change.
+    /// Returns the values in place for changes, once all work on them is done. Waits.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
         self.try_as_mut_slice()
     }
 }
 
 impl<T, B: Backing> Buffer<T, B> {
-    /// `len` values in memory that holds them already.
+    /// Makes a buffer of `len` values in memory that already holds them.
     pub(super) fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
         debug_assert!(backing.bytes() >= len * size_of::<T>());
         Self { backing, len, stream: stream.clone(), _values: PhantomData }
     }
 
-    /// Values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a buffer has values.
+    /// Returns whether there are no values, which is never the case.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of all values.
+    /// Returns the length of all values in bytes.
     pub const fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }
 
-    /// Address of the first value, as the device counts: an argument for kernels, in the order of [`Buffer::stream`],
-    /// unless it is in [`MemoryKind::Host`].
+    /// Returns the device address of the first value. Kernels may take it as an argument in the order of
+    /// [`Buffer::stream`], unless the memory is [`MemoryKind::Host`].
     pub fn address(&self) -> u64 {
         self.backing.address() as u64
     }
 
-    /// What kind of memory it is in.
+    /// Returns the kind of memory that the buffer lies in.
     pub fn kind(&self) -> MemoryKind {
         self.backing.kind()
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub const fn backing(&self) -> &B {
         &self.backing
     }
 
-    /// The stream that orders all work on it.
+    /// Returns the stream that orders all work on the buffer.
     pub const fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// From here on `stream` orders the work, after all that was submitted before. Does not wait.
+    /// Makes `stream` order the work on the buffer from here on, after everything that was submitted before. Does
+    /// not wait.
     ///
     /// # Errors
     ///
-    /// What the driver says; the stream is as before then.
+    /// The error of the driver; the buffer keeps its stream in that case.
     pub fn switch_to(&mut self, stream: &Stream) -> Result<(), CopyError> {
         if stream.id() != self.stream.id() {
             stream.wait(&self.stream.record()?)?;
@@ -330,7 +334,7 @@ impl<T, B: Backing> fmt::Debug for Buffer<T, B> {
     }
 }
 
-/// First value and number of values of a range within `len`.
+/// Returns the first value and the number of values of a range within `len`.
 fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), CopyError> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -11,11 +11,11 @@ use crate::pool::{
 };
 use std::sync::Arc;
 
-/// What [`Allocate`] promises.
+/// The alignment in bytes that [`Allocate`] promises.
 const ALIGNMENT: usize = 256;
 
-// SAFETY: the pool lends a block to one buffer. It goes back when that is dropped, and is lent again only behind the work
-// of its stream and of those that were noted.
+// SAFETY: the pool lends a block to one buffer at a time. It comes back when the buffer is dropped, and is lent
+// again only after the work of its stream and of those that were noted.
 unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P, S> {
     fn address(&self) -> usize {
         pool::Buffer::address(self)
@@ -55,7 +55,7 @@ unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
 unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, HostMemory> {}
 
-/// What is to be asked for: blocks start at granules, so mostly nothing.
+/// The alignment to request: blocks start at granules, so usually none.
 const fn alignment<P: Space>() -> usize {
     if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
 }
@@ -73,8 +73,8 @@ impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
     }
 }
 
-// SAFETY: the arena lends a buffer to one at a time, and none that overlaps it; what lies there next is behind the work of
-// the arena's stream, which waits for that of those that were noted.
+// SAFETY: the arena lends a buffer to one owner at a time, and none that overlaps it. The next buffer at the same
+// address comes after the work of the arena's stream, which waits for the streams that were noted.
 unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, '_, P, S> {
     fn address(&self) -> usize {
         PlannedBuffer::address(self)
@@ -117,7 +117,7 @@ impl<'a, 'p, P: Space, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 
         Self: 'b;
     type Error = SlotError;
 
-    /// The planned buffer, whose plan must align it.
+    /// Takes the planned buffer, which the plan must align to 256 bytes.
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
         let buffer = self.take(bytes, stream)?;
         let aligned = buffer.address() % ALIGNMENT == 0;
@@ -125,8 +125,8 @@ impl<'a, 'p, P: Space, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 
     }
 }
 
-// SAFETY: a place of the plan is one buffer's at a time, and what lies there next is behind the work of the lane's stream,
-// which waits for that of those that were noted; other buffers are the pool's.
+// SAFETY: a place of the plan belongs to one buffer at a time, and the next one comes after the work of the lane's
+// stream, which waits for the streams that were noted. Other buffers are the pool's.
 unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, '_, P, S> {
     fn address(&self) -> usize {
         PatternBuffer::address(self)

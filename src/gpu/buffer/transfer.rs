@@ -1,4 +1,4 @@
-//! Copies that keep the host's side until they are over.
+//! Asynchronous copies that keep the host's side alive until they are done.
 
 use super::CopyError;
 use crate::gpu::stream::{Event, Stream};
@@ -8,30 +8,32 @@ use std::boxed::Box;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Values that stay where they are when their owner is moved.
+/// Values whose address does not change when their owner is moved.
 ///
 /// # Safety
 ///
-/// [`Fixed::as_slice`] is the same memory as long as the owner is there, wherever it is moved to, and nobody
-/// changes it.
+/// [`Fixed::as_slice`] must return the same memory as long as the owner exists, wherever it is moved, and nothing
+/// may change that memory.
 pub unsafe trait Fixed<T>: 'static {
-    /// The values.
+    /// Returns the values.
     fn as_slice(&self) -> &[T];
 }
 
-/// The same, of values that the owner has alone.
+/// Fixed values that their owner alone can access.
 ///
 /// # Safety
 ///
-/// As [`Fixed`], and nobody else reads them.
+/// The contract of [`Fixed`]: `as_mut_slice` must always return the same memory. In addition, nothing but the owner
+/// may read the values.
 pub unsafe trait FixedMut<T>: Fixed<T> {
-    /// The values.
+    /// Returns the values for changes.
     fn as_mut_slice(&mut self) -> &mut [T];
 }
 
 macro_rules! fixed {
     ($($type:ty),*) => {$(
-        // SAFETY: the values are behind a pointer that moving does not change, and owned or shared for reading.
+        // SAFETY: the values are behind a pointer that a move does not change, and they are owned or shared for
+        // reading.
         unsafe impl<T: 'static> Fixed<T> for $type {
             fn as_slice(&self) -> &[T] {
                 self
@@ -42,25 +44,26 @@ macro_rules! fixed {
 
 fixed!(Vec<T>, Box<[T]>, Arc<[T]>, Arc<Vec<T>>, &'static [T]);
 
-// SAFETY: the vector is the only one that has its values.
+// SAFETY: the vector alone has access to its values.
 unsafe impl<T: 'static> FixedMut<T> for Vec<T> {
     fn as_mut_slice(&mut self) -> &mut [T] {
         self
     }
 }
 
-// SAFETY: the box is the only one that has its values.
+// SAFETY: the box alone has access to its values.
 unsafe impl<T: 'static> FixedMut<T> for Box<[T]> {
     fn as_mut_slice(&mut self) -> &mut [T] {
         self
     }
 }
 
-/// A copy that was submitted, with the host's side of it. Dropping it waits; forgetting it keeps the memory for good.
+/// A copy that was submitted, together with the host's side of it. Dropping it waits for the copy; forgetting it
+/// leaks the host memory.
 #[must_use = "dropping it waits for the copy"]
 pub struct Transfer<O> {
     stream: Stream,
-    /// Where the copy ends; without one the whole stream is waited for.
+    /// Marks the end of the copy; without an event the whole stream is waited for.
     event: Option<Event>,
     owner: Option<O>,
 }
@@ -70,11 +73,11 @@ impl<O> Transfer<O> {
         Self { stream: stream.clone(), event: stream.record().ok(), owner: Some(owner) }
     }
 
-    /// Whether the copy is over. Does not wait.
+    /// Returns whether the copy is done. Does not wait.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn is_done(&self) -> Result<bool, CopyError> {
         match &self.event {
             Some(event) => Ok(event.is_done()?),
@@ -90,11 +93,11 @@ impl<O> Transfer<O> {
         Ok(())
     }
 
-    /// Waits, and gives the host's side back.
+    /// Waits for the copy and returns the host's side.
     ///
     /// # Errors
     ///
-    /// What the driver says; the memory is kept for good then, since it may still be used.
+    /// The error of the driver. The memory is leaked in that case, since it may still be in use.
     pub fn wait(mut self) -> Result<O, CopyError> {
         let finished = self.finish();
         let owner = self.owner.take().expect("it is taken here and in `drop` only");
@@ -110,7 +113,7 @@ impl<O> Drop for Transfer<O> {
     fn drop(&mut self) {
         if let Some(owner) = self.owner.take() {
             if self.finish().is_err() {
-                // It may still be used.
+                // The memory may still be in use.
                 mem::forget(owner);
             }
         }

@@ -1,4 +1,4 @@
-//! Parts of buffers, and copies from and to them.
+//! Parts of buffers, and copies to and from them.
 
 use super::host::{self, Element};
 use super::{Backing, CopyError, Fixed, FixedMut, MemoryKind, Transfer, bounds};
@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
 
-/// A part of a buffer.
+/// A shared view of a part of a buffer.
 pub struct View<'a, T> {
     pub(in crate::gpu) address: u64,
     pub(in crate::gpu) len: usize,
@@ -31,29 +31,29 @@ impl<T> Clone for View<'_, T> {
 
 impl<T> Copy for View<'_, T> {}
 
-/// A part of a buffer, to change.
+/// A mutable view of a part of a buffer.
 pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
-/// The shape of a copy of rows, in values.
+/// The shape of a copy of rows. All lengths are in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Values of a row.
+    /// Values per row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
-    /// Values from start to start of rows in the buffer.
+    /// Values from the start of one row to the start of the next in the buffer.
     pub pitch: usize,
-    /// Values from start to start of rows in the host's slice.
+    /// The same distance in the host's slice.
     pub host_pitch: usize,
 }
 
 impl Rows {
-    /// Bytes that are copied, of a shape that was checked.
+    /// Bytes to copy, for a shape that was checked.
     fn bytes<T>(&self) -> usize {
         self.width * self.height * size_of::<T>()
     }
 
-    /// Refuses what does not fit into the two lengths.
+    /// Refuses a shape that does not fit into the two lengths.
     fn check(&self, buffer: usize, host: usize) -> Result<(), CopyError> {
         let Self { width, height, pitch, host_pitch } = *self;
         if width == 0 || height == 0 {
@@ -73,7 +73,7 @@ impl Rows {
     }
 }
 
-/// Waits for a copy from or to the host's memory, which must be over even after an error.
+/// Waits for a copy to or from host memory, which must have ended even after an error.
 fn finish(stream: &Stream) -> Result<(), CopyError> {
     stream.synchronize().map_err(|error| {
         let _ = stream.context().synchronize();
@@ -82,32 +82,32 @@ fn finish(stream: &Stream) -> Result<(), CopyError> {
 }
 
 impl<'a, T: DeviceRepr + Copy> View<'a, T> {
-    /// Values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Address of the first value, as the device counts.
+    /// Returns the device address of the first value.
     pub const fn address(&self) -> u64 {
         self.address
     }
 
-    /// A part of it.
+    /// Returns a part of the view.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if it is not within.
+    /// [`CopyError::Length`] if the range exceeds the view.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, CopyError> {
         let (start, len) = bounds(range, self.len)?;
         Ok(Self { address: self.address + (start * size_of::<T>()) as u64, len, ..self })
     }
 
-    /// Refuses copies of nothing, and lengths that do not agree.
+    /// Refuses empty copies and lengths that differ.
     pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), CopyError> {
         if self.len == 0 || asked == 0 {
             return Err(CopyError::Empty);
@@ -122,12 +122,12 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Safety
     ///
-    /// The place has room for all values until the copy is over.
+    /// `place` must have room for all values until the copy is done.
     unsafe fn submit_to(&self, place: *mut T) -> Result<(), SourceError> {
         let bytes = self.len * size_of::<T>();
         let job = Job::download(self.backing, bytes);
         if self.backing.kind() == MemoryKind::Host {
-            // SAFETY: the view is alive, of this kind, and the caller answers for the place.
+            // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
             unsafe { host::copy(job, self.stream, host::pointer(self.address), place.cast(), bytes) };
             return Ok(());
         }
@@ -141,39 +141,39 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or what the driver says.
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
     pub fn copy_to(&self, values: &mut [T]) -> Result<(), CopyError> {
         self.check(values.len())?;
-        // SAFETY: the slice is as long, and borrowed until the copy is over.
+        // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
         finish(self.stream)
     }
 
-    /// Copies all values to the host. Waits.
+    /// Copies all values to a vector on the host. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or what the driver says.
+    /// [`CopyError::Empty`], or the error of the driver.
     pub fn to_vec(&self) -> Result<Vec<T>, CopyError> {
         self.check(self.len)?;
         let mut values = Vec::with_capacity(self.len);
-        // SAFETY: there is room for so many, and the vector lives until the copy is over.
+        // SAFETY: there is room for this many values, and the vector lives until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
         finish(self.stream)?;
-        // SAFETY: all of them are copied from a buffer of such values.
+        // SAFETY: all values were copied from a buffer of this type.
         unsafe { values.set_len(self.len) };
         Ok(values)
     }
 
-    /// Copies all values to memory that the transfer keeps meanwhile. Waits only if that memory is not pinned.
+    /// Copies all values to memory that the transfer keeps alive. Waits only if that memory is not pinned.
     ///
     /// # Errors
     ///
-    /// As [`View::copy_to`]; the memory is lost to the caller then.
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
     pub fn copy_to_async<O: FixedMut<T>>(&self, mut values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_mut_slice();
         self.check(place.len())?;
-        // SAFETY: the place is as long, and stays where it is until the transfer is over.
+        // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_to(place.as_mut_ptr())? };
         Ok(Transfer::new(self.stream, values))
     }
@@ -182,7 +182,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or what the driver says: it refuses memory that is not of
+    /// [`CopyError::Empty`], or the error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
     pub fn prefetch(&self, to: Location) -> Result<(), CopyError> {
         self.check(self.len)?;
@@ -195,7 +195,8 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`View::prefetch`].
+    /// [`CopyError::Empty`], or the error of the driver, which refuses memory that is not from
+    /// [`Managed`](crate::gpu::Managed).
     pub fn advise(&self, advice: Advice) -> Result<(), CopyError> {
         self.check(self.len)?;
         let context = self.stream.context();
@@ -204,11 +205,11 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(())
     }
 
-    /// Copies rows into a slice. Waits.
+    /// Copies rows of the view into a slice. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or what the driver says.
+    /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
     pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.len, values.len())?;
         if self.backing.kind() == MemoryKind::Host {
@@ -228,7 +229,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         self.submit_rows(&copy, Job::download(self.backing, rows.bytes::<T>()))
     }
 
-    /// A copy of rows, without its direction.
+    /// Prepares a copy of rows, without its direction.
     fn rows(&self, rows: Rows) -> CUDA_MEMCPY2D {
         CUDA_MEMCPY2D {
             srcXInBytes: 0,
@@ -253,7 +254,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), CopyError> {
         self.stream.context().bind()?;
         job.submit(self.stream, || {
-            // SAFETY: the shape was checked against both sides, which are borrowed until the copy is over.
+            // SAFETY: the shape was checked against both sides, which are borrowed until the copy is done.
             unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw())) }
         })?;
         finish(self.stream)
@@ -261,40 +262,40 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
 }
 
 impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
-    /// The same part, to read.
+    /// Returns a shared view of the same part.
     pub fn as_view(&self) -> View<'_, T> {
         self.0
     }
 
-    /// Values.
+    /// Returns the number of values.
     pub const fn len(&self) -> usize {
         self.0.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Address of the first value, as the device counts.
+    /// Returns the device address of the first value.
     pub const fn address(&self) -> u64 {
         self.0.address
     }
 
-    /// A part of it.
+    /// Returns a part of the view.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if it is not within.
+    /// [`CopyError::Length`] if the range exceeds the view.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, CopyError> {
         self.0.slice(range).map(Self)
     }
 
-    /// The first `len` values and the others, to change apart.
+    /// Splits the view into its first `len` values and the rest.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if there are fewer.
+    /// [`CopyError::Length`] if there are fewer than `len` values.
     pub fn split_at(self, len: usize) -> Result<(Self, Self), CopyError> {
         Ok((Self(self.0.slice(..len)?), Self(self.0.slice(len..)?)))
     }
@@ -303,13 +304,13 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Safety
     ///
-    /// The place holds all values until the copy is over.
+    /// `place` must hold all values until the copy is done.
     unsafe fn submit_from(&mut self, place: *const T) -> Result<(), SourceError> {
         let View { address, backing, stream, .. } = self.0;
         let bytes = self.0.len * size_of::<T>();
         let job = Job::upload(backing, bytes);
         if backing.kind() == MemoryKind::Host {
-            // SAFETY: the view is alive, of this kind, and the caller answers for the place.
+            // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
             unsafe { host::copy(job, stream, place.cast(), host::pointer(address), bytes) };
             return Ok(());
         }
@@ -323,40 +324,40 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or what the driver says.
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
     pub fn copy_from(&mut self, values: &[T]) -> Result<(), CopyError> {
         self.0.check(values.len())?;
-        // SAFETY: the slice is as long, and borrowed until the copy is over.
+        // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_from(values.as_ptr())? };
         finish(self.0.stream)
     }
 
-    /// Copies all values from memory that the transfer keeps meanwhile. Does not wait.
+    /// Copies all values from memory that the transfer keeps alive. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`ViewMut::copy_from`]; the memory is lost to the caller then.
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
     pub fn copy_from_async<O: Fixed<T>>(&mut self, values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_slice();
         self.0.check(place.len())?;
-        // SAFETY: the place is as long, and stays where it is until the transfer is over.
+        // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_from(place.as_ptr())? };
         Ok(Transfer::new(self.0.stream, values))
     }
 
-    /// Copies all values from a part of another buffer, of any device or of the host. Does not wait: the order is kept by
-    /// events where the streams differ.
+    /// Copies all values from a view of the same length, of any device or of the host. Does not wait; if the
+    /// streams differ, events keep the order.
     ///
     /// # Errors
     ///
-    /// As [`ViewMut::copy_from`].
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
     pub fn copy_from_view(&mut self, from: &View<'_, T>) -> Result<(), CopyError> {
         self.0.check(from.len)?;
         let (here, there) = (self.0.stream, from.stream);
         let is_other = here.id() != there.id();
         if is_other {
             here.wait(&there.record()?)?;
-            // Should the wait below fail, its memory still outlives this copy.
+            // Even if the wait below fails, the source's memory outlives this copy.
             from.backing.used_on(here);
             here.context().bind()?;
         }
@@ -364,41 +365,43 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         let job = Job::between(from.backing, to, bytes);
         if [from.backing.kind(), to.kind()] == [MemoryKind::Host; 2] {
             let places = (host::pointer(from.address), host::pointer(self.0.address));
-            // SAFETY: both views are alive, of this kind, as long, and apart, since one of them is to be changed.
+            // SAFETY: both views are alive, of this kind and of the same length, and disjoint, since one of them is
+            // mutable.
             unsafe { host::copy(job, here, places.0, places.1, bytes) };
         } else {
             job.submit(here, || {
-                // SAFETY: both ranges are of live buffers, and as long. One address space holds the memory of all.
+                // SAFETY: both ranges belong to live buffers and have the same length. One address space holds the
+                // memory of all devices and the host.
                 unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw())) }
             })?;
         }
         if is_other {
-            // What is written there next comes after this.
+            // Later writes to the source must come after this copy.
             there.wait(&here.record()?)?;
         }
         Ok(())
     }
 
-    /// Makes all values zero. Does not wait.
+    /// Sets all values to zero. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or what the driver says.
+    /// [`CopyError::Empty`], or the error of the driver.
     pub fn clear(&mut self) -> Result<(), CopyError>
     where
         T: ValidAsZeroBits,
     {
         self.0.check(self.0.len)?;
-        // SAFETY: zeros are allowed for the type.
+        // SAFETY: zero bytes are valid for the type.
         unsafe { self.fill_with::<u8>(0, self.0.len * size_of::<T>()) }
     }
 
-    /// Makes all values equal. Does not wait.
+    /// Sets all values to `value`. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`CopyError::ValueSize`] for values that are not 1, 2 or 4 bytes large, [`CopyError::Empty`], or what the driver
-    /// says.
+    /// [`CopyError::ValueSize`] if a value is not 1, 2 or 4 bytes large, [`CopyError::Empty`], or the error of the
+    /// driver.
     pub fn fill(&mut self, value: T) -> Result<(), CopyError> {
         let place = (&raw const value).cast::<u8>();
         let len = self.0.len;
@@ -406,7 +409,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             return Err(CopyError::ValueSize(size_of::<T>()));
         }
         self.0.check(len)?;
-        // SAFETY: the value has so many bytes, and the range is that of the view.
+        // SAFETY: the value has this many bytes, and the range is that of the view.
         unsafe {
             match size_of::<T>() {
                 1 => self.fill_with::<u8>(place.read(), len),
@@ -416,28 +419,28 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         }
     }
 
-    /// Fills `len` elements from the start of the view on, which has been checked.
+    /// Fills `len` elements from the start of the view, which has been checked.
     ///
     /// # Safety
     ///
-    /// They end where the view ends, and what they are then is allowed for its type.
+    /// The elements must end where the view ends, and the resulting bytes must be valid for the view's type.
     unsafe fn fill_with<E: Element>(&mut self, value: E, len: usize) -> Result<(), CopyError> {
         let View { address, backing, stream, .. } = self.0;
         let job = Job::fill(backing, len * size_of::<E>());
         if backing.kind() == MemoryKind::Host {
-            // SAFETY: the view is alive, of this kind, and the caller answers for the length.
+            // SAFETY: the view is alive and of this kind, and the caller guarantees the length.
             unsafe { host::fill(job, stream, host::pointer(address).cast::<E>(), value, len) };
             return Ok(());
         }
-        // SAFETY: the caller answers for the range.
+        // SAFETY: the caller guarantees the range.
         Ok(job.submit(stream, || unsafe { value.submit(address, len, stream) })?)
     }
 
-    /// Copies rows from a slice. Waits.
+    /// Copies rows from a slice into the view. Waits.
     ///
     /// # Errors
     ///
-    /// As [`View::copy_rows_to`].
+    /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
     pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.0.len, values.len())?;
         if self.0.backing.kind() == MemoryKind::Host {

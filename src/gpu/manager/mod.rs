@@ -1,10 +1,10 @@
-//! One front for the memory of all devices and of the host.
+//! The memory of all devices and of the host behind one front.
 //!
 //! ```text
 //!  MemoryManager   a pool for each kind of memory, on each device
-//!  Policy          which of them a request goes to: a table
-//!  Request         a request in the making;   Placed   what it is given
-//!  Usage           what was counted of a buffer;   Recommendation   what follows from that
+//!  Policy          a table that selects the pool for a request
+//!  Request         a request being prepared;   Placed   the memory that it gets
+//!  Usage           the counted accesses of a buffer;   Recommendation   advice that follows from them
 //! ```
 
 mod policy;
@@ -32,30 +32,31 @@ use std::vec::Vec;
 use store::Store;
 use usage::Registry;
 
-/// How a [`MemoryManager`] works.
+/// Options of a [`MemoryManager`].
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct ManagerOptions {
     /// The pool of each device's own memory.
     pub device: PoolOptions,
-    /// The pools of managed memory of each device, that which is mostly read apart. Both together lend no more than the
-    /// device has.
+    /// The two pools of managed memory of each device: one for ordinary and one for read-mostly memory. Together
+    /// they reserve no more than the device's memory.
     pub managed: PoolOptions,
-    /// The pool of pinned memory, one for all devices.
+    /// The pool of pinned memory, which all devices share.
     pub pinned: PoolOptions,
-    /// Bytes that may be pinned, by the whole process; `None` for a quarter of the system's memory.
+    /// The most bytes that the process may pin; `None` for a quarter of the system's memory.
     pub pinned_limit: Option<usize>,
-    /// The pool of ordinary memory of the host.
+    /// The pool of ordinary host memory.
     pub host: PoolOptions,
-    /// Bytes of that; `None` for no limit of its own.
+    /// The most bytes of ordinary host memory; `None` for no limit.
     pub host_limit: Option<usize>,
-    /// Where requests go.
+    /// The table that selects a pool for each request.
     pub policy: Policy,
 }
 
-/// A pool for each kind of memory, on each of several devices, and a table that says which of them a request goes to.
+/// Allocates from a pool for each kind of memory, on each of several devices; a table selects the pool for each
+/// request.
 ///
-/// A device's own memory is [`Virtual`] where the device can do that, else [`DeviceMemory`].
+/// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
 ///
 /// ```no_run
 /// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager, Placement};
@@ -78,13 +79,13 @@ pub struct MemoryManager {
     registry: Registry,
 }
 
-/// The pools of a device.
+/// The pools of one device.
 struct DeviceStores {
     context: Context,
-    /// For requests that name none.
+    /// The stream for requests that name none.
     stream: Stream,
     own: Box<dyn Store>,
-    /// `None` where host and device cannot use it at the same time.
+    /// `None` if host and device cannot use managed memory at the same time.
     managed: Option<[Box<dyn Store>; 2]>,
 }
 
@@ -98,7 +99,7 @@ impl DeviceStores {
         let managed = match Managed::new(context) {
             Ok(managed) => {
                 let pool = |source| DevicePool::new(source, options.managed.clone());
-                // Advice is for whole pages, so blocks of the two do not share any.
+                // Advice applies to whole pages, so blocks of the two pools must not share any.
                 Some([Box::new(pool(managed.clone())?) as Box<dyn Store>, Box::new(pool(managed)?)])
             }
             Err(Error::Unsupported(_)) => None,
@@ -113,12 +114,12 @@ impl DeviceStores {
 }
 
 impl MemoryManager {
-    /// Pools that have reserved nothing yet.
+    /// Makes a manager with one set of pools per context. The pools reserve nothing yet.
     ///
     /// # Errors
     ///
-    /// [`ManageError::NoDevice`] without any context, [`ManageError::Policy`], [`ManageError::Pool`] for options that
-    /// cannot work, or what the driver says.
+    /// [`ManageError::NoDevice`] if there is no context, [`ManageError::Policy`] if the table cannot work,
+    /// [`ManageError::Pool`] if options cannot work, or the error of the driver.
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, ManageError> {
         options.policy.check().map_err(ManageError::Policy)?;
         let first = contexts.first().ok_or(ManageError::NoDevice)?;
@@ -139,11 +140,11 @@ impl MemoryManager {
         })
     }
 
-    /// `len` zeros for work on the manager's stream of the first device. Does not wait.
+    /// Allocates a buffer of `len` zeros for work on the manager's stream of the first device. Does not wait.
     ///
     /// # Errors
     ///
-    /// As [`Request`] and [`Buffer::zeros`].
+    /// The errors of [`Buffer::zeros`], with a [`ManageError`] if no pool can serve the request.
     #[track_caller]
     pub fn allocate<T: DeviceRepr + Copy + ValidAsZeroBits>(
         &self,
@@ -155,23 +156,23 @@ impl MemoryManager {
         Buffer::zeros(&request, len, &self.devices[0].stream)
     }
 
-    /// A request for anything else: an allocator that [`Buffer`]'s functions take.
+    /// Starts a request with more options. It serves as the allocator for [`Buffer`]'s functions.
     #[track_caller]
     pub fn request(&self) -> Request<'_> {
         Request::new(self, core::panic::Location::caller())
     }
 
-    /// What decides about requests.
+    /// Returns the table that selects pools.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The manager's own stream of each device, in the order of the contexts.
+    /// Returns the manager's own stream of each device, in the order of the contexts.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.devices.iter().map(|device| &device.stream)
     }
 
-    /// The contexts, as they were given.
+    /// Returns the contexts in the order in which they were given.
     pub fn contexts(&self) -> impl Iterator<Item = &Context> {
         self.devices.iter().map(|device| &device.context)
     }
@@ -184,7 +185,7 @@ impl MemoryManager {
         &self.registry
     }
 
-    /// Whether any device has such memory.
+    /// Whether any device has memory of this kind.
     fn has(&self, target: Target) -> bool {
         self.devices.iter().any(|device| self.store(device, target).is_some())
     }

@@ -1,26 +1,26 @@
-//! Where requests go: a table that is plain data.
+//! Policies: plain tables that select a pool for each request.
 
 use super::usage::Usage;
 use core::fmt;
 use std::vec;
 use std::vec::Vec;
 
-/// Where memory is asked for.
+/// The memory that a request names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Placement {
-    /// Wherever the table of the [`Policy`] says.
+    /// The memory that the [`Policy`] selects.
     #[default]
     Auto,
-    /// In the device's own memory.
+    /// The device's own memory.
     Device,
-    /// In page-locked memory of the host.
+    /// Page-locked host memory.
     Pinned,
-    /// In memory that moves to where it is used.
+    /// Managed memory, which moves to where it is used.
     Managed,
-    /// In ordinary memory of the host, which no device reaches.
+    /// Ordinary host memory, which no device can access.
     Host,
-    /// As [`Placement::Auto`] with [`Access::ReadOnly`].
+    /// The memory that the [`Policy`] selects for [`Access::ReadOnly`].
     ReadOnly,
 }
 
@@ -28,10 +28,10 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Access {
-    /// Nobody knows; what was measured of the same call site decides, if anything was.
+    /// The caller does not know. Measured accesses of the same call site decide, if there are any.
     #[default]
     Unknown,
-    /// Written once, then read, by the host too.
+    /// Written once, then read, by the host as well.
     ReadOnly,
     /// Written once, by the host or a kernel, then read by kernels.
     WriteOnce,
@@ -43,7 +43,7 @@ pub enum Access {
     HostHeavy,
 }
 
-/// A place that the table can name.
+/// A kind of memory that a policy can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Target {
@@ -51,16 +51,16 @@ pub enum Target {
     Device,
     /// Managed memory.
     Managed,
-    /// Managed memory with the advice that it is mostly read: whoever reads it may have a copy of its own.
+    /// Managed memory advised as read-mostly, so that every reader may have its own copy.
     ReadMostly,
-    /// Page-locked memory of the host.
+    /// Page-locked host memory.
     Pinned,
-    /// Ordinary memory of the host.
+    /// Ordinary host memory.
     Host,
 }
 
 impl Target {
-    /// All of them.
+    /// All targets.
     pub const ALL: [Self; 5] = [Self::Device, Self::Managed, Self::ReadMostly, Self::Pinned, Self::Host];
 }
 
@@ -80,15 +80,16 @@ impl fmt::Display for Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rule {
-    /// The accesses that it is for; all if there are none.
+    /// The accesses that the row applies to; empty for all.
     pub access: Vec<Access>,
-    /// The largest request in bytes that it is for; `None` for all.
+    /// The largest request in bytes that the row applies to; `None` for all.
     pub up_to: Option<usize>,
-    /// Where such requests go: to the first that has room.
+    /// Where such requests go: to the first target that has room.
     pub targets: Vec<Target>,
 }
 
-/// What decides about [`Placement::Auto`]: the first row that fits a request, and when measured accesses say something.
+/// Selects the memory for [`Placement::Auto`]: the first row that fits a request decides. Also defines when
+/// measured accesses count.
 ///
 /// | access | bytes | default |
 /// | --- | --- | --- |
@@ -97,18 +98,19 @@ pub struct Rule {
 /// | unknown | up to 64 KiB | pinned, device, managed, host |
 /// | any | any | device, managed, pinned, host |
 ///
-/// With the feature `serde` it can be kept in a file.
+/// With the feature `serde` a policy can be kept in a file.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Policy {
-    /// The table, searched from the top. The last row must fit everything.
+    /// The table, searched from the top. The last row must fit every request.
     pub rules: Vec<Rule>,
-    /// Accesses that must have been measured before they count. 32 at first.
+    /// How many accesses must have been measured before they count. The default is 32.
     pub least_touches: u64,
-    /// The part of the accesses, above a half and up to 1, that the host or the device must have so that memory is the
-    /// one's or the other's. 0.75 at first.
+    /// The share of accesses, above 0.5 and up to 1, that the host or the device must have so that the memory
+    /// belongs there. The default is 0.75.
     pub share: f64,
-    /// Whether [`Access::Unknown`] is replaced by what was measured of buffers from the same call site. On at first.
+    /// Whether [`Access::Unknown`] is replaced by what was measured for buffers of the same call site. On by
+    /// default.
     pub revise: bool,
 }
 
@@ -134,24 +136,26 @@ impl Default for Policy {
     }
 }
 
-/// A [`Policy`] that cannot work.
+/// Why a [`Policy`] cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The last row does not fit every request, or there is none.
+    /// There is no last row that fits every request.
     NotTotal,
-    /// This row, from 0, names no target.
+    /// This row, counted from 0, names no target.
     NoTarget(usize),
-    /// [`Policy::share`] is not above a half and up to 1.
+    /// [`Policy::share`] is not above 0.5 and up to 1.
     Share,
 }
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotTotal => f.write_str("the last rule does not fit every request"),
+            Self::NotTotal => {
+                f.write_str("the last rule must fit every request, with no access and no size limit")
+            }
             Self::NoTarget(row) => write!(f, "rule {row} names no target"),
-            Self::Share => f.write_str("the share is not above a half and up to 1"),
+            Self::Share => f.write_str("the share must be above 0.5 and at most 1"),
         }
     }
 }
@@ -159,11 +163,11 @@ impl fmt::Display for PolicyError {
 impl core::error::Error for PolicyError {}
 
 impl Policy {
-    /// Whether the policy can work. O(rules).
+    /// Checks whether the policy can work. O(rules).
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// [`PolicyError`] with the first thing that is wrong.
     pub fn check(&self) -> Result<(), PolicyError> {
         if !self.rules.last().is_some_and(|rule| rule.access.is_empty() && rule.up_to.is_none()) {
             return Err(PolicyError::NotTotal);
@@ -177,7 +181,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Where a request of `bytes` bytes goes, the first choice first; nowhere if no row fits. O(rules).
+    /// Returns the targets for a request of `bytes` bytes, in order of preference; empty if no row fits. O(rules).
     pub fn targets(&self, bytes: usize, access: Access) -> &[Target] {
         let fits = |rule: &&Rule| {
             (rule.access.is_empty() || rule.access.contains(&access))
@@ -186,8 +190,8 @@ impl Policy {
         self.rules.iter().find(fits).map_or(&[], |rule| &rule.targets)
     }
 
-    /// What measured accesses say: [`Access::HostHeavy`], [`Access::Random`] where the device has most of them, or
-    /// [`Access::Unknown`].
+    /// Judges measured accesses: [`Access::HostHeavy`] or [`Access::Random`] if the host or the device has the
+    /// required share of them, else [`Access::Unknown`].
     pub fn judge(&self, usage: &Usage) -> Access {
         let (host, device) = (usage.by_host(), usage.by_device());
         let all = host + device;

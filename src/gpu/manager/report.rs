@@ -1,4 +1,4 @@
-//! What a manager says about its memory.
+//! Reports of a manager: totals, cleanup and recommendations.
 
 use super::MemoryManager;
 use super::policy::{Access, Target};
@@ -10,83 +10,83 @@ use core::fmt;
 use std::string::String;
 use std::vec::Vec;
 
-/// A pool of a manager.
+/// The figures of one pool of a manager.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StoreTotals {
-    /// What its source is called.
+    /// The name of its source.
     pub name: String,
-    /// What it is of.
+    /// The kind of its memory.
     pub kind: MemoryKind,
-    /// The number of its device; `None` for memory of the host and of both.
+    /// The number of its device; `None` for host memory and for memory of both.
     pub device: Option<usize>,
     /// Its statistics.
     pub stats: PoolStats,
 }
 
-/// All memory of a manager, in bytes.
+/// The memory of a manager, in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Totals {
-    /// Each pool.
+    /// The figures of each pool.
     pub stores: Vec<StoreTotals>,
-    /// In live blocks of all pools, rounding included.
+    /// Bytes in live blocks of all pools, rounding included.
     pub allocated: u64,
-    /// In live blocks, as asked for.
+    /// Bytes in live blocks, as requested.
     pub requested: u64,
-    /// In segments.
+    /// Bytes in segments.
     pub reserved: u64,
-    /// Live blocks.
+    /// Number of live blocks.
     pub blocks: u64,
-    /// Copies of all contexts that the manager has.
+    /// Copies in all contexts of the manager.
     pub copies: CopyStats,
 }
 
 impl Totals {
-    /// Bytes in segments of one kind of memory, on all devices.
+    /// Returns the bytes in segments of one kind of memory, on all devices.
     pub fn reserved_of(&self, kind: MemoryKind) -> u64 {
         self.stores.iter().filter(|store| store.kind == kind).map(|store| store.stats.reserved.current).sum()
     }
 }
 
-/// What [`MemoryManager::cleanup`] gave back.
+/// The memory that [`MemoryManager::cleanup`] gave back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cleanup {
-    /// Bytes of all pools.
+    /// Bytes over all pools.
     pub bytes: usize,
-    /// Those pools that gave something back: what the source is called, and bytes.
+    /// The source name and the bytes of each pool that gave something back.
     pub stores: Vec<(String, usize)>,
 }
 
-/// Why a buffer should live elsewhere.
+/// Why a buffer should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The host has most of its accesses.
+    /// The host makes most of its accesses.
     HostHeavy,
-    /// The device has most of its accesses.
+    /// The device makes most of its accesses.
     DeviceHeavy,
-    /// It was said to be read-only, and the host changes it again and again.
+    /// It was declared read-only, but the host keeps changing it.
     NotReadOnly,
 }
 
-/// A live buffer that should live elsewhere.
+/// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recommendation {
-    /// Where in the program it was asked for.
+    /// The call site that requested it.
     pub site: Site,
-    /// Its address, as the device counts.
+    /// Its device address.
     pub address: usize,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: usize,
-    /// Where it is.
+    /// The memory that it lies in.
     pub from: Target,
-    /// Where the policy would have it.
+    /// The memory that the policy would select for it.
     pub to: Target,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What was counted.
+    /// The accesses that were counted.
     pub usage: Usage,
 }
 
@@ -98,13 +98,15 @@ impl fmt::Display for Recommendation {
             Reason::HostHeavy | Reason::DeviceHeavy => {
                 write!(f, "{} accesses by the host, {} by the device", usage.by_host(), usage.by_device())
             }
-            Reason::NotReadOnly => write!(f, "read-only, and changed {} times", usage.host_changes()),
+            Reason::NotReadOnly => {
+                write!(f, "declared read-only, but changed {} times", usage.host_changes())
+            }
         }
     }
 }
 
 impl MemoryManager {
-    /// The statistics of all pools and the copies of all contexts. O(pools · streams).
+    /// Returns the statistics of all pools and the copies of all contexts. O(pools · streams).
     pub fn totals(&self) -> Totals {
         let stores: Vec<StoreTotals> = self
             .stores()
@@ -126,8 +128,8 @@ impl MemoryManager {
         }
     }
 
-    /// Gives everything that no buffer uses back to the system. What was freed and waits for work on other streams stays;
-    /// the drivers of most memory wait for the stream of what goes back. O(segments · log segments).
+    /// Gives all memory that no buffer uses back to the system. Freed blocks that wait for work on other streams
+    /// stay. Most drivers wait for the stream of the memory that goes back. O(segments · log segments).
     pub fn cleanup(&self) -> Cleanup {
         let cleaned =
             self.stores().map(|store| (store.name(), store.clean())).filter(|&(_, bytes)| bytes > 0);
@@ -135,8 +137,9 @@ impl MemoryManager {
         Cleanup { bytes: stores.iter().map(|&(_, bytes)| bytes).sum(), stores }
     }
 
-    /// The live buffers that should live elsewhere, by what was counted of them, those first that moved most bytes from
-    /// and to the host. [`Buffer::migrate`](crate::gpu::Buffer::migrate) moves one. O(buffers · log buffers).
+    /// Lists the live buffers that should move to other memory, judged by their counted accesses, with those first
+    /// that copied most bytes to and from the host. [`Buffer::migrate`](crate::gpu::Buffer::migrate) moves a
+    /// buffer. O(buffers · log buffers).
     pub fn recommendations(&self) -> Vec<Recommendation> {
         let policy = self.policy();
         let mut found: Vec<Recommendation> = Vec::new();
@@ -158,7 +161,7 @@ impl MemoryManager {
                 continue;
             };
             let settled = [to, record.target].map(|target| match target {
-                // The copies for whoever reads it are as good as the device's own memory.
+                // Read-mostly copies serve every reader as well as the device's own memory.
                 Target::ReadMostly if reason == Reason::DeviceHeavy => Target::Device,
                 target => target,
             });

@@ -1,4 +1,4 @@
-//! A request, and the way that it takes.
+//! Requests to a manager, and how they are served.
 
 use super::policy::{Access, Placement, PolicyError, Target};
 use super::store::Placed;
@@ -13,34 +13,34 @@ use core::fmt;
 use std::vec;
 use std::vec::Vec;
 
-/// A manager could not be made, or could not serve a request.
+/// Why a manager could not be made or could not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ManageError {
-    /// A manager needs a device.
+    /// A manager needs at least one device.
     NoDevice,
-    /// The table cannot work.
+    /// The policy cannot work.
     Policy(PolicyError),
-    /// The stream is of a device that the manager does not have.
+    /// The stream belongs to a device that the manager does not have.
     OtherDevice {
-        /// Its number.
+        /// The number of that device.
         ordinal: usize,
     },
-    /// The device has no such memory, nor was any other allowed.
+    /// The device has no such memory, and no other kind was allowed.
     Unavailable(Target),
-    /// No pool that was allowed has room ([`PoolError::OutOfMemory`] names them all), or one has failed.
+    /// No allowed pool has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
     Pool(PoolError),
-    /// A call of the driver has failed.
+    /// A driver call failed.
     Driver(Error),
 }
 
 impl fmt::Display for ManageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoDevice => f.write_str("a memory manager needs a device"),
+            Self::NoDevice => f.write_str("a memory manager needs at least one device"),
             Self::Policy(error) => error.fmt(f),
             Self::OtherDevice { ordinal } => {
-                write!(f, "the stream is of device {ordinal}, which the manager does not have")
+                write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
             }
             Self::Unavailable(target) => write!(f, "the device has no {target}"),
             Self::Pool(error) => error.fmt(f),
@@ -99,29 +99,30 @@ impl<'m> Request<'m> {
         Self { manager, site, placement: Placement::Auto, access: Access::Unknown, fallback: None }
     }
 
-    /// Where the memory shall be. [`Placement::Auto`] at first.
+    /// Names the memory. The default is [`Placement::Auto`].
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// How it will be used. [`Access::Unknown`] at first.
+    /// Says how the memory will be used. The default is [`Access::Unknown`].
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Where else it may be, in this order, when the first place has no room or the device lacks it. At first whatever else
-    /// the table names where it decides, and nowhere where the placement was said.
+    /// Sets the other kinds of memory to try, in this order, when the first has no room or the device lacks it. By
+    /// default, these are the policy's further targets with [`Placement::Auto`] and [`Placement::ReadOnly`], and
+    /// none if another placement was named.
     #[must_use]
     pub fn fallback(mut self, targets: &[Target]) -> Self {
         self.fallback = Some(targets.to_vec());
         self
     }
 
-    /// The places that `bytes` bytes would be looked for in, in order, each once. O(rules).
+    /// Returns the kinds of memory that a request of `bytes` bytes would try, in order, each once. O(rules).
     pub fn targets(&self, bytes: usize) -> Vec<Target> {
         let access = match self.placement {
             Placement::ReadOnly => Access::ReadOnly,
@@ -173,7 +174,8 @@ impl<'m> Allocate for Request<'m> {
         Self: 'a;
     type Error = ManageError;
 
-    /// From the first of [`Request::targets`] that has room, after all that its pool can do about it. O(1) besides that.
+    /// Allocates from the first of [`Request::targets`] that has room; each pool tries everything it can before the
+    /// next one is asked. O(1) besides that.
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Placed<'m>, ManageError> {
         let device = self.device(stream)?;
         let manager = self.manager;
@@ -184,7 +186,7 @@ impl<'m> Allocate for Request<'m> {
             return Err(ManageError::Unavailable(wished));
         }
         let chain = stores.iter().map(|&(_, store)| store as &(dyn Lender<Stream> + Sync)).collect();
-        // Blocks start at granules of 256 bytes, which is what buffers ask for.
+        // Blocks start at granules of 256 bytes, which is the alignment that buffers need.
         let (block, place) = Chain::new(chain).allocate(bytes, 1, stream)?;
         let (target, store) = stores[place];
         let (address, registry) = (block.address(), &manager.registry);
@@ -193,7 +195,7 @@ impl<'m> Allocate for Request<'m> {
         let placed = Placed::new(store, block, registry, record);
         if target == Target::ReadMostly {
             let advice = Advice::ReadMostly(true);
-            // SAFETY: the block is ours, and goes back after an error.
+            // SAFETY: the block is owned here, and is given back after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
         }
         Ok(placed)

@@ -1,4 +1,4 @@
-//! The pools of a manager, whatever they are of, and blocks of them.
+//! The pools of a manager behind one interface, and their blocks.
 
 use super::policy::Target;
 use super::usage::{Record, Registry, Usage};
@@ -19,7 +19,7 @@ pub(super) trait Store: Lender<Stream> + Send + Sync {
     fn segment_of(&self, block: &Allocation) -> Option<Segment>;
     fn copies(&self) -> &Arc<CopyCounters>;
     fn stats(&self) -> PoolStats;
-    /// Gives all empty segments back; their bytes.
+    /// Gives all empty segments back and returns their bytes.
     fn clean(&self) -> usize;
 }
 
@@ -61,10 +61,10 @@ where
     }
 }
 
-/// A block of one of a manager's pools, whichever it is, freed when it is dropped.
+/// A block of one of a manager's pools. Dropping it frees the block.
 pub struct Placed<'m> {
     store: &'m dyn Store,
-    /// Taken when it is freed.
+    /// Taken when the block is freed.
     block: Option<Allocation>,
     registry: &'m Registry,
     record: Arc<Record>,
@@ -80,19 +80,19 @@ impl<'m> Placed<'m> {
         Self { store, block: Some(block), registry, record }
     }
 
-    /// Where it is.
+    /// Returns the kind of memory that the block lies in.
     pub fn target(&self) -> Target {
         self.record.target
     }
 
-    /// How it was used so far. O(1).
+    /// Returns the accesses so far. O(1).
     pub fn usage(&self) -> Usage {
         self.record.usage()
     }
 }
 
-// SAFETY: the pool lends a block to one value. It goes back when that is dropped, and is lent again only behind the work
-// of its stream and of those that were noted.
+// SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
+// again only after the work of its stream and of those that were noted.
 unsafe impl Backing for Placed<'_> {
     fn address(&self) -> usize {
         self.block.as_ref().map_or(0, Allocation::address)

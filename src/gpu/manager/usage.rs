@@ -1,4 +1,4 @@
-//! What buffers are used for, counted as it happens.
+//! Accesses of buffers, counted as they happen.
 
 use super::policy::{Access, Target};
 use crate::gpu::buffer::Touch;
@@ -7,39 +7,39 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How often memory was used, as far as this crate sees it: a kernel that is launched with a bare address is not seen, and
-/// one that is launched by [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
+/// How often memory was used, as far as this crate can see. A kernel launched with a bare address is not seen; one
+/// launched through [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
-    /// Copies from the host's memory.
+    /// Copies from host memory.
     pub from_host: u64,
-    /// Copies to the host's memory.
+    /// Copies to host memory.
     pub to_host: u64,
-    /// Times that the CPU read it where it is.
+    /// Times that the CPU read it in place.
     pub host_reads: u64,
-    /// Times that the CPU wrote it where it is.
+    /// Times that the CPU wrote it in place.
     pub host_writes: u64,
     /// Copies and fills by the device.
     pub on_device: u64,
-    /// Times that it was lent for kernels.
+    /// Times that it was lent to kernels.
     pub kernels: u64,
-    /// Bytes of all copies between it and the host's memory.
+    /// Bytes of all copies between it and host memory.
     pub host_bytes: u64,
 }
 
 impl Usage {
-    /// Accesses by or for the host.
+    /// Returns the number of accesses by or for the host.
     pub const fn by_host(&self) -> u64 {
         self.from_host + self.to_host + self.host_reads + self.host_writes
     }
 
-    /// Accesses by the device alone.
+    /// Returns the number of accesses by the device alone.
     pub const fn by_device(&self) -> u64 {
         self.on_device + self.kernels
     }
 
-    /// Times that the host changed it.
+    /// Returns how often the host changed the memory.
     pub const fn host_changes(&self) -> u64 {
         self.from_host + self.host_writes
     }
@@ -86,7 +86,7 @@ impl Counters {
     }
 }
 
-/// Where in the program a buffer was asked for.
+/// The call site that requested a buffer.
 pub type Site = &'static Location<'static>;
 
 /// What is known of a live buffer.
@@ -99,7 +99,7 @@ pub(super) struct Record {
     pub access: Access,
     pub target: Target,
     own: Counters,
-    /// Of all buffers from the same call site.
+    /// The counters of all buffers from the same call site.
     shared: Arc<Counters>,
 }
 
@@ -115,7 +115,7 @@ impl Record {
     }
 }
 
-/// All live buffers, and all call sites that there ever were.
+/// All live buffers, and every call site that was ever used.
 #[derive(Debug, Default)]
 pub(super) struct Registry(Mutex<Tables>);
 
@@ -131,12 +131,12 @@ impl Registry {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was measured of buffers from a call site. O(1) expected.
+    /// Returns the accesses measured for buffers of a call site. O(1) expected.
     pub fn of_site(&self, site: Site) -> Usage {
         self.lock().sites.get(site).map(|counters| counters.read()).unwrap_or_default()
     }
 
-    /// Enters a buffer. O(1) expected.
+    /// Adds a buffer. O(1) expected.
     pub fn enter(
         &self,
         site: Site,
@@ -155,12 +155,12 @@ impl Registry {
         record
     }
 
-    /// A buffer is gone. O(1) expected.
+    /// Removes a buffer. O(1) expected.
     pub fn leave(&self, record: &Record) {
         self.lock().live.remove(&record.number);
     }
 
-    /// All live buffers, the oldest first. O(buffers · log buffers).
+    /// Returns all live buffers, the oldest first. O(buffers · log buffers).
     pub fn live(&self) -> std::vec::Vec<Arc<Record>> {
         let mut live: std::vec::Vec<_> = self.lock().live.values().cloned().collect();
         live.sort_unstable_by_key(|record| record.number);

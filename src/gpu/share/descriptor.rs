@@ -1,4 +1,4 @@
-//! Virtual memory as file descriptors.
+//! Virtual memory shared as file descriptors.
 
 use super::foreign::Foreign;
 use super::{ShareError, values, within};
@@ -18,31 +18,31 @@ use std::vec::Vec;
 
 const POSIX: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// A piece of physical memory of a device.
+/// A piece of a device's physical memory.
 #[derive(Debug)]
 pub struct SharedPiece {
-    /// What other processes open it by; it keeps the memory alive.
+    /// The descriptor with which other processes open it; it keeps the memory alive.
     pub descriptor: OwnedFd,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: usize,
 }
 
-/// A range of virtual memory, as the pieces of physical memory that it lies in. The descriptors go to another process
-/// through a Unix socket, with the numbers beside them. The memory stays as long as anybody has it: the exporter's buffer,
-/// a descriptor, a process that has mapped it.
+/// A range of virtual memory, described by the pieces of physical memory that it lies in. The descriptors are sent
+/// to another process through a Unix socket, together with the numbers. The memory lives as long as anything refers
+/// to it: the exporter's buffer, a descriptor, or a process that has mapped it.
 #[derive(Debug)]
 pub struct SharedMemory {
-    /// The pieces, one after the other.
+    /// The pieces, in the order of their addresses.
     pub pieces: Vec<SharedPiece>,
-    /// Where the range begins in them.
+    /// Where the range begins, in bytes from the start of the first piece.
     pub offset: usize,
-    /// Bytes of the range.
+    /// Length of the range in bytes.
     pub bytes: usize,
 }
 
-/// Memory that is made of [`Virtual`]'s.
+/// Memory that comes from a [`Virtual`] source.
 pub trait Shareable: Backing {
-    /// The source of the memory.
+    /// Returns the source of the memory.
     fn source(&self) -> &Virtual;
 }
 
@@ -59,13 +59,15 @@ impl<P: Space> Shareable for pool::Buffer<'_, P, Virtual> {
 }
 
 impl<T: DeviceRepr + Copy, B: Shareable> Buffer<T, B> {
-    /// The memory as file descriptors, by which other processes, and this one, map it ([`Buffer::map`]). They get all of
-    /// the pieces that it lies in, which in a pool are parts of its segments with other blocks. Does not wait: that the work
-    /// on the buffer is over when others begin is the caller's to see to. O(pieces of the segment).
+    /// Exports the memory as file descriptors, with which other processes, and this one, can map it
+    /// ([`Buffer::map`]). They get access to whole pieces, which in a pool contain other blocks of the segment too.
+    /// Does not wait: the caller must make sure that the work on the buffer is done before others use it. O(pieces
+    /// of the segment).
     ///
     /// # Errors
     ///
-    /// [`ShareError::NotShareable`] if the source is not [`Virtual::shareable`], or what the driver says.
+    /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
+    /// driver.
     pub fn share(&self) -> Result<SharedMemory, ShareError> {
         let source = self.backing().source();
         if !source.is_shareable() {
@@ -92,10 +94,10 @@ impl<T: DeviceRepr + Copy, B: Shareable> Buffer<T, B> {
     }
 }
 
-/// The descriptor of the physical memory that is mapped at an address.
+/// Exports the physical memory that is mapped at an address.
 fn export(address: u64) -> Result<OwnedFd, SourceError> {
     let mut handle = 0;
-    // SAFETY: the place is one of this type; physical memory is mapped there.
+    // SAFETY: the output has the type that the function writes; physical memory is mapped there.
     unsafe {
         call!(cuMemRetainAllocationHandle(&mut handle, ptr::with_exposed_provenance_mut(address as usize)))?
     };
@@ -106,15 +108,15 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
     // SAFETY: as above; the memory stays as long as it is mapped.
     let released = unsafe { call!(cuMemRelease(handle)) };
     exported?;
-    // SAFETY: a descriptor that the driver opened for its caller, who owns it.
+    // SAFETY: the driver opened the descriptor for its caller, who owns it.
     let descriptor = unsafe { std::os::fd::FromRawFd::from_raw_fd(descriptor) };
     released.map(|()| descriptor)
 }
 
-/// Memory that was mapped from file descriptors, unmapped when this is dropped.
+/// Memory mapped from file descriptors. It is unmapped when this is dropped.
 pub type Mapped = Foreign<Range>;
 
-/// Reserved addresses, and how many bytes of them are mapped.
+/// A range of reserved addresses, of which the first bytes are mapped.
 #[derive(Debug)]
 pub struct Range {
     context: Context,
@@ -124,11 +126,12 @@ pub struct Range {
 }
 
 impl Range {
-    /// Maps a piece behind what is mapped.
+    /// Maps a piece behind those that are already mapped.
     fn map(&mut self, piece: &SharedPiece) -> Result<(), SourceError> {
         let descriptor = ptr::without_provenance_mut(piece.descriptor.as_raw_fd() as usize);
         let mut handle = 0;
-        // SAFETY: the place is one of this type; the descriptor is open, and stays the caller's.
+        // SAFETY: the output has the type that the function writes; the descriptor is open and still belongs to the
+        // caller.
         unsafe { call!(cuMemImportFromShareableHandle(&mut handle, descriptor, POSIX))? };
         // SAFETY: the addresses are reserved, and nothing is mapped there. The driver checks the size.
         let mapped = unsafe { call!(cuMemMap(self.start + self.mapped as u64, piece.bytes, 0, handle, 0)) };
@@ -142,15 +145,15 @@ impl Range {
 }
 
 impl Drop for Range {
-    /// Errors cannot be helped here.
+    /// A drop cannot report errors.
     fn drop(&mut self) {
         let Self { start, bytes, mapped, .. } = *self;
         let _ = self.context.bind();
         if mapped > 0 {
-            // SAFETY: mapped by `map`; work on it is over.
+            // SAFETY: mapped by `map`; all work on it is done.
             let _ = unsafe { call!(cuMemUnmap(start, mapped)) };
         }
-        // SAFETY: reserved by `Buffer::map`, as long as this; nothing is mapped there any more.
+        // SAFETY: `Buffer::map` reserved this many bytes, and nothing is mapped there any more.
         let _ = unsafe { call!(cuMemAddressFree(start, bytes)) };
     }
 }
@@ -160,12 +163,12 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
     ///
     /// # Errors
     ///
-    /// [`ShareError::Values`], [`ShareError::Range`], or what the driver says: of a descriptor that is none of its own, of
-    /// bytes that are not those of the piece.
+    /// [`ShareError::Values`], [`ShareError::Range`], or the error of the driver, for example if a descriptor was
+    /// not exported by it or a piece has a different length.
     ///
     /// # Safety
     ///
-    /// The memory holds values of `T`. All that use it put their accesses in an order.
+    /// The memory must hold values of `T`, and all of its users must order their accesses among themselves.
     pub unsafe fn map(shared: &SharedMemory, stream: &Stream) -> Result<Self, ShareError> {
         let SharedMemory { ref pieces, offset, bytes } = *shared;
         let len = values::<T>(bytes, offset)?;
@@ -175,15 +178,16 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
         let context = stream.context();
         context.bind()?;
         let mut start = 0;
-        // SAFETY: the place is one of this type; any address will do.
+        // SAFETY: the output has the type that the function writes; any address will do.
         unsafe { call!(cuMemAddressReserve(&mut start, total, 0, 0, 0))? };
         let mut range = Range { context: context.clone(), start, bytes: total, mapped: 0 };
         pieces.iter().try_for_each(|piece| range.map(piece))?;
         let access = AccessDesc::full(context.ordinal());
-        // SAFETY: mapped above; the place is one of this type, of the same layout.
+        // SAFETY: the range is mapped, and the pointer is to a value of the same layout.
         unsafe { call!(cuMemSetAccess(start, total, (&raw const access).cast(), 1))? };
         let address = start as usize + offset;
-        // SAFETY: mapped as long as `range` is there; the caller promises the order with others.
+        // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
+        // users.
         let backing = unsafe { Mapped::new(range, address, bytes, stream) };
         Ok(Self::from_backing(backing, len, stream))
     }

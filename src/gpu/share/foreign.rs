@@ -1,11 +1,11 @@
-//! Memory that is not this process's own.
+//! Memory that belongs to another process or another mapping.
 
 use crate::gpu::buffer::{Backing, MemoryKind, Uses};
 use crate::gpu::stream::Stream;
 use crate::pool::Stream as _;
 use core::mem::ManuallyDrop;
 
-/// A range of memory that is in the process as long as `P` is, which it is given up with when this is dropped.
+/// A range of memory that is accessible as long as `P` exists; dropping this gives `P` up.
 #[derive(Debug)]
 pub struct Foreign<P> {
     piece: ManuallyDrop<P>,
@@ -16,18 +16,20 @@ pub struct Foreign<P> {
 }
 
 impl<P> Foreign<P> {
-    /// The `bytes` bytes at `address`.
+    /// Makes a backing of the `bytes` bytes at `address`.
     ///
     /// # Safety
     ///
-    /// They are memory of the stream's device, and used by nobody else in this process, until `piece` is dropped.
+    /// They must be memory of the stream's device, and nothing else in this process may use them until `piece` is
+    /// dropped.
     pub(super) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
         let piece = ManuallyDrop::new(piece);
         Self { piece, address, bytes, stream: stream.clone(), uses: Uses::default() }
     }
 }
 
-// SAFETY: the memory is there until the piece is dropped, as whoever made this promised; that is behind the work on it.
+// SAFETY: the creator guarantees that the memory is there until the piece is dropped, which happens after the work
+// on it.
 unsafe impl<P> Backing for Foreign<P> {
     fn address(&self) -> usize {
         self.address
@@ -51,10 +53,11 @@ unsafe impl<P> Backing for Foreign<P> {
 }
 
 impl<P> Drop for Foreign<P> {
-    /// Waits for the work on it. An error cannot be helped here; the memory then rather stays, since it may be in use.
+    /// Waits for the work on the memory. A drop cannot report an error; the memory is leaked in that case, since it
+    /// may still be in use.
     fn drop(&mut self) {
         if self.uses.settle(&self.stream).and_then(|()| self.stream.synchronize()).is_ok() {
-            // SAFETY: dropped here only, once.
+            // SAFETY: the piece is dropped only here, once.
             unsafe { ManuallyDrop::drop(&mut self.piece) };
         }
     }

@@ -1,4 +1,4 @@
-//! Handles of a device's memory for other processes.
+//! Handles with which other processes open a device's memory.
 
 use super::foreign::Foreign;
 use super::{ShareError, values, within};
@@ -11,8 +11,8 @@ use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
 
-/// A range of a device's memory, as other processes on the same machine may open it: plain bytes, which go there in any
-/// way.
+/// A range of a device's memory that other processes on the same machine can open. It is plain bytes, which may be
+/// sent in any way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpcHandle {
     raw: [u8; 64],
@@ -21,16 +21,16 @@ pub struct IpcHandle {
 }
 
 impl IpcHandle {
-    /// Bytes that a handle is written in.
+    /// Length of an encoded handle in bytes.
     pub const SIZE: usize = 80;
 
-    /// Bytes of memory that it names.
+    /// Returns the length of the memory in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The driver's handle of the piece that the range is in, then where the range begins there and how long it is,
-    /// both little-endian.
+    /// Encodes the handle: the driver's handle of the allocation, then the range's offset in it and its length,
+    /// both as little-endian `u64`.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..64].copy_from_slice(&self.raw);
@@ -39,7 +39,7 @@ impl IpcHandle {
         bytes
     }
 
-    /// What [`IpcHandle::to_bytes`] has written.
+    /// Decodes a handle from the bytes of [`IpcHandle::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         let mut raw = [0; 64];
         raw.copy_from_slice(&bytes[..64]);
@@ -49,15 +49,15 @@ impl IpcHandle {
 }
 
 impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// A handle by which other processes open the memory ([`Buffer::open`]). They get all of the piece that it is a part of:
-    /// a pool's segment, other blocks included. The memory stays until this buffer, or its pool, gives it back, which must
-    /// be after everybody has closed it. Does not wait: that the work on the buffer is over when others begin is the
-    /// caller's to see to.
+    /// Exports a handle with which other processes open the memory ([`Buffer::open`]). They get access to the whole
+    /// allocation that contains it: in a pool, a segment with all its blocks. The memory lives until this buffer or
+    /// its pool gives it back, which must happen after every other process has closed it. Does not wait: the caller
+    /// must make sure that the work on the buffer is done before others use it.
     ///
     /// # Errors
     ///
-    /// [`ShareError::NotShareable`] for memory that is not a device's own, and what the driver says: it has handles of
-    /// [`DeviceMemory`](crate::gpu::DeviceMemory) only.
+    /// [`ShareError::NotShareable`] if the memory is not a device's own, or the error of the driver, which can
+    /// export only memory of [`DeviceMemory`](crate::gpu::DeviceMemory).
     pub fn export(&self) -> Result<IpcHandle, ShareError> {
         if self.kind() != MemoryKind::Device {
             return Err(ShareError::NotShareable);
@@ -67,17 +67,17 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         let offset = self.address() - start as u64;
         within(offset as usize, self.bytes(), bytes)?;
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuIpcGetMemHandle(&mut handle, start as u64))? };
         let raw = handle.reserved.map(|byte: c_char| byte.to_ne_bytes()[0]);
         Ok(IpcHandle { raw, offset, bytes: self.bytes() as u64 })
     }
 }
 
-/// Memory of another process, closed when this is dropped.
+/// Memory of another process. It is closed when this is dropped.
 pub type Imported = Foreign<Opened>;
 
-/// A piece of memory that is open.
+/// An allocation of another process that is open in this one.
 #[derive(Debug)]
 pub struct Opened {
     context: Context,
@@ -86,23 +86,24 @@ pub struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: opened by `Buffer::open`. An error cannot be helped here.
+        // SAFETY: `Buffer::open` opened it. A drop cannot report an error.
         let _ = self.context.bind().and_then(|()| unsafe { call!(cuIpcCloseMemHandle(self.start)) });
     }
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
-    /// Opens memory that another process exports, for work on `stream`. One piece may be opened several times.
+    /// Opens memory that another process has exported, for work on `stream`. The same allocation may be opened
+    /// several times.
     ///
     /// # Errors
     ///
-    /// [`ShareError::Values`], [`ShareError::Range`], or what the driver says: of a handle that is none, of memory that is
-    /// no more, and of the process's own memory, which it cannot open.
+    /// [`ShareError::Values`], [`ShareError::Range`], or the error of the driver: for an invalid handle, for memory
+    /// that no longer exists, and for the process's own memory, which it cannot open.
     ///
     /// # Safety
     ///
-    /// The memory holds values of `T`, and stays as long as this buffer: until then the exporting process does not free
-    /// it. Both processes put their accesses in an order.
+    /// The memory must hold values of `T`, and the exporting process must not free it while this buffer exists.
+    /// Both processes must order their accesses.
     pub unsafe fn open(handle: &IpcHandle, stream: &Stream) -> Result<Self, ShareError> {
         let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let (offset, bytes) = (number(handle.offset), number(handle.bytes));
@@ -112,15 +113,16 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         let raw = CUipcMemHandle { reserved: handle.raw.map(|byte| c_char::from_ne_bytes([byte])) };
         let mut start = 0;
         const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
-        // SAFETY: the place is one of this type; the driver checks the handle.
+        // SAFETY: the output has the type that the function writes; the driver checks the handle.
         unsafe { call!(cuIpcOpenMemHandle_v2(&mut start, raw, LAZY_ENABLE_PEER_ACCESS))? };
         let opened = Opened { context: context.clone(), start };
         let mut shared = 0;
-        // SAFETY: the place is one of this type, and null for what is not asked.
+        // SAFETY: the output has the type that the function writes; null is allowed for outputs that are not
+        // needed.
         unsafe { call!(cuMemGetAddressRange_v2(ptr::null_mut(), &mut shared, start))? };
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
-        // SAFETY: the caller promises that the memory is there; it is open as long as `opened` is.
+        // SAFETY: the caller guarantees that the memory exists; it is open as long as `opened` is.
         let backing = unsafe { Imported::new(opened, address, bytes, stream) };
         Ok(Self::from_backing(backing, len, stream))
     }

@@ -1,8 +1,8 @@
-//! Memory that several processes use.
+//! Memory shared between processes.
 //!
 //! ```text
-//!  IpcHandle      names a range of a device's memory by bytes that go to another process in any way;   Imported
-//!  SharedMemory   virtual memory as file descriptors, which go through a socket;   Mapped
+//!  IpcHandle      names a range of a device's memory with bytes that may be sent in any way;   Imported
+//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket;         Mapped
 //! ```
 
 mod descriptor;
@@ -16,27 +16,28 @@ use super::error::Error;
 use crate::pool::SourceError;
 use core::fmt;
 
-/// Memory could not be exported or imported.
+/// Why memory could not be exported or imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShareError {
-    /// What was exported is not whole and aligned values of the type, or there are none. No call of the driver was made.
+    /// The exported range is empty, or does not consist of whole and aligned values of the type. The driver was not
+    /// called.
     Values {
-        /// Bytes that were exported.
+        /// Length of the range in bytes.
         bytes: usize,
-        /// From where on, in what is shared.
+        /// Where the range begins in the shared memory, in bytes.
         offset: usize,
     },
-    /// The range is not within what is shared.
+    /// The range exceeds the shared memory.
     Range {
-        /// Where the range ends.
+        /// Where the range ends, in bytes.
         end: usize,
-        /// Bytes that are shared.
+        /// Length of the shared memory in bytes.
         shared: usize,
     },
-    /// The memory was not made to be exported: see [`Virtual::shareable`](super::Virtual::shareable).
+    /// The memory cannot be exported; see [`Virtual::shareable`](super::Virtual::shareable).
     NotShareable,
-    /// The device cannot do this, or a call of the driver has failed.
+    /// The device does not support this, or a driver call failed.
     Driver(Error),
 }
 
@@ -47,9 +48,9 @@ impl fmt::Display for ShareError {
                 write!(f, "{bytes} bytes at offset {offset} are not whole and aligned values")
             }
             Self::Range { end, shared } => {
-                write!(f, "the range ends at {end}, and {shared} bytes are shared")
+                write!(f, "the range ends at byte {end}, but only {shared} bytes are shared")
             }
-            Self::NotShareable => f.write_str("the memory was not made to be exported"),
+            Self::NotShareable => f.write_str("the memory was not allocated for sharing"),
             Self::Driver(error) => error.fmt(f),
         }
     }
@@ -69,7 +70,7 @@ impl From<SourceError> for ShareError {
     }
 }
 
-/// How many values of `T` there are in `bytes` bytes at `offset` of something that is aligned to 256 bytes.
+/// The number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
 fn values<T>(bytes: usize, offset: usize) -> Result<usize, ShareError> {
     let size = size_of::<T>();
     if size == 0 || bytes == 0 || bytes % size != 0 || offset % align_of::<T>() != 0 {
@@ -78,7 +79,7 @@ fn values<T>(bytes: usize, offset: usize) -> Result<usize, ShareError> {
     Ok(bytes / size)
 }
 
-/// Refuses ranges that are not within.
+/// Refuses a range that exceeds the shared memory.
 fn within(offset: usize, bytes: usize, shared: usize) -> Result<(), ShareError> {
     match offset.checked_add(bytes) {
         Some(end) if end <= shared => Ok(()),

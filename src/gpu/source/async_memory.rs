@@ -1,4 +1,4 @@
-//! A device's memory in the order of streams, from a memory pool of the driver.
+//! A device's memory in stream order, from a memory pool of the driver.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::PoolProps;
@@ -13,38 +13,39 @@ use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
 use std::format;
 use std::string::String;
 
-/// A device's memory in the order of streams (`cuMemAllocFromPoolAsync`), from a memory pool of its own: neither
-/// taking a segment nor giving it back waits.
+/// A device's memory in stream order (`cuMemAllocFromPoolAsync`), from its own memory pool of the driver. Neither
+/// reserving a segment nor giving it back waits.
 ///
-/// The driver's pool gives what is unused back to the device whenever the host waits for something, down to the
-/// *release threshold*. It is 0 unless it is set, which makes the next allocation of 1 GiB twenty thousand times slower;
-/// here everything is kept unless [`AsyncMemory::with_release_threshold`] says otherwise.
+/// Whenever the host waits for something, the driver's pool gives unused memory back to the device, down to the
+/// *release threshold*. The driver's default of 0 makes the next allocation of 1 GiB twenty thousand times slower.
+/// This source keeps everything unless [`AsyncMemory::with_release_threshold`] says otherwise.
 pub struct AsyncMemory {
     context: Context,
     pool: CUmemoryPool,
     name: String,
 }
 
-// SAFETY: the driver lets any thread use any pool; the pointer is a handle that only the driver reads.
+// SAFETY: the driver allows any pool to be used from any thread, and the pointer is a handle that only the driver
+// reads.
 unsafe impl Send for AsyncMemory {}
 // SAFETY: as above.
 unsafe impl Sync for AsyncMemory {}
 
 impl AsyncMemory {
-    /// A pool on a context's device, which keeps everything.
+    /// Makes a pool on a context's device that keeps all its memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`], or what the driver says.
+    /// [`Error::Unsupported`] if the device has no memory pools, or the error of the driver.
     pub fn new(context: &Context) -> Result<Self, Error> {
         Self::with_release_threshold(context, u64::MAX)
     }
 
-    /// A pool that gives what is unused beyond `bytes` back to the device when the host waits.
+    /// Makes a pool that gives unused memory beyond `bytes` bytes back to the device when the host waits.
     ///
     /// # Errors
     ///
-    /// As [`AsyncMemory::new`].
+    /// [`Error::Unsupported`] if the device has no memory pools, or the error of the driver.
     pub fn with_release_threshold(context: &Context, bytes: u64) -> Result<Self, Error> {
         if !context.device().memory_pools {
             return Err(Error::Unsupported("memory pools"));
@@ -52,7 +53,7 @@ impl AsyncMemory {
         context.bind()?;
         let props = PoolProps::on(context.ordinal());
         let mut pool = ptr::null_mut();
-        // SAFETY: the places are of these types, of the same layout.
+        // SAFETY: all pointers are to values of these types or of the same layout.
         unsafe { call!(cuMemPoolCreate(&mut pool, (&raw const props).cast()))? };
         let name = format!("ordered device {}", context.device().ordinal);
         let memory = Self { context: context.clone(), pool, name };
@@ -72,29 +73,29 @@ impl AsyncMemory {
         Ok(value)
     }
 
-    /// Bytes that the driver's pool holds, used or not.
+    /// Returns the bytes that the driver's pool holds, used or not.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn reserved(&self) -> Result<u64, SourceError> {
         self.get(Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     }
 
-    /// Bytes of those that are in segments.
+    /// Returns the bytes of the driver's pool that are in segments.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn used(&self) -> Result<u64, SourceError> {
         self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
     }
 
-    /// Gives what is unused beyond `keep` bytes back to the device.
+    /// Gives unused memory beyond `keep` bytes back to the device.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn trim(&self, keep: usize) -> Result<(), SourceError> {
         self.context.bind()?;
         // SAFETY: the pool is alive.
@@ -110,12 +111,14 @@ impl fmt::Debug for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
-        // SAFETY: made by `new`; the driver keeps what is still in use. An error cannot be helped here.
+        // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
+        // error.
         let _ = unsafe { call!(cuMemPoolDestroy(self.pool)) };
     }
 }
 
-// SAFETY: the driver lends each range once, aligned; it stays until its release is reached in the stream.
+// SAFETY: the driver hands out each range once, aligned, and it stays valid until its release is reached in the
+// stream.
 unsafe impl Source for AsyncMemory {
     type Stream = Stream;
     const CPU_VISIBLE: bool = false;
@@ -140,7 +143,7 @@ unsafe impl Source for AsyncMemory {
         ALIGNMENT
     }
 
-    /// What the pool keeps without using it counts as free.
+    /// Returns the device's memory; what the pool keeps without using it counts as free.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let Capacity { total, free } = self.context.capacity()?;
         let kept = usize::try_from(self.reserved()?.saturating_sub(self.used()?)).unwrap_or(0);
@@ -151,19 +154,19 @@ unsafe impl Source for AsyncMemory {
         check_size("cuMemAllocFromPoolAsync", bytes, PAGE)?;
         self.context.bind()?;
         let mut address = 0;
-        // SAFETY: the place is one of this type; pool and stream are alive.
+        // SAFETY: the output has the type that the function writes; pool and stream are alive.
         unsafe { call!(cuMemAllocFromPoolAsync(&mut address, bytes, self.pool, stream.raw()))? };
         segment("cuMemAllocFromPoolAsync", address, bytes)
     }
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         self.context.bind()?;
-        // SAFETY: lent by `reserve`; all work on it comes before this in the stream's order.
+        // SAFETY: `reserve` handed the segment out, and all work on it comes before this in the stream's order.
         unsafe { call!(cuMemFreeAsync(segment.address.get() as u64, stream.raw())) }
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

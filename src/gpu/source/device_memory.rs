@@ -1,4 +1,4 @@
-//! A device's memory, by `cuMemAlloc`.
+//! A device's memory, from `cuMemAlloc`.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::context::Context;
@@ -9,7 +9,8 @@ use crate::region::Capabilities;
 use std::format;
 use std::string::String;
 
-/// A device's memory, by `cuMemAlloc`: segments of whole 2 MiB pages. Giving one back waits for the stream.
+/// A device's memory from `cuMemAlloc`, in segments of whole 2 MiB pages. Giving a segment back waits for the
+/// stream.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
@@ -17,13 +18,13 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The memory of a context's device.
+    /// Makes a source of the memory of a context's device.
     pub fn new(context: &Context) -> Self {
         Self { context: context.clone(), name: format!("device {}", context.device().ordinal) }
     }
 }
 
-// SAFETY: the driver lends each range once, aligned; it stays until `cuMemFree`.
+// SAFETY: the driver hands out each range once, aligned; it stays until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
     type Stream = Stream;
     const CPU_VISIBLE: bool = false;
@@ -56,7 +57,7 @@ unsafe impl Source for DeviceMemory {
         check_size("cuMemAlloc", bytes, PAGE)?;
         self.context.bind()?;
         let mut address = 0;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuMemAlloc_v2(&mut address, bytes))? };
         segment("cuMemAlloc", address, bytes)
     }
@@ -64,12 +65,12 @@ unsafe impl Source for DeviceMemory {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         self.context.bind()?;
-        // SAFETY: lent by `reserve`; work on it is over.
+        // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -1,4 +1,4 @@
-//! Ordinary memory of the host.
+//! Ordinary host memory.
 
 use super::{ALIGNMENT, check_size, segment};
 use crate::gpu::stream::Stream;
@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// Granularity of segments in bytes.
 const GRANULARITY: usize = 64 << 10;
 
-/// Ordinary memory of the host, from the program's allocator. No device reaches it; what is copied from or to it the
-/// driver takes through pinned memory of its own, and the host waits for what is copied to it. Giving a segment back waits
-/// for the stream.
+/// Ordinary host memory, from the program's allocator. No device can access it. The driver passes copies to and
+/// from it through pinned memory of its own, and the host waits for copies to it. Giving a segment back waits for
+/// the stream.
 #[derive(Debug)]
 pub struct HostMemory {
     limit: usize,
@@ -22,7 +22,7 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// At most `limit` bytes.
+    /// Makes a source of at most `limit` bytes.
     pub const fn new(limit: usize) -> Self {
         Self { limit, lent: AtomicUsize::new(0) }
     }
@@ -32,7 +32,7 @@ fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGNMENT).ok()
 }
 
-// SAFETY: the allocator lends each range once, aligned, and the CPU can use it until it is given back.
+// SAFETY: the allocator hands out each range once, aligned, and the CPU can use it until it is given back.
 unsafe impl Source for HostMemory {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
@@ -53,7 +53,7 @@ unsafe impl Source for HostMemory {
         ALIGNMENT
     }
 
-    /// The limit, and what is left of it.
+    /// Returns the limit and what is left of it.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.limit;
         Ok(Capacity { total, free: total.saturating_sub(self.lent.load(Ordering::Relaxed)) })
@@ -65,7 +65,7 @@ unsafe impl Source for HostMemory {
         let layout = layout(bytes).ok_or(full)?;
         let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= self.limit);
         self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
-        // SAFETY: the layout has a size, as was checked.
+        // SAFETY: the layout is not empty, as was checked.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
         if pointer.is_null() {
             self.lent.fetch_sub(bytes, Ordering::Relaxed);
@@ -78,16 +78,16 @@ unsafe impl Source for HostMemory {
         stream.synchronize()?;
         let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "dealloc", code: 0 };
         let layout = layout(segment.bytes).ok_or(invalid)?;
-        // SAFETY: lent by `reserve` with this layout; work on it is over.
+        // SAFETY: `reserve` allocated the segment with this layout, and all work on it is done.
         unsafe { std::alloc::dealloc(ptr::with_exposed_provenance_mut(segment.address.get()), layout) };
         self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Waits for the stream, since only the CPU can copy here.
+    /// Copies with the CPU, after waiting for the stream.
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        // SAFETY: the caller answers for both ranges, which are of this source.
+        // SAFETY: the caller guarantees both ranges, which are of this source.
         unsafe {
             ptr::copy_nonoverlapping(
                 ptr::with_exposed_provenance::<u8>(from),

@@ -1,4 +1,4 @@
-//! Memory that moves between host and device by itself.
+//! Managed memory, which moves between host and device by itself.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::Place;
@@ -15,31 +15,31 @@ use std::sync::Arc;
 /// Where managed memory is or should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// In the host's memory.
+    /// In host memory.
     Host,
     /// In the memory of the device with this number.
     Device(usize),
 }
 
-/// How managed memory will be used.
+/// Advice on how managed memory will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Read much and written seldom: every reader may have a copy.
+    /// It is read much and written rarely, so every reader may have a copy; `false` withdraws the advice.
     ReadMostly(bool),
-    /// Best kept there; `None` takes the advice back.
+    /// It is best kept at this location; `None` withdraws the advice.
     PreferredLocation(Option<Location>),
-    /// Used from there, so keep it mapped.
+    /// It is used from this location, so keep it mapped there.
     AccessedBy(Location),
-    /// No longer used from there.
+    /// It is no longer used from this location.
     NotAccessedBy(Location),
 }
 
-/// Memory with one address on host and device that moves to where it is used, by `cuMemAllocManaged`. Giving a segment
-/// back waits for the stream.
+/// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
+/// Giving a segment back waits for the stream.
 ///
-/// No more is lent than the device has memory, by a source and its clones together: managed memory beyond that works, but
-/// very slowly.
+/// A source and its clones together lend no more bytes than the device has, because managed memory beyond that
+/// works, but very slowly.
 #[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
@@ -47,18 +47,18 @@ pub struct Managed {
     lent: Arc<AtomicUsize>,
 }
 
-/// The newer calls take a place, the older ones a number, in which the host is -1.
+/// The newer functions take a location; the older ones take a device number, where -1 is the host.
 type Prefetch = unsafe extern "C" fn(CUdeviceptr, usize, Place, u32, CUstream) -> CUresult;
 type OldPrefetch = unsafe extern "C" fn(CUdeviceptr, usize, i32, CUstream) -> CUresult;
 type Advise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, Place) -> CUresult;
 type OldAdvise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, i32) -> CUresult;
 
 impl Managed {
-    /// Memory of a context's device and the host.
+    /// Makes a source of memory of a context's device and the host.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where host and device cannot use it at the same time.
+    /// [`Error::Unsupported`] if host and device cannot use managed memory at the same time.
     pub fn new(context: &Context) -> Result<Self, Error> {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
@@ -68,7 +68,7 @@ impl Managed {
 }
 
 impl Location {
-    /// As the newer calls want it, and as the older ones do.
+    /// The location for the newer functions and the number for the older ones.
     fn raw(self) -> Result<(Place, i32), SourceError> {
         match self {
             Self::Host => Ok((Place::HOST, -1)),
@@ -86,7 +86,7 @@ impl Location {
 ///
 /// # Safety
 ///
-/// The range belongs to the caller, who has not given it back. The driver refuses memory that is not managed.
+/// The caller must own the range and not have given it back. The driver refuses memory that is not managed.
 pub(in crate::gpu) unsafe fn prefetch(
     address: CUdeviceptr,
     bytes: usize,
@@ -96,7 +96,7 @@ pub(in crate::gpu) unsafe fn prefetch(
     stream.context().bind()?;
     let (place, ordinal) = to.raw()?;
     let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
-        // SAFETY: the type is that of this function; the caller answers for the range.
+        // SAFETY: the type is that of this function; the caller guarantees the range.
         unsafe { prefetch(address, bytes, place, 0, stream.raw()) }
     } else if let Some(prefetch) = library::find::<OldPrefetch>("cuMemPrefetchAsync") {
         // SAFETY: as above.
@@ -111,7 +111,7 @@ pub(in crate::gpu) unsafe fn prefetch(
 ///
 /// # Safety
 ///
-/// As [`prefetch`].
+/// The contract of [`prefetch`]: the caller must own the range and not have given it back.
 pub(in crate::gpu) unsafe fn advise(
     context: &Context,
     address: CUdeviceptr,
@@ -130,7 +130,7 @@ pub(in crate::gpu) unsafe fn advise(
     };
     let (place, ordinal) = location.raw()?;
     let code = if let Some(advise) = library::find::<Advise>("cuMemAdvise_v2") {
-        // SAFETY: the type is that of this function; the caller answers for the range.
+        // SAFETY: the type is that of this function; the caller guarantees the range.
         unsafe { advise(address, bytes, advice, place) }
     } else if let Some(advise) = library::find::<OldAdvise>("cuMemAdvise") {
         // SAFETY: as above.
@@ -141,8 +141,8 @@ pub(in crate::gpu) unsafe fn advise(
     check("cuMemAdvise", code)
 }
 
-// SAFETY: the driver lends each range once, aligned, and the CPU can use it until `cuMemFree`: `new` made sure that it
-// may while the device does.
+// SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
+// that it may do so while the device does.
 unsafe impl Source for Managed {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
@@ -163,7 +163,7 @@ unsafe impl Source for Managed {
         ALIGNMENT
     }
 
-    /// The device's memory, and what is not lent of it. No call of the driver.
+    /// Returns the device's memory and how much of it is not in segments. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.context.device().memory;
         Ok(Capacity { total, free: total.saturating_sub(self.lent.load(Ordering::Relaxed)) })
@@ -179,7 +179,7 @@ unsafe impl Source for Managed {
         }
         let mut address = 0;
         const GLOBAL: u32 = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32;
-        // SAFETY: the place is one of this type, and the flag exists.
+        // SAFETY: the output has the type that the function writes, and the flag is valid.
         let made = self
             .context
             .bind()
@@ -194,14 +194,14 @@ unsafe impl Source for Managed {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         self.context.bind()?;
-        // SAFETY: lent by `reserve`; work on it is over.
+        // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64))? };
         self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

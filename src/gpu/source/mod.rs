@@ -1,4 +1,4 @@
-//! Where segments come from. Each kind of memory is one file.
+//! Sources of segments, one file for each kind of memory.
 
 mod async_memory;
 mod device_memory;
@@ -24,14 +24,14 @@ use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
 
-/// What large pages of a device have, in bytes.
+/// The size of a device's large pages in bytes.
 const PAGE: usize = 2 << 20;
 
-/// Alignment in bytes of all segments. The driver promises 256; what is larger than a page it aligns to pages, and
-/// [`segment`] makes sure.
+/// Alignment in bytes of all segments. The driver guarantees only 256, but aligns allocations above a page to
+/// pages, and [`segment`] checks the result.
 const ALIGNMENT: usize = 512;
 
-/// A segment, unless the driver broke its promise.
+/// Makes a segment, unless the driver returned an address that is not aligned.
 fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, SourceError> {
     let broken = SourceError { kind: SourceErrorKind::Other, call, code: 0 };
     let address = usize::try_from(address).ok().filter(|address| address % ALIGNMENT == 0);
@@ -39,7 +39,7 @@ fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, So
     Ok(Segment { address, bytes, zeroed: false })
 }
 
-/// Refuses sizes that are no multiples.
+/// Refuses sizes that are not a multiple of the granularity.
 fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<(), SourceError> {
     if bytes == 0 || bytes % granularity != 0 {
         return Err(SourceError { kind: SourceErrorKind::Invalid, call, code: 0 });
@@ -47,11 +47,13 @@ fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<()
     Ok(())
 }
 
-/// [`Source::copy`](crate::pool::Source::copy) of every source: one address space holds all of their memory.
+/// Copies bytes for [`Source::copy`](crate::pool::Source::copy) of every source: one address space holds the memory
+/// of all of them.
 ///
 /// # Safety
 ///
-/// As of `Source::copy`.
+/// The contract of `Source::copy`: both ranges lie in segments, do not overlap, and are not used at that point of
+/// the stream.
 unsafe fn copy(
     direction: Direction,
     from: usize,
@@ -60,7 +62,7 @@ unsafe fn copy(
     stream: &Stream,
 ) -> Result<(), SourceError> {
     stream.context().bind()?;
-    // SAFETY: the caller answers for both ranges; the stream is alive.
+    // SAFETY: the caller guarantees both ranges; the stream is alive.
     unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw()))? };
     count_moved(stream, direction, bytes);
     Ok(())

@@ -1,4 +1,4 @@
-//! Page-locked memory of the host.
+//! Page-locked host memory.
 
 use super::{ALIGNMENT, check_size, segment};
 use crate::gpu::context::Context;
@@ -10,33 +10,34 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 
-/// Granularity of pinned segments in bytes: a few pages, since locking costs per call.
+/// Granularity of pinned segments in bytes: several pages, because each call that locks pages is slow.
 const GRANULARITY: usize = 64 << 10;
 
-/// What the default limit is where the system's memory is not known.
+/// The default limit in bytes if the system's memory is not known.
 const UNKNOWN_LIMIT: usize = 1 << 30;
 
-/// Bytes that are pinned through this module, registered ones included.
+/// Bytes that are pinned through this module, registered memory included.
 static PINNED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of the host's memory that this process has page-locked through this module, registered memory included.
+/// Returns how many bytes of host memory this process has page-locked through this module, registered memory
+/// included.
 pub fn pinned_bytes() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// A quarter of the system's memory: more starves everything else that runs.
+/// A quarter of the system's memory; pinning more starves all other programs.
 fn default_limit() -> usize {
     let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
     total.map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
 }
 
-/// Bytes that Linux's `meminfo` says there are.
+/// Parses the total memory in bytes from Linux's `meminfo`.
 fn total_memory(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// Room below a limit, taken before memory is pinned and given back when this is dropped.
+/// A share of the limit, taken before memory is pinned and returned when this is dropped.
 #[derive(Debug)]
 pub(super) struct Share(usize);
 
@@ -59,15 +60,16 @@ impl Drop for Share {
     }
 }
 
-/// How memory is pinned.
+/// Options of pinned memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedOptions {
-    /// The CPU writes past its caches: faster copies to the device, very slow reads by the CPU. Off at first.
+    /// Lets the CPU's writes bypass its caches: copies to the device are faster, reads by the CPU very slow. Off by
+    /// default.
     pub write_combined: bool,
-    /// Pinned for every context of the process, not only this one. On at first.
+    /// Pins the memory for every context of the process, not only this one. On by default.
     pub portable: bool,
-    /// Bytes that the process may have pinned through this module, all sources together; a quarter of the system's
-    /// memory at first (1 GiB where that is not known).
+    /// The most bytes that the process may pin through this module, over all sources. The default is a quarter of
+    /// the system's memory, or 1 GiB if that is not known.
     pub limit: usize,
 }
 
@@ -77,8 +79,8 @@ impl Default for PinnedOptions {
     }
 }
 
-/// Page-locked memory of the host, by `cuMemHostAlloc`: what a device copies from and to at full speed, and
-/// asynchronously. Its addresses are the same on the host and on the device. Giving a segment back waits for the stream.
+/// Page-locked host memory, from `cuMemHostAlloc`. A device copies to and from it at full speed and asynchronously,
+/// and its addresses are the same on host and device. Giving a segment back waits for the stream.
 #[derive(Debug)]
 pub struct Pinned {
     context: Context,
@@ -86,23 +88,23 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// As [`PinnedOptions::default`] says.
+    /// Makes a source with the default options.
     pub fn new(context: &Context) -> Self {
         Self::with_options(context, PinnedOptions::default())
     }
 
-    /// As `options` say.
+    /// Makes a source with these options.
     pub fn with_options(context: &Context, options: PinnedOptions) -> Self {
         Self { context: context.clone(), options }
     }
 
-    /// How memory is pinned.
+    /// Returns the options.
     pub fn options(&self) -> &PinnedOptions {
         &self.options
     }
 }
 
-// SAFETY: the driver lends each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
+// SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
 unsafe impl Source for Pinned {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
@@ -123,7 +125,7 @@ unsafe impl Source for Pinned {
         ALIGNMENT
     }
 
-    /// The limit, and what is left of it. No call of the driver.
+    /// Returns the limit and what is left of it. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.options.limit;
         Ok(Capacity { total, free: total.saturating_sub(pinned_bytes()) })
@@ -135,7 +137,7 @@ unsafe impl Source for Pinned {
         self.context.bind()?;
         let flags = u32::from(self.options.portable) | u32::from(self.options.write_combined) << 2;
         let mut pointer = ptr::null_mut();
-        // SAFETY: the place is one of this type, and the flags exist.
+        // SAFETY: the output has the type that the function writes, and the flags are valid.
         unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };
         let segment = segment("cuMemHostAlloc", pointer.expose_provenance() as u64, bytes)?;
         core::mem::forget(share); // until the segment is released
@@ -146,14 +148,14 @@ unsafe impl Source for Pinned {
         stream.synchronize()?;
         self.context.bind()?;
         let pointer = ptr::with_exposed_provenance_mut(segment.address.get());
-        // SAFETY: lent by `reserve`; work on it is over.
+        // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFreeHost(pointer))? };
         drop(Share(segment.bytes));
         Ok(())
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }

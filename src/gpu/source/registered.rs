@@ -1,4 +1,4 @@
-//! Memory of the program's own, page-locked.
+//! The program's own memory, page-locked.
 
 use super::pinned::{PinnedOptions, Share};
 use super::{ALIGNMENT, check_size, segment};
@@ -11,44 +11,46 @@ use core::marker::PhantomData;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A slice of the program's own memory, page-locked by `cuMemHostRegister` as long as this value is there: a vector, or a
-/// memory-mapped file. It is lent in pieces of whole 512 bytes, in place, until it is used up.
+/// A slice of the program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister`
+/// page-locks while this value exists. It is lent in place, in multiples of 512 bytes, until it is used up.
 #[derive(Debug)]
 pub struct Registered<'a> {
     context: Context,
-    /// What was registered.
+    /// The registered memory.
     pointer: *mut u8,
-    /// First byte that is aligned, and bytes that can be lent from there on.
+    /// Address of the first aligned byte; `bytes` can be lent from there.
     start: usize,
     bytes: usize,
-    /// What is lent: bytes by address.
+    /// The lent segments: their lengths in bytes, by address.
     lent: Mutex<BTreeMap<usize, usize>>,
     _share: Share,
     _memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: the slice is borrowed for this value alone, and bytes may go to another thread.
+// SAFETY: the slice is borrowed for this value alone, and plain bytes may go to another thread.
 unsafe impl Send for Registered<'_> {}
-// SAFETY: shared use is through the lock; the driver lets any thread use any memory.
+// SAFETY: shared access goes through the lock, and the driver allows any memory to be used from any thread.
 unsafe impl Sync for Registered<'_> {}
 
 impl<'a> Registered<'a> {
-    /// Page-locks a slice for all contexts. It counts against the default limit of pinned memory
+    /// Page-locks a slice for all contexts. It counts towards the default limit of pinned memory
     /// ([`PinnedOptions::limit`]).
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] for an empty slice and for one that
-    /// is page-locked already, or what the driver says.
+    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the slice is empty or already
+    /// page-locked, or the error of the driver.
     pub fn new(context: &Context, memory: &'a mut [u8]) -> Result<Self, Error> {
         Self::with_limit(context, memory, PinnedOptions::default().limit)
     }
 
-    /// The same with another limit, in bytes, of all that the process has pinned through this module.
+    /// Page-locks a slice like [`Registered::new`], with a limit in bytes for everything that the process has
+    /// pinned through this module.
     ///
     /// # Errors
     ///
-    /// As [`Registered::new`].
+    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the slice is empty or already
+    /// page-locked, or the error of the driver.
     pub fn with_limit(context: &Context, memory: &'a mut [u8], limit: usize) -> Result<Self, Error> {
         if memory.is_empty() {
             let kind = SourceErrorKind::Invalid;
@@ -58,7 +60,7 @@ impl<'a> Registered<'a> {
         context.bind()?;
         let pointer = memory.as_mut_ptr();
         const PORTABLE: u32 = 1;
-        // SAFETY: the slice is borrowed until this value is gone, which undoes this.
+        // SAFETY: the slice is borrowed until this value is dropped, which unregisters it.
         unsafe { call!(cuMemHostRegister_v2(pointer.cast(), memory.len(), PORTABLE))? };
         let address = pointer.expose_provenance();
         let start = address.next_multiple_of(ALIGNMENT);
@@ -75,13 +77,13 @@ impl<'a> Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        // SAFETY: registered by `new`. An error cannot be helped here.
+        // SAFETY: `new` registered the slice. A drop cannot report an error.
         let _ = self.context.bind().and_then(|()| unsafe { call!(cuMemHostUnregister(self.pointer.cast())) });
     }
 }
 
-// SAFETY: ranges are lent once, inside the slice, aligned; it is borrowed as long as this value is there, and the CPU
-// can use it.
+// SAFETY: each range is lent once, inside the slice and aligned. The slice is borrowed as long as this value
+// exists, and the CPU can use it.
 unsafe impl Source for Registered<'_> {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
@@ -102,13 +104,13 @@ unsafe impl Source for Registered<'_> {
         ALIGNMENT
     }
 
-    /// What the slice can lend, and what is left of it. No call of the driver. O(segments).
+    /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let lent: usize = self.lent().values().sum();
         Ok(Capacity { total: self.bytes, free: self.bytes - lent })
     }
 
-    /// The lowest place that is free. No call of the driver. O(segments).
+    /// Lends the lowest free range. No driver call. O(segments).
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("reserve", bytes, ALIGNMENT)?;
         let mut lent = self.lent();
@@ -134,7 +136,7 @@ unsafe impl Source for Registered<'_> {
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec;
 use std::vec::Vec;
 
-/// A device's memory at reserved addresses: a segment begins with what was asked for and grows in place, up to its
-/// room. What PyTorch calls expandable segments.
+/// A device's memory at reserved addresses: a segment starts with the requested size and grows in place, up to its
+/// room. PyTorch calls these expandable segments.
 ///
 /// ```text
 ///  reserved addresses   |<---------------- room --------------->|
@@ -27,49 +27,51 @@ use std::vec::Vec;
 pub struct Virtual {
     context: Context,
     granularity: usize,
-    /// Bytes of addresses that each segment gets, at least.
+    /// The least bytes of addresses that each segment reserves.
     room: usize,
-    /// Whether file descriptors of the memory can be had.
+    /// Whether the memory can be exported as file descriptors.
     shareable: bool,
-    /// What each segment is made of, by its start.
+    /// The segments by their start.
     segments: Mutex<BTreeMap<u64, Reserved>>,
     name: String,
 }
 
-/// A segment.
+/// The addresses and the physical memory of a segment.
 #[derive(Debug)]
 struct Reserved {
-    /// Bytes of addresses.
+    /// Reserved addresses in bytes.
     room: usize,
-    /// Bytes of the pieces of physical memory that are mapped there, one after the other.
+    /// The lengths in bytes of the pieces of physical memory that are mapped there, in order.
     pieces: Vec<usize>,
 }
 
 impl Virtual {
-    /// Each segment has room for all of the device's memory: addresses cost nothing.
+    /// Makes a source whose segments each have room for all of the device's memory; addresses cost nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`], or what the driver says.
+    /// [`Error::Unsupported`] if the device has no virtual memory management, or the error of the driver.
     pub fn new(context: &Context) -> Result<Self, Error> {
         Self::with_room(context, context.device().memory)
     }
 
-    /// Each segment has room for `bytes` bytes, rounded up, or for what it begins with if that is more.
+    /// Makes a source whose segments each have room for `bytes` bytes, rounded up, or for their first size if that
+    /// is more.
     ///
     /// # Errors
     ///
-    /// As [`Virtual::new`].
+    /// [`Error::Unsupported`] if the device has no virtual memory management, or the error of the driver.
     pub fn with_room(context: &Context, bytes: usize) -> Result<Self, Error> {
         Self::make(context, bytes, false)
     }
 
-    /// As [`Virtual::new`], and other processes can have the memory by file descriptors:
+    /// Makes a source like [`Virtual::new`] whose memory can be shared with other processes as file descriptors:
     /// [`Buffer::share`](crate::gpu::Buffer::share).
     ///
     /// # Errors
     ///
-    /// As [`Virtual::new`].
+    /// [`Error::Unsupported`] if the device has no virtual memory management or cannot export it, or the error of
+    /// the driver.
     pub fn shareable(context: &Context) -> Result<Self, Error> {
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         if context.device().virtual_memory && attribute(context.ordinal(), supported)? == 0 {
@@ -86,10 +88,10 @@ impl Virtual {
         let prop = AllocationProp::on(context.ordinal(), shareable);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut granularity = 0;
-        // SAFETY: the places are of these types, of the same layout.
+        // SAFETY: all pointers are to values of these types or of the same layout.
         unsafe { call!(cuMemGetAllocationGranularity(&mut granularity, (&raw const prop).cast(), minimum))? };
         if !granularity.is_power_of_two() {
-            return Err(Error::Unsupported("granularity of virtual memory that is a power of two"));
+            return Err(Error::Unsupported("virtual memory with a granularity that is a power of two"));
         }
         let room = bytes.checked_next_multiple_of(granularity).unwrap_or(granularity);
         let name = format!("virtual device {}", context.device().ordinal);
@@ -97,12 +99,12 @@ impl Virtual {
         Ok(Self { context, granularity, room, shareable, segments, name })
     }
 
-    /// Whether file descriptors of the memory can be had.
+    /// Returns whether the memory can be shared as file descriptors.
     pub const fn is_shareable(&self) -> bool {
         self.shareable
     }
 
-    /// Bytes of the pieces of physical memory that a segment is made of, by its start.
+    /// Returns the lengths in bytes of the pieces of physical memory of the segment that starts at this address.
     pub(in crate::gpu) fn pieces(&self, segment: usize) -> Vec<usize> {
         self.segments().get(&(segment as u64)).map(|found| found.pieces.clone()).unwrap_or_default()
     }
@@ -111,30 +113,30 @@ impl Virtual {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts new memory at reserved addresses; after an error nothing is there.
+    /// Maps new memory at reserved addresses. After an error nothing is mapped there.
     fn map(&self, address: CUdeviceptr, bytes: usize) -> Result<(), SourceError> {
         let prop = AllocationProp::on(self.context.ordinal(), self.shareable);
         let mut handle = 0;
-        // SAFETY: the places are of these types, of the same layout.
+        // SAFETY: all pointers are to values of these types or of the same layout.
         unsafe { call!(cuMemCreate(&mut handle, bytes, (&raw const prop).cast(), 0))? };
-        // SAFETY: the addresses are reserved, and nothing is mapped there; the memory is as large.
+        // SAFETY: the addresses are reserved, nothing is mapped there, and the memory has this length.
         let mapped = unsafe { call!(cuMemMap(address, bytes, 0, handle, 0)) };
-        // SAFETY: made above. The memory stays as long as it is mapped.
+        // SAFETY: made above. The memory lives as long as it is mapped.
         let released = unsafe { call!(cuMemRelease(handle)) };
         mapped?;
         let access = AccessDesc::full(self.context.ordinal());
-        // SAFETY: mapped above; the place is one of this type, of the same layout.
+        // SAFETY: the range is mapped, and the pointer is to a value of the same layout.
         let accessible = released
             .and_then(|()| unsafe { call!(cuMemSetAccess(address, bytes, (&raw const access).cast(), 1)) });
         if accessible.is_err() {
-            // SAFETY: mapped above, and nobody uses it yet. A second error says less than the first.
+            // SAFETY: mapped above and not used yet. A second error would say less than the first.
             let _ = unsafe { call!(cuMemUnmap(address, bytes)) };
         }
         accessible
     }
 }
 
-// SAFETY: the driver reserves each range of addresses once; what is lent of it is mapped until it is released.
+// SAFETY: the driver reserves each range of addresses once, and what is lent of it is mapped until it is released.
 unsafe impl Source for Virtual {
     type Stream = Stream;
     const CPU_VISIBLE: bool = false;
@@ -168,13 +170,13 @@ unsafe impl Source for Virtual {
         self.context.bind()?;
         let room = bytes.max(self.room);
         let mut address = 0;
-        // SAFETY: the place is one of this type; any address will do.
+        // SAFETY: the output has the type that the function writes; any address will do.
         unsafe { call!(cuMemAddressReserve(&mut address, room, self.granularity, 0, 0))? };
         let made = segment("cuMemAddressReserve", address, bytes)
             .and_then(|segment| self.map(address, bytes).map(|()| segment));
         match made {
             Ok(_) => drop(self.segments().insert(address, Reserved { room, pieces: vec![bytes] })),
-            // SAFETY: reserved above, and nothing is mapped there. A second error says less than the first.
+            // SAFETY: reserved above, and nothing is mapped there. A second error would say less than the first.
             Err(_) => drop(unsafe { call!(cuMemAddressFree(address, room)) }),
         }
         made
@@ -186,13 +188,13 @@ unsafe impl Source for Virtual {
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
         let Reserved { room, .. } = self.segments().remove(&address).ok_or(unknown)?;
         self.context.bind()?;
-        // SAFETY: all of the segment is mapped; work on it is over.
+        // SAFETY: all of the segment is mapped, and all work on it is done.
         unsafe { call!(cuMemUnmap(address, segment.bytes))? };
-        // SAFETY: reserved by `reserve`, as long as this; nothing is mapped there any more.
+        // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
         unsafe { call!(cuMemAddressFree(address, room)) }
     }
 
-    /// Up to the addresses that were reserved for it. O(log segments).
+    /// Returns the bytes of addresses that were reserved for the segment. O(log segments).
     fn room(&self, segment: &Segment) -> usize {
         let address = segment.address.get() as CUdeviceptr;
         self.segments().get(&address).map_or(segment.bytes, |found| found.room)
@@ -211,7 +213,7 @@ unsafe impl Source for Virtual {
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller answers for both ranges.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -1,4 +1,4 @@
-//! Many small copies as few.
+//! Batches: many small copies joined into few.
 
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
@@ -15,21 +15,21 @@ use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
 use std::vec::Vec;
 
-/// What a batch has done.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchReport {
-    /// Copies that were asked for.
+    /// Number of copies that were requested.
     pub copies: usize,
-    /// Bytes of them.
+    /// Bytes of these copies.
     pub bytes: usize,
-    /// Calls of the driver that copied.
+    /// Number of driver calls that copied them.
     pub calls: usize,
 }
 
-/// Small copies that are gathered in a pinned buffer of a [`Staging`] and submitted together, in few calls of the driver:
-/// neighbours in one piece of the driver's memory are one copy, pieces of one size at equal distances are the rows of one,
-/// and of what is left all is in one call where the driver has `cuMemcpyBatchAsync` (CUDA 12.8), except on a default stream
-/// and while a graph is recorded.
+/// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls.
+/// Neighbours in one allocation of the driver become one copy, and pieces of one size at equal distances become the
+/// rows of one copy. Everything else goes into a single call if the driver has `cuMemcpyBatchAsync` (CUDA 12.8),
+/// except on a default stream and during a graph capture.
 ///
 /// ```no_run
 /// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, StagingOptions, Stream};
@@ -50,9 +50,9 @@ pub struct BatchReport {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The copies are in the order of the batch's stream, after all that was submitted before to the streams of the buffers,
-/// and before what is submitted there afterwards. They are counted one by one and not timed.
-#[must_use = "nothing is copied for sure before `finish`"]
+/// The copies run in the order of the batch's stream: after everything submitted before to the streams of the
+/// buffers, and before everything submitted there later. They are counted one by one, but not timed.
+#[must_use = "copies are complete only after `finish`"]
 pub struct Batch<'s, 'v> {
     staging: &'s mut Staging,
     stream: &'s Stream,
@@ -61,46 +61,47 @@ pub struct Batch<'s, 'v> {
     report: BatchReport,
 }
 
-/// The copies of one direction that are gathered.
+/// The collected copies of one direction.
 #[derive(Default)]
 struct Lane<'v> {
-    /// The pinned buffer in use, of the ring, and bytes of it.
+    /// The index of the pinned buffer in use, and below it how many of its bytes are used.
     slot: usize,
     used: usize,
     pieces: Vec<Piece<'v>>,
-    /// Where results go that are or will be in the pinned buffers: slot, and the rest as in [`Piece`].
+    /// Where results must be copied that are or will be in the pinned buffers: slot, offset in its buffer, and
+    /// destination.
     results: Vec<(usize, usize, Place<'v>)>,
 }
 
-/// A part of a buffer, and where it is in the pinned one.
+/// A part of a buffer, and its offset in the pinned buffer.
 #[derive(Clone, Copy)]
 struct Piece<'v> {
     address: CUdeviceptr,
     at: usize,
     bytes: usize,
-    /// What the driver gave out in one piece, so that a copy may go across.
+    /// The driver's allocation that contains it, within which copies may be joined.
     segment: (usize, usize),
     stream: &'v Stream,
     backing: &'v dyn Backing,
 }
 
-/// Bytes of the caller's.
+/// A part of the caller's memory.
 struct Place<'v> {
     pointer: *mut u8,
     bytes: usize,
     _memory: PhantomData<&'v mut [u8]>,
 }
 
-// SAFETY: the place is borrowed for this value alone, and holds plain values.
+// SAFETY: the memory is borrowed for this value alone and holds plain values.
 unsafe impl Send for Place<'_> {}
 
-/// A call of the driver.
+/// The arguments of one driver call.
 #[derive(Clone, Copy)]
 struct Run {
     address: CUdeviceptr,
     at: usize,
     width: usize,
-    /// More than one with a pitch are rows.
+    /// With a height above 1 these are rows at the distance `pitch`.
     height: usize,
     pitch: usize,
 }
@@ -111,10 +112,10 @@ impl Run {
     }
 }
 
-/// The pitch that every device allows.
+/// The largest pitch in bytes that every device allows.
 const MOST_PITCH: usize = i32::MAX as usize;
 
-/// Joins neighbours, and then what lies at equal distances. O(pieces).
+/// Joins neighbours, and then pieces at equal distances. O(pieces).
 fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     let mut lines: Vec<(Run, (usize, usize))> = Vec::new();
     for piece in pieces {
@@ -151,7 +152,7 @@ fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     runs.into_iter().map(|(run, _)| run).collect()
 }
 
-/// Before CUDA 13, with the place of a failure.
+/// The function before CUDA 13, which also reports the index of the copy that failed.
 type OldCopyBatch = unsafe extern "C" fn(
     *mut CUdeviceptr,
     *mut CUdeviceptr,
@@ -174,11 +175,11 @@ type CopyBatch = unsafe extern "C" fn(
     CUstream,
 ) -> CUresult;
 
-/// Submits copies between device and pinned memory, in one call if the driver can do that; whether it can.
+/// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
 ///
 /// # Safety
 ///
-/// All ranges stay valid until the stream has passed the copies.
+/// All ranges must stay valid until the stream has passed the copies.
 unsafe fn copy_batch(
     to: &mut [CUdeviceptr],
     from: &mut [CUdeviceptr],
@@ -188,7 +189,7 @@ unsafe fn copy_batch(
     let (count, mut attributes, mut first) = (to.len(), CopyAttributes::IN_ORDER, 0);
     let (to, from, sizes) = (to.as_mut_ptr(), from.as_mut_ptr(), sizes.as_mut_ptr());
     let code = if let Some(copy) = library::find::<CopyBatch>("cuMemcpyBatchAsync_v2") {
-        // SAFETY: the type is that of this function, the lists are this long, and the caller answers for the ranges.
+        // SAFETY: the type is that of this function, the lists are this long, and the caller guarantees the ranges.
         unsafe { copy(to, from, sizes, count, &mut attributes, &mut first, 1, stream.raw()) }
     } else if let Some(copy) = library::find::<OldCopyBatch>("cuMemcpyBatchAsync") {
         let mut failed = 0;
@@ -203,14 +204,14 @@ unsafe fn copy_batch(
     }
 }
 
-/// From the host, or to it.
+/// The direction of a copy: `Up` goes to the device, `Down` to the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Up,
     Down,
 }
 
-/// Submits the runs between a pinned buffer and the device; how many calls of the driver that took.
+/// Submits the runs between a pinned buffer and the device, and returns the number of driver calls.
 fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize, SourceError> {
     stream.context().bind()?;
     let (rows, lines): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| run.height > 1);
@@ -239,7 +240,8 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
             mem::swap(&mut copy.srcMemoryType, &mut copy.dstMemoryType);
             mem::swap(&mut copy.srcPitch, &mut copy.dstPitch);
         }
-        // SAFETY: the views are borrowed, and wait for this stream; the pinned buffer is kept until the copy is over.
+        // SAFETY: the views are borrowed and wait for this stream; the pinned buffer is kept until the copy is
+        // done.
         unsafe { call!(cuMemcpy2DAsync_v2(&copy, stream.raw()))? };
     }
     if lines.len() > 1 && !stream.raw().is_null() && !stream.is_capturing()? {
@@ -269,7 +271,8 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
     Ok(calls)
 }
 
-/// Submits what a lane has gathered, in order with the streams of the views, and marks its end on the pinned buffer.
+/// Submits the collected copies of a lane, ordered with the streams of the views, and marks their end on the pinned
+/// buffer.
 fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, CopyError> {
     let pieces = mem::take(&mut lane.pieces);
     if pieces.is_empty() {
@@ -286,7 +289,7 @@ fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Res
     }
     others.iter().try_for_each(|other| stream.wait(&other.record()?))?;
     let calls = submit(way, &runs(&pieces), host.memory.address(), stream);
-    // Some may have been submitted even after an error, so the end is marked, or waited for, in any case.
+    // Some copies may have been submitted even after an error, so the end is marked or waited for in any case.
     let end = mark(stream);
     let ordered = match &end {
         Ok(end) => others.iter().try_for_each(|other| other.wait(end)),
@@ -306,7 +309,7 @@ fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Res
 }
 
 impl Staging {
-    /// Gathers small copies for `stream`. The pinned buffers are those of this staging.
+    /// Starts a batch of small copies for `stream`, through the pinned buffers of this staging.
     pub fn batch<'s, 'v>(&'s mut self, stream: &'s Stream) -> Batch<'s, 'v> {
         let report = BatchReport::default();
         let [up, down] = self.next.map(|slot| Lane { slot, ..Lane::default() });
@@ -315,12 +318,14 @@ impl Staging {
 }
 
 impl<'s, 'v> Batch<'s, 'v> {
-    /// Copies the values to pinned memory now, and from there to a part of a buffer of the same length later: before
-    /// [`Batch::finish`] returns, or earlier, when the pinned memory is full. Waits only if all of it is under way.
+    /// Copies values to a view of the same length. They are copied to pinned memory at once, and from there to the
+    /// device when the pinned memory is full or in [`Batch::finish`]. Waits only if all pinned memory is in use by
+    /// copies under way.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or what the driver says: of earlier copies too.
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// copy.
     pub fn upload<T: DeviceRepr + Copy>(
         &mut self,
         mut to: ViewMut<'v, T>,
@@ -341,11 +346,11 @@ impl<'s, 'v> Batch<'s, 'v> {
             let Lane { slot, used, pieces, .. } = &mut self.up;
             let pinned = self.staging.filled[*slot].bytes()?;
             let bytes = left.min(pinned.len() - *used);
-            // SAFETY: so many bytes are left of the slice, and of the pinned buffer, which is another one.
+            // SAFETY: the slice has this many bytes left, and so has the pinned buffer, which is separate memory.
             unsafe { ptr::copy_nonoverlapping(from, pinned[*used..].as_mut_ptr(), bytes) };
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
             *used += bytes;
-            // SAFETY: not beyond the end of the slice.
+            // SAFETY: this stays within the slice or at its end.
             from = unsafe { from.add(bytes) };
             left -= bytes;
             address += bytes as u64;
@@ -353,12 +358,13 @@ impl<'s, 'v> Batch<'s, 'v> {
         Ok(())
     }
 
-    /// Copies a part of a buffer to a slice of the same length, where the values are when [`Batch::finish`] returns. Waits
+    /// Copies a view to a slice of the same length, which holds the values when [`Batch::finish`] returns. Waits
     /// only when the pinned memory is full.
     ///
     /// # Errors
     ///
-    /// As [`Batch::upload`].
+    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// copy.
     pub fn download<T: DeviceRepr + Copy>(
         &mut self,
         from: View<'v, T>,
@@ -388,7 +394,7 @@ impl<'s, 'v> Batch<'s, 'v> {
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
             results.push((*slot, *used, Place { pointer, bytes, _memory: PhantomData }));
             *used += bytes;
-            // SAFETY: not beyond the end of the slice.
+            // SAFETY: this stays within the slice or at its end.
             pointer = unsafe { pointer.add(bytes) };
             left -= bytes;
             address += bytes as u64;
@@ -401,7 +407,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         self.report.bytes += bytes;
     }
 
-    /// Submits what goes to the device, and goes on in the next pinned buffer.
+    /// Submits the copies to the device, and continues in the next pinned buffer.
     fn flush_up(&mut self) -> Result<(), CopyError> {
         if self.up.pieces.is_empty() {
             return Ok(());
@@ -414,7 +420,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         Ok(())
     }
 
-    /// Submits what comes back, and goes on in the next pinned buffer, whose results are delivered before.
+    /// Submits the copies to the host, and continues in the next pinned buffer after delivering its results.
     fn flush_down(&mut self) -> Result<(), CopyError> {
         if self.down.pieces.is_empty() {
             return Ok(());
@@ -432,7 +438,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         self.deliver(Some(self.down.slot))
     }
 
-    /// Copies results from a pinned buffer, or from all, to where they were asked for. Waits for them.
+    /// Copies results from one pinned buffer, or from all, to their destinations. Waits for them.
     fn deliver(&mut self, of: Option<usize>) -> Result<(), CopyError> {
         for (slot, at, place) in mem::take(&mut self.down.results) {
             if of.is_some_and(|of| of != slot) {
@@ -440,17 +446,18 @@ impl<'s, 'v> Batch<'s, 'v> {
                 continue;
             }
             let pinned = self.staging.results[slot].bytes()?;
-            // SAFETY: the place has this room and is borrowed; so many bytes of the pinned buffer are its values.
+            // SAFETY: the destination has this length and is borrowed, and the pinned buffer holds its values at
+            // `at`.
             unsafe { ptr::copy_nonoverlapping(pinned[at..].as_ptr(), place.pointer, place.bytes) };
         }
         Ok(())
     }
 
-    /// Submits what is left. Waits for what comes back from the device, and not for the rest.
+    /// Submits the remaining copies. Waits for those to the host, but not for those to the device.
     ///
     /// # Errors
     ///
-    /// What the driver says.
+    /// The error of the driver.
     pub fn finish(mut self) -> Result<BatchReport, CopyError> {
         self.flush_up()?;
         self.flush_down()?;

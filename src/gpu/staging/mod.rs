@@ -1,4 +1,4 @@
-//! Data that goes through a device in chunks, and small copies that go together.
+//! Data that is streamed through a device in chunks, and small copies that are joined.
 
 mod batch;
 
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// How data is staged.
+/// Options of a [`Staging`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingOptions {
-    /// Bytes of a chunk, a multiple of 64 KiB. 16 MiB at first.
+    /// Bytes per chunk, rounded up to a multiple of 64 KiB. The default is 16 MiB.
     pub chunk: usize,
-    /// Chunks that are under way at once, at least 2: one is filled while the one before is copied and the one before
-    /// that is worked on. 3 at first.
+    /// Number of chunks under way at once, at least 2: while one is filled, the previous one is copied and the one
+    /// before that is worked on. The default is 3.
     pub slots: usize,
 }
 
@@ -36,37 +36,37 @@ impl Default for StagingOptions {
     }
 }
 
-/// What was staged.
+/// How much was staged so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Bytes that were given to the device.
+    /// Bytes that were copied to the device.
     pub bytes: u64,
-    /// Chunks of them.
+    /// Number of chunks.
     pub chunks: u64,
     /// Time since the start.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    /// Bytes per second.
+    /// Returns the bandwidth in bytes per second.
     pub fn bandwidth(&self) -> f64 {
         if self.elapsed.is_zero() { 0.0 } else { self.bytes as f64 / self.elapsed.as_secs_f64() }
     }
 }
 
-/// Staging has failed: `A` is the allocator's error, `W` that of the user's function.
+/// Why staging failed; `A` is the allocator's error, `W` the error of the user's function.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StagingError<A, W> {
     /// There is no memory for the chunks on the device.
     Allocate(AllocateError<A>),
-    /// The driver has failed.
+    /// The driver failed.
     Copy(CopyError),
-    /// What is staged cannot be read.
+    /// The input could not be read.
     Read(io::Error),
-    /// The results cannot be written.
+    /// The results could not be written.
     Write(io::Error),
-    /// The user's function.
+    /// The user's function failed.
     Work(W),
 }
 
@@ -75,7 +75,7 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
         match self {
             Self::Allocate(error) => error.fmt(f),
             Self::Copy(error) => error.fmt(f),
-            Self::Read(error) => write!(f, "what is staged cannot be read: {error}"),
+            Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Work(error) => error.fmt(f),
         }
@@ -99,8 +99,8 @@ impl<A, W> From<SourceError> for StagingError<A, W> {
 /// A ring of pinned buffers through which data of any size goes to a device and back.
 ///
 /// ```text
-///  host     fill 0   fill 1   fill 2   fill 0   ...      when the copy before has left the buffer
-///  copies            to 0     to 1     to 2     ...      when the work before has left the chunk
+///  host     fill 0   fill 1   fill 2   fill 0   ...      once the earlier copy has left the buffer
+///  copies            to 0     to 1     to 2     ...      once the earlier work has left the chunk
 ///  work                       on 0     on 1     ...
 ///  back                                from 0   ...
 /// ```
@@ -124,13 +124,13 @@ impl<A, W> From<SourceError> for StagingError<A, W> {
 pub struct Staging {
     options: StagingOptions,
     pinned: Arc<Pinned>,
-    /// For copies to the device, and back.
+    /// The streams for copies to the device, and back.
     up: Stream,
     down: Stream,
     filled: Vec<Host>,
-    /// Made when results are asked for the first time.
+    /// Made when results are requested for the first time.
     results: Vec<Host>,
-    /// Those of both that the next batch begins with.
+    /// The indices of the buffers in `filled` and `results` that the next batch starts with.
     next: [usize; 2],
 }
 
@@ -138,29 +138,30 @@ pub struct Staging {
 struct Host {
     memory: Buffer<u8, Lease<Pinned>>,
     copy: Option<Event>,
-    /// Bytes that are under way.
+    /// Bytes of results that are under way.
     len: usize,
 }
 
 impl Host {
-    /// The bytes, once no copy uses them. Waits for that copy only.
+    /// Returns the bytes once no copy uses them. Waits for that copy only.
     fn bytes(&mut self) -> Result<&mut [u8], SourceError> {
         if let Some(copy) = &self.copy {
             copy.synchronize()?;
             self.copy = None;
         }
         let pointer = core::ptr::with_exposed_provenance_mut(self.memory.address() as usize);
-        // SAFETY: pinned memory as long as this, which this value has alone, and which no copy uses any more.
+        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more.
         Ok(unsafe { core::slice::from_raw_parts_mut(pointer, self.memory.len()) })
     }
 }
 
 impl Staging {
-    /// Pins the buffers for data that goes to the device.
+    /// Makes a ring and pins the buffers for data that goes to the device.
     ///
     /// # Errors
     ///
-    /// What the driver says, and that of [`Pinned`] at the limit of pinned memory.
+    /// The error of the driver, or [`SourceErrorKind::OutOfMemory`](crate::pool::SourceErrorKind::OutOfMemory) at
+    /// the limit of [`Pinned`] memory.
     pub fn new(context: &Context, options: StagingOptions) -> Result<Self, Error> {
         let options = StagingOptions {
             chunk: options.chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(options.chunk),
@@ -190,16 +191,18 @@ impl Staging {
         Ok(())
     }
 
-    /// How data is staged, as it was rounded.
+    /// Returns the options, with the chunk and the slots as rounded.
     pub fn options(&self) -> &StagingOptions {
         &self.options
     }
 
-    /// Lets all of `source` through `work`, which submits work on a chunk to `stream`, or any other that it puts in
-    /// order with it. The memory on the device is of `allocator`, for [`StagingOptions::slots`] chunks. Returns when all
-    /// is submitted, not when all work is done.
+    /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams
+    /// that it orders with it. The device memory for [`StagingOptions::slots`] chunks comes from `allocator`.
+    /// Returns when everything is submitted, which may be before all work is done.
     ///
     /// # Errors
+    ///
+    /// [`StagingError`]; work that was submitted before the error still runs.
     ///
     /// [`StagingError`]; what was submitted before is done all the same.
     pub fn read<A: Allocate, W>(
@@ -212,12 +215,12 @@ impl Staging {
         self.stage(source, None, allocator, stream, work)
     }
 
-    /// The same, and writes what `work` has made of each chunk to `sink`, in the same order. Returns when all is
-    /// written.
+    /// Streams all of `source` through `work` like [`Staging::read`], and writes the changed chunks to `sink` in
+    /// the same order. Returns when everything is written.
     ///
     /// # Errors
     ///
-    /// As [`Staging::read`].
+    /// [`StagingError`]; work that was submitted before the error still runs.
     pub fn read_write<A: Allocate, W>(
         &mut self,
         source: impl Read,
@@ -247,7 +250,7 @@ impl Staging {
         let start = Instant::now();
         let mut progress = Progress::default();
         let mut device: Vec<Buffer<u8, A::Backing<'_>>> = Vec::new();
-        // Where the last use of each chunk on the device ends.
+        // Events after the last use of each chunk on the device.
         let mut free: Vec<Event> = Vec::new();
         let slots = self.options.slots;
         for slot in (0..slots).cycle() {
@@ -277,8 +280,9 @@ impl Staging {
             self.up.context().bind()?;
             let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
             Job::upload(chunk.backing(), len).submit(&self.up, || {
-                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream;
-                // the pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
+                // stream; the pinned buffer is not touched before the event, and waits for its stream when it is
+                // dropped.
                 unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
             })?;
             let copied = mark(&self.up)?;
@@ -306,7 +310,7 @@ impl Staging {
             free[slot] = done;
         }
         if let Some(sink) = &mut sink {
-            // The oldest first.
+            // Write the oldest results first.
             let next = (progress.chunks % slots as u64) as usize;
             for slot in (next..slots).chain(0..next) {
                 write_back(&mut self.results[slot], sink)?;
@@ -323,14 +327,14 @@ impl fmt::Debug for Staging {
     }
 }
 
-/// Marks the end of a copy. Without a mark it is waited for here, since nobody could later.
+/// Marks the end of a copy. If the mark fails, the copy is waited for here, since it cannot be waited for later.
 fn mark(stream: &Stream) -> Result<Event, SourceError> {
     stream.record().inspect_err(|_| {
         let _ = stream.synchronize();
     })
 }
 
-/// Writes the results that are under way in a buffer, if there are any, once they are there.
+/// Writes the results of a buffer, if it has any, once they have arrived.
 fn write_back<A, W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<A, W>> {
     let len = core::mem::take(&mut result.len);
     if len > 0 {
@@ -340,7 +344,7 @@ fn write_back<A, W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), 
     Ok(())
 }
 
-/// Reads until the chunk is full or nothing is left; how many bytes there are.
+/// Reads until the chunk is full or the input ends, and returns the number of bytes.
 fn fill(source: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < chunk.len() {

@@ -1,6 +1,6 @@
-//! Who may use an arena: one at a time.
+//! Makes sure that an arena has one user at a time.
 
-/// A flag that one may hold at a time.
+/// A flag that can be held once at a time.
 pub(super) struct Busy(Flag);
 
 #[cfg(target_has_atomic = "8")]
@@ -16,12 +16,12 @@ impl Busy {
 
 #[cfg(target_has_atomic = "8")]
 impl Busy {
-    /// Takes the flag. Returns whether it was free; then what its last holder did is visible.
+    /// Takes the flag, and returns whether it was free. If so, everything that its last holder did is visible.
     pub(super) fn enter(&self) -> bool {
         !self.0.swap(true, core::sync::atomic::Ordering::Acquire)
     }
 
-    /// Gives the flag back. Only for its holder.
+    /// Releases the flag. Only its holder may call this.
     pub(super) fn leave(&self) {
         self.0.store(false, core::sync::atomic::Ordering::Release);
     }
@@ -29,18 +29,18 @@ impl Busy {
 
 #[cfg(all(not(target_has_atomic = "8"), feature = "critical-section"))]
 impl Busy {
-    /// Takes the flag. Returns whether it was free; then what its last holder did is visible.
+    /// Takes the flag, and returns whether it was free. If so, everything that its last holder did is visible.
     pub(super) fn enter(&self) -> bool {
         critical_section::with(|_| !self.0.replace(true))
     }
 
-    /// Gives the flag back. Only for its holder.
+    /// Releases the flag. Only its holder may call this.
     pub(super) fn leave(&self) {
         critical_section::with(|_| self.0.set(false));
     }
 }
 
-/// Without atomic swaps and critical sections nobody can take the flag.
+/// Without atomic swaps and critical sections the flag cannot be taken.
 #[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
 impl Busy {
     pub(super) fn leave(&self) {

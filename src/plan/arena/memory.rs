@@ -1,4 +1,4 @@
-//! Memory of a size and an alignment that the plan says.
+//! Memory whose size and alignment are taken from a plan.
 
 /// `SIZE` bytes, aligned to `ALIGN`, a power of two up to 4096.
 #[repr(C)]
@@ -10,19 +10,19 @@ where
     bytes: [u8; SIZE],
 }
 
-/// Stands for an alignment.
+/// A type that stands for an alignment.
 pub struct Align<const N: usize>;
 
-/// Alignments that memory can have.
+/// Implemented by the alignments that memory can have.
 pub trait Alignment {
-    /// A type of that alignment.
+    /// A type with that alignment.
     type Unit: Copy;
 }
 
 macro_rules! alignments {
     ($($align:literal)*) => {$(
         const _: () = {
-            /// A type of that alignment.
+            /// A type with that alignment.
             #[derive(Clone, Copy)]
             #[repr(align($align))]
             pub struct Unit;
@@ -39,13 +39,13 @@ alignments!(1 2 4 8 16 32 64 128 256 512 1024 2048 4096);
 ///
 /// # Safety
 ///
-/// `ZERO` is all zero and aligned to `ALIGN`; any bytes may be written to a value.
+/// `ZERO` must be all zero bytes and aligned to `ALIGN`, and any bytes may be written to a value of the type.
 pub unsafe trait Storage: Sized + 'static {
-    /// All zero.
+    /// A value of all zero bytes.
     const ZERO: Self;
 }
 
-// SAFETY: bytes only; an array of no units brings the alignment.
+// SAFETY: the type consists of bytes; an empty array of units provides the alignment.
 unsafe impl<const SIZE: usize, const ALIGN: usize> Storage for Memory<SIZE, ALIGN>
 where
     Align<ALIGN>: Alignment + 'static,

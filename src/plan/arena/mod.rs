@@ -1,4 +1,4 @@
-//! Planned memory: one static array, and safe access to the buffers that are live.
+//! Planned memory: one static array, and safe access to the live buffers.
 
 mod busy;
 mod memory;
@@ -15,19 +15,19 @@ pub use step::{NotLive, Run, Step, StepAt};
 use super::placed::Placed;
 use core::cell::UnsafeCell;
 
-/// A type that stands for a plan; [`arena!`](crate::arena!) makes them.
+/// A type that stands for a plan; [`arena!`](crate::arena!) makes such types.
 pub trait Planned: Sized + 'static {
-    /// The buffers and where they lie.
+    /// The buffers and their offsets.
     const PLACED: Placed<'static>;
-    /// Memory of the size and alignment that the plan needs.
+    /// Memory with the size and alignment that the plan needs.
     type Memory: Storage;
 }
 
-/// Static memory for the plan `P`, which [`arena!`](crate::arena!) makes.
+/// Static memory for a plan `P` made by [`arena!`](crate::arena!).
 ///
-/// All zero, so it lies in `.bss`. [`Arena::begin`] lends it out, to one at a time; a [`Step`] of the run gives
-/// out the buffers that are live at that step, as references that exclude each other. None of it can be
-/// used wrongly, and nothing has to be `unsafe`.
+/// The memory is all zero, so it lies in `.bss`. [`Arena::begin`] lends it to one user at a time. A [`Step`] of the
+/// run hands out references to the buffers that are live at that step, and never two to the same memory. The whole
+/// interface is safe.
 ///
 /// ```
 /// use allotment::{arena, plan::{Arena, NotLive}};
@@ -56,7 +56,7 @@ pub trait Planned: Sized + 'static {
 /// # Ok::<(), NotLive>(())
 /// ```
 ///
-/// A buffer that is not live at that step does not compile:
+/// A buffer that is not live at the step is refused by the compiler:
 ///
 /// ```compile_fail,E0080
 /// # use allotment::{arena, plan::Arena};
@@ -65,7 +65,7 @@ pub trait Planned: Sized + 'static {
 /// NET.begin().unwrap().at::<1>().get(Net::INPUT);
 /// ```
 ///
-/// Nor do a buffer asked for twice, or a plan that is larger than the arena may be:
+/// So are a buffer that is requested twice, and a plan that needs more than the arena may have:
 ///
 /// ```compile_fail,E0080
 /// # use allotment::{arena, plan::Arena};
@@ -80,8 +80,8 @@ pub trait Planned: Sized + 'static {
 /// # static NET: Arena<Net> = Arena::new();
 /// ```
 ///
-/// In builds with debug assertions the memory of a buffer is overwritten with `0xFF` (not a number, where it
-/// holds floats) when its life ends, so that relying on what is left over is noticed.
+/// In builds with debug assertions, the memory of a buffer is overwritten with `0xFF` when its life ends (not a
+/// number for floats), so that a program which relies on stale contents is noticed.
 pub struct Arena<P: Planned> {
     memory: UnsafeCell<P::Memory>,
     #[cfg_attr(
@@ -91,12 +91,12 @@ pub struct Arena<P: Planned> {
     busy: Busy,
 }
 
-// SAFETY: the memory is reached through a `Run` only, of which `Busy` allows one at a time, and holds plain
+// SAFETY: the memory is reached only through a `Run`, of which `Busy` allows one at a time, and it holds plain
 // data, which any thread may use.
 unsafe impl<P: Planned> Sync for Arena<P> {}
 
 impl<P: Planned> Arena<P> {
-    /// Zeroed memory that nobody uses.
+    /// Makes an arena of zeroed memory that is not in use.
     #[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
     pub const fn new() -> Self {
         const {
@@ -105,33 +105,33 @@ impl<P: Planned> Arena<P> {
         Self { memory: UnsafeCell::new(P::Memory::ZERO), busy: Busy::new() }
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub const fn plan(&self) -> Placed<'static> {
         P::PLACED
     }
 
-    /// Starts a run: the arena, until the value is dropped. None if it is in use. O(1), never waits.
+    /// Starts a run, which holds the arena until it is dropped. `None` if the arena is in use. O(1), never waits.
     ///
-    /// Buffers hold zeros at first, then what the last run left there.
+    /// Buffers hold zeros at first, and later what the last run left there.
     ///
-    /// Where the target cannot swap atomically, this needs the feature `critical-section`.
+    /// On targets without atomic swaps this needs the feature `critical-section`.
     #[cfg(any(target_has_atomic = "8", feature = "critical-section"))]
     pub fn begin(&self) -> Option<Run<'_, P>> {
         self.busy.enter().then(|| Run::new(self.memory.get().cast(), Some(&self.busy)))
     }
 
-    /// Starts a run on an arena that is borrowed by nobody else. O(1).
+    /// Starts a run on an arena that is borrowed mutably. O(1).
     pub fn begin_mut(&mut self) -> Run<'_, P> {
         Run::new(self.memory.get().cast(), None)
     }
 }
 
-/// Plans buffers, and makes a type for the plan, for [`plan::Arena`](crate::plan::Arena).
+/// Plans buffers and makes a type for the plan, for [`plan::Arena`](crate::plan::Arena).
 ///
-/// Its name is followed by the bytes that the arena may have at most; it gets what the plan needs. A buffer has
-/// a name, a type (an array of numbers, mostly: [`Plain`](crate::plan::Plain) data), and the steps at which it
-/// is live. After these the methods of [`Buffer`](crate::plan::Buffer) add constraints, in which
-/// buffers go by their names. Each name becomes a constant of the type.
+/// The name of the type is followed by the most bytes that the arena may have; it gets as many as the plan needs.
+/// Each buffer has a name, a type (mostly an array of numbers; [`Plain`](crate::plan::Plain) data), and the steps
+/// at which it is live. After these, methods of [`Buffer`](crate::plan::Buffer) add constraints, in which buffers
+/// are referred to by their names. Each name becomes a constant of the type.
 ///
 /// ```
 /// use allotment::{arena, plan::Arena};
@@ -149,7 +149,8 @@ impl<P: Planned> Arena<P> {
 /// assert_eq!(NET.plan().peak(), 4032 + 1000);
 /// ```
 ///
-/// With a plan that is made elsewhere (by the host tool, say), the offsets follow the buffers; they are checked:
+/// For a plan made elsewhere, such as by the host tool, list the offsets after the buffers. The compiler checks
+/// them:
 ///
 /// ```
 /// # use allotment::{arena, plan::Arena};

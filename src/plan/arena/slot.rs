@@ -1,18 +1,18 @@
-//! Names of buffers, and what they hold.
+//! Handles of planned buffers, and the types that buffers can hold.
 
 use super::Planned;
 use core::marker::PhantomData;
 
-/// Data of which any bytes are a value, so that memory can be used by one type after another.
+/// Data for which any bytes are a valid value, so that memory can be used by one type after another.
 ///
 /// # Safety
 ///
-/// The type has no padding, every pattern of bits is a value of it, and it owns nothing.
+/// The type must have no padding, every bit pattern must be a valid value of it, and it must own nothing.
 pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {
     ($($type:ty)*) => {$(
-        // SAFETY: a number.
+        // SAFETY: a number, for which every bit pattern is valid.
         unsafe impl Plain for $type {}
     )*};
 }
@@ -21,7 +21,7 @@ plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 // SAFETY: plain values side by side.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
-/// The name of buffer `I` of the plan `P`, which holds a `T`.
+/// A handle to buffer `I` of the plan `P`, which holds a `T`.
 pub struct Slot<P, T, const I: usize>(PhantomData<fn() -> (P, T)>);
 
 impl<P, T, const I: usize> Clone for Slot<P, T, I> {
@@ -33,7 +33,7 @@ impl<P, T, const I: usize> Clone for Slot<P, T, I> {
 impl<P, T, const I: usize> Copy for Slot<P, T, I> {}
 
 impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
-    /// Where it lies, checked when it is compiled.
+    /// The offset, checked at compile time.
     const OFFSET: usize = {
         let (buffer, offset) = (&P::PLACED.buffers()[I], P::PLACED.offsets()[I]);
         assert!(buffer.size >= size_of::<T>() as u64, "the type is larger than the buffer");
@@ -43,67 +43,67 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
         offset as usize
     };
 
-    /// The name.
+    /// Makes the handle.
     #[allow(clippy::new_without_default, reason = "`arena!` makes the constants that one uses")]
     pub const fn new() -> Self {
         const { _ = Self::OFFSET }
         Self(PhantomData)
     }
 
-    /// Number of the buffer in the plan.
+    /// Returns the index of the buffer in the plan.
     pub const fn index(self) -> usize {
         I
     }
 
-    /// Offset of the buffer in the arena, in bytes.
+    /// Returns the offset of the buffer in the arena, in bytes.
     pub const fn offset(self) -> usize {
         Self::OFFSET
     }
 
-    /// Whether the buffer lies where `other` does.
+    /// Returns whether the buffer has the same offset as `other`.
     pub const fn shares_place_with<U: Plain, const J: usize>(self, _other: Slot<P, U, J>) -> bool {
         Self::OFFSET == Slot::<P, U, J>::OFFSET
     }
 }
 
-/// One name.
+/// A single handle.
 ///
 /// # Safety
 ///
-/// The buffer lies in the `SIZE` bytes from `OFFSET` on.
+/// The buffer must lie in the `SIZE` bytes from `OFFSET` on.
 pub unsafe trait Place<P: Planned>: Slots<P> {
     /// Offset of the buffer in the arena, in bytes.
     const OFFSET: usize;
-    /// Bytes of the type that it holds.
+    /// Size in bytes of the type that it holds.
     const SIZE: usize;
 }
 
-// SAFETY: the constants are those of the name.
+// SAFETY: the constants are those of the handle.
 unsafe impl<P: Planned, T: Plain, const I: usize> Place<P> for Slot<P, T, I> {
     const OFFSET: usize = Self::OFFSET;
     const SIZE: usize = size_of::<T>();
 }
 
-/// One name or a tuple of up to eight.
+/// One handle, or a tuple of up to eight.
 ///
 /// # Safety
 ///
-/// `INDICES` are the indices of all the names, `DISJOINT` is left as it is, and `borrow` gives out the memory of
-/// these and of nothing else.
+/// `INDICES` must be the indices of all handles, `DISJOINT` must keep its default, and `borrow` must hand out the
+/// memory of these buffers and nothing else.
 pub unsafe trait Slots<P: Planned>: Copy {
-    /// References to what they name.
+    /// References to the buffers.
     type Borrowed<'s>;
-    /// Their indices.
+    /// The indices of the buffers.
     const INDICES: &'static [usize];
-    /// Fails to compile if two of them overlap.
+    /// Does not compile if two of the buffers overlap.
     const DISJOINT: () = disjoint::<P>(Self::INDICES);
 
-    /// References into an arena.
+    /// Borrows the buffers in an arena.
     ///
     /// # Safety
     ///
-    /// `base` is the start of the arena of plan `P`, which nobody uses while they exist, and they overlap
-    /// nowhere.
+    /// `base` must be the start of the arena of plan `P`, the buffers must not overlap, and nothing else may use
+    /// them while the references exist.
     unsafe fn borrow<'s>(base: *mut u8) -> Self::Borrowed<'s>;
 }
 
@@ -113,12 +113,12 @@ const fn disjoint<P: Planned>(indices: &[usize]) {
         let (i, mut b) = (indices[a], 0);
         while b < a {
             let j = indices[b];
-            assert!(i != j, "a buffer is asked for twice");
+            assert!(i != j, "a buffer is requested twice");
             let (at_i, at_j) = (P::PLACED.offsets()[i], P::PLACED.offsets()[j]);
             let (size_i, size_j) = (P::PLACED.buffers()[i].size, P::PLACED.buffers()[j].size);
             assert!(
                 at_i + size_i <= at_j || at_j + size_j <= at_i,
-                "buffers that share memory are asked for at once: use `in_place`, or other steps"
+                "buffers that share memory are requested at once: use `in_place`, or other steps"
             );
             b += 1;
         }
@@ -126,21 +126,21 @@ const fn disjoint<P: Planned>(indices: &[usize]) {
     }
 }
 
-// SAFETY: one name.
+// SAFETY: the index is that of the only handle.
 unsafe impl<P: Planned, T: Plain, const I: usize> Slots<P> for Slot<P, T, I> {
     type Borrowed<'s> = &'s mut T;
     const INDICES: &'static [usize] = &[I];
 
     unsafe fn borrow<'s>(base: *mut u8) -> &'s mut T {
-        // SAFETY: the offset is aligned for the type, and its end is within the arena, since it is that of a
-        // plan; bytes of an arena are initialised and plain; the caller lets nobody else use them.
+        // SAFETY: the offset is aligned for the type and the end lies within the arena, because the plan is valid;
+        // the arena's bytes are initialised and plain; the caller guarantees that nothing else uses them.
         unsafe { &mut *base.add(Self::OFFSET).cast::<T>() }
     }
 }
 
 macro_rules! tuples {
     ($($($type:ident $index:ident)+;)*) => {$(
-        // SAFETY: the names of the tuple.
+        // SAFETY: the indices are those of the tuple's handles.
         unsafe impl<P: Planned, $($type: Plain, const $index: usize),+> Slots<P>
             for ($(Slot<P, $type, $index>,)+)
         {
@@ -148,7 +148,7 @@ macro_rules! tuples {
             const INDICES: &'static [usize] = &[$($index),+];
 
             unsafe fn borrow<'s>(base: *mut u8) -> Self::Borrowed<'s> {
-                // SAFETY: passed on; they overlap nowhere.
+                // SAFETY: the caller's contract, which includes that they do not overlap.
                 unsafe { ($(Slot::<P, $type, $index>::borrow(base),)+) }
             }
         }

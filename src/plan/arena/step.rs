@@ -7,7 +7,7 @@ use super::{Busy, Planned};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A buffer was asked for at a step at which it is not live.
+/// A buffer was requested at a step at which it is not live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NotLive {
@@ -25,17 +25,17 @@ impl fmt::Display for NotLive {
 
 impl core::error::Error for NotLive {}
 
-/// An arena in use; dropping it gives the arena back.
+/// An arena in use. Dropping the run releases the arena.
 pub struct Run<'a, P: Planned> {
     base: *mut u8,
     busy: Option<&'a Busy>,
-    /// The step that the run is at; none before the first.
+    /// The current step; `None` before the first.
     now: Option<u64>,
     plan: PhantomData<P>,
 }
 
-// SAFETY: the run is the only user of the memory, which holds plain data; `Busy` may be left by any thread,
-// because entering and leaving are atomic or in critical sections.
+// SAFETY: the run is the only user of the memory, which holds plain data, and any thread may leave `Busy`, because
+// entering and leaving are atomic or in critical sections.
 unsafe impl<P: Planned> Send for Run<'_, P> {}
 
 impl<P: Planned> Drop for Run<'_, P> {
@@ -47,22 +47,22 @@ impl<P: Planned> Drop for Run<'_, P> {
 }
 
 impl<'a, P: Planned> Run<'a, P> {
-    /// A run on the arena at `base`, which is the run's alone until it is dropped.
+    /// Makes a run on the arena at `base`, which belongs to the run alone until it is dropped.
     pub(super) fn new(base: *mut u8, busy: Option<&'a Busy>) -> Self {
         Self { base, busy, now: None, plan: PhantomData }
     }
 
     /// Goes to step `step`. O(1); with debug assertions O(n²) for n buffers.
     ///
-    /// Steps may be left out, or gone back: a buffer keeps its contents as long as it is live at all steps
-    /// between the old one and the new one.
+    /// Steps may be skipped, and the run may go back. A buffer keeps its contents as long as it is live at all
+    /// steps between the old and the new one.
     pub fn step(&mut self, step: u64) -> Step<'_, P> {
         self.go(step);
         Step { base: self.base, step, run: PhantomData }
     }
 
-    /// Goes to step `STEP`, which is known to the compiler, so that buffers that are not live do not compile.
-    /// O(1); with debug assertions O(n²) for n buffers.
+    /// Goes to step `STEP`, which the compiler knows, so that it can refuse buffers that are not live there. O(1);
+    /// with debug assertions O(n²) for n buffers.
     pub fn at<const STEP: u64>(&mut self) -> StepAt<'_, P, STEP> {
         self.go(STEP);
         StepAt { base: self.base, run: PhantomData }
@@ -71,14 +71,14 @@ impl<'a, P: Planned> Run<'a, P> {
     fn go(&mut self, step: u64) {
         #[cfg(debug_assertions)]
         if let Some(now) = self.now {
-            // SAFETY: the run has the arena for itself, and no step borrows from it.
+            // SAFETY: the run alone uses the arena, and no step borrows from it.
             unsafe { poison(P::PLACED, self.base, now, step) };
         }
         self.now = Some(step);
     }
 }
 
-/// A step of a run, known when the program runs.
+/// A step of a run, known at run time.
 pub struct Step<'r, P: Planned> {
     base: *mut u8,
     step: u64,
@@ -86,12 +86,12 @@ pub struct Step<'r, P: Planned> {
 }
 
 impl<'r, P: Planned> Step<'r, P> {
-    /// The buffers that are named: one, or a tuple of up to eight. One comparison for each (and one for each
-    /// gap in its lifetime).
+    /// Returns references to the named buffers: one, or a tuple of up to eight. Takes one comparison per buffer
+    /// (and one per gap in its lifetime). Buffers that share memory are refused by the compiler.
     ///
     /// # Errors
     ///
-    /// If one of them is not live at this step. Buffers that share memory do not compile.
+    /// [`NotLive`] if one of the buffers is not live at this step.
     pub fn get<S: Slots<P>>(self, slots: S) -> Result<S::Borrowed<'r>, NotLive> {
         let () = S::DISJOINT;
         _ = slots;
@@ -102,12 +102,12 @@ impl<'r, P: Planned> Step<'r, P> {
         Ok(unsafe { S::borrow(self.base) })
     }
 
-    /// Buffer `output`, with the contents of `input`: it takes the place of the input if the plan says so, and
-    /// gets a copy if not.
+    /// Returns buffer `output` with the contents of `input`. Nothing is copied if the plan lets the output take the
+    /// input's place.
     ///
     /// # Errors
     ///
-    /// If one of them is not live at this step.
+    /// [`NotLive`] if one of the buffers is not live at this step.
     pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> Result<O::Borrowed<'r>, NotLive> {
         _ = (input, output);
         self.check(I::INDICES[0])?;
@@ -130,7 +130,7 @@ pub struct StepAt<'r, P: Planned, const STEP: u64> {
     run: PhantomData<&'r mut P>,
 }
 
-/// Fails to compile if a buffer is not live.
+/// Does not compile if a buffer is not live.
 struct Live<P, S, const STEP: u64>(PhantomData<(P, S)>);
 
 impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
@@ -146,8 +146,8 @@ impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
 }
 
 impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
-    /// The buffers that are named: one, or a tuple of up to eight. Nothing is left to do at run time. A buffer
-    /// that is not live at this step does not compile, nor do buffers that share memory.
+    /// Returns references to the named buffers: one, or a tuple of up to eight. Nothing is checked at run time: the
+    /// compiler refuses buffers that are not live at this step, and buffers that share memory.
     pub fn get<S: Slots<P>>(self, slots: S) -> S::Borrowed<'r> {
         let () = Live::<P, S, STEP>::CHECKED;
         _ = slots;
@@ -155,8 +155,8 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
         unsafe { S::borrow(self.base) }
     }
 
-    /// Buffer `output`, with the contents of `input`: it takes the place of the input if the plan says so, and
-    /// gets a copy if not. A buffer that is not live at this step does not compile.
+    /// Returns buffer `output` with the contents of `input`. Nothing is copied if the plan lets the output take the
+    /// input's place. The compiler refuses buffers that are not live at this step.
     pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> O::Borrowed<'r> {
         _ = (input, output);
         let () = Live::<P, I, STEP>::CHECKED;
@@ -166,13 +166,16 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
     }
 }
 
+/// Returns buffer `O` with the contents of `I`.
+///
 /// # Safety
 ///
-/// `base` is the start of the arena of plan `P`, which nobody else uses; both buffers are live at one step.
+/// `base` must be the start of the arena of plan `P`, nothing else may use the arena, and both buffers must be live
+/// at one step.
 unsafe fn in_place<'r, P: Planned, I: Place<P>, O: Place<P>>(base: *mut u8) -> O::Borrowed<'r> {
     const { assert!(I::SIZE <= O::SIZE, "the output is smaller than the input") };
-    // SAFETY: both buffers lie in the arena; one reference is made, when the copy is done. They are the same
-    // place, or do not overlap since both are live.
+    // SAFETY: both buffers lie in the arena, and the only reference is made after the copy. They have the same
+    // offset, or do not overlap since both are live.
     unsafe {
         if I::OFFSET != O::OFFSET {
             base.add(I::OFFSET).copy_to_nonoverlapping(base.add(O::OFFSET), I::SIZE);

@@ -1,4 +1,4 @@
-//! A plan that changes: for shapes that are known only when the program runs.
+//! A plan that can change, for shapes that are known only at run time.
 
 mod tree;
 
@@ -6,25 +6,26 @@ use super::buffer::Buffer;
 use core::fmt;
 use tree::{Entry, Tree};
 
-/// Why a plan could not be changed; it is as it was.
+/// Why a plan could not be changed. The plan is unchanged in that case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ChangeError {
     /// All places are taken.
     TooMany {
-        /// How many there are.
+        /// The number of places.
         room: usize,
     },
-    /// There is no buffer of that name.
+    /// There is no buffer with this id.
     Unknown,
-    /// An empty lifetime, an alignment that is not a power of two, or numbers that the target cannot hold.
+    /// The lifetime is empty, the alignment is not a power of two, or the target cannot hold a number.
     Senseless,
-    /// Gaps, fixed offsets, aliases, and buffers to be apart are for plans that are made at once.
+    /// The buffer has gaps, a fixed offset, an alias, or buffers to keep apart, which only plans made at once
+    /// support.
     Constraint,
-    /// No place below the capacity was found. [`Incremental::replan`] may make room.
+    /// There is no place below the capacity. [`Incremental::replan`] may make room.
     Full {
-        /// Bytes up to which the plan would have to reach.
+        /// The number of bytes that the plan would need.
         needed: usize,
     },
 }
@@ -32,10 +33,10 @@ pub enum ChangeError {
 impl fmt::Display for ChangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMany { room } => write!(f, "there is room for {room} buffers only"),
-            Self::Unknown => write!(f, "there is no such buffer"),
+            Self::TooMany { room } => write!(f, "the plan has room for only {room} buffers"),
+            Self::Unknown => write!(f, "the plan has no buffer with this id"),
             Self::Senseless => write!(f, "the lifetime is empty, or a number is out of range"),
-            Self::Constraint => write!(f, "a plan that changes knows size, alignment and lifetime only"),
+            Self::Constraint => write!(f, "a plan that changes supports only size, alignment and lifetime"),
             Self::Full { needed } => write!(f, "the plan would need {needed} bytes"),
         }
     }
@@ -43,7 +44,8 @@ impl fmt::Display for ChangeError {
 
 impl core::error::Error for ChangeError {}
 
-/// Names a buffer of an [`Incremental`] plan. Not used again for another one until 65,536 have been in its place.
+/// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have
+/// been in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BufferId {
@@ -55,13 +57,13 @@ pub struct BufferId {
 struct Record {
     size: usize,
     offset: usize,
-    /// Offset before the plan was made anew.
+    /// The offset before the last replanning.
     before: usize,
     start: u32,
     end: u32,
-    /// Counts the buffers that were here.
+    /// The number of earlier buffers in this place.
     age: u16,
-    /// Where it stands in the order.
+    /// Its index in `order`.
     turn: u16,
     /// Logarithm of the alignment.
     shift: u8,
@@ -70,12 +72,12 @@ struct Record {
 
 /// A plan of up to `N` buffers that are added, removed and resized one by one, in fixed memory.
 ///
-/// A change takes O(log n) expected, amortised, for n buffers: those whose lifetimes overlap the changed one are
-/// found in a tree of lifetimes, `LIMIT` of them at most, and the smallest gap between them is taken; where
-/// there are more, the buffer goes above all others. Now and then the whole plan is made anew, the largest
-/// buffer first: when it exceeds its lower bound by more than an eighth and a quarter as many changes have been
-/// made as there are buffers, which pay for it. Then offsets change: see [`Incremental::generation`]. After
-/// changing many, [`Incremental::replan`] once leaves the best plan at the same cost.
+/// A change takes O(log n) expected, amortised, for n buffers. A tree of lifetimes finds the buffers whose
+/// lifetimes overlap the changed one, `LIMIT` of them at most, and the smallest gap between them is taken; if there
+/// are more, the buffer goes above all others. From time to time the whole plan is made again, the largest buffer
+/// first: when it exceeds its lower bound by more than an eighth, and after a quarter as many changes as there are
+/// buffers, which pay for it. Offsets change then; see [`Incremental::generation`]. After many changes, one call of
+/// [`Incremental::replan`] gives the best plan at the same cost.
 ///
 /// ```
 /// use allotment::plan::{Buffer, Incremental};
@@ -96,17 +98,17 @@ struct Record {
 pub struct Incremental<const N: usize, const LIMIT: usize = 32> {
     tree: Tree<N>,
     records: [Record; N],
-    /// Places of the buffers, and room to sort them.
+    /// The places of the buffers, and room for sorting them.
     order: [u16; N],
     len: usize,
     capacity: usize,
-    /// Changes since the plan was made anew.
+    /// Changes since the plan was last made again.
     credit: usize,
     generation: u32,
 }
 
 impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
-    /// An empty plan for an arena of `capacity` bytes.
+    /// Makes an empty plan for an arena of `capacity` bytes.
     pub const fn new(capacity: usize) -> Self {
         let capacity = if capacity > isize::MAX as usize { isize::MAX as usize } else { capacity };
         let none = Record {
@@ -129,38 +131,38 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         Self { tree: Tree::new(), records: [none; N], order, len: 0, capacity, credit: 0, generation: 0 }
     }
 
-    /// Number of buffers. O(1).
+    /// Returns the number of buffers. O(1).
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no buffer. O(1).
+    /// Returns whether there are no buffers. O(1).
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that the plan needs. O(1).
+    /// Returns the bytes that the plan needs. O(1).
     pub fn peak(&self) -> usize {
         self.tree.highest()
     }
 
-    /// The maximum live load, without alignment: no plan needs less. O(1).
+    /// Returns the maximum live load without alignment, which every plan needs. O(1).
     pub fn lower_bound(&self) -> usize {
         self.tree.load()
     }
 
-    /// Bytes of the arena. O(1).
+    /// Returns the size of the arena in bytes. O(1).
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How often the plan was made anew. As long as this does not change, no offset does but those of buffers
-    /// that are added or resized. O(1).
+    /// Returns how often the whole plan was made again. While this number stays the same, only buffers that are
+    /// added or resized get new offsets. O(1).
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Offset of a buffer, in bytes. O(1).
+    /// Returns the offset of a buffer in bytes, if it exists. O(1).
     pub fn offset(&self, id: BufferId) -> Option<usize> {
         self.place(id).ok().map(|place| self.records[place].offset)
     }
@@ -169,13 +171,13 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// If there is no place for it, or it asks for more than size, alignment and lifetime.
+    /// [`ChangeError`] if there is no place for it, or it has other constraints than alignment and lifetime.
     pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<BufferId, ChangeError> {
         let mut record = read(buffer)?;
         if self.len == N {
             return Err(ChangeError::TooMany { room: N });
         }
-        // Free places stand behind the used ones.
+        // Free places come after the used ones.
         let place = usize::from(self.order[self.len]);
         record.offset = self.find(&record)?;
         record.age = self.records[place].age;
@@ -191,7 +193,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// If it is not there.
+    /// [`ChangeError::Unknown`] if there is no such buffer.
     pub fn remove(&mut self, id: BufferId) -> Result<(), ChangeError> {
         let place = self.place(id)?;
         self.tree.remove(place);
@@ -200,11 +202,11 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         Ok(())
     }
 
-    /// Changes the size of a buffer, which stays where it is if there is room. O(log n) expected, amortised.
+    /// Changes the size of a buffer, which keeps its offset if there is room. O(log n) expected, amortised.
     ///
     /// # Errors
     ///
-    /// If it is not there, or there is no place for it.
+    /// [`ChangeError::Unknown`] if there is no such buffer, [`ChangeError::Full`] if there is no place for it.
     pub fn resize(&mut self, id: BufferId, size: u64) -> Result<(), ChangeError> {
         let place = self.place(id)?;
         let old = self.records[place];
@@ -226,7 +228,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         Ok(())
     }
 
-    /// Makes the whole plan anew, unless that would not make it smaller. O(n log n) expected.
+    /// Makes the whole plan again, and keeps the old one if the new one is not smaller. O(n log n) expected.
     pub fn replan(&mut self) {
         self.credit = 0;
         let peak = self.peak();
@@ -278,7 +280,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    /// Counts a change, and makes the plan anew if it is bad and the changes pay for it.
+    /// Counts a change, and replans if the plan is bad and enough changes pay for it.
     fn spend(&mut self) {
         self.credit += 1;
         let bound = self.lower_bound();
@@ -287,7 +289,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    /// Whether a resized buffer that is not in the tree may stay where it is.
+    /// Whether a resized buffer that is not in the tree may keep its offset.
     fn is_free(&self, new: &Record) -> bool {
         let Some(end) = new.offset.checked_add(new.size).filter(|&end| end <= self.capacity) else {
             return false;
@@ -334,7 +336,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         if needed > self.capacity { Err(ChangeError::Full { needed }) } else { Ok(offset) }
     }
 
-    /// Frees a place: the last used one takes its turn in the order.
+    /// Frees a place. The last used place takes its index in the order.
     fn release(&mut self, place: usize) {
         self.len -= 1;
         let last = self.order[self.len];
@@ -347,7 +349,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     }
 }
 
-/// What is asked for.
+/// Converts a buffer to a record.
 fn read(buffer: &Buffer<'_>) -> Result<Record, ChangeError> {
     let Buffer { size, align, start, end, .. } = *buffer;
     if !buffer.gaps.is_empty() || buffer.fixed.is_some() || buffer.alias.is_some() || !buffer.apart.is_empty()

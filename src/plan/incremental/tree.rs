@@ -1,33 +1,33 @@
 //! A treap (Seidel and Aragon, *Randomized Search Trees*, 1996) over the beginnings and ends of lifetimes.
 //!
-//! In order, the nodes are the events of the plan: at one step ends come before beginnings. Each subtree knows
-//! the sum of its changes of load and the largest sum of a prefix, so the root knows the maximum live load;
-//! and the latest end of a lifetime that begins in it, so that those that overlap an interval are found without
-//! looking at the others.
+//! The nodes, in order, are the events of the plan; at one step ends come before beginnings. Each subtree knows the
+//! sum of its load changes and the largest sum of a prefix, so the root knows the maximum live load. It also knows
+//! the latest end of a lifetime that begins in it, so that lifetimes which overlap an interval are found without
+//! visiting the others.
 
-/// No node.
+/// The link to no node.
 const NIL: u16 = u16::MAX;
 
-/// Number of a node: `2 * buffer` is its beginning, `2 * buffer + 1` its end.
+/// The number of a node: `2 * buffer` is a beginning, `2 * buffer + 1` an end.
 type Link = u16;
 
-/// One event, and what is known of the subtree below it.
+/// An event, with the aggregates of the subtree below it.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     left: Link,
     right: Link,
     step: u32,
-    /// Change of load: the size, or minus the size (modulo 2^bits).
+    /// The change of load: the size, or minus the size (modulo 2^bits).
     change: usize,
-    /// Sum of all changes (modulo 2^bits).
+    /// The sum of all changes (modulo 2^bits).
     sum: usize,
-    /// Largest sum of a prefix, the empty one included.
+    /// The largest sum of a prefix, the empty one included.
     load: usize,
-    /// End of the lifetime that begins here; 0 where one ends.
+    /// The end of the lifetime that begins here; 0 at the end of a lifetime.
     end: u32,
-    /// Latest end of a lifetime that begins in the subtree.
+    /// The latest end of a lifetime that begins in the subtree.
     latest: u32,
-    /// Highest end of a buffer whose lifetime begins here, or in the subtree.
+    /// The highest end of a buffer whose lifetime begins here; `highest` covers the whole subtree.
     top: usize,
     highest: usize,
 }
@@ -47,7 +47,7 @@ impl Node {
     };
 }
 
-/// What a buffer adds to the tree.
+/// The data of a buffer in the tree.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) start: u32,
@@ -57,7 +57,7 @@ pub(super) struct Entry {
     pub(super) top: usize,
 }
 
-/// Two events for each of `N` buffers.
+/// The tree, with two events for each of `N` buffers.
 pub(super) struct Tree<const N: usize> {
     nodes: [[Node; 2]; N],
     root: Link,
@@ -69,7 +69,7 @@ impl<const N: usize> Tree<N> {
         Self { nodes: [[Node::EMPTY; 2]; N], root: NIL }
     }
 
-    /// Takes all out. O(1).
+    /// Removes all buffers. O(1).
     pub(super) fn clear(&mut self) {
         self.root = NIL;
     }
@@ -92,7 +92,7 @@ impl<const N: usize> Tree<N> {
         if self.root == NIL { 0 } else { self.node(self.root).highest }
     }
 
-    /// Puts in a buffer that is not in. O(log n) expected.
+    /// Inserts a buffer that is not in the tree. O(log n) expected.
     pub(super) fn insert(&mut self, buffer: usize, entry: Entry) {
         let Entry { start, end, size, top } = entry;
         self.nodes[buffer] = [
@@ -107,18 +107,18 @@ impl<const N: usize> Tree<N> {
         }
     }
 
-    /// Takes out a buffer that is in. O(log n) expected.
+    /// Removes a buffer that is in the tree. O(log n) expected.
     pub(super) fn remove(&mut self, buffer: usize) {
         for link in [2 * buffer as Link, 2 * buffer as Link + 1] {
             let (left, rest) = self.split(self.root, self.key(link));
             let (step, kind) = self.key(link);
-            // The next key is that of the same event with a larger number.
+            // The next key is that of the same event with the next number.
             let (_, right) = self.split(rest, (step, kind + 1));
             self.root = self.merge(left, right);
         }
     }
 
-    /// Hands the buffers whose lifetimes overlap `start..end` to `visit`, in no particular order, until it says
+    /// Passes the buffers whose lifetimes overlap `start..end` to `visit`, in no particular order, until it returns
     /// `false`. O(log n) expected for each of them. Returns whether all were visited.
     pub(super) fn overlapping(&self, start: u32, end: u32, visit: &mut impl FnMut(usize) -> bool) -> bool {
         self.visit(self.root, start, end, visit)
@@ -135,25 +135,25 @@ impl<const N: usize> Tree<N> {
         if node.step >= end {
             return true;
         }
-        // The end of a lifetime carries 0 here.
+        // A node at the end of a lifetime has 0 here.
         if node.end > start && !visit(usize::from(link / 2)) {
             return false;
         }
         self.visit(node.right, start, end, visit)
     }
 
-    /// What the tree is ordered by: the step, then ends before beginnings, then numbers.
+    /// The sort key: the step, then ends before beginnings, then the node's number.
     fn key(&self, link: Link) -> (u32, u32) {
         let kind = if link % 2 == 1 { 0 } else { u32::from(NIL) };
         (self.node(link).step, kind + u32::from(link))
     }
 
-    /// Fixed by the number of the node, and as good as random.
+    /// A hash of the node's number, which serves as a random priority.
     fn priority(link: Link) -> u32 {
         (u32::from(link) + 1).wrapping_mul(0x9E37_79B9).rotate_left(15).wrapping_mul(0x85EB_CA6B)
     }
 
-    /// Parts a subtree into what comes before `key`, and the rest.
+    /// Splits a subtree into the nodes before `key` and the rest.
     fn split(&mut self, link: Link, key: (u32, u32)) -> (Link, Link) {
         if link == NIL {
             return (NIL, NIL);
@@ -171,7 +171,7 @@ impl<const N: usize> Tree<N> {
         }
     }
 
-    /// Joins two subtrees, all of the first before all of the second.
+    /// Joins two subtrees; all nodes of the first come before those of the second.
     fn merge(&mut self, left: Link, right: Link) -> Link {
         if left == NIL || right == NIL {
             return if left == NIL { right } else { left };
@@ -189,14 +189,14 @@ impl<const N: usize> Tree<N> {
         }
     }
 
-    /// Brings up to date what a node knows of its subtree.
+    /// Updates the aggregates of a node from its children.
     fn update(&mut self, link: Link) {
         let node = *self.node(link);
         let of = |link: Link| if link == NIL { Node::EMPTY } else { *self.node(link) };
         let (left, right) = (of(node.left), of(node.right));
         let here = left.sum.wrapping_add(node.change);
-        // Sums are over all events from one step to another: what is live at the one less what is live at the
-        // other, neither of which exceeds the capacity. So they are right as signed numbers.
+        // A sum covers all events from one step to another, so it is the load at the one minus the load at the
+        // other. Neither exceeds the capacity, so the sums are right as signed numbers.
         let beyond = here.wrapping_add(right.load);
         let updated = self.node_mut(link);
         updated.sum = here.wrapping_add(right.sum);

@@ -5,14 +5,14 @@ use crate::lock::Lock;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 
-/// Both traits have the same methods.
+/// Implements one of the two traits, which have the same methods.
 macro_rules! allocator {
     ($module:path) => {
         const _: () = {
             use $module as api;
 
-            // SAFETY: a borrowed heap does not move and is not dropped, so its blocks stay where they are; sizes
-            // and alignments are those asked for.
+            // SAFETY: a borrowed heap is neither moved nor dropped, so its blocks keep their addresses; sizes and
+            // alignments are as requested.
             unsafe impl<H: GlobalAlloc, const N: usize, L: Lock> api::Allocator for &PlannedHeap<H, N, L> {
                 fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, api::AllocError> {
                     let start = match layout.size() {

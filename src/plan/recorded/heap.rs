@@ -1,4 +1,4 @@
-//! A heap in front of a heap: what the plan knows is served from it.
+//! A heap in front of another heap, which serves planned requests from a plan.
 
 use super::live::Live;
 use super::recorder::{RecordedPlan, Recorder};
@@ -9,31 +9,31 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr;
 
-/// Requests of the plan that are looked at if the one whose turn it is does not match.
+/// How many planned requests are tried when the one that is due does not match.
 const WINDOW: usize = 16;
 
 /// Why there is no new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum ReplanError {
-    /// Blocks of the old plan are live: it stays.
+    /// Blocks of the old plan are live. The old plan stays.
     Busy {
-        /// How many.
+        /// The number of these blocks.
         live: usize,
     },
-    /// The heap has no room for the plan; all requests go to the heap now.
+    /// The heap has no room for the plan. All requests go to the heap now.
     OutOfMemory {
         /// Bytes that the plan needs.
         requested: usize,
     },
-    /// The requests cannot be planned; the old plan stays.
+    /// The requests cannot be planned. The old plan stays.
     Plan(PlanError),
 }
 
 impl fmt::Display for ReplanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { live } => write!(f, "{live} blocks of the old plan are live"),
+            Self::Busy { live } => write!(f, "{live} blocks of the old plan are still live"),
             Self::OutOfMemory { requested } => write!(f, "no room for a plan of {requested} bytes"),
             Self::Plan(error) => write!(f, "{error}"),
         }
@@ -42,28 +42,28 @@ impl fmt::Display for ReplanError {
 
 impl core::error::Error for ReplanError {}
 
-/// How an iteration went, so far or in the end. Sizes are in bytes.
+/// Statistics of an iteration, so far or as a whole. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IterationReport {
     /// Requests since the iteration began.
     pub requests: usize,
-    /// Those that were served from the plan.
+    /// Requests that were served from the plan.
     pub hits: usize,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: usize,
-    /// Bytes served from the plan.
+    /// Bytes that were served from the plan.
     pub planned_bytes: usize,
     /// Bytes of the plan's arena; 0 without a plan.
     pub arena: usize,
-    /// Bytes that no plan for the same requests can do without.
+    /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: usize,
-    /// Bytes that the plan's requests would take if none shared memory, less the arena.
+    /// Bytes that the planned requests would take if none shared memory, minus the arena.
     pub saved: usize,
 }
 
 impl IterationReport {
-    /// Part of the requests that were served from the plan; 1 if there were none.
+    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
     pub fn hit_rate(&self) -> f32 {
         if self.requests == 0 { 1.0 } else { self.hits as f32 / self.requests as f32 }
     }
@@ -71,11 +71,11 @@ impl IterationReport {
 
 struct State<const N: usize> {
     plan: RecordedPlan<N>,
-    /// The arena, of the plan's size and alignment; null without a plan.
+    /// The arena, with the plan's size and alignment; null without a plan.
     base: *mut u8,
-    /// The request of the plan whose turn it is.
+    /// The planned request that is due next.
     next: usize,
-    /// Blocks in the arena, by their offset.
+    /// The live blocks in the arena, by offset.
     live: Live<N>,
     recorder: Recorder<N>,
     report: IterationReport,
@@ -84,14 +84,14 @@ struct State<const N: usize> {
 }
 
 impl<const N: usize> State<N> {
-    /// A place for the request, if the plan has one.
+    /// Finds a place for the request, if the plan has one.
     fn serve(&mut self, layout: Layout) -> Option<*mut u8> {
         if self.base.is_null() {
             return None;
         }
         let requests = self.plan.requests();
         let last = requests.len().min(self.next + WINDOW);
-        // Something smaller may take the place whose turn it is; further on only the same size will do.
+        // A smaller request may take the place that is due; later places must match exactly in size.
         let found = (self.next..last).find(|&k| {
             let size = requests[k].size;
             let fits = layout.size() == size || (k == self.next && layout.size() < size);
@@ -103,12 +103,12 @@ impl<const N: usize> State<N> {
         Some(self.base.wrapping_add(offset))
     }
 
-    /// Whether no live block lies where request `k` shall. When a run differs from the recorded one in what it
-    /// frees, the plan alone does not say so.
+    /// Whether no live block occupies the place of request `k`. The plan alone does not guarantee that, because a
+    /// run may free other blocks than the recorded one.
     fn is_free(&self, k: usize) -> bool {
         let (offset, size) = (self.plan.offsets()[k], self.plan.requests()[k].size);
         let [below, above] = self.live.neighbours(offset);
-        // The whole place of the other, though it may have been given to something smaller.
+        // The other's whole place counts, even if a smaller block was put there.
         let below =
             below.is_none_or(|(at, other)| at + self.plan.requests()[other].size <= offset && at != offset);
         below && above.is_none_or(|(at, _)| offset + size <= at)
@@ -135,28 +135,28 @@ impl<const N: usize> State<N> {
         block.addr().checked_sub(self.base.addr()).filter(|&offset| offset < self.plan.peak())
     }
 
-    /// The arena's address and layout, and no plan from now on. Only if no block lives in it.
+    /// Removes the plan and returns the arena's address and layout. No block may be live in it.
     fn take_arena(&mut self) -> Option<(*mut u8, Layout)> {
         let base = core::mem::replace(&mut self.base, ptr::null_mut());
         if base.is_null() { None } else { Some((base, arena(&self.plan)?)) }
     }
 }
 
-/// What a plan asks of the heap; none if it needs nothing.
+/// The layout of the plan's arena; `None` if the plan needs no memory.
 fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
     Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
 }
 
-/// A heap that serves iterations from a plan of up to `N` requests, and all else from the heap `H`.
+/// A heap that serves iterations from a plan of up to `N` requests, and everything else from the heap `H`.
 ///
-/// [`PlannedHeap::begin`] says where an iteration begins; what it asks for is observed.
-/// [`PlannedHeap::replan`] makes a plan for the one that has just ended, and takes an arena for it from `H`. From
-/// then on, the request whose turn it is gets its place in the arena if it is not larger than the recorded one;
-/// if the run differs, the next few places of exactly its size are tried, and then `H`. A request that finds
-/// its place taken, because something was not freed in time, goes to `H` too: nothing ever overlaps.
+/// [`PlannedHeap::begin`] marks the start of an iteration, whose requests are then recorded.
+/// [`PlannedHeap::replan`] makes a plan for the iteration that has just ended and takes an arena for it from `H`.
+/// From then on, the request that is due gets its place in the arena if it is not larger than the recorded one. If
+/// the run differs, the next few places of exactly its size are tried, and then `H`. A request whose place is still
+/// occupied, because some block was not freed in time, goes to `H` too, so live blocks never overlap.
 ///
-/// It is a [`GlobalAlloc`], as `H` must be. A request takes O(log n) and moves up to n words for n live blocks;
-/// resizing allocates, copies and frees.
+/// It is a [`GlobalAlloc`], as `H` must be. A request takes O(log n) and moves up to n words for n live blocks.
+/// Resizing allocates, copies and frees.
 ///
 /// ```
 /// use allotment::plan::PlannedHeap;
@@ -186,14 +186,14 @@ pub struct PlannedHeap<H: GlobalAlloc, const N: usize, L = lock::Default> {
     state: UnsafeCell<State<N>>,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others; what the
-// arena's pointer leads to is handed out block by block.
+// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all other threads; the arena
+// is handed out block by block.
 unsafe impl<H: GlobalAlloc + Sync, const N: usize, L: Sync> Sync for PlannedHeap<H, N, L> {}
-// SAFETY: the arena is a block of the heap, which comes along.
+// SAFETY: the arena is a block of the heap, which moves along.
 unsafe impl<H: GlobalAlloc + Send, const N: usize, L: Send> Send for PlannedHeap<H, N, L> {}
 
 impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
-    /// A heap without a plan; no iteration has begun.
+    /// Makes a heap without a plan, and with no iteration begun.
     pub const fn new(heap: H) -> Self {
         let state = State {
             plan: RecordedPlan::EMPTY,
@@ -215,12 +215,12 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         Self { heap, lock: L::INIT, state: UnsafeCell::new(state) }
     }
 
-    /// The heap that serves what the plan does not.
+    /// Returns the heap that serves requests outside the plan.
     pub fn heap(&self) -> &H {
         &self.heap
     }
 
-    /// An iteration begins: the first request of the plan is the next, and what is asked for is observed. O(1).
+    /// Begins an iteration: the plan starts from its first request, and requests are recorded. O(1).
     pub fn begin(&self) {
         self.with(|state| {
             state.next = 0;
@@ -235,18 +235,19 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         });
     }
 
-    /// How the iteration went since it began. O(1).
+    /// Returns the statistics of the iteration since it began. O(1).
     pub fn report(&self) -> IterationReport {
         self.with(|state| state.report)
     }
 
-    /// Plans for the iteration that has just ended; if it made as many requests as the plan has, no place gets
-    /// smaller. O(n²) outside the lock, with about 350 bytes of stack for each of the `N`. What is allocated
-    /// before the next [`PlannedHeap::begin`] is not part of an iteration.
+    /// Makes a plan for the iteration that has just ended. If it made as many requests as the old plan has, no
+    /// place becomes smaller. O(n²) outside the lock, with about 350 bytes of stack for each of the `N` requests.
+    /// Allocations before the next [`PlannedHeap::begin`] are not part of an iteration.
     ///
     /// # Errors
     ///
-    /// If the plan cannot be made, or its memory cannot be had.
+    /// [`ReplanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
+    /// room for the new one.
     pub fn replan(&self) -> Result<(), ReplanError> {
         let (recorder, old) = self.with(|state| {
             state.begun = false;
@@ -256,18 +257,19 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         self.load(&plan)
     }
 
-    /// Serves from a plan that was recorded before, in another run perhaps.
+    /// Installs a plan that was recorded before, possibly in another run.
     ///
     /// # Errors
     ///
-    /// If a block of the old plan is live, or the memory for the new one cannot be had.
+    /// [`ReplanError::Busy`] if a block of the old plan is live, [`ReplanError::OutOfMemory`] if the heap has no
+    /// room for the new plan.
     pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), ReplanError> {
         let old = self.with(|state| match state.live.len() {
             0 => Ok(state.take_arena()),
             live => Err(ReplanError::Busy { live }),
         })?;
         if let Some((base, layout)) = old {
-            // SAFETY: the arena was allocated with this layout, and nothing lives in it.
+            // SAFETY: the arena was allocated with this layout, and no block is live in it.
             unsafe { self.heap.dealloc(base, layout) };
         }
         let mut base = ptr::null_mut();
@@ -277,7 +279,7 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
             base = unsafe { self.heap.alloc(layout) };
         }
         let superfluous = self.with(|state| {
-            // Somebody else may have come first with another plan, of which blocks may be live.
+            // Another thread may have installed a plan first, of which blocks may be live.
             if !state.base.is_null() {
                 return base;
             }
@@ -291,7 +293,7 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         });
         match layout {
             Some(layout) if !superfluous.is_null() => {
-                // SAFETY: it was allocated above with this layout, and is used by nobody.
+                // SAFETY: it was allocated above with this layout and is not in use.
                 unsafe { self.heap.dealloc(superfluous, layout) };
                 Err(ReplanError::Busy { live: 0 })
             }
@@ -300,7 +302,7 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         }
     }
 
-    /// The plan that is in use.
+    /// Returns the plan that is in use.
     pub fn plan(&self) -> RecordedPlan<N> {
         self.with(|state| state.plan)
     }
@@ -311,7 +313,7 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
-    /// As `alloc` and `alloc_zeroed`; `fall_back` asks the heap.
+    /// Implements `alloc` and `alloc_zeroed`; `fall_back` asks the heap.
     fn allocate(&self, layout: Layout, fall_back: impl FnOnce() -> *mut u8) -> (*mut u8, bool) {
         let planned = self.with(|state| {
             let block = state.serve(layout)?;
@@ -329,8 +331,8 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
     }
 }
 
-// SAFETY: blocks of the heap are passed on. Blocks of the arena are places of the plan, aligned as it is and
-// within it; `is_free` keeps live ones apart, and the arena is given back only when none is live.
+// SAFETY: blocks of the heap are passed on. Blocks of the arena are places of the plan, aligned as planned and
+// within it; `is_free` keeps live ones disjoint, and the arena is given back only when none is live.
 unsafe impl<H: GlobalAlloc, const N: usize, L: Lock> GlobalAlloc for PlannedHeap<H, N, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: passed on.

@@ -1,6 +1,6 @@
-//! Blocks that are live, by their address.
+//! Live blocks by their address.
 
-/// Up to `N` blocks: an address or offset, and the number of the request.
+/// Up to `N` blocks, each with an address or offset and the number of its request.
 #[derive(Clone, Copy)]
 pub(super) struct Live<const N: usize> {
     keys: [usize; N],
@@ -22,7 +22,8 @@ impl<const N: usize> Live<N> {
         self.len = 0;
     }
 
-    /// Puts in a block whose key is not in. O(log n) comparisons; moves what lies above. Not if it is full.
+    /// Inserts a block whose key is not present, or does nothing if it is full. O(log n) comparisons; moves the
+    /// entries above.
     pub(super) fn insert(&mut self, key: usize, request: usize) {
         let at = self.above(key);
         if self.len == N {
@@ -34,7 +35,7 @@ impl<const N: usize> Live<N> {
         self.len += 1;
     }
 
-    /// Takes out the block at `key`. O(log n) comparisons; moves what lies above.
+    /// Removes the block at `key`. O(log n) comparisons; moves the entries above.
     pub(super) fn remove(&mut self, key: usize) -> Option<usize> {
         let at = self.keys[..self.len].binary_search(&key).ok()?;
         let request = usize::from(self.requests[at]);
@@ -44,7 +45,7 @@ impl<const N: usize> Live<N> {
         Some(request)
     }
 
-    /// The blocks next to `key`: that at or below it, and that above it. O(log n).
+    /// Returns the neighbours of `key`: the block at or below it, and the block above it. O(log n).
     pub(super) fn neighbours(&self, key: usize) -> [Option<(usize, usize)>; 2] {
         let at = self.above(key);
         let get = |at: usize| Some((self.keys[at], usize::from(self.requests[at])));

@@ -1,7 +1,7 @@
-//! Recorded plans: an iteration is observed, and the next ones are served from a plan for it.
+//! Recorded plans: one iteration is recorded, and the next ones are served from a plan for it.
 //!
-//! Programs that do the same again and again, like training or control loops, make the same requests in each
-//! iteration. After one of them all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
+//! Repetitive programs, such as training or control loops, make the same requests in every iteration. After one
+//! iteration all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 mod allocator;

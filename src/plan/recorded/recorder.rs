@@ -1,4 +1,4 @@
-//! What an iteration asked for, and the plan for it.
+//! The recording of an iteration's requests, and the plan for them.
 
 use super::live::Live;
 use crate::plan::buffer::Buffer;
@@ -8,20 +8,20 @@ use crate::plan::greedy::RULES;
 use crate::plan::order::Scratch;
 use crate::plan::search::search;
 
-/// The end of a lifetime that has not ended.
+/// The value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
 
 /// A request of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Request {
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Alignment, in bytes.
+    /// Alignment in bytes.
     pub align: usize,
-    /// Number of the event, among all requests and frees of the iteration, that it was.
+    /// The request's number among all requests and frees of the iteration.
     pub start: u32,
-    /// Number of the event that freed it.
+    /// The number of the event that freed it.
     pub end: u32,
 }
 
@@ -29,7 +29,7 @@ impl Request {
     pub(super) const NONE: Self = Self { size: 0, align: 1, start: 0, end: 0 };
 }
 
-/// Observes the requests and frees of one iteration: the first `N`, in fixed memory.
+/// Records the requests and frees of one iteration: the first `N` requests, in fixed memory.
 ///
 /// ```
 /// use allotment::plan::Recorder;
@@ -51,7 +51,7 @@ pub struct Recorder<const N: usize> {
     len: usize,
     /// Requests that there was no room for.
     lost: usize,
-    /// Number of the next event.
+    /// The number of the next event.
     now: u32,
     live: Live<N>,
 }
@@ -63,18 +63,19 @@ impl<const N: usize> Default for Recorder<N> {
 }
 
 impl<const N: usize> Recorder<N> {
-    /// Nothing was observed yet.
+    /// Makes an empty recorder.
     pub const fn new() -> Self {
         Self { requests: [Request::NONE; N], len: 0, lost: 0, now: 0, live: Live::new() }
     }
 
-    /// Begins again: an iteration begins here. O(1).
+    /// Starts again with a new iteration. O(1).
     pub fn clear(&mut self) {
         (self.len, self.lost, self.now) = (0, 0, 0);
         self.live.clear();
     }
 
-    /// A block of `size` bytes at `address` was allocated. O(log n), and moves up to `N` words.
+    /// Records that a block of `size` bytes was allocated at `address`, with `align` in bytes. O(log n), and moves
+    /// up to `N` words.
     pub fn allocated(&mut self, address: usize, size: usize, align: usize) {
         if self.len == N || self.now >= OPEN - 1 {
             self.lost += 1;
@@ -86,8 +87,8 @@ impl<const N: usize> Recorder<N> {
         self.now += 1;
     }
 
-    /// The block at `address` was freed; one that is not known is older than the iteration. O(log n), and moves
-    /// up to `N` words.
+    /// Records that the block at `address` was freed. An unknown block is older than the iteration and ignored.
+    /// O(log n), and moves up to `N` words.
     pub fn freed(&mut self, address: usize) {
         if let Some(request) = self.live.remove(address) {
             self.requests[request].end = self.now;
@@ -95,27 +96,27 @@ impl<const N: usize> Recorder<N> {
         }
     }
 
-    /// The requests so far; the end of one that is still live is [`u32::MAX`].
+    /// Returns the requests so far. The end of a request that is still live is [`u32::MAX`].
     pub fn requests(&self) -> &[Request] {
         &self.requests[..self.len]
     }
 
-    /// Requests that came when there was no more room; the plan does not know them. O(1).
+    /// Returns how many requests came after the recorder was full. The plan does not include them. O(1).
     pub fn lost(&self) -> usize {
         self.lost
     }
 
-    /// Plans all requests that were freed again; what outlives the iteration is left to the heap. O(n²), with
-    /// about 250 bytes of stack for each of the `N`.
+    /// Plans all requests that were freed again; blocks that outlive the iteration are left to the heap. O(n²),
+    /// with about 250 bytes of stack for each of the `N` requests.
     ///
     /// # Errors
     ///
-    /// If the sizes are too large to be added.
+    /// [`PlanError`] if the sizes are too large to be added.
     pub fn plan(&self) -> Result<RecordedPlan<N>, PlanError> {
         self.plan_with(None)
     }
 
-    /// As [`Recorder::plan`]; if there are as many requests in `old`, no place will be smaller than there.
+    /// Plans like [`Recorder::plan`]. If `old` has as many requests, no place becomes smaller than in it.
     pub(super) fn plan_with(&self, old: Option<&RecordedPlan<N>>) -> Result<RecordedPlan<N>, PlanError> {
         let mut plan = RecordedPlan::EMPTY;
         for request in self.requests() {
@@ -135,7 +136,7 @@ impl<const N: usize> Recorder<N> {
     }
 }
 
-/// A place for each of up to `N` requests of an iteration.
+/// A plan for an iteration: a place for each of up to `N` requests.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedPlan<const N: usize> {
     requests: [Request; N],
@@ -149,42 +150,42 @@ impl<const N: usize> RecordedPlan<N> {
     /// The plan for an iteration without requests.
     pub const EMPTY: Self = Self { requests: [Request::NONE; N], offsets: [0; N], len: 0, peak: 0, bound: 0 };
 
-    /// Number of requests. O(1).
+    /// Returns the number of requests. O(1).
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no requests. O(1).
+    /// Returns whether there are no requests. O(1).
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that the plan needs. O(1).
+    /// Returns the bytes that the plan needs. O(1).
     pub const fn peak(&self) -> usize {
         self.peak
     }
 
-    /// Bytes that no plan can do without. O(1).
+    /// Returns the bytes that every plan needs. O(1).
     pub const fn lower_bound(&self) -> usize {
         self.bound
     }
 
-    /// Bytes that the requests would take if none shared memory. O(n).
+    /// Returns the bytes that the requests would take if none shared memory. O(n).
     pub fn naive(&self) -> usize {
         self.requests().iter().map(|request| request.size.next_multiple_of(request.align)).sum()
     }
 
-    /// The largest alignment. O(n).
+    /// Returns the largest alignment in bytes. O(n).
     pub fn align(&self) -> usize {
         self.requests().iter().map(|request| request.align).max().unwrap_or(1)
     }
 
-    /// The requests, in the order in which they came.
+    /// Returns the requests in the order in which they were made.
     pub fn requests(&self) -> &[Request] {
         &self.requests[..self.len]
     }
 
-    /// Their offsets, in bytes.
+    /// Returns the offsets in bytes.
     pub fn offsets(&self) -> &[usize] {
         &self.offsets[..self.len]
     }
@@ -215,7 +216,7 @@ impl<const N: usize> RecordedPlan<N> {
             .ok()
             .filter(|&peak| peak <= isize::MAX as usize)
             .ok_or(PlanError::TooLarge { buffer: n.saturating_sub(1) })?;
-        // No more than the peak, as are all offsets.
+        // This is at most the peak, as are all offsets, so it fits.
         self.bound = found.bound as usize;
         for (to, from) in self.offsets.iter_mut().zip(offsets) {
             *to = from as usize;
