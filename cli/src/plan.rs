@@ -263,7 +263,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let instance = fused.map_or(instance, |fused| fused.instance);
     let bar = progress_bar(args);
     let options =
-        Options { capacity: None, time_limit: args.time_limit, threads: args.threads, seed: args.seed };
+        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
     let tiers = solve_tiers(&instance, &options, &capacities, Some(&show));

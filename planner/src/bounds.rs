@@ -1,5 +1,9 @@
 //! Lower bounds on the arena.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
 /// A lower bound, and the moment that shows it.
@@ -13,9 +17,14 @@ pub struct Bound {
     pub buffers: Vec<usize>,
 }
 
-/// The best of all bounds. O(n log n), and a bounded search for a clique where buffers have gaps.
+/// Returns the best of all bounds. O(n log n), and a bounded search for a clique where buffers have gaps.
 pub fn lower_bound(instance: &Instance) -> Bound {
-    let mut best = load_bound(instance);
+    lower_bound_within(instance, &Deadline::never())
+}
+
+/// Returns the best bound that is found before `deadline` passes; the end of the largest buffer at the least.
+pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
+    let mut best = load_bound_within(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
         let end = buffer.fixed.unwrap_or(0) + buffer.size;
         if end > best.bytes {
@@ -23,7 +32,7 @@ pub fn lower_bound(instance: &Instance) -> Bound {
         }
     }
     if instance.buffers().iter().any(|buffer| !buffer.gaps.is_empty()) {
-        let clique = clique_bound(instance, 20_000);
+        let clique = clique_bound_within(instance, 20_000, deadline);
         if clique.bytes > best.bytes {
             best = clique;
         }
@@ -40,10 +49,22 @@ pub fn gcd(a: u64, b: u64) -> u64 {
 ///
 /// Of buffers that may share a place only the largest of those live at once counts.
 pub fn load_bound(instance: &Instance) -> Bound {
+    load_bound_within(instance, &Deadline::never()).unwrap_or_default()
+}
+
+/// Returns the largest live load like [`load_bound`]; `None` if `deadline` passes first.
+pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
+    let mut watch = Watch::new(deadline);
+    // Sorting comes first, and cannot be interrupted.
+    if watch.passed(0) {
+        return None;
+    }
     let buffers = instance.buffers();
     let unit = buffers.iter().fold(0, |unit, buffer| gcd(unit, buffer.align)).max(1);
     let group = groups(instance);
-    let shared = |n: usize| group[n] != n || group.iter().filter(|&&other| other == n).count() > 1;
+    let mut members = vec![0_u32; group.len()];
+    group.iter().for_each(|&n| members[n] += 1);
+    let shared = |n: usize| members[group[n]] > 1;
     let any_alias = buffers.iter().any(|buffer| buffer.alias.is_some());
     let mut events = Vec::with_capacity(2 * buffers.len());
     for (n, buffer) in buffers.iter().enumerate() {
@@ -54,20 +75,27 @@ pub fn load_bound(instance: &Instance) -> Bound {
     }
     events.sort_unstable();
     // The multiset of what is lost to rounding at the top: only the largest counts.
-    let mut lost = std::collections::BTreeMap::<u64, usize>::new();
-    let mut members: std::collections::HashMap<usize, Vec<u64>> = std::collections::HashMap::new();
+    let mut lost = BTreeMap::<u64, usize>::new();
+    let mut together: HashMap<usize, BTreeMap<u64, usize>> = HashMap::new();
     let (mut load, mut best, mut time) = (0_u64, 0_u64, None);
     for &(at, starts, n, bytes) in &events {
+        if watch.passed(100) {
+            return None;
+        }
         let rounded = bytes.next_multiple_of(unit);
         if any_alias && shared(n) {
-            let sizes = members.entry(group[n]).or_default();
-            load -= sizes.iter().max().copied().unwrap_or(0);
+            let sizes = together.entry(group[n]).or_default();
+            let largest = |sizes: &BTreeMap<u64, usize>| sizes.last_key_value().map_or(0, |(&size, _)| size);
+            load -= largest(sizes);
             if starts {
-                sizes.push(bytes);
-            } else if let Some(at) = sizes.iter().position(|&size| size == bytes) {
-                sizes.swap_remove(at);
+                *sizes.entry(bytes).or_default() += 1;
+            } else if let Some(count) = sizes.get_mut(&bytes) {
+                *count -= 1;
+                if *count == 0 {
+                    sizes.remove(&bytes);
+                }
             }
-            load += sizes.iter().max().copied().unwrap_or(0);
+            load += largest(sizes);
         } else if starts {
             load += rounded;
             if rounded > bytes {
@@ -88,7 +116,7 @@ pub fn load_bound(instance: &Instance) -> Bound {
         }
     }
     let live = time.map_or(Vec::new(), |time| live_at(instance, time));
-    Bound { bytes: best, time, buffers: live }
+    Some(Bound { bytes: best, time, buffers: live })
 }
 
 /// The buffers with bytes in use at `time`.
@@ -118,28 +146,53 @@ fn groups(instance: &Instance) -> Vec<usize> {
     (0..instance.len()).map(|n| find(&mut group, n)).collect()
 }
 
+/// Only so many buffers, the largest, are looked at for a clique: the candidates of all of its members are kept.
+const CLIQUE: usize = 5000;
+
 /// The heaviest set of buffers found that conflict pair by pair, at whatever moments, with at most `nodes` steps.
 ///
 /// Every such set is stacked in any plan. For lifetimes without gaps the load says the same.
 pub fn clique_bound(instance: &Instance, nodes: usize) -> Bound {
+    clique_bound_within(instance, nodes, &Deadline::never())
+}
+
+/// Returns the heaviest clique that is found with at most `nodes` steps before `deadline` passes.
+pub fn clique_bound_within(instance: &Instance, nodes: usize, deadline: &Deadline) -> Bound {
     let buffers = instance.buffers();
-    let pieces: Vec<_> = buffers.iter().map(|buffer| buffer.pieces()).collect();
     // A window leaves room in the buffer, so it does not count as a conflict here.
+    let whole = |buffer: &crate::model::Buffer| -> Vec<(i64, i64)> {
+        let pieces = buffer.pieces().into_iter().filter(|piece| piece.3 - piece.2 == buffer.size);
+        pieces.map(|piece| (piece.0, piece.1)).collect()
+    };
+    let pieces: Vec<Vec<(i64, i64)>> = buffers.iter().map(whole).collect();
+    let watch = RefCell::new(Watch::new(deadline));
+    // Once the deadline has passed nothing conflicts, so that all loops run dry.
     let conflict = |a: usize, b: usize| {
-        !instance.may_share(a, b)
-            && pieces[a].iter().filter(|piece| piece.3 - piece.2 == buffers[a].size).any(|p| {
-                pieces[b]
-                    .iter()
-                    .filter(|piece| piece.3 - piece.2 == buffers[b].size)
-                    .any(|q| p.0 < q.1 && q.0 < p.1)
-            })
+        let (ours, theirs) = (&pieces[a], &pieces[b]);
+        if instance.may_share(a, b) || watch.borrow_mut().passed(8 * (ours.len() + theirs.len()) + 8) {
+            return false;
+        }
+        // Both lists ascend in time, so they are gone through side by side.
+        let (mut i, mut j) = (0, 0);
+        while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {
+            if p.0 < q.1 && q.0 < p.1 {
+                return true;
+            }
+            if p.1 <= q.1 {
+                i += 1;
+            } else {
+                j += 1;
+            }
+        }
+        false
     };
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(buffers[n].size));
+    order.truncate(CLIQUE);
     let mut best = (0, Vec::new());
     let mut left = nodes;
     for (k, &n) in order.iter().enumerate() {
-        if left == 0 {
+        if left == 0 || watch.borrow_mut().passed(1) {
             break;
         }
         let candidates: Vec<usize> = order[k + 1..].iter().copied().filter(|&m| conflict(n, m)).collect();
@@ -152,11 +205,13 @@ pub fn clique_bound(instance: &Instance, nodes: usize) -> Bound {
             &mut left,
             &|a, b| conflict(a, b),
             &|n| buffers[n].size,
+            &|| watch.borrow_mut().passed(1),
         );
     }
     Bound { bytes: best.0, time: None, buffers: best.1 }
 }
 
+#[allow(clippy::too_many_arguments)]
 fn grow(
     clique: &mut Vec<usize>,
     weight: u64,
@@ -165,19 +220,20 @@ fn grow(
     left: &mut usize,
     conflict: &dyn Fn(usize, usize) -> bool,
     size: &dyn Fn(usize) -> u64,
+    over: &dyn Fn() -> bool,
 ) {
     if weight > best.0 {
         *best = (weight, clique.clone());
     }
     let mut rest: u64 = candidates.iter().map(|&n| size(n)).sum();
     for (k, &n) in candidates.iter().enumerate() {
-        if weight + rest <= best.0 || *left == 0 {
+        if weight + rest <= best.0 || *left == 0 || over() {
             return;
         }
         *left -= 1;
         let next: Vec<usize> = candidates[k + 1..].iter().copied().filter(|&m| conflict(n, m)).collect();
         clique.push(n);
-        grow(clique, weight + size(n), &next, best, left, conflict, size);
+        grow(clique, weight + size(n), &next, best, left, conflict, size, over);
         clique.pop();
         rest -= size(n);
     }

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use crate::deadline::{Deadline, Watch};
 use crate::model::{Buffer, Instance};
 use crate::sections::Sections;
 
@@ -49,31 +50,52 @@ struct Shape {
 
 /// Packs the buffers of a plain instance. O(n log n) expected.
 pub fn boxes(instance: &Instance, join: Join) -> Boxes {
-    pack(instance, join, |buffer| buffer.size)
+    boxes_within(instance, join, &Deadline::never()).expect("a deadline that never passes stops nothing")
 }
 
-/// The same with sizes rounded up to powers of 1 + `waste` (0 to 0.5) first, so that more of them match: idealloc's way (Lamprakos
-/// et al., *idealloc*, 2025). The waste goes when the buffers are placed anew in the order of their offsets. O(n log n) expected.
-pub fn boxes_with_waste(instance: &Instance, join: Join, waste: f64) -> Boxes {
+/// Packs the buffers of a plain instance; `None` if `deadline` passes first. O(n log n) expected.
+pub fn boxes_within(instance: &Instance, join: Join, deadline: &Deadline) -> Option<Boxes> {
+    pack(instance, join, |buffer| buffer.size, deadline)
+}
+
+/// Packs the buffers with their sizes rounded up to powers of 1 + `waste` (0 to 0.5), so that more of them match; `None` if
+/// `deadline` passes first.
+///
+/// This is idealloc's way (Lamprakos et al., *idealloc*, 2025). The waste disappears when the buffers are placed anew in the order
+/// of their offsets. O(n log n) expected.
+pub fn boxes_with_waste(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -> Option<Boxes> {
     let base = 1.0 + waste.clamp(1e-6, 0.5);
-    pack(instance, join, |buffer| {
+    let size = |buffer: &Buffer| {
         let power = base.powf((buffer.size as f64).log(base).ceil()).ceil();
         // Neither more than the waste, nor less than the size, whatever the logarithm says.
         let most = buffer.size.saturating_add(buffer.size / 2);
         (power as u64).clamp(buffer.size, most).next_multiple_of(buffer.align)
-    })
+    };
+    pack(instance, join, size, deadline)
 }
 
-fn pack(instance: &Instance, join: Join, size: impl Fn(&Buffer) -> u64) -> Boxes {
+fn pack(
+    instance: &Instance,
+    join: Join,
+    size: impl Fn(&Buffer) -> u64,
+    deadline: &Deadline,
+) -> Option<Boxes> {
+    let mut watch = Watch::new(deadline);
+    if watch.passed(0) {
+        return None;
+    }
     let buffers = instance.buffers();
     let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
     let mut packer = Packer::default();
     for (n, buffer) in buffers.iter().enumerate() {
+        if watch.passed(200) {
+            return None;
+        }
         let (first, last) = (sections.first[n], sections.last[n]);
         let shape = Shape { first, last, size: size(buffer), align: buffer.align };
         packer.put(shape, Content::Buffer(n));
     }
-    packer.pack(join);
+    packer.pack(join, &mut watch)?;
     let live = |&n: &usize| packer.live[n];
     let roots: Vec<usize> = (0..packer.shapes.len()).filter(live).collect();
     let boxed = roots.iter().map(|&n| {
@@ -81,7 +103,7 @@ fn pack(instance: &Instance, join: Join, size: impl Fn(&Buffer) -> u64) -> Boxes
         Buffer { align, ..Buffer::new(n.to_string(), size, i64::from(first), i64::from(last)) }
     });
     let instance = Instance::unchecked(boxed.collect());
-    Boxes { instance, roots, contents: packer.contents, buffers: buffers.len() }
+    Some(Boxes { instance, roots, contents: packer.contents, buffers: buffers.len() })
 }
 
 impl Boxes {
@@ -153,14 +175,19 @@ impl Packer {
         self.changed.extend([(size, first), (size, last)]);
     }
 
-    /// Joins what abuts in time until nothing does.
-    fn pack(&mut self, join: Join) {
+    /// Joins what abuts in time until nothing does; `None` if `watch` ends it.
+    fn pack(&mut self, join: Join, watch: &mut Watch) -> Option<()> {
         while let Some(key) = self.changed.pop() {
             let live = &self.live;
+            let mut work = 200;
             for map in [&mut self.by_start, &mut self.by_end] {
                 if let Some(list) = map.get_mut(&key) {
+                    work += 8 * list.len();
                     list.retain(|&n| live[n]);
                 }
+            }
+            if watch.passed(work) {
+                return None;
             }
             let (Some(after), Some(before)) = (self.by_start.get(&key), self.by_end.get(&key)) else {
                 continue;
@@ -185,5 +212,6 @@ impl Packer {
             self.take(b);
             self.put(Shape { first: left.first, ..right }, Content::Pair(a, b, 0));
         }
+        Some(())
     }
 }

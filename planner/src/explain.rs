@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::bounds::{live_at, load_bound};
+use crate::bounds::{live_at, load_bound, load_bound_within};
+use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 use crate::solve::Solution;
 
 /// A remedy and the bytes by which it lowers the load bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Relief {
     /// What to do.
     pub remedy: Remedy,
@@ -19,7 +20,8 @@ pub struct Relief {
 }
 
 /// What can be done about a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Remedy {
     /// Let it start after or end before the tight moment.
     Shorten,
@@ -34,7 +36,7 @@ pub enum Remedy {
 }
 
 /// What makes an instance tight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
     /// The steps at which the most is live, as half-open ranges.
     pub steps: Vec<(i64, i64)>,
@@ -52,6 +54,16 @@ pub struct Explanation {
 
 /// Explains an instance and its plan. O(live · n log n).
 pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) -> Explanation {
+    explain_within(instance, solution, capacity, &Deadline::never())
+}
+
+/// Explains like [`explain`], with the reliefs that are found before `deadline` passes.
+pub fn explain_within(
+    instance: &Instance,
+    solution: &Solution,
+    capacity: Option<u64>,
+    deadline: &Deadline,
+) -> Explanation {
     let bound = load_bound(instance);
     let buffers = instance.buffers();
     // Moments at which the load changes, and the load from there on.
@@ -89,6 +101,9 @@ pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) 
     let mut reliefs = Vec::new();
     for &n in live.iter().take(24) {
         let mut with = |remedy: Remedy, replacement: Option<Buffer>| {
+            if deadline.passed() {
+                return;
+            }
             let mut changed = buffers.to_vec();
             for buffer in &mut changed {
                 buffer.alias = None;
@@ -99,7 +114,8 @@ pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) 
                     changed.swap_remove(n);
                 }
             }
-            let lower = Instance::new(changed).map_or(bound.bytes, |changed| load_bound(&changed).bytes);
+            let lower = Instance::new(changed).ok().and_then(|changed| load_bound_within(&changed, deadline));
+            let lower = lower.map_or(bound.bytes, |lower| lower.bytes);
             if lower < bound.bytes {
                 let buffer = buffers[n].id.clone();
                 reliefs.push(Relief { remedy, buffer, saved: bound.bytes - lower });

@@ -17,6 +17,7 @@
 
 pub mod bounds;
 pub mod boxes;
+pub mod deadline;
 pub mod exact;
 pub mod explain;
 pub mod generate;

@@ -125,6 +125,8 @@ pub enum InstanceError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     buffers: Vec<Buffer>,
+    /// Whether any of them has a gap.
+    gaps: bool,
 }
 
 impl Instance {
@@ -170,12 +172,13 @@ impl Instance {
                 .filter(|&total| total <= i64::MAX as u64)
                 .ok_or(InstanceError::TooLarge)?;
         }
-        Ok(Self { buffers })
+        Ok(Self::unchecked(buffers))
     }
 
     /// An instance of buffers made from those of another, which was checked.
     pub(crate) fn unchecked(buffers: Vec<Buffer>) -> Self {
-        Self { buffers }
+        let gaps = buffers.iter().any(|buffer| !buffer.gaps.is_empty());
+        Self { buffers, gaps }
     }
 
     /// The buffers in the order of the input.
@@ -193,6 +196,11 @@ impl Instance {
         self.buffers.is_empty()
     }
 
+    /// True if any buffer has a gap in its lifetime. O(1).
+    pub(crate) fn any_gaps(&self) -> bool {
+        self.gaps
+    }
+
     /// True if every buffer is a plain rectangle of one tier.
     pub fn is_plain(&self) -> bool {
         self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
@@ -205,7 +213,7 @@ impl Instance {
             let buffer = self.buffers[n].clone();
             Buffer { alias: buffer.alias.and_then(|other| place.get(&other).copied()), ..buffer }
         };
-        Self { buffers: members.iter().map(take).collect() }
+        Self::unchecked(members.iter().map(take).collect())
     }
 
     /// True if `a` and `b` may be placed without regard to each other's offsets, seen from their list of wishes

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
 /// What is wrong with a plan.
@@ -62,6 +63,31 @@ pub enum Violation {
 /// # Errors
 /// The first [`Violation`] found.
 pub fn validate(instance: &Instance, offsets: &[u64], capacity: Option<u64>) -> Result<(), Violation> {
+    validate_within(instance, offsets, capacity, &Deadline::never()).unwrap_or(Ok(()))
+}
+
+/// Checks like [`validate`]; `None` if `deadline` passes first.
+pub(crate) fn validate_within(
+    instance: &Instance,
+    offsets: &[u64],
+    capacity: Option<u64>,
+    deadline: &Deadline,
+) -> Option<Result<(), Violation>> {
+    let mut watch = Watch::new(deadline);
+    match check(instance, offsets, capacity, &mut watch) {
+        Ok(true) => Some(Ok(())),
+        Ok(false) => None,
+        Err(violation) => Some(Err(violation)),
+    }
+}
+
+/// The check itself; false if `watch` ended it.
+fn check(
+    instance: &Instance,
+    offsets: &[u64],
+    capacity: Option<u64>,
+    watch: &mut Watch,
+) -> Result<bool, Violation> {
     let buffers = instance.buffers();
     if offsets.len() != buffers.len() {
         return Err(Violation::Count { found: offsets.len(), expected: buffers.len() });
@@ -92,6 +118,9 @@ pub fn validate(instance: &Instance, offsets: &[u64], capacity: Option<u64>) -> 
     let shared: HashSet<usize> =
         buffers.iter().enumerate().filter_map(|(n, buffer)| Some([n, buffer.alias?])).flatten().collect();
     for (time, starts, n, from, to) in events {
+        if watch.passed(100 + 8 * sharing.len()) {
+            return Ok(false);
+        }
         let tier = buffers[n].tier;
         if !starts {
             if shared.contains(&n) {
@@ -118,5 +147,5 @@ pub fn validate(instance: &Instance, offsets: &[u64], capacity: Option<u64>) -> 
             live.insert((tier, from), (to, n));
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -2,9 +2,8 @@
 
 mod common;
 
-use std::sync::atomic::AtomicBool;
-
 use allotment_planner::bounds::lower_bound;
+use allotment_planner::deadline::Deadline;
 use allotment_planner::exact::Limits;
 use allotment_planner::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use allotment_planner::generate::{perfect_packing, random};
@@ -49,8 +48,8 @@ const EVERY: [(Pick, Order); 6] = [
 /// Every strategy finds a plan at the optimum, and proves that there is none below.
 fn check_skyline(instance: &Instance, optimum: u64, seed: u64) {
     let problem = problem(instance);
-    let stop = AtomicBool::new(false);
-    let limits = Limits { nodes: u64::MAX, deadline: None, stop: &stop };
+    let never = Deadline::never();
+    let limits = Limits { nodes: u64::MAX, deadline: &never };
     for (section, order) in EVERY {
         let strategy = Strategy { order, section, seed };
         match Search::new(&problem, optimum as u32).run(strategy, &limits) {
@@ -168,8 +167,8 @@ fn perfect_packings_are_solved() {
 /// A search that gives up may be unlucky; one that claims a proof at the optimum is wrong.
 #[test]
 fn no_strategy_disproves_a_perfect_packing() {
-    let stop = AtomicBool::new(false);
-    let limits = Limits { nodes: 3000, deadline: None, stop: &stop };
+    let never = Deadline::never();
+    let limits = Limits { nodes: 3000, deadline: &never };
     for (count, seed) in [(200, 2), (200, 7), (500, 2), (500, 5)] {
         let problem = problem(&perfect_packing(count, 10_000, 1 << 20, seed));
         for (section, order) in EVERY {

@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::sync::atomic::AtomicBool;
-
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::boxes::{Join, boxes, boxes_with_waste};
-use allotment_planner::exact::Limits;
+use allotment_planner::deadline::Deadline;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::greedy::repair::Repair;
@@ -19,10 +17,6 @@ use proptest::prelude::*;
 
 const DESCENT: Descent = Descent { prefer: Prefer::Longest, mirror: false, noise: None };
 
-fn limits(stop: &AtomicBool) -> Limits<'_> {
-    Limits { nodes: u64::MAX, deadline: None, stop }
-}
-
 proptest! {
     #[test]
     fn plans_of_boxes_are_plans(
@@ -34,11 +28,12 @@ proptest! {
         });
         let instance = Instance::new(buffers.collect()).unwrap();
         let join = if longest { Join::Longest } else { Join::Forced };
-        let stop = AtomicBool::new(false);
+        let never = Deadline::never();
         for waste in [0.0, 0.01, 0.3] {
-            let boxes = if waste > 0.0 { boxes_with_waste(&instance, join, waste) } else { boxes(&instance, join) };
+            let wasteful = || boxes_with_waste(&instance, join, waste, &never).unwrap();
+            let boxes = if waste > 0.0 { wasteful() } else { boxes(&instance, join) };
             prop_assert!(boxes.instance.len() <= instance.len());
-            let offsets = descend(&boxes.instance, DESCENT, &limits(&stop)).unwrap();
+            let offsets = descend(&boxes.instance, DESCENT, &Deadline::never()).unwrap();
             let unpacked = boxes.unpack(&offsets);
             validate(&instance, &unpacked, None).unwrap();
             let (peak, boxed) = (instance.peak(&unpacked), boxes.instance.peak(&offsets));
@@ -60,9 +55,8 @@ proptest! {
             ends.map(|end| (end.saturating_sub(goal) as f64).powi(2)).sum::<f64>()
         };
         let before = over(&start);
-        let stop = AtomicBool::new(false);
         let mut repair = Repair::new(&instance, &conflicts, goal, start, seed);
-        let unfinished = repair.run(100, &limits(&stop));
+        let unfinished = repair.run(100, &Deadline::never());
         validate(&instance, repair.offsets(), None).unwrap();
         prop_assert!(over(repair.offsets()) <= before * (1.0 + 1e-9));
         prop_assert!(unfinished || instance.peak(repair.offsets()) <= goal);
@@ -74,11 +68,10 @@ fn repairs_come_closer() {
     let instance = random(400, 20, 3);
     let conflicts = Conflicts::new(&instance);
     let start = place(&instance, &conflicts, &ordered(&instance, &conflicts, Order::Start, None), Fit::First);
-    let stop = AtomicBool::new(false);
     let goal = lower_bound(&instance).bytes;
     let before = instance.peak(&start);
     let mut repair = Repair::new(&instance, &conflicts, goal, start, 1);
-    repair.run(2000, &limits(&stop));
+    repair.run(2000, &Deadline::never());
     let after = instance.peak(repair.offsets());
     assert!(after - goal < (before - goal) * 3 / 4, "{before} -> {after}, bound {goal}");
 }
@@ -108,9 +101,9 @@ fn times_at_the_border_of_64_bits() {
         Buffer::new("d", 2, i64::MAX - 1, i64::MAX),
     ];
     let instance = Instance::new(buffers).unwrap();
-    let stop = AtomicBool::new(false);
     for (prefer, mirror) in [(Prefer::Leftmost, true), (Prefer::Longest, true), (Prefer::Longest, false)] {
-        let offsets = descend(&instance, Descent { prefer, mirror, noise: None }, &limits(&stop)).unwrap();
+        let offsets =
+            descend(&instance, Descent { prefer, mirror, noise: None }, &Deadline::never()).unwrap();
         validate(&instance, &offsets, Some(14)).unwrap();
     }
     let conflicts = Conflicts::new(&instance);
@@ -119,6 +112,6 @@ fn times_at_the_border_of_64_bits() {
         validate(&instance, &offsets, None).unwrap();
     }
     let mut repair = Repair::new(&instance, &conflicts, 14, vec![20, 14, 10, 0], 1);
-    repair.run(50, &limits(&stop));
+    repair.run(50, &Deadline::never());
     validate(&instance, repair.offsets(), None).unwrap();
 }

@@ -1,6 +1,8 @@
 //! Compressed input, recognised by its first bytes.
 
+use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
+use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
@@ -25,8 +27,10 @@ pub fn decompressed<'a>(input: impl Read + 'a) -> io::Result<Box<dyn BufRead + '
     }
     let whole = BufReader::new(io::Cursor::new(start).take(have as u64).chain(input));
     Ok(match &start[..have] {
-        [0x28, 0xb5, 0x2f, 0xfd] => Box::new(BufReader::new(Frames { state: Some(State::Between(whole)) })),
-        [0x1f, 0x8b, ..] => Box::new(BufReader::new(MultiGzDecoder::new(whole))),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            Box::new(BufReader::new(Frames { state: Some(State::Between(whole)), cut: Rc::default() }))
+        }
+        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Gzip(MultiGzDecoder::new(whole)))),
         _ => Box::new(whole),
     })
 }
@@ -35,15 +39,34 @@ pub fn decompressed<'a>(input: impl Read + 'a) -> io::Result<Box<dyn BufRead + '
 struct Frames<R: BufRead> {
     /// `None` after an error.
     state: Option<State<R>>,
+    /// Whether the input ended inside a frame.
+    cut: Rc<Cell<bool>>,
+}
+
+/// gzip, with errors in plain words.
+struct Gzip<R>(MultiGzDecoder<R>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => cut_off(),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => damaged("gzip"),
+            _ => error,
+        })
+    }
 }
 
 enum State<R: BufRead> {
     Between(R),
-    Inside(Box<StreamingDecoder<R, FrameDecoder>>),
+    Inside(Box<StreamingDecoder<WholeBlocks<R>, FrameDecoder>>),
 }
 
-fn damaged(error: impl std::fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the zstd data are damaged: {error}"))
+fn damaged(form: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the {form} data are damaged"))
+}
+
+fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the compressed data end too early")
 }
 
 impl<R: BufRead> Read for Frames<R> {
@@ -58,16 +81,19 @@ impl<R: BufRead> Read for Frames<R> {
                     if input.fill_buf()?.is_empty() {
                         return Ok(0);
                     }
-                    self.state =
-                        Some(State::Inside(Box::new(StreamingDecoder::new(input).map_err(damaged)?)));
+                    let cut = self.cut.clone();
+                    let wrong = |_| if self.cut.get() { cut_off() } else { damaged("zstd") };
+                    let frame = StreamingDecoder::new(WholeBlocks::new(input, cut)).map_err(wrong)?;
+                    self.state = Some(State::Inside(Box::new(frame)));
                 }
-                Some(State::Inside(mut frame)) => match frame.read(buffer).map_err(damaged)? {
+                Some(State::Inside(mut frame)) => match frame.read(buffer).map_err(|_| damaged("zstd"))? {
+                    0 if self.cut.get() => return Err(cut_off()),
                     0 => {
                         let said = frame.decoder.get_checksum_from_data();
                         if said.is_some() && said != frame.decoder.get_calculated_checksum() {
-                            return Err(damaged("the checksum is wrong"));
+                            return Err(damaged("zstd"));
                         }
-                        self.state = Some(State::Between(frame.into_inner()));
+                        self.state = Some(State::Between(frame.into_inner().input));
                     }
                     count => {
                         self.state = Some(State::Inside(frame));
@@ -76,5 +102,99 @@ impl<R: BufRead> Read for Frames<R> {
                 },
             }
         }
+    }
+}
+
+/// Passes a zstd frame on block by block (RFC 8878, 3.1.1). Where the input ends inside a block, the frame ends before it, so that a
+/// decoder gives out all that it holds instead of an error.
+struct WholeBlocks<R: BufRead> {
+    input: R,
+    /// What is passed on next, from `at` on.
+    ready: Vec<u8>,
+    at: usize,
+    next: Next,
+    /// Whether the input ended too early.
+    cut: Rc<Cell<bool>>,
+}
+
+enum Next {
+    Header,
+    /// With the bytes of the checksum at the end.
+    Block(usize),
+    End,
+}
+
+/// A last block without content.
+const LAST: [u8; 3] = [1, 0, 0];
+
+impl<R: BufRead> WholeBlocks<R> {
+    fn new(input: R, cut: Rc<Cell<bool>>) -> Self {
+        Self { input, ready: Vec::new(), at: 0, next: Next::Header, cut }
+    }
+
+    /// Adds `count` bytes of the input to what is ready; false if there are not as many.
+    fn take(&mut self, count: usize) -> io::Result<bool> {
+        let read = (&mut self.input).take(count as u64).read_to_end(&mut self.ready)?;
+        if read < count {
+            self.cut.set(true);
+        }
+        Ok(read == count)
+    }
+
+    fn header(&mut self) -> io::Result<()> {
+        self.next = Next::End;
+        if !self.take(5)? {
+            return Ok(());
+        }
+        let descriptor = self.ready[4];
+        let single = descriptor & 0x20 != 0;
+        let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let size = match descriptor >> 6 {
+            0 => usize::from(single),
+            more => 1 << more,
+        };
+        if self.take(usize::from(!single) + dictionary + size)? {
+            self.next = Next::Block(if descriptor & 4 != 0 { 4 } else { 0 });
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, checksum: usize) -> io::Result<()> {
+        let mut whole = self.take(3)?;
+        if whole {
+            let header = self.ready.iter().rev().fold(0_usize, |word, &byte| word << 8 | usize::from(byte));
+            // A block of one byte repeated says how often.
+            let content = if header >> 1 & 3 == 1 { 1 } else { header >> 3 };
+            let last = header & 1 != 0;
+            whole = self.take(content + if last { checksum } else { 0 })?;
+            if last {
+                self.next = Next::End;
+            }
+        }
+        if !whole {
+            self.ready.clear();
+            self.ready.extend(LAST);
+            self.ready.extend(vec![0; checksum]);
+            self.next = Next::End;
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Read for WholeBlocks<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.ready.len() {
+            self.ready.clear();
+            self.at = 0;
+            match self.next {
+                Next::Header => self.header()?,
+                Next::Block(checksum) => self.block(checksum)?,
+                Next::End => return Ok(0),
+            }
+        }
+        let count = buffer.len().min(self.ready.len() - self.at);
+        buffer[..count].copy_from_slice(&self.ready[self.at..][..count]);
+        self.at += count;
+        Ok(count)
     }
 }

@@ -46,6 +46,19 @@ pub enum TraceError {
     },
 }
 
+impl TraceError {
+    /// True if the trace is sound up to its end, but ends too early: inside compressed data or a binary record.
+    pub fn is_cut(&self) -> bool {
+        match self {
+            Self::At { problem: Problem::Io(error), .. } => error.kind() == io::ErrorKind::UnexpectedEof,
+            Self::At { problem: Problem::Binary(error), place: Place::Record(record) } => {
+                *record > 0 && matches!(error, allotment::observe::event::DecodeError::Truncated)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What is wrong with a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {

@@ -88,7 +88,15 @@ impl Program {
     ///
     /// # Errors
     /// Those of the reader; an event whose figures do not fit an [`Op`].
-    pub fn compile(trace: Reader<'_>) -> Result<Self, TraceError> {
+    pub fn compile(mut trace: Reader<'_>) -> Result<Self, TraceError> {
+        Self::compile_from(&mut trace)
+    }
+
+    /// Compiles what is left of a trace.
+    ///
+    /// # Errors
+    /// Those of [`Program::compile`].
+    pub fn compile_from(trace: &mut Reader<'_>) -> Result<Self, TraceError> {
         let mut builder = ProgramBuilder::default();
         for event in trace {
             builder.push(&event?)?;

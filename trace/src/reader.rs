@@ -95,6 +95,18 @@ impl<'a> Reader<'a> {
         self.records.header()
     }
 
+    /// Lets a trace that is cut off end there without an error; [`Reader::cut`] tells about it.
+    #[must_use]
+    pub fn up_to_a_cut(mut self) -> Self {
+        self.records = self.records.up_to_a_cut();
+        self
+    }
+
+    /// Where the trace is cut off, once it has been read that far.
+    pub fn cut(&self) -> Option<&TraceError> {
+        self.records.cut()
+    }
+
     /// Blocks that are live, with their ids, in no order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter().map(|(&id, &block)| (id, block))
@@ -191,6 +203,8 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     Some(Err(error)) => return Some(Err(error)),
+                    // The header tells how many events there were.
+                    None if self.cut().is_some() => return None,
                     None => {
                         let found = self.events;
                         let said = self.header().events().filter(|&said| said != found)?;

@@ -80,6 +80,9 @@ pub struct Records<'a> {
     /// What was read while looking for the header, in order.
     ahead: VecDeque<Result<(Place, Record), TraceError>>,
     ended: bool,
+    /// Whether a trace that is cut off simply ends there, and where that was.
+    up_to_a_cut: bool,
+    cut: Option<TraceError>,
 }
 
 enum Form<'a> {
@@ -104,7 +107,9 @@ impl<'a> Records<'a> {
             Form::Text(Lines { input, limit: limits.line, line: Vec::new(), lines: 0 })
         };
         let (header, ahead) = (Header::default(), VecDeque::new());
-        let mut records = Self { form, tags: Tags::new(limits.tags), binary, header, ahead, ended: false };
+        let tags = Tags::new(limits.tags);
+        let (ended, up_to_a_cut, cut) = (false, false, None);
+        let mut records = Self { form, tags, binary, header, ahead, ended, up_to_a_cut, cut };
         // What precedes the first event is read now, for the header.
         while records.ahead.len() < AHEAD {
             match records.read() {
@@ -143,6 +148,18 @@ impl<'a> Records<'a> {
         &self.header
     }
 
+    /// Lets a trace that is cut off end there without an error; [`Records::cut`] tells about it.
+    #[must_use]
+    pub fn up_to_a_cut(mut self) -> Self {
+        self.up_to_a_cut = true;
+        self
+    }
+
+    /// Where the trace is cut off, once it has been read that far.
+    pub fn cut(&self) -> Option<&TraceError> {
+        self.cut.as_ref()
+    }
+
     /// Whether the trace is in binary form.
     pub fn is_binary(&self) -> bool {
         self.binary
@@ -166,8 +183,13 @@ impl Iterator for Records<'_> {
         if self.ended {
             return None;
         }
-        let next = self.ahead.pop_front().or_else(|| self.read());
+        let mut next = self.ahead.pop_front().or_else(|| self.read());
         self.ended = !matches!(next, Some(Ok(_)));
+        if self.up_to_a_cut {
+            if let Some(Err(error)) = next.take_if(|next| next.as_ref().is_err_and(TraceError::is_cut)) {
+                self.cut = Some(error);
+            }
+        }
         next
     }
 }

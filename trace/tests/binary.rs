@@ -104,3 +104,37 @@ proptest! {
         let _ = Reader::new(bytes.as_slice()).map(|reader| reader.count());
     }
 }
+
+/// A compressed trace that is cut off anywhere gives what stands in its whole blocks, and says where it ends.
+#[test]
+fn compressed_traces_that_are_cut_off_are_read_up_to_there() {
+    use std::io::Write as _;
+    let text: String = (0..60_000)
+        .map(|n| format!("a {n} {} 8 @{}\n", 1 + n * 7919 % 5000, n * 31 % 1000 + 1000 * n))
+        .collect();
+    let zst = ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest);
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(text.as_bytes()).unwrap();
+    for packed in [zst, gz.finish().unwrap()] {
+        assert_eq!(Reader::new(&packed[..]).unwrap().map(Result::unwrap).count(), 60_000);
+        for share in [3, 5, 7, 9] {
+            let part = &packed[..packed.len() * share / 10];
+            let strict: Vec<_> = Reader::new(part).unwrap().collect();
+            let (last, before) = strict.split_last().unwrap();
+            assert!(last.as_ref().unwrap_err().is_cut());
+            // All but a block of 128 KiB at the most, each line of 20 to 30 bytes.
+            assert!(before.len() > 60_000 * share / 10 - 8000, "{} of share {share}", before.len());
+            let mut reader = Reader::new(part).unwrap().up_to_a_cut();
+            assert_eq!(reader.by_ref().map(Result::unwrap).count(), before.len());
+            let cut = reader.cut().unwrap().to_string();
+            assert_eq!(
+                cut,
+                format!(
+                    "line {}: the input cannot be read on: {}",
+                    before.len() + 1,
+                    "the compressed data end too early"
+                )
+            );
+        }
+    }
+}

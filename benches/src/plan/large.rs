@@ -1,11 +1,10 @@
 //! Instances of 10^3 to 10^6 buffers, each in a process of its own: the system then tells its memory.
 
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use allotment_planner::bounds::lower_bound;
-use allotment_planner::exact::Limits;
+use allotment_planner::deadline::Deadline;
 use allotment_planner::generate::random;
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::model::Instance;
@@ -65,12 +64,10 @@ pub fn alone(_: &Args, name: &str) -> Result<()> {
 
 /// The bound and the first plan alone, in processor seconds: other work on the machine does not count.
 fn first_plan(instance: &Instance, before: u64) -> Result<()> {
-    let stop = AtomicBool::new(false);
-    let limits = Limits { nodes: u64::MAX, deadline: None, stop: &stop };
     let start = processor(libc::RUSAGE_SELF);
     let bound = lower_bound(instance).bytes;
     let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
-    let offsets = descend(instance, descent, &limits).context("nobody stops it")?;
+    let offsets = descend(instance, descent, &Deadline::never()).context("a deadline passed that never does")?;
     let first = processor(libc::RUSAGE_SELF) - start;
     let most = resident("VmHWM:");
     validate(instance, &offsets, None)?;

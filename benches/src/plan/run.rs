@@ -32,7 +32,8 @@ pub fn read(path: &Path) -> Result<Instance> {
 
 /// Plans with two threads, and has the plan validated.
 pub fn plan(instance: &Instance, capacity: Option<u64>, seconds: f64, seed: u64) -> Result<Solution> {
-    let options = Options { capacity, time_limit: Duration::from_secs_f64(seconds), threads: 2, seed };
+    let time_limit = Duration::from_secs_f64(seconds);
+    let options = Options { capacity, time_limit, threads: 2, seed, ..Options::default() };
     let solution = solve(instance, &options, None);
     validate(instance, &solution.offsets, None)?;
     Ok(solution)

@@ -205,7 +205,7 @@ fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
         Buffer { align: life.align as u64, ..buffer }
     });
     let instance = Instance::new(buffers.collect()).ok()?;
-    let options = Options { capacity: None, time_limit: Duration::from_secs(2), threads: 1, seed: 0 };
+    let options = Options { time_limit: Duration::from_secs(2), threads: 1, ..Options::default() };
     let planned = usize::try_from(solve(&instance, &options, None).peak).ok()?;
     let bytes_saved = bench.smallest.saturating_sub(planned);
     let calls_saved = run.program.ops.len();

@@ -6,7 +6,10 @@
 //! Windows (parts of a buffer that stay in use in a gap) can interlock so that no such order exists; with them, and
 //! with shared places, a failure proves nothing.
 
+use std::cell::RefCell;
+
 use super::Limits;
+use crate::deadline::Watch;
 use crate::greedy::Conflicts;
 use crate::model::Instance;
 
@@ -29,7 +32,13 @@ struct State<'a> {
     placed: Vec<bool>,
     nodes: u64,
     limits: &'a Limits<'a>,
+    watch: RefCell<Watch<'a>>,
     proves: bool,
+}
+
+/// The work of one node with so many buffers left, in elementary steps.
+fn buffers_in(left: usize) -> usize {
+    64 * left + 64
 }
 
 /// Looks for a plan within `capacity` bytes.
@@ -50,6 +59,7 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
         placed: vec![false; n],
         nodes: 0,
         limits,
+        watch: RefCell::new(Watch::new(limits.deadline)),
         proves,
     };
     for (n, buffer) in instance.buffers().iter().enumerate() {
@@ -74,7 +84,7 @@ impl State<'_> {
     /// `Some(found)`, or `None` at the limits.
     fn node(&mut self, left: usize, last: u64, rank: usize) -> Option<bool> {
         self.nodes += 1;
-        if self.nodes > self.limits.nodes || (self.nodes & 255 == 0 && self.limits.over()) {
+        if self.nodes > self.limits.nodes || self.watch.borrow_mut().passed(buffers_in(left)) {
             return None;
         }
         if left == 0 {
@@ -114,8 +124,12 @@ impl State<'_> {
         Some(false)
     }
 
-    /// The lowest free offset of `n` that is at least `from`.
+    /// The lowest free offset of `n` that is at least `from`; `None` if there is none, or no time is left.
     fn lowest(&self, n: usize, from: u64) -> Option<u64> {
+        let work = self.conflicts.work(self.instance, n) + 1;
+        if self.watch.borrow_mut().passed(work) {
+            return None;
+        }
         let buffer = &self.instance.buffers()[n];
         let mut forbidden = Vec::new();
         let mut shares = Vec::new();
@@ -135,6 +149,9 @@ impl State<'_> {
             if offset > lo && offset < hi {
                 if shares.iter().any(|&place| i128::from(place) == offset) && lo < offset {
                     // In the place of one that it may share with.
+                    if self.watch.borrow_mut().passed(work) {
+                        return None;
+                    }
                     let at = offset as u64;
                     let others = self.conflicts.of(n).iter().map(|&other| other as usize);
                     let mut blocked = others.filter(|&other| self.placed[other]).any(|other| {

@@ -1,5 +1,6 @@
 //! Which buffers are live at once.
 
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
 /// For each buffer the others that are ever live with it, in one array.
@@ -29,13 +30,22 @@ impl Conflicts {
 
     /// Lists all pairs. O(n log n + pairs) time, 8 bytes for each pair.
     pub fn new(instance: &Instance) -> Self {
+        Self::within(instance, &Deadline::never()).unwrap_or_default()
+    }
+
+    /// Lists all pairs like [`Conflicts::new`]; `None` if `deadline` passes first.
+    pub fn within(instance: &Instance, deadline: &Deadline) -> Option<Self> {
+        let mut watch = Watch::new(deadline);
         let buffers = instance.buffers();
         let mut by_start: Vec<u32> =
             (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
         by_start.sort_by_key(|&n| buffers[n as usize].start);
-        let sweep = |pair: &mut dyn FnMut(u32, u32)| {
+        let mut sweep = |pair: &mut dyn FnMut(u32, u32)| {
             let mut live: Vec<u32> = Vec::new();
             for &n in &by_start {
+                if watch.passed(8 * live.len() + 1) {
+                    return None;
+                }
                 let buffer = &buffers[n as usize];
                 live.retain(|&other| buffers[other as usize].end > buffer.start);
                 if buffer.end == buffer.start {
@@ -48,13 +58,14 @@ impl Conflicts {
                 }
                 live.push(n);
             }
+            Some(())
         };
         // Once to count, once to fill.
         let mut degree = vec![0_usize; buffers.len() + 1];
         sweep(&mut |a, b| {
             degree[a as usize] += 1;
             degree[b as usize] += 1;
-        });
+        })?;
         let mut sum = 0;
         for degree in &mut degree {
             sum += std::mem::replace(degree, sum);
@@ -66,8 +77,8 @@ impl Conflicts {
                 list[degree[n as usize]] = other;
                 degree[n as usize] += 1;
             }
-        });
-        Self { starts, list }
+        })?;
+        Some(Self { starts, list })
     }
 
     /// The buffers that are ever live with `n`.
@@ -90,14 +101,26 @@ impl Conflicts {
             forbidden.push((offset - i128::from(a.size), offset + i128::from(b.size)));
             return;
         }
-        let theirs = b.pieces();
-        for p in a.pieces() {
-            for q in &theirs {
-                if p.0 < q.1 && q.0 < p.1 {
-                    let (from, to) = (i128::from(p.2), i128::from(p.3));
-                    forbidden.push((offset + i128::from(q.2) - to, offset + i128::from(q.3) - from));
-                }
+        // Both lists ascend in time, so they are gone through side by side.
+        let (ours, theirs) = (a.pieces(), b.pieces());
+        let (mut i, mut j) = (0, 0);
+        while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {
+            if p.0 < q.1 && q.0 < p.1 {
+                let (from, to) = (i128::from(p.2), i128::from(p.3));
+                forbidden.push((offset + i128::from(q.2) - to, offset + i128::from(q.3) - from));
+            }
+            if p.1 <= q.1 {
+                i += 1;
+            } else {
+                j += 1;
             }
         }
+    }
+
+    /// The work of [`Conflicts::forbidden`] for all conflicts of `n`, in elementary steps.
+    pub(crate) fn work(&self, instance: &Instance, n: usize) -> usize {
+        let own = instance.buffers()[n].gaps.len();
+        let each = |&other: &u32| 16 + 64 * (own + instance.buffers()[other as usize].gaps.len());
+        if instance.any_gaps() { self.of(n).iter().map(each).sum() } else { 16 * self.of(n).len() }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BinaryHeap;
 
-use crate::exact::Limits;
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 use crate::sections::Sections;
 
@@ -205,11 +205,25 @@ pub struct Descent {
     pub noise: Option<(u8, u64)>,
 }
 
-/// Packs a plain instance; `None` if `limits` came first (nodes are not counted). O(n log n) expected.
-pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option<Vec<u64>> {
+/// Packs a plain instance; `None` if `deadline` passes first. O(n log n) expected.
+pub fn descend(instance: &Instance, descent: Descent, deadline: &Deadline) -> Option<Vec<u64>> {
+    descend_from(0, instance, descent, deadline)
+}
+
+/// Packs like [`descend`], with no buffer below `base` bytes. Whatever makes a buffer more than a rectangle is ignored.
+pub(crate) fn descend_from(
+    base: u64,
+    instance: &Instance,
+    descent: Descent,
+    deadline: &Deadline,
+) -> Option<Vec<u64>> {
     let Descent { prefer, mirror, noise } = descent;
+    let mut watch = Watch::new(deadline);
+    // Sorting comes first, and cannot be interrupted.
+    if watch.passed(0) {
+        return None;
+    }
     let mut random = noise.map(|(noise, seed)| (noise, fastrand::Rng::with_seed(seed)));
-    let mut steps = 0_u32;
     let buffers = instance.buffers();
     // `!` turns time around without overflow.
     let lifetimes = buffers.iter().map(|b| if mirror { (!b.end, !b.start) } else { (b.start, b.end) });
@@ -223,9 +237,12 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
     // Runs by their first section. What happens in one valley is nothing to the others, so they need not be taken in the order of
     // their heights: going down to the next one keeps to what is in the cache.
     let mut runs = vec![Run { end: 0, height: 0, before: 0 }; count];
-    runs[0] = Run { end: count as u32, height: 0, before: u32::MAX };
+    runs[0] = Run { end: count as u32, height: base, before: u32::MAX };
     let mut start = 0_u32;
     loop {
+        if watch.passed(8) {
+            return None;
+        }
         let run = runs[start as usize];
         let left = (run.before != u32::MAX).then(|| runs[run.before as usize].height);
         let right = ((run.end as usize) < count).then(|| runs[run.end as usize].height);
@@ -237,8 +254,8 @@ pub fn descend(instance: &Instance, descent: Descent, limits: &Limits) -> Option
             start = run.end;
             continue;
         }
-        steps += 1;
-        if steps.is_multiple_of(4096) && limits.over() {
+        // A few walks through the tree; the search for the longest lifetime looks at up to 200 of its nodes.
+        if watch.passed(if prefer == Prefer::Longest { 1000 } else { 200 }) {
             return None;
         }
         let height = run.height;

@@ -10,9 +10,8 @@ pub use baselines::{Baseline, baseline};
 pub use conflicts::Conflicts;
 
 use std::cmp::Reverse;
-use std::sync::atomic::AtomicBool;
 
-use crate::exact::Limits;
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
 /// The order in which buffers are placed; ties go by the input's order.
@@ -92,32 +91,29 @@ pub fn complete(
     order: &[usize],
     fit: Fit,
 ) -> Vec<u64> {
-    let unlimited = Limits { nodes: u64::MAX, deadline: None, stop: &AtomicBool::new(false) };
-    complete_within(instance, conflicts, partial, order, fit, &unlimited).expect("nobody stops it")
+    complete_within(instance, conflicts, partial, order, fit, &Deadline::never())
+        .expect("a deadline that never passes stops nothing")
 }
 
-/// The same; `None` if `limits` came first (nodes are not counted).
+/// Completes a plan like [`complete`]; `None` if `deadline` passes first.
 pub(crate) fn complete_within(
     instance: &Instance,
     conflicts: &Conflicts,
     partial: &[Option<u64>],
     order: &[usize],
     fit: Fit,
-    limits: &Limits,
+    deadline: &Deadline,
 ) -> Option<Vec<u64>> {
     let buffers = instance.buffers();
     let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
     let mut placed: Vec<bool> = partial.iter().map(Option::is_some).collect();
     let mut forbidden: Vec<(i128, i128)> = Vec::new();
     let mut shares: Vec<u64> = Vec::new();
-    let mut work = 0;
+    let mut watch = Watch::new(deadline);
     for &n in order {
-        work += conflicts.of(n).len() + 1;
-        if work > 100_000 {
-            work = 0;
-            if limits.over() {
-                return None;
-            }
+        let work = conflicts.work(instance, n) + 1;
+        if watch.passed(work) {
+            return None;
         }
         let buffer = &buffers[n];
         if std::mem::replace(&mut placed[n], true) {
@@ -143,6 +139,9 @@ pub(crate) fn complete_within(
         // A shared place costs nothing if nobody else is in the way.
         shares.retain(|&offset| offset % buffer.align == 0 && offset <= offsets[n]);
         for &offset in &shares {
+            if watch.passed(work) {
+                return None;
+            }
             let free = conflicts.of(n).iter().filter(|&&other| placed[other as usize]).all(|&other| {
                 let other = other as usize;
                 let mut intervals = Vec::new();

@@ -5,7 +5,7 @@
 //! back may not end higher, summed over all that exceeds the goal.
 
 use super::{Conflicts, Fit, lowest};
-use crate::exact::Limits;
+use crate::deadline::Deadline;
 use crate::model::Instance;
 
 /// A plan on its way down.
@@ -64,12 +64,13 @@ impl<'a> Repair<'a> {
         (self.offsets[n] + self.instance.buffers()[n].size).saturating_sub(self.goal)
     }
 
-    /// Makes `steps` attempts. False if the goal is reached, or `limits` came first.
+    /// Makes `steps` attempts; false if the goal is reached or `deadline` passes first.
     ///
     /// An attempt takes O(n) to find who exceeds the goal, and O(d log d) for each buffer taken out with d conflicts.
-    pub fn run(&mut self, steps: u32, limits: &Limits) -> bool {
+    pub fn run(&mut self, steps: u32, deadline: &Deadline) -> bool {
         for _ in 0..steps {
-            if limits.over() {
+            // An attempt moves at most `MOST` buffers with `WORK` conflicts: a few milliseconds.
+            if deadline.passed() {
                 return false;
             }
             let above: Vec<usize> = (0..self.offsets.len()).filter(|&n| self.over(n) > 0).collect();

@@ -6,7 +6,7 @@ mod trace;
 
 pub use self::csv::read_csv;
 pub use plc::read_plc;
-pub use trace::read_trace;
+pub use trace::{read_events, read_trace};
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

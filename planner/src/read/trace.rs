@@ -27,12 +27,20 @@ impl From<TraceError> for ReadError {
 /// # Errors
 /// See [`ReadError`]; lines are counted from 1.
 pub fn read_trace(bytes: &[u8]) -> Result<Instance, ReadError> {
+    read_events(&mut Reader::new(bytes)?)
+}
+
+/// Reads the events of a trace like [`read_trace`].
+///
+/// # Errors
+/// See [`ReadError`]; lines are counted from 1.
+pub fn read_events(trace: &mut Reader<'_>) -> Result<Instance, ReadError> {
     let mut buffers: Vec<Buffer> = Vec::new();
     // By the trace's id: the buffer, and how often the id was used.
     let mut live: HashMap<u64, usize> = HashMap::new();
     let mut uses: HashMap<u64, u32> = HashMap::new();
     let mut now = 0_i64;
-    for checked in Reader::new(bytes)? {
+    for checked in trace {
         let event = checked?.event;
         let id = event.id;
         let old = match event.action {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Shared;
 use crate::bounds;
 use crate::boxes::Boxes;
+use crate::deadline::Deadline;
 use crate::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
@@ -16,7 +17,7 @@ pub(super) struct Scaled<'a> {
     problem: Problem,
     mirrored: Problem,
     instance: &'a Instance,
-    conflicts: OnceLock<Conflicts>,
+    conflicts: OnceLock<Option<Conflicts>>,
     /// Where its buffers are boxes: then nothing is proved.
     boxes: Option<&'a Boxes>,
     /// Bytes of a unit.
@@ -62,8 +63,9 @@ impl<'a> Scaled<'a> {
         (12 * self.problem.sections + 4 * self.instance.len()) * self.instance.len()
     }
 
-    fn conflicts(&self) -> &Conflicts {
-        self.conflicts.get_or_init(|| Conflicts::new(self.instance))
+    /// All conflicts, listed when first asked for; `None` if there was no time for that.
+    fn conflicts(&self, deadline: &Deadline) -> Option<&Conflicts> {
+        self.conflicts.get_or_init(|| Conflicts::within(self.instance, deadline)).as_ref()
     }
 
     fn offer(&self, shared: &Shared, offsets: Vec<u64>) {
@@ -96,6 +98,7 @@ pub(super) struct Climb<'a> {
     scaled: &'a Scaled<'a>,
     search: Search<'a>,
     orders: [Vec<usize>; 2],
+    conflicts: &'a Conflicts,
     thread: u64,
     seed: u64,
     round: u64,
@@ -108,16 +111,23 @@ pub(super) struct Climb<'a> {
 }
 
 impl<'a> Climb<'a> {
-    /// Odd threads look at time backwards.
-    pub(super) fn new(shared: &'a Shared<'a>, scaled: &'a Scaled<'a>, thread: u64, seed: u64) -> Self {
+    /// Prepares the searches; odd threads look at time backwards. `None` if no time is left for that.
+    pub(super) fn new(
+        shared: &'a Shared<'a>,
+        scaled: &'a Scaled<'a>,
+        thread: u64,
+        seed: u64,
+    ) -> Option<Self> {
+        let conflicts = scaled.conflicts(&shared.deadline)?;
         let problem = if thread % 2 == 1 { &scaled.mirrored } else { &scaled.problem };
         let orders = [greedy::Order::Area, greedy::Order::Size]
-            .map(|order| greedy::ordered(scaled.instance, scaled.conflicts(), order, None));
-        Self {
+            .map(|order| greedy::ordered(scaled.instance, conflicts, order, None));
+        Some(Self {
             shared,
             scaled,
             search: Search::new(problem, 0),
             orders,
+            conflicts,
             thread,
             seed,
             round: 0,
@@ -125,7 +135,7 @@ impl<'a> Climb<'a> {
             budget: 2 * scaled.instance.len() as u64 + 500,
             most: 0,
             proved: 0,
-        }
+        })
     }
 
     /// What was done so far, in nanoseconds, roughly.
@@ -150,7 +160,7 @@ impl<'a> Climb<'a> {
             if least > high {
                 return false;
             }
-            if low > high || shared.stop.load(Ordering::Relaxed) {
+            if low > high || shared.deadline.passed() {
                 break;
             }
             let goal = match floor {
@@ -209,7 +219,7 @@ impl<'a> Climb<'a> {
                 self.most = self.search.placed_area();
                 self.complete();
             }
-            if shared.stop.load(Ordering::Relaxed) || shared.peak.load(Ordering::Relaxed) / unit <= goal {
+            if shared.deadline.passed() || shared.peak.load(Ordering::Relaxed) / unit <= goal {
                 break;
             }
         }
@@ -221,9 +231,12 @@ impl<'a> Climb<'a> {
         let units = |offset: Option<u32>| offset.map(|offset| u64::from(offset) * self.scaled.unit);
         let partial: Vec<Option<u64>> = self.search.partial().into_iter().map(units).collect();
         for order in &self.orders {
-            let (instance, conflicts) = (self.scaled.instance, self.scaled.conflicts());
-            let offsets = greedy::complete(instance, conflicts, &partial, order, Fit::Best);
-            self.scaled.offer(self.shared, offsets);
+            let (instance, deadline) = (self.scaled.instance, &self.shared.deadline);
+            let completed =
+                greedy::complete_within(instance, self.conflicts, &partial, order, Fit::Best, deadline);
+            if let Some(offsets) = completed {
+                self.scaled.offer(self.shared, offsets);
+            }
         }
     }
 }

@@ -6,13 +6,16 @@ mod portfolio;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::bounds::{self, Bound};
+use crate::deadline::Deadline;
 use crate::exact::{Limits, general};
+use crate::greedy::descent::{Descent, Prefer, descend_from};
 use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
+use crate::validate::validate_within;
 
 /// What a run is given.
 #[derive(Clone, Debug)]
@@ -25,11 +28,21 @@ pub struct Options {
     pub threads: usize,
     /// Seed of all that is left to chance.
     pub seed: u64,
+    /// Ends the search early when it becomes true, for example because the user pressed ^C.
+    pub interrupt: Arc<AtomicBool>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { capacity: None, time_limit: Duration::from_secs(60), threads: 2, seed: 0 }
+        let interrupt = Arc::default();
+        Self { capacity: None, time_limit: Duration::from_secs(60), threads: 2, seed: 0, interrupt }
+    }
+}
+
+impl Options {
+    /// Creates the deadline of a run that starts now.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::after(self.time_limit).or_when(self.interrupt.clone())
     }
 }
 
@@ -112,14 +125,13 @@ type Best = (Vec<u64>, Vec<(Duration, u64)>);
 struct Shared<'a> {
     instance: &'a Instance,
     started: Instant,
-    deadline: Instant,
+    deadline: Deadline,
     capacity: u64,
-    stop: AtomicBool,
     peak: AtomicU64,
     bound: AtomicU64,
     nodes: AtomicU64,
     best: Mutex<Best>,
-    conflicts: OnceLock<Conflicts>,
+    conflicts: OnceLock<Option<Conflicts>>,
     watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
 }
 
@@ -128,9 +140,9 @@ impl Shared<'_> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All conflicts, listed when first asked for.
-    fn conflicts(&self) -> &Conflicts {
-        self.conflicts.get_or_init(|| Conflicts::new(self.instance))
+    /// All conflicts, listed when first asked for; `None` if there was no time for that.
+    fn conflicts(&self) -> Option<&Conflicts> {
+        self.conflicts.get_or_init(|| Conflicts::within(self.instance, &self.deadline)).as_ref()
     }
 
     /// True if nothing is left to be found out.
@@ -139,9 +151,10 @@ impl Shared<'_> {
         peak <= bound || (self.capacity < u64::MAX && (peak <= self.capacity || bound > self.capacity))
     }
 
+    /// Ends the search if nothing is left to be found out.
     fn check(&self) {
-        if self.done() || Instant::now() >= self.deadline {
-            self.stop.store(true, Ordering::Relaxed);
+        if self.done() {
+            self.deadline.end();
         }
     }
 
@@ -173,27 +186,36 @@ impl Shared<'_> {
     }
 
     fn limits(&self, nodes: u64) -> Limits<'_> {
-        Limits { nodes, deadline: Some(self.deadline), stop: &self.stop }
+        Limits { nodes, deadline: &self.deadline }
     }
 }
 
 /// Plans an instance of one tier; see [`solve_tiers`] for several.
 ///
-/// The plan is always complete and valid, whatever the status. Time is bounded by the limit, save for the first
-/// greedy plan: O(n log n), or O(conflicts) where buffers are not plain.
+/// The plan is always complete and valid, whatever the status, unless fixed buffers overlap. Every phase keeps to the time limit;
+/// only the first greedy plan, which takes O(n log n), gets a tenth of a second more where the limit is shorter than that.
 pub fn solve(
     instance: &Instance,
     options: &Options,
     watcher: Option<&(dyn Fn(Progress) + Sync)>,
 ) -> Solution {
+    solve_within(instance, options, options.deadline(), watcher)
+}
+
+/// Plans like [`solve`] until `deadline`; the time limit of `options` is not used.
+pub fn solve_within(
+    instance: &Instance,
+    options: &Options,
+    deadline: Deadline,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Solution {
     let started = Instant::now();
-    let bound = bounds::lower_bound(instance);
+    let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
     let shared = Shared {
         instance,
         started,
-        deadline: started + options.time_limit.min(Duration::from_secs(100 * 365 * 86_400)),
+        deadline,
         capacity: options.capacity.unwrap_or(u64::MAX),
-        stop: AtomicBool::new(false),
         peak: AtomicU64::new(u64::MAX),
         bound: AtomicU64::new(bound.bytes),
         nodes: AtomicU64::new(0),
@@ -202,12 +224,13 @@ pub fn solve(
         watcher,
     };
     let threads = options.threads.max(1);
-    if instance.is_empty() {
-        shared.offer(Vec::new());
-    } else if instance.is_plain() {
-        plain::plain(&shared, threads, options.seed);
-    } else {
-        constrained(&shared, options.seed);
+    shared.offer(first_plan(&shared));
+    if !shared.deadline.passed() {
+        if instance.is_plain() {
+            plain::plain(&shared, threads, options.seed);
+        } else {
+            constrained(&shared, options.seed);
+        }
     }
     let (offsets, history) = std::mem::take(&mut *shared.best());
     let (peak, lower_bound) = (instance.peak(&offsets), shared.bound.load(Ordering::Relaxed));
@@ -233,6 +256,33 @@ pub fn solve(
     }
 }
 
+/// What the first bound and the first plan may take beyond the limit.
+const GRACE: Duration = Duration::from_millis(80);
+
+/// The first plan. What has gaps or may share a place is packed as if it had no gaps and shared nothing, above everything fixed.
+fn first_plan(shared: &Shared) -> Vec<u64> {
+    let instance = shared.instance;
+    let buffers = instance.buffers();
+    let ends = buffers.iter().filter_map(|buffer| Some(buffer.fixed? + buffer.size));
+    let base = ends.max().unwrap_or(0);
+    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
+    let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
+    let mut offsets = packed.unwrap_or_else(|| {
+        // No time at all: one on top of the other.
+        let mut top = base;
+        let stack = buffers.iter().map(|buffer| {
+            let offset = top.next_multiple_of(buffer.align);
+            top = offset + buffer.size;
+            offset
+        });
+        stack.collect()
+    });
+    for (offset, buffer) in offsets.iter_mut().zip(buffers) {
+        *offset = buffer.fixed.unwrap_or(*offset);
+    }
+    offsets
+}
+
 /// The plan of one tier.
 #[derive(Clone, Debug)]
 pub struct TierPlan {
@@ -253,6 +303,18 @@ pub fn solve_tiers(
     capacities: &BTreeMap<u32, u64>,
     watcher: Option<&(dyn Fn(Progress) + Sync)>,
 ) -> Vec<TierPlan> {
+    solve_tiers_within(instance, options, capacities, &options.deadline(), watcher)
+}
+
+/// Plans like [`solve_tiers`] until `deadline`; the time limit of `options` is not used. Each tier gets an even share of the time that
+/// the tiers before it left.
+pub fn solve_tiers_within(
+    instance: &Instance,
+    options: &Options,
+    capacities: &BTreeMap<u32, u64>,
+    deadline: &Deadline,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Vec<TierPlan> {
     let mut tiers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (n, buffer) in instance.buffers().iter().enumerate() {
         tiers.entry(buffer.tier).or_default().push(n);
@@ -260,11 +322,13 @@ pub fn solve_tiers(
     if tiers.is_empty() {
         tiers.insert(0, Vec::new());
     }
-    let time_limit = options.time_limit / tiers.len() as u32;
+    let mut left = tiers.len() as u32;
     let plan = |(tier, members): (u32, Vec<usize>)| {
         let part = instance.part(&members);
-        let options = Options { capacity: capacities.get(&tier).copied(), time_limit, ..options.clone() };
-        let solution = solve(&part, &options, watcher);
+        let options = Options { capacity: capacities.get(&tier).copied(), ..options.clone() };
+        let share = deadline.left().map_or(Duration::MAX, |time| time / left);
+        left -= 1;
+        let solution = solve_within(&part, &options, deadline.within(share), watcher);
         TierPlan { tier, members, instance: part, solution }
     };
     tiers.into_iter().map(plan).collect()
@@ -292,24 +356,33 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     whole
 }
 
+/// Conflicts up to this number are listed: 400 MB.
+const LISTED: u64 = 50_000_000;
+
 /// Greedy orders, then exact search for what has gaps, fixed offsets or places to share.
 fn constrained(shared: &Shared, seed: u64) {
     let instance = shared.instance;
-    let conflicts = shared.conflicts();
-    for round in 0_u64.. {
+    // Of more than that only the first plan is made.
+    if Conflicts::count(instance) > LISTED {
+        return;
+    }
+    let Some(conflicts) = shared.conflicts() else { return };
+    let partial = vec![None; instance.len()];
+    for round in 0_u64..=200 {
         for order in greedy::Order::ALL {
             for fit in [Fit::First, Fit::Best] {
                 let noise = (round > 0).then(|| (0.1 * (1 + round % 10) as f64, seed ^ round << 8));
                 let order = greedy::ordered(instance, conflicts, order, noise);
-                let offsets = greedy::place(instance, conflicts, &order, fit);
+                let deadline = &shared.deadline;
+                let plan = greedy::complete_within(instance, conflicts, &partial, &order, fit, deadline);
+                let Some(offsets) = plan else { return };
                 // Fixed buffers may stand in each other's way.
-                if crate::validate::validate(instance, &offsets, None).is_ok() {
-                    shared.offer(offsets);
-                } else if shared.best().0.is_empty() {
-                    let mut best = shared.best();
-                    best.0 = offsets;
+                match validate_within(instance, &offsets, None, deadline) {
+                    Some(Ok(())) => shared.offer(offsets),
+                    Some(Err(_)) => {}
+                    None => return,
                 }
-                if shared.stop.load(Ordering::Relaxed) {
+                if deadline.passed() {
                     return;
                 }
             }
@@ -324,13 +397,10 @@ fn constrained(shared: &Shared, seed: u64) {
                     general::Answer::None => shared.raise_bound(goal + 1),
                     general::Answer::Unknown => break,
                 }
-                if shared.stop.load(Ordering::Relaxed) {
+                if shared.deadline.passed() {
                     return;
                 }
             }
-        }
-        if round >= 200 {
-            return;
         }
     }
 }

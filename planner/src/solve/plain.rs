@@ -1,12 +1,9 @@
 //! Plain rectangles: greedy plans and exact searches side by side.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
-use crate::exact::Limits;
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Instances up to this size are searched exactly as a whole.
@@ -18,22 +15,14 @@ const SEARCH_BYTES: usize = 1 << 30;
 /// Plain rectangles.
 pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     let instance = shared.instance;
-    // The first plan: in milliseconds for all but the largest.
-    let first = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
-    let limits = Limits { nodes: u64::MAX, deadline: None, stop: &AtomicBool::new(false) };
-    shared.offer(descend(instance, first, &limits).expect("nobody stops it"));
-    let done = || shared.stop.load(Ordering::Relaxed);
-    if done() {
-        return;
-    }
     let packed = Packed::default();
     let small = instance.len() <= SEARCHED;
-    let boxes = small.then(|| packed.get(instance, Join::Forced));
+    let boxes = small.then(|| packed.get(instance, Join::Forced, &shared.deadline)).flatten();
     let boxes = boxes.filter(|boxes| boxes.instance.len() < instance.len());
     if let Some(boxes) = boxes {
         for prefer in [Prefer::Leftmost, Prefer::Longest] {
             let descent = Descent { prefer, mirror: false, noise: None };
-            if let Some(offsets) = descend(&boxes.instance, descent, &shared.limits(u64::MAX)) {
+            if let Some(offsets) = descend(&boxes.instance, descent, &shared.deadline) {
                 shared.offer(boxes.unpack(&offsets));
             }
         }
@@ -53,7 +42,7 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
         for (thread, scaled) in searches.into_iter().enumerate() {
             let packed = &packed;
             let work = move || {
-                let over = || shared.stop.load(Ordering::Relaxed);
+                let over = || shared.deadline.passed();
                 // One thread makes the greedy plans where the others search, else all share them.
                 let share = if searched { (0, 1) } else { (thread, threads) };
                 let greedy = || Portfolio::new(shared, packed, share, seed ^ (thread as u64) << 32);
@@ -62,7 +51,7 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
                     portfolio.brief();
                 }
                 let climb = |scaled| Climb::new(shared, scaled, thread as u64, seed);
-                let mut climbs: Vec<Climb> = scaled.into_iter().map(climb).collect();
+                let mut climbs: Vec<Climb> = scaled.into_iter().filter_map(climb).collect();
                 while !over() {
                     climbs.retain_mut(Climb::round);
                     if climbs.is_empty() {

@@ -3,15 +3,13 @@
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
-use crate::boxes::{Boxes, Join, boxes, boxes_with_waste};
+use super::{LISTED, Shared};
+use crate::boxes::{Boxes, Join, boxes_with_waste, boxes_within};
+use crate::deadline::Deadline;
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::repair::Repair;
 use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
 use crate::model::Instance;
-
-/// Conflicts up to this number are listed.
-const LISTED: u64 = 50_000_000;
 
 /// Instances up to this size are packed into boxes.
 const PACKED: usize = 300_000;
@@ -19,17 +17,18 @@ const PACKED: usize = 300_000;
 /// The boxes of an instance, packed when first asked for.
 #[derive(Default)]
 pub(super) struct Packed {
-    forced: OnceLock<Boxes>,
-    longest: OnceLock<Boxes>,
+    forced: OnceLock<Option<Boxes>>,
+    longest: OnceLock<Option<Boxes>>,
 }
 
 impl Packed {
-    pub(super) fn get(&self, instance: &Instance, join: Join) -> &Boxes {
+    /// The boxes; `None` if there was no time to pack them.
+    pub(super) fn get(&self, instance: &Instance, join: Join, deadline: &Deadline) -> Option<&Boxes> {
         let slot = match join {
             Join::Forced => &self.forced,
             Join::Longest => &self.longest,
         };
-        slot.get_or_init(|| boxes(instance, join))
+        slot.get_or_init(|| boxes_within(instance, join, deadline)).as_ref()
     }
 }
 
@@ -113,8 +112,7 @@ impl<'a> Portfolio<'a> {
     }
 
     fn over(&self) -> bool {
-        self.shared.check();
-        self.shared.stop.load(Ordering::Relaxed)
+        self.shared.deadline.passed()
     }
 
     /// One attempt of the kind that has cost the least so far.
@@ -140,14 +138,14 @@ impl<'a> Portfolio<'a> {
 
     /// The peak, if there was time.
     fn descend(&self, join: Option<Join>, descent: Descent) -> Option<u64> {
-        let limits = self.shared.limits(u64::MAX);
+        let deadline = &self.shared.deadline;
         let instance = self.shared.instance;
         let offsets = match join {
             Some(join) => {
-                let boxes = self.packed.get(instance, join);
-                boxes.unpack(&descend(&boxes.instance, descent, &limits)?)
+                let boxes = self.packed.get(instance, join, deadline)?;
+                boxes.unpack(&descend(&boxes.instance, descent, deadline)?)
             }
-            None => descend(instance, descent, &limits)?,
+            None => descend(instance, descent, deadline)?,
         };
         let peak = instance.peak(&offsets);
         self.shared.offer(offsets);
@@ -180,7 +178,8 @@ impl<'a> Portfolio<'a> {
     }
 
     fn rule(&self, rule: Rule) {
-        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let Some(conflicts) = self.shared.conflicts() else { return };
+        let instance = self.shared.instance;
         let (order, fit) = match rule {
             Rule::Baseline(rule) => greedy::baseline_order(instance, conflicts, rule),
             Rule::Order(order) => (greedy::ordered(instance, conflicts, order, None), Fit::Best),
@@ -192,7 +191,8 @@ impl<'a> Portfolio<'a> {
         if self.shared.instance.len() <= PACKED && self.random.bool() {
             return self.squeeze();
         }
-        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let Some(conflicts) = self.shared.conflicts() else { return };
+        let instance = self.shared.instance;
         let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
         let noise = [0.005, 0.02, 0.1][self.random.usize(..3)];
         let order = greedy::ordered(instance, conflicts, order, Some((noise, self.random.u64(..))));
@@ -203,10 +203,11 @@ impl<'a> Portfolio<'a> {
     fn squeeze(&mut self) {
         let instance = self.shared.instance;
         let waste = 0.005 * 2_f64.powf(5.0 * self.random.f64());
-        let boxes = boxes_with_waste(instance, Join::Longest, waste);
+        let deadline = &self.shared.deadline;
+        let Some(boxes) = boxes_with_waste(instance, Join::Longest, waste, deadline) else { return };
         let prefer = [Prefer::Leftmost, Prefer::Longest][self.random.usize(..2)];
         let descent = Descent { prefer, mirror: self.random.bool(), noise: Some((1, self.random.u64(..))) };
-        let Some(offsets) = descend(&boxes.instance, descent, &self.shared.limits(u64::MAX)) else { return };
+        let Some(offsets) = descend(&boxes.instance, descent, deadline) else { return };
         let offsets = boxes.unpack(&offsets);
         let mut order: Vec<usize> = (0..instance.len()).collect();
         order.sort_by_key(|&n| offsets[n]);
@@ -214,10 +215,10 @@ impl<'a> Portfolio<'a> {
     }
 
     fn place(&self, order: &[usize], fit: Fit) {
-        let (instance, conflicts) = (self.shared.instance, self.shared.conflicts());
+        let Some(conflicts) = self.shared.conflicts() else { return };
+        let (instance, deadline) = (self.shared.instance, &self.shared.deadline);
         let partial = vec![None; instance.len()];
-        let limits = self.shared.limits(u64::MAX);
-        if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, &limits) {
+        if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, deadline) {
             self.shared.offer(offsets);
         }
     }
@@ -231,13 +232,13 @@ impl<'a> Portfolio<'a> {
         if !known || self.random.u8(..) == 0 {
             let goal = shared.bound.load(Ordering::Relaxed);
             let offsets = shared.best().0.clone();
-            let conflicts = shared.conflicts();
+            let Some(conflicts) = shared.conflicts() else { return };
             self.repair = Some(Repair::new(shared.instance, conflicts, goal, offsets, self.random.u64(..)));
         }
         let Some(repair) = &mut self.repair else { return };
         let before = repair.work();
         for _ in 0..10 {
-            if !repair.run(4, &shared.limits(u64::MAX)) {
+            if !repair.run(4, &shared.deadline) {
                 break;
             }
             if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
@@ -248,6 +249,5 @@ impl<'a> Portfolio<'a> {
         if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
             shared.offer(repair.offsets().to_vec());
         }
-        shared.check();
     }
 }

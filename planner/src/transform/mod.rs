@@ -9,7 +9,7 @@ mod stream;
 
 pub use fuse::{Fused, fuse};
 pub use in_place::{InPlace, in_place};
-pub use remat::{Rematerialised, rematerialise};
-pub use reorder::{Reordered, peak_load, reorder};
-pub use spill::{SpillError, Spilled, Trip, spill};
+pub use remat::{Rematerialised, rematerialise, rematerialise_within};
+pub use reorder::{Reordered, peak_load, reorder, reorder_within};
+pub use spill::{SpillError, Spilled, Trip, spill, spill_within};
 pub use stream::{Streamed, stream};

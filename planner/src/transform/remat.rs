@@ -1,6 +1,7 @@
 //! Rematerialisation: computing a tensor again instead of keeping it.
 
 use super::peak_load;
+use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};
 
 /// A graph with operators that run again.
@@ -21,6 +22,17 @@ pub struct Rematerialised {
 /// Lets operators run again just before later readers of their results, as long as that lowers the largest load
 /// and adds at most `budget` to the cost. Greedy: the largest relief first, the cheaper of equals.
 pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Rematerialised {
+    rematerialise_within(graph, lowering, budget, &Deadline::never())
+}
+
+/// Rematerialises like [`rematerialise`]; stops with what it has if `deadline` passes first.
+pub fn rematerialise_within(
+    graph: &Graph,
+    lowering: Lowering,
+    budget: u64,
+    deadline: &Deadline,
+) -> Rematerialised {
+    let mut watch = Watch::new(deadline);
     let before = peak_load(graph, lowering);
     let mut made = Rematerialised { graph: graph.clone(), again: Vec::new(), cost: 0, before, after: before };
     // Every round adds one operator; more than the graph has are never useful.
@@ -31,12 +43,19 @@ pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Remateri
             if op.outputs.len() != 1 || made.cost.saturating_add(op.cost) > budget {
                 continue;
             }
+            if watch.passed(20 * (made.graph.ops.len() - n)) {
+                return made;
+            }
             let tensor = op.outputs[0];
             let readers: Vec<usize> = (n + 1..made.graph.ops.len())
                 .filter(|&reader| made.graph.ops[reader].inputs.contains(&tensor))
                 .collect();
             // From each later reader on, the readers take the copy.
             for &from in readers.iter().filter(|&&reader| reader > n + 1) {
+                // The graph is copied, names and all.
+                if watch.passed(100 * (made.graph.ops.len() + made.graph.tensors.len())) {
+                    return made;
+                }
                 let changed = again(&made.graph, n, from);
                 let load = peak_load(&changed, lowering);
                 let better = best.as_ref().is_none_or(|&(known, cost, ..)| (load, op.cost) < (known, cost));

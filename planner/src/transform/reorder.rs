@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};
 
 /// A graph in another order.
@@ -99,6 +100,11 @@ impl Steps {
         steps
     }
 
+    /// The work of running `op`, in elementary steps.
+    fn work(&self, op: usize) -> usize {
+        200 + 4 * self.touches[op].iter().map(|&end| self.ends[end].1.len() + 1).sum::<usize>()
+    }
+
     fn ready(&self, done: &[u64], op: usize) -> bool {
         !has(done, op) && self.before[op].iter().all(|&before| has(done, before))
     }
@@ -130,11 +136,17 @@ const BEAM: usize = 256;
 /// Finds an order with the smallest largest load: exactly for small graphs (best-first over what has run), by beam search for
 /// others. The old order is kept if nothing better is found.
 pub fn reorder(graph: &Graph, lowering: Lowering) -> Reordered {
+    reorder_within(graph, lowering, &Deadline::never())
+}
+
+/// Reorders like [`reorder`]; keeps the old order if `deadline` passes first.
+pub fn reorder_within(graph: &Graph, lowering: Lowering, deadline: &Deadline) -> Reordered {
+    let watch = &mut Watch::new(deadline);
     let before = peak_load(graph, lowering);
     let steps = Steps::new(graph, lowering);
-    let (order, optimal) = match exact(&steps, before) {
+    let (order, optimal) = match exact(&steps, before, watch) {
         Some(order) => (Some(order), true),
-        None => (beam(&steps), false),
+        None => (beam(&steps, watch), false),
     };
     let unchanged = || Reordered { graph: graph.clone(), before, after: before, optimal };
     let Some(order) = order else {
@@ -147,7 +159,7 @@ pub fn reorder(graph: &Graph, lowering: Lowering) -> Reordered {
 }
 
 /// Dijkstra over the sets of operators that ran, the length of a path being its largest load.
-fn exact(steps: &Steps, known: u64) -> Option<Vec<usize>> {
+fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<Vec<usize>> {
     let count = steps.makes.len();
     let start = vec![0_u64; count.div_ceil(64).max(1)];
     // By set: the smallest largest load that leads there, and the way.
@@ -171,7 +183,13 @@ fn exact(steps: &Steps, known: u64) -> Option<Vec<usize>> {
         if best[&done].0 < peak {
             continue;
         }
+        if watch.passed(8 * count) {
+            return None;
+        }
         for op in (0..count).filter(|&op| steps.ready(&done, op)) {
+            if watch.passed(steps.work(op) + count) {
+                return None;
+            }
             let (during, after_load, after) = steps.run(&done, load, op);
             let peak = peak.max(during);
             if peak > known || best.get(&after).is_some_and(|&(known, ..)| known <= peak) {
@@ -188,7 +206,7 @@ fn exact(steps: &Steps, known: u64) -> Option<Vec<usize>> {
     None
 }
 
-fn beam(steps: &Steps) -> Option<Vec<usize>> {
+fn beam(steps: &Steps, watch: &mut Watch) -> Option<Vec<usize>> {
     let count = steps.makes.len();
     struct State {
         peak: u64,
@@ -201,7 +219,13 @@ fn beam(steps: &Steps) -> Option<Vec<usize>> {
     for _ in 0..count {
         let mut next: HashMap<Vec<u64>, State> = HashMap::new();
         for state in &states {
+            if watch.passed(8 * count) {
+                return None;
+            }
             for op in (0..count).filter(|&op| steps.ready(&state.done, op)) {
+                if watch.passed(steps.work(op) + 2 * count) {
+                    return None;
+                }
                 let (during, load, done) = steps.run(&state.done, state.load, op);
                 let peak = state.peak.max(during);
                 if next.get(&done).is_none_or(|known| known.peak > peak) {

@@ -1,5 +1,6 @@
 //! Spilling: tensors leave for a slower memory while nobody reads them.
 
+use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};
 use crate::model::{Buffer, Instance, InstanceError};
 
@@ -56,6 +57,20 @@ const EXACT: usize = 22;
 /// # Errors
 /// [`SpillError`] if even all trips together are not enough.
 pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled, SpillError> {
+    spill_within(graph, lowering, capacity, &Deadline::never())
+}
+
+/// Chooses trips like [`spill`]; if `deadline` passes first, trips are taken that would not have been needed.
+///
+/// # Errors
+/// [`SpillError`] if even all trips together are not enough.
+pub fn spill_within(
+    graph: &Graph,
+    lowering: Lowering,
+    capacity: u64,
+    deadline: &Deadline,
+) -> Result<Spilled, SpillError> {
+    let watch = &mut Watch::new(deadline);
     let lives = graph.lives(lowering);
     let steps = graph.ops.len().max(1);
     let align = lowering.align.max(1);
@@ -66,15 +81,13 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
             uses[tensor].push(step);
         }
     }
-    let mut load = vec![0_u64; steps];
+    let mut load = Sums::new(steps);
     let mut possible = Vec::new();
     for (n, life) in lives.iter().enumerate() {
         let Some((first, last)) = *life else {
             continue;
         };
-        for load in &mut load[first..=last] {
-            *load = load.saturating_add(size(n));
-        }
+        load.add(first..last + 1, size(n));
         let mut stops = uses[n].clone();
         // What the caller gives or gets is there at the start or the end as well.
         stops.push(first);
@@ -87,21 +100,25 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
             possible.push(Trip { tensor: n, leaves: pair[0], returns: pair[1], traffic });
         }
     }
-    possible.retain(|trip| {
-        size(trip.tensor) > 0 && load[trip.leaves + 1..trip.returns].iter().any(|&load| load > capacity)
-    });
-    // Even with all of them?
-    let mut least = load.clone();
-    for trip in &possible {
-        for load in &mut least[trip.leaves + 1..trip.returns] {
-            *load = load.saturating_sub(size(trip.tensor));
-        }
+    let load = load.finish();
+    // For each step the steps up to it that are above the capacity.
+    let mut above = vec![0_u32; steps + 1];
+    for (step, &load) in load.iter().enumerate() {
+        above[step + 1] = above[step] + u32::from(load > capacity);
     }
+    possible.retain(|trip| size(trip.tensor) > 0 && above[trip.returns] > above[trip.leaves + 1]);
+    // Even with all of them?
+    let mut away = Sums::new(steps);
+    for trip in &possible {
+        away.add(trip.leaves + 1..trip.returns, size(trip.tensor));
+    }
+    let least: Vec<u64> =
+        load.iter().zip(away.finish()).map(|(load, away)| load.saturating_sub(away)).collect();
     if let Some((step, &needed)) = least.iter().enumerate().find(|&(_, &load)| load > capacity) {
         return Err(SpillError::Step { step, needed, over: needed - capacity });
     }
-    let mut taken = greedy(&possible, &load, capacity, &size);
-    let optimal = possible.len() <= EXACT;
+    let mut taken = greedy(&possible, &load, capacity, &size, watch);
+    let mut optimal = possible.len() <= EXACT;
     if optimal {
         let cost = |taken: &[bool]| -> u64 {
             possible.iter().zip(taken).filter(|&(_, &taken)| taken).map(|(trip, _)| trip.traffic).sum()
@@ -116,8 +133,10 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
             capacity,
             &size,
             &mut best,
+            watch,
         );
         taken = best.1;
+        optimal = !watch.passed(0);
     }
     let trips: Vec<Trip> =
         possible.into_iter().zip(taken).filter(|&(_, taken)| taken).map(|(trip, _)| trip).collect();
@@ -142,10 +161,47 @@ pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled
     Ok(Spilled { instance: Instance::new(buffers)?, trips, traffic, optimal })
 }
 
-fn greedy(possible: &[Trip], load: &[u64], capacity: u64, size: &dyn Fn(usize) -> u64) -> Vec<bool> {
+/// Sums of bytes over ranges of steps, added up at the end.
+struct Sums(Vec<i128>);
+
+impl Sums {
+    fn new(steps: usize) -> Self {
+        Self(vec![0; steps + 1])
+    }
+
+    fn add(&mut self, steps: std::ops::Range<usize>, bytes: u64) {
+        self.0[steps.start] += i128::from(bytes);
+        self.0[steps.end] -= i128::from(bytes);
+    }
+
+    /// The sum at each step, at most `u64::MAX`.
+    fn finish(self) -> Vec<u64> {
+        let mut sum = 0;
+        let steps = self.0.len() - 1;
+        let sums = self.0.into_iter().take(steps);
+        sums.map(|change| {
+            sum += change;
+            u64::try_from(sum).unwrap_or(u64::MAX)
+        })
+        .collect()
+    }
+}
+
+fn greedy(
+    possible: &[Trip],
+    load: &[u64],
+    capacity: u64,
+    size: &dyn Fn(usize) -> u64,
+    watch: &mut Watch,
+) -> Vec<bool> {
+    let steps: usize = possible.iter().map(|trip| trip.returns - trip.leaves).sum();
     let mut load = load.to_vec();
     let mut taken = vec![false; possible.len()];
     while load.iter().any(|&load| load > capacity) {
+        // One round goes over all steps of all trips. All trips together are enough, if more than needed.
+        if watch.passed(8 * steps + load.len()) {
+            return vec![true; possible.len()];
+        }
         let relief = |trip: &Trip| -> f64 {
             let over = load[trip.leaves + 1..trip.returns].iter().map(|&load| load.saturating_sub(capacity));
             let relief: u64 = over.map(|over| over.min(size(trip.tensor))).fold(0, u64::saturating_add);
@@ -166,6 +222,9 @@ fn greedy(possible: &[Trip], load: &[u64], capacity: u64, size: &dyn Fn(usize) -
     let mut order: Vec<usize> = (0..possible.len()).filter(|&n| taken[n]).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(possible[n].traffic));
     for n in order {
+        if watch.passed(possible[n].returns - possible[n].leaves) {
+            break;
+        }
         let range = possible[n].leaves + 1..possible[n].returns;
         let bytes = size(possible[n].tensor);
         if load[range.clone()].iter().all(|&load| load.saturating_add(bytes) <= capacity) {
@@ -186,8 +245,9 @@ fn choose(
     capacity: u64,
     size: &dyn Fn(usize) -> u64,
     best: &mut (u64, Vec<bool>),
+    watch: &mut Watch,
 ) {
-    if cost >= best.0 {
+    if cost >= best.0 || watch.passed(4 * load.len() + 16) {
         return;
     }
     if load.iter().all(|&load| load <= capacity) {
@@ -201,8 +261,8 @@ fn choose(
     let bytes = size(trip.tensor);
     taken[n] = true;
     load[range.clone()].iter_mut().for_each(|load| *load -= bytes);
-    choose(possible, n + 1, taken, cost.saturating_add(trip.traffic), load, capacity, size, best);
+    choose(possible, n + 1, taken, cost.saturating_add(trip.traffic), load, capacity, size, best, watch);
     load[range].iter_mut().for_each(|load| *load += bytes);
     taken[n] = false;
-    choose(possible, n + 1, taken, cost, load, capacity, size, best);
+    choose(possible, n + 1, taken, cost, load, capacity, size, best, watch);
 }

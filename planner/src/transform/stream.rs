@@ -15,20 +15,24 @@ pub struct Streamed {
 /// only reader and both go element by element. The two must then run interleaved, chunk by chunk.
 pub fn stream(graph: &Graph, chunks: u64, least: u64) -> Streamed {
     let mut streamed = Streamed { graph: graph.clone(), tensors: Vec::new() };
+    let mut readers = vec![0_usize; graph.tensors.len()];
+    for op in &graph.ops {
+        let inputs: std::collections::BTreeSet<usize> = op.inputs.iter().copied().collect();
+        inputs.into_iter().for_each(|tensor| readers[tensor] += 1);
+    }
     for pair in 0..graph.ops.len().saturating_sub(1) {
         let (producer, reader) = (&graph.ops[pair], &graph.ops[pair + 1]);
         let by_element = |sharing| sharing == Sharing::InPlace;
         let &[tensor] = &producer.outputs[..] else {
             continue;
         };
-        let readers = graph.ops.iter().filter(|op| op.inputs.contains(&tensor)).count();
         let same = reader
             .outputs
             .first()
             .is_some_and(|&output| graph.tensors[output].bytes == graph.tensors[tensor].bytes);
         let kind = graph.tensors[tensor].kind;
         let bytes = graph.tensors[tensor].bytes;
-        let fits = readers == 1
+        let fits = readers[tensor] == 1
             && reader.inputs.contains(&tensor)
             && same
             && kind == Kind::Intermediate

@@ -21,6 +21,7 @@ mod dead_ends;
 mod reasons;
 
 use super::Limits;
+use crate::deadline::Watch;
 use dead_ends::DeadEnds;
 use reasons::{has, meets_range};
 
@@ -215,6 +216,7 @@ impl<'a> Search<'a> {
 
     /// Searches with one strategy until `limits`.
     pub fn run(&mut self, strategy: Strategy, limits: &Limits) -> Answer {
+        let watch = &mut Watch::new(limits.deadline);
         let problem = self.problem;
         let n = problem.size.len();
         self.strategy = strategy;
@@ -222,12 +224,19 @@ impl<'a> Search<'a> {
         let mut random = fastrand::Rng::with_seed(strategy.seed);
         let mut rest = vec![0_u32; problem.sections];
         for k in 0..n {
+            let length = (problem.last[k] - problem.first[k]) as usize;
+            if watch.passed(length + 8) {
+                return Answer::Unknown;
+            }
             for rest in &mut rest[problem.first[k] as usize..problem.last[k] as usize] {
                 *rest = rest.saturating_add(problem.size[k]);
             }
         }
         for k in 0..n {
             let (first, last) = (problem.first[k], problem.last[k]);
+            if watch.passed(if strategy.order == Order::Total { (last - first) as usize } else { 8 }) {
+                return Answer::Unknown;
+            }
             let (size, length) = (u64::from(problem.size[k]), u64::from(last - first));
             let value = match strategy.order {
                 Order::Area => size * length,
@@ -252,7 +261,7 @@ impl<'a> Search<'a> {
         self.placed.fill(false);
         self.area = 0;
         self.most.0 = 0;
-        match self.node(0, 0, problem.sections, [0, 0], limits) {
+        match self.node(0, 0, problem.sections, [0, 0], watch) {
             Outcome::Solved => Answer::Found(self.offsets.clone()),
             Outcome::Failed => Answer::None,
             Outcome::Limit => Answer::Unknown,
@@ -268,7 +277,7 @@ impl<'a> Search<'a> {
         mut lo: usize,
         mut hi: usize,
         changed: [usize; 2],
-        limits: &Limits,
+        watch: &mut Watch,
     ) -> Outcome {
         let mut changed = changed;
         if self.reasons.len() <= depth + 1 {
@@ -279,7 +288,10 @@ impl<'a> Search<'a> {
         let mut skipped: Vec<(usize, Vec<u64>)> = Vec::new();
         loop {
             self.nodes += 1;
-            if self.nodes > self.budget || (self.nodes & 255 == 0 && limits.over()) {
+            // Every pass goes over the part's sections and buffers a few times, and over some of their pairs.
+            let buffers = self.levels[depth].list.len();
+            let work = 16 * (hi - lo + buffers) + buffers * (hi - lo) / 4 + 500;
+            if self.nodes > self.budget || watch.passed(work) {
                 return Outcome::Limit;
             }
             if let Some(s) = self.propagate(depth) {
@@ -310,7 +322,7 @@ impl<'a> Search<'a> {
                 let mut failed = false;
                 for (lo, hi) in parts {
                     self.child(depth, lo, hi, None);
-                    match self.node(depth + 1, lo, hi, [0, 0], limits) {
+                    match self.node(depth + 1, lo, hi, [0, 0], watch) {
                         Outcome::Solved => {}
                         Outcome::Limit => return Outcome::Limit,
                         Outcome::Failed => {
@@ -353,7 +365,7 @@ impl<'a> Search<'a> {
                 self.area += self.area_of(n);
                 let borders =
                     [self.problem.first[n as usize] as usize, self.problem.last[n as usize] as usize];
-                match self.node(depth + 1, lo, hi, borders, limits) {
+                match self.node(depth + 1, lo, hi, borders, watch) {
                     Outcome::Failed => {
                         self.placed[n as usize] = false;
                         self.area -= self.area_of(n);
