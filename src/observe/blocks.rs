@@ -1,20 +1,20 @@
-//! The map of a heap.
+//! Maps of a heap: an iterator over its free and used memory.
 
 use super::Statistics;
 use crate::heap::Heap;
 use crate::lock::Lock;
 use crate::placement::Placement;
 
-/// A stretch of memory that is free, or in use.
+/// A run of memory that is either free or in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Run {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub start: usize,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// Whether it is one free block. Otherwise it is one block in use, or several that follow each other where the
-    /// metadata does not tell them apart.
+    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the metadata
+    /// cannot tell apart.
     pub free: bool,
 }
 
@@ -22,14 +22,15 @@ impl Run {
     const NONE: Self = Self { start: 0, size: 0, free: false };
 }
 
-/// Runs that are copied under one lock.
+/// How many runs are copied per lock acquisition.
 const CHUNK: usize = 16;
 
-/// All of a heap's memory, region by region and in each by address, without gaps: [`Heap::blocks`] makes it.
+/// An iterator over all memory of a heap, region by region and by address within each, without gaps. Made by
+/// [`Heap::blocks`].
 pub struct Blocks<'h, P, L, S> {
     heap: &'h Heap<P, L, S>,
     region: usize,
-    /// Where the next run starts, or ends beyond.
+    /// Where the next run starts; a run that began earlier must end beyond it.
     cursor: usize,
     chunk: [Run; CHUNK],
     next: usize,
@@ -37,19 +38,19 @@ pub struct Blocks<'h, P, L, S> {
 }
 
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Walks over all memory of the heap: every free block, and what is in use between them, for a map.
+    /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them.
     ///
-    /// Nothing, and no memory, is missing but the bookkeeping of each region. With metadata in band blocks in use have
-    /// no borders that anybody but their owners knows, so that adjacent ones are one run; with a side
-    /// table each is a run of its own. Pages of [`Slab`](crate::Slab) and [`Tiered`](crate::Tiered) are in use as a
-    /// whole, and so are blocks that `Tiered` keeps for reuse and all that [`Bump`](crate::Bump) has passed. The
-    /// adapters for other crates' allocators do not tell: the walk is empty. Where 8-byte granules have 32-bit
-    /// links, bytes of the program that look like a free block's bookkeeping can move a border by one granule.
+    /// Only the bookkeeping of each region is left out. With metadata in band only the owners of blocks know their
+    /// borders, so adjacent blocks in use form one run; with a side table each block is a run. Pages of
+    /// [`Slab`](crate::Slab) and [`Tiered`](crate::Tiered) count as in use as a whole, and so do blocks that
+    /// `Tiered` keeps for reuse and everything that [`Bump`](crate::Bump) has passed. The adapters for allocators
+    /// of other crates give no information, so their iteration is empty. If 8-byte granules have 32-bit links,
+    /// bytes of the program that look like a free block's bookkeeping can move a border by one granule.
     ///
-    /// A few runs at a time are copied under the lock, so what is done with a run may use the heap; what changes
-    /// meanwhile may or may not be seen, but no byte is seen twice. (For a map of one moment use
-    /// [`Heap::with_placement`] and [`Placement::walk`].) O(n) for each step, O(n²/16) in all, with n the number of runs; in
-    /// band the edge bits are looked at as well, a word of them at a time.
+    /// A few runs at a time are copied under the lock, so the heap may be used while a run is handled. Changes in
+    /// the meantime may or may not be seen, but no byte is seen twice. For a map of a single moment use
+    /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; metadata
+    /// in band also scans the edge bits, a word of them at a time.
     ///
     /// ```
     /// use allotment::{FirstFit, Heap, heap, lock::Spin};
@@ -71,7 +72,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 }
 
 impl<P: Placement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
-    /// Copies the runs that follow; whether there are any.
+    /// Copies the next runs, and returns whether there are any.
     fn refill(&mut self) -> bool {
         let Self { heap, region, cursor, chunk, next, count } = self;
         (*next, *count) = (0, 0);
@@ -81,7 +82,7 @@ impl<P: Placement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
                 state.placement.walk(*region, &mut |run| {
                     let end = run.start + run.size;
                     if end > *cursor {
-                        // What begins before the cursor was another run when that was seen.
+                        // The part before the cursor belonged to another run when that was copied.
                         let start = run.start.max(*cursor);
                         chunk[*count] = Run { start, size: end - start, ..run };
                         (*count, *cursor) = (*count + 1, end);

@@ -2,7 +2,7 @@
 
 use heapless::Vec;
 
-/// The labels that were met, numbered from 0 in the order of their first use; `T` at most.
+/// The labels seen so far, at most `T`, numbered from 0 in the order of their first use.
 pub(super) struct Labels<const T: usize>(Vec<&'static str, T>);
 
 impl<const T: usize> Labels<T> {
@@ -12,12 +12,12 @@ impl<const T: usize> Labels<T> {
         self.0.len()
     }
 
-    /// The number of a label that was met before. O(T).
+    /// Returns the number of a label that was seen before. O(T).
     pub(super) fn find(&self, label: &str) -> Option<usize> {
         self.0.iter().position(|known| core::ptr::eq(*known, label) || *known == label)
     }
 
-    /// Whether there was room for a new label.
+    /// Adds a new label, and returns whether there was room.
     pub(super) fn add(&mut self, label: &'static str) -> bool {
         self.0.push(label).is_ok()
     }

@@ -1,12 +1,12 @@
-//! A table of the live blocks.
+//! An observer that lists the live blocks.
 
 use super::observer::{LiveBlock, Observation, Observer, Operation};
 use heapless::FnvIndexMap;
 
-/// An observer that lists the live blocks, with the size, the number and the tag of each.
+/// An observer that lists the live blocks, with the size, number and tag of each.
 ///
-/// The list has room for `N` blocks, a power of two; what finds no room is counted ([`Leaks::unlisted`]). O(1)
-/// expected per operation; about 7 words per block.
+/// The list has room for `N` blocks, a power of two; further blocks are only counted ([`Leaks::unlisted`]). O(1)
+/// expected per operation; about 7 words of memory per block.
 ///
 /// A *leak* is a block that is still live at a point of the program where it should not be:
 ///
@@ -48,18 +48,18 @@ impl<const N: usize> Default for Leaks<N> {
 }
 
 impl<const N: usize> Leaks<N> {
-    /// No block.
+    /// Makes an empty list.
     pub const fn new() -> Self {
         Self { blocks: FnvIndexMap::new(), sequence: 0, unlisted: 0 }
     }
 
-    /// The live blocks that are listed, in no particular order.
+    /// Returns the listed live blocks, in no particular order.
     pub fn blocks(&self) -> impl Iterator<Item = LiveBlock> + '_ {
         self.blocks.iter().map(live)
     }
 
-    /// Live blocks for which there was no room. (Blocks that this observer has never heard of and that are
-    /// freed all the same are taken for some of them.)
+    /// Returns the number of live blocks that are not listed for lack of room. It is too low if blocks are freed
+    /// whose allocation this observer did not see, since they are taken for unlisted ones.
     pub fn unlisted(&self) -> usize {
         self.unlisted
     }
@@ -95,7 +95,7 @@ impl<const N: usize> Observer for Leaks<N> {
                 self.insert(block, entry);
             }
             Operation::Reallocate { block, to, size, .. } => {
-                // A block that was not listed stays so: its number and its tag are not known.
+                // A block that was not listed stays unlisted, because its number and its tag are not known.
                 match self.remove(block) {
                     Some(entry) => self.insert(to, Entry { size, ..entry }),
                     None => self.unlisted = self.unlisted.saturating_add(1),

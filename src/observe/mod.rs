@@ -1,24 +1,24 @@
-//! Observers: what a heap can tell about itself. None costs anything when it is not chosen.
+//! Observers: information about a heap, which costs nothing unless it is chosen.
 //!
-//! What a heap counts itself, inside its lock, are its [`Statistics`]: by default [`Counters`], which make
-//! [`Stats`] in O(1). All else is told to an [`Observer`] by a front around the heap, [`Observed`]:
+//! What a heap counts itself, inside its lock, is its [`Statistics`]: by default [`Counters`], which make [`Stats`]
+//! in O(1). Everything else is passed to an [`Observer`] by a front around the heap, [`Observed`]:
 //!
 //! ```text
-//!  Observed   GlobalAlloc, Memory: every operation, its tag and backtrace, to the observers
-//!    M        the memory that is observed: Heap, PressureHeap, Cached, Zones, or a reference
+//!  Observed   GlobalAlloc, Memory: passes every operation, with its tag and backtrace, to the observers
+//!    M        the observed memory: Heap, PressureHeap, Cached, Zones, or a reference
 //!    O        one observer or a tuple of them
 //! ```
 //!
 //! | observer | what it keeps | memory |
 //! | --- | --- | --- |
-//! | [`Profile`] | counts, bytes, a histogram of the sizes | 2 words per bit of an address |
-//! | `Trace<N>` | every event in the compact form of [`event`], until it is read or a sink takes it | `N` bytes |
+//! | [`Profile`] | counts, bytes, a histogram of sizes | 2 words per bit of an address |
+//! | `Trace<N>` | every event in the compact form of [`event`], until it is read or taken by a sink | `N` bytes |
 //! | `Leaks<N>` | the live blocks, with size, number and tag | about 7 words per block |
 //! | `Tags<T, N>` | statistics per tag | about 7 words per block |
 //! | `TraceWriter` | nothing: events go to a `std::io::Write`, some with backtraces | a word per block |
 //!
 //! `Trace`, `Leaks` and `Tags` need the feature `observe` (the crate `heapless`), `TraceWriter` needs `std`, and
-//! its backtraces the feature `backtrace` (the crate of that name).
+//! backtraces need the feature `backtrace` (the crate of that name).
 
 mod blocks;
 pub mod event;
@@ -68,7 +68,7 @@ pub use trace::to_defmt;
 #[cfg(feature = "std")]
 pub use writer::TraceWriter;
 
-/// The tag in force here; none where there is no lock for tags.
+/// The current tag; `None` on targets without a lock for tags.
 #[inline]
 fn current_tag() -> Option<&'static str> {
     #[cfg(any(

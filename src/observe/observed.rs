@@ -1,4 +1,4 @@
-//! The front that tells observers.
+//! The front that passes operations to observers.
 
 use super::observer::{LiveBlock, Observation, Observer, Operation};
 use crate::heap::OutOfMemory;
@@ -12,11 +12,11 @@ use core::cell::{Cell, UnsafeCell};
 use core::fmt;
 use core::ptr::{self, NonNull};
 
-/// Memory whose every operation is told to observers: around a [`Heap`](crate::Heap), a `PressureHeap`, a `Cached`,
-/// [`Zones`](crate::zones::Zones), or a reference to one of them.
+/// Memory whose operations are all passed to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a
+/// `Cached`, [`Zones`](crate::zones::Zones), or a reference to one of them.
 ///
-/// It is used as what it is around: as a global allocator, by collections, with fallible methods. A heap
-/// that is not observed has nothing of this, in code, state or time.
+/// It is used like the memory that it wraps: as a global allocator, in collections, and through fallible methods. A
+/// heap that is not wrapped contains no code or state for observers.
 ///
 /// ```
 /// use allotment::{Heap, heap, observe::{Observed, Profile}};
@@ -30,22 +30,22 @@ use core::ptr::{self, NonNull};
 /// # drop(text);
 /// ```
 ///
-/// Observers run behind a lock of their own, `L`, not the heap's. Frees are told before they are done, and all
-/// else afterwards, so that an address is never seen to be handed out again before it has come back, whatever
-/// threads do. The complexity is that of the memory and of the observers.
+/// Observers run behind their own lock `L`, not the heap's. Frees are reported before they are done and everything
+/// else afterwards, so an address is never seen to be handed out again before it has come back, whatever other
+/// threads do. The complexity is the sum of that of the memory and of the observers.
 pub struct Observed<M, O, L = lock::Default> {
     memory: M,
     lock: L,
-    /// Whether the observers are in use: a lock that its owner may enter again does not exclude that.
+    /// Whether the observers are in use, in case the lock can be taken again by its owner.
     busy: Cell<bool>,
     observers: UnsafeCell<O>,
 }
 
-// SAFETY: `busy` and the observers are reached only inside the lock, which is `Sync` and so excludes all others; the
-// observers may be used by any thread in turn.
+// SAFETY: `busy` and the observers are reached only inside the lock, which is `Sync` and so excludes all other
+// threads; the observers are `Send`, so threads may use them in turn.
 unsafe impl<M: Sync, O: Send, L: Sync> Sync for Observed<M, O, L> {}
 
-/// A point of the program, for [`Observed::leaks_since`].
+/// A point in the program's execution, for [`Observed::leaks_since`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Mark {
@@ -53,53 +53,56 @@ pub struct Mark {
     unlisted: usize,
 }
 
-/// The blocks that were allocated after a [`Mark`] and are still live, oldest first: [`Observed::leaks_since`] makes it.
+/// An iterator over the blocks that were allocated after a [`Mark`] and are still live, oldest first. Made by
+/// [`Observed::leaks_since`].
 ///
-/// Each step takes the lock for O(length of the list), so that what is done with a block may use the heap. Blocks
-/// that are allocated or freed meanwhile may or may not be seen.
+/// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. Blocks
+/// that are allocated or freed in the meantime may or may not be seen.
 pub struct LeaksSince<'h, M, O, L> {
     heap: &'h Observed<M, O, L>,
     mark: Mark,
     next: Option<usize>,
 }
 
-/// How much of the memory is of no use.
+/// The share of memory that is lost to fragmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Fragmentation {
-    /// *External*, in permille: the share of the free bytes outside of the largest free block,
-    /// 1 - largest_free / free. (As [`Stats::fragmentation`].)
+    /// *External*, in permille: the share of the free bytes that lies outside the largest free block, 1 -
+    /// largest_free / free. The same value as [`Stats::fragmentation`].
     pub external: u32,
-    /// *Internal*, in permille: the share of the bytes in live blocks that nobody asked for, 1 - requested / used.
+    /// *Internal*, in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
     /// (Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review", 1995.)
     pub internal: u32,
 }
 
 impl Fragmentation {
-    /// With `requested` bytes asked for in the live blocks of a heap in this state. O(1).
+    /// Computes the fragmentation of a heap in this state, of which `requested` bytes were requested for live
+    /// blocks. O(1).
     pub fn new(stats: &Stats, requested: usize) -> Self {
         let waste = stats.used.saturating_sub(requested);
-        // Neither can exceed a thousand.
+        // This is at most a thousand, so it fits.
         let internal = (waste as u128 * 1000).checked_div(stats.used as u128).unwrap_or(0) as u32;
         Self { external: stats.fragmentation(), internal }
     }
 }
 
-/// Return addresses of a backtrace at most.
+/// The most return addresses in a backtrace.
 const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) { 48 } else { 0 };
 
-/// The backtrace, if it is this allocation's turn: one of `period` of each thread, the first one among them. Outside of
-/// all locks, since the unwinder may wait for the one of the dynamic linker, whose owner may be allocating.
+/// Takes a backtrace if it is this allocation's turn: every `period`-th of each thread, starting with the first.
+/// Runs outside all locks, since the unwinder may wait for the dynamic linker's lock, whose owner may be
+/// allocating.
 #[cfg(all(feature = "backtrace", unix))]
 fn backtrace(period: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
     if thread::OBSERVING.get() || !thread::is_due(period) {
         return &[];
     }
-    // Should the unwinder need memory, it is not observed.
+    // If the unwinder needs memory, that is not observed.
     thread::OBSERVING.set(true);
     let mut count = 0;
-    // SAFETY: what the crate would synchronise is its symbol handling on Windows; unwinders of Unix may be used by
-    // several threads at once.
+    // SAFETY: the crate's synchronisation protects only its symbol handling on Windows; on Unix several threads may
+    // unwind at once.
     unsafe {
         ::backtrace::trace_unsynchronized(|frame| {
             frames[count] = frame.ip().addr();
@@ -116,7 +119,7 @@ fn backtrace(_: u32, _: &mut [usize; FRAMES]) -> &'static [usize] {
     &[]
 }
 
-/// Aborts the program if it is dropped by an unwinding observer: a panic while panicking.
+/// Aborts the program if it is dropped while an observer unwinds, by panicking during a panic.
 struct NoUnwinding;
 
 impl Drop for NoUnwinding {
@@ -125,7 +128,7 @@ impl Drop for NoUnwinding {
     }
 }
 
-/// Ends the use of the observers, even if what used them unwinds.
+/// Ends the use of the observers, even during unwinding.
 struct InUse<'a>(&'a Cell<bool>);
 
 impl Drop for InUse<'_> {
@@ -141,8 +144,8 @@ mod thread {
     use core::cell::Cell;
 
     std::thread_local! {
-        /// Whether this thread is inside an observer, whose own use of the memory is not observed. Neither allocates
-        /// nor is dropped, so that an allocator can use it at any time.
+        /// Whether this thread is inside an observer, whose own use of the memory is not observed. The cell neither
+        /// allocates nor is dropped, so an allocator can use it at any time.
         pub(super) static OBSERVING: Cell<bool> = const { Cell::new(false) };
         /// Allocations until the next one with a backtrace.
         #[cfg(all(feature = "backtrace", unix))]
@@ -158,30 +161,31 @@ mod thread {
 }
 
 impl<M, O, L: Lock> Observed<M, O, L> {
-    /// Has `observers` observe `memory`, from which nothing has been allocated yet.
+    /// Makes `observers` observe `memory`, from which nothing may have been allocated yet.
     pub const fn new(memory: M, observers: O) -> Self {
         Self { memory, lock: L::INIT, busy: Cell::new(false), observers: UnsafeCell::new(observers) }
     }
 
-    /// What is observed. Blocks that are allocated or freed there directly are not seen.
+    /// Returns the observed memory. Blocks that are allocated or freed directly there are not observed.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Runs `f` on the observers, inside their lock. With `std` it may use the memory, unobserved; without, it
-    /// must not, since it might wait for itself.
+    /// Runs `f` on the observers, inside their lock. With the feature `std` it may use the memory, unobserved.
+    /// Without `std` it must not, because it might wait for its own lock.
     ///
     /// # Panics
     ///
+    /// If it is called from within itself.
     /// If it is called inside itself.
     pub fn observers<T>(&self, f: impl FnOnce(&mut O) -> T) -> T {
         match self.enter(f) {
             Some(result) => result,
-            None => panic!("the observers are in use already"),
+            None => panic!("the observers are already in use"),
         }
     }
 
-    /// Runs `f` on the observers, unless they are in use by the caller itself.
+    /// Runs `f` on the observers, unless the caller is already using them.
     fn enter<T>(&self, f: impl FnOnce(&mut O) -> T) -> Option<T> {
         #[cfg(feature = "std")]
         if thread::OBSERVING.get() {
@@ -194,30 +198,30 @@ impl<M, O, L: Lock> Observed<M, O, L> {
             #[cfg(feature = "std")]
             thread::OBSERVING.set(true);
             let _in_use = InUse(&self.busy);
-            // SAFETY: the lock excludes others, and `busy` was not set, so nobody else uses the observers until
-            // it is cleared. (Without a lock the value is not `Sync`.)
+            // SAFETY: the lock excludes other threads, and `busy` was not set, so the observers are not in use
+            // until it is cleared. (Without a lock the value is not `Sync`.)
             Some(f(unsafe { &mut *self.observers.get() }))
         })
     }
 }
 
 impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
-    /// This point of the program, for [`Observed::leaks_since`]. O(1). Compiles only if the observers have a
-    /// list of the live blocks, `Leaks`.
+    /// Marks this point of the program, for [`Observed::leaks_since`]. O(1). Compiles only if one of the observers
+    /// lists the live blocks, such as `Leaks`.
     pub fn mark(&self) -> Mark {
         const { assert!(O::LISTS, "leaks are found by the observer `Leaks`, which is not among the observers") }
         self.observers(|observers| Mark { sequence: observers.sequence(), unlisted: observers.unlisted() })
     }
 
-    /// The blocks that were allocated after `mark` and are still live.
+    /// Iterates over the blocks that were allocated after `mark` and are still live.
     pub fn leaks_since(&self, mark: Mark) -> LeaksSince<'_, M, O, L> {
         LeaksSince { heap: self, mark, next: Some(mark.sequence) }
     }
 
-    /// External and internal fragmentation, always current. O(1). `None` unless the memory keeps statistics
-    /// ([`Memory::statistics`]) and one of the observers is a [`Profile`](super::Profile).
+    /// Returns the external and internal fragmentation, which is always current. O(1). `None` unless the memory
+    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](super::Profile).
     ///
-    /// For a heap behind caches, what they keep counts as used by blocks, and so as internal.
+    /// For a heap behind caches, blocks in the caches count as used, and so as internal fragmentation.
     pub fn fragmentation(&self) -> Option<Fragmentation> {
         let requested = self.observers(|observers| observers.requested())?;
         Some(Fragmentation::new(&self.memory.statistics()?, requested))
@@ -243,7 +247,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         core::mem::forget(bomb);
     }
 
-    /// Tells how a request went.
+    /// Reports the result of a request.
     #[inline(always)]
     fn told<E>(&self, layout: Layout, block: Result<NonNull<u8>, E>) -> Result<NonNull<u8>, E> {
         self.tell(match &block {
@@ -253,49 +257,55 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         block
     }
 
-    /// See [`Heap::try_allocate`](crate::Heap::try_allocate).
+    /// Allocates a block, or returns an error that says why not; see
+    /// [`Heap::try_allocate`](crate::Heap::try_allocate).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`OutOfMemory`] with the state of the memory, if no block is long enough.
     #[inline]
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.told(layout, self.memory.try_allocate(layout))
     }
 
-    /// See [`Heap::try_allocate_zeroed`](crate::Heap::try_allocate_zeroed).
+    /// Allocates a block of zeros, or returns an error that says why not; see
+    /// [`Heap::try_allocate_zeroed`](crate::Heap::try_allocate_zeroed).
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`OutOfMemory`] with the state of the memory, if no block is long enough.
     #[inline]
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.told(layout, self.memory.try_allocate_zeroed(layout))
     }
 
-    /// See [`Heap::try_deallocate`](crate::Heap::try_deallocate). What is refused is not told.
+    /// Frees a block, or returns an error if the free is wrong; see
+    /// [`Heap::try_deallocate`](crate::Heap::try_deallocate). Observers do not see a refused free.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`FreeError`] if the memory finds the free to be wrong. Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::try_deallocate`](crate::Heap::try_deallocate): if the checks pass, `block` must be a
+    /// live block of this memory that was allocated with `layout`, and it must not be used afterwards.
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.memory.check(block, layout)?;
         self.tell(Operation::Free { block: block.addr().get(), layout });
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.memory.try_deallocate(block, layout) }
     }
 
-    /// See [`Heap::try_resize`](crate::Heap::try_resize).
+    /// Resizes a block in place, and returns whether that was possible; see
+    /// [`Heap::try_resize`](crate::Heap::try_resize).
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::try_resize`](crate::Heap::try_resize): `block` must be a live block of this memory
+    /// with this layout.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         let resized = unsafe { self.memory.try_resize(block, layout, size) };
         if resized {
             let block = block.addr().get();
@@ -305,7 +315,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     }
 }
 
-// SAFETY: the memory behind keeps these promises; observers do not change what it does.
+// SAFETY: the wrapped memory fulfils the contract, and observers do not change what it does.
 unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -332,7 +342,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
     }
 }
 
-// SAFETY: the memory behind makes these promises.
+// SAFETY: the wrapped memory fulfils the contract.
 unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
@@ -343,19 +353,19 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_deallocate(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         self.tell(Operation::Free { block: block.addr().get(), layout });
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.memory.deallocate(block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_resize(block, layout, size) }
     }
 
@@ -372,13 +382,13 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
             if old.align() == new.align() {
                 self.tell(Operation::Reallocate { block, layout: old, to, size });
             } else {
-                // With another alignment it is another block.
+                // With another alignment it is reported as another block.
                 self.tell(Operation::Free { block, layout: old });
                 self.tell(Operation::Allocate { block: to, layout: new });
             }
             done(moved);
         };
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         let changed = unsafe { self.memory.change(block, old, new, told) };
         if changed.is_none() {
             self.tell(Operation::Fail { layout: new });
@@ -404,8 +414,8 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 }
 
 impl<M, O: Observer, L: Lock> LeaksSince<'_, M, O, L> {
-    /// How many more live blocks there are now than at the mark that are not listed, for want of room: leaks that
-    /// this iterator may not know of.
+    /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
+    /// that the iterator does not show.
     pub fn unlisted(&self) -> usize {
         let now = self.heap.observers(|observers| observers.unlisted());
         now.saturating_sub(self.mark.unlisted)

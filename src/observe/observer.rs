@@ -1,46 +1,45 @@
-//! What an observer is told, and how observers are put together.
+//! The interface of observers, and how they are combined.
 
 use super::event::Action;
 use core::alloc::Layout;
 
-/// What happened to a block. Sizes and alignments are those that the program asked for; blocks are addresses.
+/// An operation on a block. Sizes and alignments are as the program requested them; blocks are given by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// A block was handed out.
+    /// A block was allocated.
     Allocate {
-        /// Its address.
+        /// Address of the block.
         block: usize,
-        /// What was asked for.
+        /// The requested layout.
         layout: Layout,
     },
-    /// A live block has another size.
+    /// A live block was resized.
     Reallocate {
-        /// Its address until now.
+        /// The old address.
         block: usize,
-        /// Its layout until now.
+        /// The old layout.
         layout: Layout,
-        /// Its address from now on; the same if it was resized in place.
+        /// The new address; the same as the old one if the block was resized in place.
         to: usize,
-        /// Its size from now on, in bytes.
+        /// The new size in bytes.
         size: usize,
     },
-    /// A block is about to come back. (Or what the program takes for one: a wrong free is seen before the heap
-    /// notices it.)
+    /// A block is about to be freed. The free may still be wrong, since it is reported before the heap checks it.
     Free {
-        /// Its address.
+        /// Address of the block.
         block: usize,
-        /// Its layout.
+        /// Layout of the block.
         layout: Layout,
     },
-    /// A request failed; a block that should have become larger is still what it was.
+    /// A request failed. A block that should have grown is unchanged.
     Fail {
-        /// What was asked for.
+        /// The requested layout.
         layout: Layout,
     },
 }
 
 impl From<Operation> for Action {
-    /// The action with addresses as ids.
+    /// Converts the operation to an action whose ids are addresses.
     fn from(operation: Operation) -> Self {
         match operation {
             Operation::Allocate { block, layout } => {
@@ -57,71 +56,72 @@ impl From<Operation> for Action {
     }
 }
 
-/// An operation, and where in the program it happened.
+/// An operation and its place in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation<'a> {
     /// The operation.
     pub operation: Operation,
-    /// The innermost tag in whose scope it happened (see `with_tag`).
+    /// The innermost tag in whose scope it happened; see `with_tag`.
     pub tag: Option<&'static str>,
-    /// Return addresses of the calls that led to it, the innermost first; empty unless an observer has asked for
-    /// them ([`Observer::BACKTRACES`]) and it is this operation's turn.
+    /// Return addresses of the calls that led to it, innermost first. Empty unless an observer asks for backtraces
+    /// ([`Observer::BACKTRACES`]) and it is this operation's turn.
     pub backtrace: &'a [usize],
 }
 
-/// A block that is live.
+/// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LiveBlock {
-    /// Its address.
+    /// Address of the block.
     pub address: usize,
-    /// Bytes asked for.
+    /// Requested size in bytes.
     pub size: usize,
-    /// How many allocations were observed before it. It keeps its number when it is reallocated.
+    /// How many allocations were observed before it. A reallocation does not change it.
     pub sequence: usize,
     /// The tag in whose scope it was allocated.
     pub tag: Option<&'static str>,
 }
 
-/// Sees everything that happens in memory behind an [`Observed`](super::Observed).
+/// Receives every operation on the memory behind an [`Observed`](super::Observed).
 ///
-/// Observers are put together as tuples: `(Profile, Leaks<64>)` is one. `()` observes nothing and costs nothing.
+/// Observers are combined as tuples: `(Profile, Leaks<64>)` is an observer. `()` observes nothing and costs
+/// nothing.
 ///
-/// An observer runs outside of the heap's lock, but alone: behind the lock of [`Observed`](super::Observed).
-/// With the feature `std` it may use the memory that it observes, which it will not be told of; without `std` it must
-/// not, since it might wait for itself. If it panics, the program aborts: unwinding out of an allocator is not
-/// allowed.
+/// An observer runs outside the heap's lock but one call at a time, behind the lock of
+/// [`Observed`](super::Observed). With the feature `std` it may use the memory that it observes, which is not
+/// reported to it. Without `std` it must not, because it might wait for its own lock. If it panics, the program
+/// aborts, since unwinding out of an allocator is not allowed.
 pub trait Observer {
-    /// Whether there is anything to tell it. Where this is `false` no code is left of the observation.
+    /// Whether it observes anything. If `false`, no code for observation is generated.
     const ACTIVE: bool = true;
 
-    /// Of how many allocations of a thread one comes with its backtrace; 0 for none. Only with the feature
+    /// One in this many allocations of each thread comes with a backtrace; 0 for none. Needs the feature
     /// `backtrace`.
     const BACKTRACES: u32 = 0;
 
     /// Whether [`Observer::oldest_since`] knows the live blocks.
     const LISTS: bool = false;
 
-    /// Takes note of an operation.
+    /// Handles an operation.
     fn observe(&mut self, observation: &Observation<'_>);
 
-    /// Bytes that the program has asked for in its live blocks, if this observer counts them.
+    /// Returns the bytes requested in live blocks, if this observer counts them.
     fn requested(&self) -> Option<usize> {
         None
     }
 
-    /// How many allocations were observed, if this observer lists live blocks.
+    /// Returns the number of allocations observed so far, if this observer lists live blocks.
     fn sequence(&self) -> usize {
         0
     }
 
-    /// The live block with the lowest sequence number that is not below `sequence`.
+    /// Returns the live block with the lowest sequence number of at least `sequence`.
     fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
         let _ = sequence;
         None
     }
 
-    /// Live blocks that are not listed, because there was no room for them in the list.
+    /// Returns the number of live blocks that are not listed for lack of room.
     fn unlisted(&self) -> usize {
         0
     }
@@ -161,7 +161,7 @@ impl<O: Observer> Observer for &mut O {
     }
 }
 
-/// The lower of two periods, of which 0 is none.
+/// The lower of two periods, where 0 means none.
 const fn more_often(a: u32, b: u32) -> u32 {
     if a == 0 || b != 0 && b < a { b } else { a }
 }
@@ -186,7 +186,7 @@ macro_rules! tuple {
                 None$(.or_else(|| self.$field.requested()))+
             }
 
-            // The first that lists blocks answers for all.
+            // The first observer that lists blocks answers for all.
             fn sequence(&self) -> usize {
                 $(if $observer::LISTS { return self.$field.sequence(); })+
                 0

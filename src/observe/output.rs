@@ -6,17 +6,17 @@ use std::io::{self, BufWriter, Write};
 use std::vec;
 use std::vec::Vec;
 
-/// What records are written to. The first error ends the trace.
+/// Encodes records and writes them. The first error ends the trace.
 pub(crate) struct Output {
     out: BufWriter<Box<dyn Write + Send>>,
     encoder: Encoder,
-    /// Memory for a record.
+    /// Memory for one encoded record.
     record: Vec<u8>,
     failed: Option<io::Error>,
 }
 
 impl Output {
-    /// Writes the header.
+    /// Starts a trace by writing the header.
     pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(64 * 1024, Box::new(out) as Box<dyn Write + Send>);
         out.write_all(&Header::HERE.encode())?;
@@ -29,13 +29,13 @@ impl Output {
         }
         let written = match self.encoder.encode(record, &mut self.record) {
             Ok(size) => self.out.write_all(&self.record[..size]),
-            // Nothing that is written here can be, and a trace with a hole would be wrong.
+            // No record written here can fail, and a trace with a gap would be wrong.
             Err(error) => Err(io::Error::other(error)),
         };
         self.failed = written.err();
     }
 
-    /// Says something of the event before, as much of it as a note may have.
+    /// Adds a note to the previous event, shortened to the maximum length.
     pub(crate) fn note(&mut self, text: &str) {
         self.write(&Record::Note { text: shortened(text) });
     }
@@ -45,7 +45,7 @@ impl Output {
         self.write(&Record::Name { tag, name: shortened(name) });
     }
 
-    /// Writes what is left; the first error, if there was one.
+    /// Writes what is still buffered, and returns the first error of the whole trace.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         match self.failed {
             Some(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Counts of everything, without a table and without a clock.
+//! An observer that counts operations, without a table and without a clock.
 
 use super::observer::{Observation, Observer, Operation};
 
@@ -9,17 +9,16 @@ const CLASSES: usize = usize::BITS as usize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SizeClass {
-    /// Blocks of such a size that are live.
+    /// Number of live blocks of this class.
     pub live: usize,
-    /// Blocks that ever had such a size, reallocated ones included.
+    /// Number of blocks that ever had this class, reallocated ones included.
     pub total: usize,
 }
 
-/// An observer that counts operations and bytes, with a histogram of the sizes in powers of two.
+/// An observer that counts operations and bytes, with a histogram of sizes in powers of two.
 ///
-/// Sizes are in bytes, as asked for; what the blocks really take is counted by the heap
-/// ([`Stats::used`](super::Stats)). O(1) per operation; 2 words per bit of an address, and 13 more. Counts stop at their
-/// largest value.
+/// Sizes are in bytes as requested; the heap counts what blocks really take ([`Stats::used`](super::Stats)). O(1)
+/// per operation; 2 words per bit of an address, and 13 more. Counts saturate at their largest value.
 ///
 /// ```
 /// use allotment::{Heap, heap, observe::{Observed, Profile}};
@@ -38,25 +37,25 @@ pub struct SizeClass {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Profile {
-    /// Blocks that are live.
+    /// Number of live blocks.
     pub live_blocks: usize,
-    /// Bytes in them.
+    /// Bytes in live blocks.
     pub live_bytes: usize,
-    /// The most bytes that ever were.
+    /// The highest value of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Blocks that were ever handed out.
+    /// Number of allocations so far.
     pub allocations: usize,
-    /// Bytes that were ever asked for: those of all allocations, and those that reallocations added.
+    /// Bytes requested so far: those of all allocations, plus those that reallocations added.
     pub total_bytes: u64,
-    /// Reallocations.
+    /// Number of reallocations.
     pub reallocations: usize,
-    /// Those of them that moved the block.
+    /// Number of reallocations that moved the block.
     pub moves: usize,
-    /// Blocks that came back.
+    /// Number of frees.
     pub frees: usize,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub failures: usize,
-    /// Bytes of the largest of them.
+    /// Bytes of the largest failed request.
     pub largest_failure: usize,
     /// Bytes of the largest request that was served.
     pub largest: usize,
@@ -70,7 +69,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// Nothing happened yet.
+    /// Makes a profile in which everything is zero.
     pub const fn new() -> Self {
         Self {
             live_blocks: 0,
@@ -88,13 +87,14 @@ impl Profile {
         }
     }
 
-    /// The requests from 2^`log` up to 2^(`log` + 1) - 1 bytes (with those of no bytes for 0). All zero beyond the
-    /// address width.
+    /// Returns the requests from 2^`log` to 2^(`log` + 1) - 1 bytes; class 0 includes requests for 0 bytes. All
+    /// zero beyond the address width.
     pub fn class(&self, log: u32) -> SizeClass {
         self.classes.get(log as usize).copied().unwrap_or_default()
     }
 
-    /// All size classes that were ever asked for: the smallest size of each, in bytes, and its requests.
+    /// Iterates over all size classes that were ever requested: the smallest size of each in bytes, and its
+    /// requests.
     pub fn histogram(&self) -> impl Iterator<Item = (usize, SizeClass)> + '_ {
         let sizes = self.classes.iter().enumerate().map(|(log, class)| (1 << log, *class));
         sizes.filter(|(_, class)| class.total > 0)
@@ -113,7 +113,7 @@ impl Profile {
         self.largest = self.largest.max(size);
     }
 
-    // A wrong free may come back without ever having been handed out.
+    // A wrong free may free what was never handed out.
     fn remove(&mut self, size: usize) {
         let class = self.class_of(size);
         class.live = class.live.saturating_sub(1);

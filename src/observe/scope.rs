@@ -1,12 +1,11 @@
-//! The tag that is in force.
+//! Tags, and the scopes in which they apply.
 
-/// Runs `f`; whatever is allocated until it returns, or unwinds, has the tag `label`, unless it has one of its own: scopes
-/// may be nested, and the innermost counts.
+/// Runs `f` and gives the tag `label` to everything that is allocated until `f` returns or unwinds. Scopes may be
+/// nested; the innermost tag applies.
 ///
-/// Each thread has its own tag (feature `std`), or else each core, if it is known
-/// (`set_core_number`): an interrupt's allocations have the tag of what it interrupted, unless it sets
-/// one, which it may, since interrupts nest. Where one core runs several tasks switch the tag with the task
-/// ([`swap_tag`]).
+/// The tag belongs to the thread (feature `std`), or else to the core, if it is known (`set_core_number`).
+/// Allocations of an interrupt get the tag of the code that it interrupted, unless it sets its own, which it may,
+/// since interrupts nest. If one core runs several tasks, switch the tag together with the task ([`swap_tag`]).
 ///
 /// ```
 /// use allotment::observe::{tag, with_tag};
@@ -24,12 +23,12 @@ pub fn with_tag<T>(label: &'static str, f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// The tag that is in force here.
+/// Returns the current tag.
 pub fn tag() -> Option<&'static str> {
     current::with(|tag| *tag)
 }
 
-/// Puts another tag in force here, or none, and returns the one that was.
+/// Replaces the current tag, `None` for no tag, and returns the previous one.
 pub fn swap_tag(tag: Option<&'static str>) -> Option<&'static str> {
     current::with(|old| core::mem::replace(old, tag))
 }
@@ -39,7 +38,7 @@ mod current {
     use std::cell::Cell;
 
     std::thread_local! {
-        // Neither allocates nor is dropped, so that an allocator can use it at any time.
+        // The cell neither allocates nor is dropped, so an allocator can use it at any time.
         static TAG: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
@@ -58,7 +57,7 @@ mod current {
     use crate::lock::{self, Lock};
     use core::cell::UnsafeCell;
 
-    /// Cores that have a tag each; the others share them.
+    /// Number of cores with a tag of their own; further cores share them.
     pub(super) const CORES: usize = 4;
 
     pub(super) struct Tags {
@@ -80,7 +79,7 @@ mod current {
     };
 
     pub(super) fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time, and none of this module uses it again.
+        // SAFETY: the lock lets only one closure run at a time, and no closure of this module uses the lock again.
         TAGS.lock.with(|| f(unsafe { &mut *TAGS.state.get() }))
     }
 
@@ -92,13 +91,13 @@ mod current {
     }
 }
 
-/// Tells, on targets with several cores and without `std`, how to find the number of the core. Of more than 4 cores
-/// some share a tag.
+/// Sets the function that returns the number of the current core, on targets with several cores and without `std`.
+/// With more than 4 cores some of them share a tag.
 ///
 /// # Safety
 ///
-/// `number` returns the number of the core that it runs on, from 0, and does nothing else: it is called inside a
-/// lock.
+/// `number` must return the number of the core that it runs on, from 0, and do nothing else, because it is called
+/// inside a lock.
 #[cfg(not(feature = "std"))]
 pub unsafe fn set_core_number(number: fn() -> usize) {
     current::with_state(|state| state.core = Some(number));

@@ -1,35 +1,36 @@
-//! Counters that are always current and never walk the heap.
+//! Statistics that are always current and never walk the heap.
 
-/// What a heap reports to its statistics, inside its lock. All sizes are in bytes, of whole
-/// blocks: requests rounded up to what they really take.
+/// Receives a heap's events inside its lock, and counts them. All sizes are in bytes and cover whole blocks:
+/// requests rounded up to what they really take.
 ///
 /// # Safety
 ///
-/// Methods neither use the heap that they count for nor unwind: they run inside its lock, and inside
-/// the global allocator.
+/// Methods must neither use the heap that they count for nor unwind, since they run inside its lock and inside the
+/// global allocator.
 pub unsafe trait Statistics {
-    /// Nothing happened yet.
+    /// The statistics of a heap in which nothing has happened.
     const EMPTY: Self;
 
-    /// A block was handed out.
+    /// Counts a block that was handed out.
     fn allocated(&mut self, size: usize);
-    /// A block came back and made `size` bytes available.
+    /// Counts a freed block, which made `size` bytes available.
     fn freed(&mut self, size: usize);
-    /// A block changed its size in place.
+    /// Counts a block that was resized in place.
     fn resized(&mut self, old: usize, new: usize);
-    /// A request for `size` bytes failed.
+    /// Counts a failed request for `size` bytes.
     fn failed(&mut self, size: usize);
-    /// Memory was added.
+    /// Counts memory that was added to the heap.
     fn grown(&mut self, size: usize);
-    /// Memory was taken away.
+    /// Counts memory that was removed from the heap.
     fn shrunk(&mut self, size: usize);
-    /// All blocks were dropped at once.
+    /// Counts that all blocks were dropped at once.
     fn reset(&mut self);
 
-    /// Bytes that are not in live blocks, if they are counted.
+    /// Returns the bytes outside live blocks, if they are counted.
     fn free(&self) -> Option<usize>;
 
-    /// The state of a heap with these statistics and this largest free block, if all of it is counted.
+    /// Returns the state of a heap with these statistics and this largest free block, if everything in it is
+    /// counted.
     fn snapshot(&self, largest_free: usize) -> Option<Stats> {
         let _ = largest_free;
         None
@@ -104,7 +105,7 @@ unsafe impl Statistics for Counters {
     }
 
     fn free(&self) -> Option<usize> {
-        // A block that takes a whole region takes the place of its bookkeeping as well.
+        // A block that takes a whole region also takes the place of its bookkeeping.
         Some(self.capacity.saturating_sub(self.used))
     }
 
@@ -113,11 +114,11 @@ unsafe impl Statistics for Counters {
     }
 }
 
-/// No statistics: no state and no code. `Heap::stats` and the like do not exist then.
+/// No statistics: no state and no code. `Heap::stats` and similar methods do not exist then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoStatistics;
 
-// SAFETY: nothing happens.
+// SAFETY: the methods do nothing.
 unsafe impl Statistics for NoStatistics {
     const EMPTY: Self = Self;
 
@@ -141,35 +142,35 @@ unsafe impl Statistics for NoStatistics {
     }
 }
 
-/// The state of a heap at one moment; sizes in bytes.
+/// The state of a heap at one moment. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Stats {
-    /// What all regions together can hold, bookkeeping not included.
+    /// Bytes that all regions together can hold, without bookkeeping.
     pub capacity: usize,
-    /// In live blocks, each rounded up to what it takes.
+    /// Bytes in live blocks, each rounded up to what it takes.
     pub used: usize,
-    /// The high-water mark: the most that `used` ever was.
+    /// The high-water mark: the highest value of `used` so far.
     pub peak: usize,
-    /// Not in live blocks.
+    /// Bytes outside live blocks.
     pub free: usize,
     /// The largest request that is sure to succeed now.
     pub largest_free: usize,
-    /// Live blocks.
+    /// Number of live blocks.
     pub live_blocks: usize,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub failed: usize,
-    /// The largest of them.
+    /// Bytes of the largest failed request.
     pub largest_failed: usize,
 }
 
 impl Stats {
-    /// External fragmentation in permille: the share of the free bytes that lies outside the
-    /// largest free block, `1 - largest_free / free`. 0 when nothing is free.
+    /// Returns the external fragmentation in permille: the share of the free bytes outside the largest free block,
+    /// `1 - largest_free / free`. 0 if nothing is free.
     pub fn fragmentation(&self) -> u32 {
         let outside = self.free.saturating_sub(self.largest_free);
-        // The other way round where a thousand times the bytes do not fit.
+        // Divide first if a thousand times the bytes would overflow.
         match (outside as u64).checked_mul(1000) {
             _ if self.free == 0 => 0,
             Some(product) => (product / self.free as u64) as u32,

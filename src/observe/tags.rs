@@ -1,25 +1,25 @@
-//! Statistics per tag.
+//! An observer that keeps statistics per tag.
 
 use super::labels::Labels;
 use super::observer::{Observation, Observer, Operation};
 use heapless::FnvIndexMap;
 
-/// What was allocated in the scopes of one tag; sizes in bytes, as asked for.
+/// The allocations in the scopes of one tag. Sizes are in bytes, as requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct TagStats {
-    /// The tag; `None`: what was allocated in no tag's scope.
+    /// The tag; `None` for allocations outside all scopes.
     pub tag: Option<&'static str>,
-    /// Its blocks that are live, wherever they are freed.
+    /// Number of its live blocks, wherever they are freed.
     pub live_blocks: usize,
-    /// Bytes in them.
+    /// Bytes in its live blocks.
     pub live_bytes: usize,
-    /// The most bytes that ever were.
+    /// The highest value of `live_bytes` so far.
     pub peak_bytes: usize,
-    /// Blocks that were ever handed out.
+    /// Number of allocations so far.
     pub allocations: usize,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub failures: usize,
 }
 
@@ -39,12 +39,12 @@ impl TagStats {
     }
 }
 
-/// An observer that keeps statistics per tag (see [`with_tag`](super::with_tag)).
+/// An observer that keeps statistics per tag; see [`with_tag`](super::with_tag).
 ///
-/// A block belongs to the innermost tag in whose scope it was allocated, until it is freed. There is room for
-/// `T` tags, and for `N` live blocks, a power of two: what belongs to further tags is counted with
-/// [`Tags::others`], and blocks that find no room are counted as handed out but not as live ([`Tags::unlisted`]).
-/// O(`T`) per operation, expected; about 6 words per block.
+/// A block belongs to the innermost tag in whose scope it was allocated, until it is freed. There is room for `T`
+/// tags and for `N` live blocks, a power of two. Allocations under further tags are counted together
+/// ([`Tags::others`]), and further blocks are counted as handed out but not as live ([`Tags::unlisted`]). O(`T`)
+/// per operation, expected; about 6 words of memory per block.
 ///
 /// ```
 /// use allotment::{Heap, heap, observe::{Observed, Tags, with_tag}};
@@ -63,7 +63,7 @@ pub struct Tags<const T: usize, const N: usize> {
     stats: [TagStats; T],
     untagged: TagStats,
     others: TagStats,
-    /// Of each live block, the place of its tag and its size.
+    /// For each live block, its tag's place and its size.
     blocks: FnvIndexMap<usize, (Place, usize), N>,
     unlisted: usize,
 }
@@ -82,7 +82,7 @@ impl<const T: usize, const N: usize> Default for Tags<T, N> {
 }
 
 impl<const T: usize, const N: usize> Tags<T, N> {
-    /// No tag, no block.
+    /// Makes statistics without tags and blocks.
     pub const fn new() -> Self {
         Self {
             labels: Labels::EMPTY,
@@ -94,7 +94,8 @@ impl<const T: usize, const N: usize> Tags<T, N> {
         }
     }
 
-    /// The statistics of one tag, or of what has none; all zero for a tag that was never used. O(`T`).
+    /// Returns the statistics of one tag, or of untagged allocations; all zero for a tag that was never used.
+    /// O(`T`).
     pub fn of(&self, tag: Option<&'static str>) -> TagStats {
         let Some(label) = tag else { return self.untagged };
         match self.labels.find(label) {
@@ -103,17 +104,17 @@ impl<const T: usize, const N: usize> Tags<T, N> {
         }
     }
 
-    /// All tags that were used, in the order of their first use, and before them what has none.
+    /// Iterates over the untagged statistics, and then over all tags in the order of their first use.
     pub fn iter(&self) -> impl Iterator<Item = TagStats> + '_ {
         core::iter::once(self.untagged).chain(self.stats[..self.labels.len()].iter().copied())
     }
 
-    /// What belongs to tags for which there was no room, all together.
+    /// Returns the statistics of all tags for which there was no room, together.
     pub fn others(&self) -> TagStats {
         self.others
     }
 
-    /// Live blocks for which there was no room: they count for no tag.
+    /// Returns the number of live blocks for which there was no room; they count for no tag.
     pub fn unlisted(&self) -> usize {
         self.unlisted
     }

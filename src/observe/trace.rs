@@ -1,26 +1,27 @@
-//! The record of every event, in a ring of bytes.
+//! An observer that records every event in a ring of bytes.
 
 use super::event::{Action, Encoder, Event, Header, Record};
 use super::labels::Labels;
 use super::observer::{Observation, Observer};
 use heapless::Deque;
 
-/// Bytes of a tag's name that are recorded.
+/// How many bytes of a tag's name are recorded.
 const LONGEST_LABEL: usize = 32;
 /// Bytes of the longest record that this observer writes.
 const LONGEST: usize =
     if Encoder::MAX_EVENT > LONGEST_LABEL + 16 { Encoder::MAX_EVENT } else { LONGEST_LABEL + 16 };
 
-/// An observer that records every event in the [binary form](super::event), in a ring of `N` bytes: 3 to 6 for an
-/// allocation, 2 to 4 for a free.
+/// An observer that records every event in the [binary form](super::event), in a ring of `N` bytes. An allocation
+/// takes 3 to 6 bytes, a free 2 to 4.
 ///
-/// Whoever reads the ring ([`Trace::read`], [`Trace::drain`]) makes room for more. While there is none events are
-/// counted instead, and the count is recorded as soon as there is room again: nothing is missing without being
-/// noticed. With a [`sink`](Trace::sink) nothing is lost: it takes what is in the ring when that is full.
+/// Reading the ring ([`Trace::read`], [`Trace::drain`]) makes room for more events. While the ring is full, events
+/// are counted instead, and the count is recorded as soon as there is room again, so that losses never go
+/// unnoticed. With a [`sink`](Trace::sink) nothing is lost, because it takes the contents of the ring whenever that
+/// is full.
 ///
-/// All that is read, in order, is one trace: the header first. Ids are addresses. Of each tag's name 32 bytes
-/// are recorded; the first `TAGS` tags have names of their own, and those that follow are all called `other tags`.
-/// O(1) per event, plus O(`TAGS`) where there is a tag, plus what the sink takes.
+/// The bytes read, in order, form one trace, starting with the header. Ids are addresses. At most 32 bytes of each
+/// tag's name are recorded; the first `TAGS` tags have names of their own, and all further ones are called `other
+/// tags`. O(1) per event, plus O(`TAGS`) if there is a tag, plus the time of the sink.
 ///
 /// ```
 /// use allotment::{Heap, heap, observe::{Observed, Trace, event::{Action, Record, Records}}};
@@ -41,11 +42,11 @@ pub struct Trace<const N: usize, const TAGS: usize = 8> {
     ring: Deque<u8, N>,
     encoder: Encoder,
     labels: Labels<TAGS>,
-    /// Whether the name of what finds no room among the labels is recorded.
+    /// Whether the name for tags without a label of their own has been recorded.
     others_named: bool,
-    /// Bytes of the header that were read.
+    /// Bytes of the header that have been read.
     header: usize,
-    /// Events that were lost and not recorded as such yet.
+    /// Events that were lost and whose loss is not recorded yet.
     unrecorded: u64,
     lost: u64,
     clock: Option<fn() -> u64>,
@@ -59,7 +60,7 @@ impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
 }
 
 impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
-    /// An empty ring, without clock and sink.
+    /// Makes an empty ring, without a clock and without a sink.
     pub const fn new() -> Self {
         const { assert!(N >= 128, "the ring of a trace has at least 128 bytes") }
         Self {
@@ -75,26 +76,26 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         }
     }
 
-    /// Gives each event the time that `clock` tells, in whatever unit.
+    /// Sets the clock that gives each event its time, in any unit.
     pub const fn clock(mut self, clock: fn() -> u64) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Has `sink` take what is in the ring when that is full, and the rest at [`Trace::flush`]. It is called inside
-    /// the observers' lock and may not use the memory that is observed (it may with `std`).
+    /// Sets the function that takes the contents of the ring when it is full, and the rest in [`Trace::flush`]. It
+    /// is called inside the observers' lock. It must not use the observed memory, unless the feature `std` is on.
     pub const fn sink(mut self, sink: fn(&[u8])) -> Self {
         self.sink = Some(sink);
         self
     }
 
-    /// Events that were lost so far.
+    /// Returns the number of events lost so far.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Moves bytes of the trace from the ring to `out`, as many as there are or fit; how many. O(length of `out`).
-    /// This is for readers that would hold the observers' lock for too long otherwise.
+    /// Moves as many bytes of the trace as there are or fit from the ring to `out`, and returns their number.
+    /// O(length of `out`). Use it instead of [`Trace::drain`] to hold the observers' lock only briefly.
     pub fn read(&mut self, out: &mut [u8]) -> usize {
         let mut count = 0;
         for place in out {
@@ -105,7 +106,8 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         count
     }
 
-    /// Gives all bytes in the ring to `take`, in order and in several parts. It is called inside the observers' lock.
+    /// Passes all bytes in the ring to `take`, in order and in several parts. `take` is called inside the
+    /// observers' lock.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) {
         let mut part = [0; 64];
         loop {
@@ -116,7 +118,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         }
     }
 
-    /// Gives all bytes in the ring to the sink, if there is one.
+    /// Passes all bytes in the ring to the sink, if there is one.
     pub fn flush(&mut self) {
         if let Some(sink) = self.sink {
             self.drain(sink);
@@ -138,14 +140,14 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         N - self.ring.len()
     }
 
-    /// Appends a record. Whether there was room.
+    /// Appends a record, and returns whether there was room.
     fn push(&mut self, record: &Record<'_>) -> bool {
         let mut bytes = [0; LONGEST];
         let room = self.room().min(LONGEST);
         match self.encoder.encode(record, &mut bytes[..room]) {
             Ok(size) => {
                 for &byte in &bytes[..size] {
-                    // There is room for the record.
+                    // There is room, because the record was encoded into that many bytes.
                     let _ = self.ring.push_back(byte);
                 }
                 true
@@ -154,7 +156,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         }
     }
 
-    /// Records how many events were lost, if any and if there is room. Whether nothing is left to record.
+    /// Records how many events were lost, if any and if there is room. Returns whether nothing is left to record.
     fn record_loss(&mut self) -> bool {
         if self.unrecorded > 0 && self.push(&Record::Lost { events: self.unrecorded }) {
             self.unrecorded = 0;
@@ -162,7 +164,8 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         self.unrecorded == 0
     }
 
-    /// The number of a tag, whose name is recorded if it was not. `None` if there is no room for it.
+    /// Returns the number of a tag, and records its name if that has not been done. `None` if there is no room for
+    /// the name.
     fn tag(&mut self, tag: Option<&'static str>) -> Option<u32> {
         let Some(label) = tag else { return Some(0) };
         if let Some(index) = self.labels.find(label) {
@@ -209,8 +212,8 @@ impl<const N: usize, const TAGS: usize> Observer for Trace<N, TAGS> {
     }
 }
 
-/// A [`sink`](Trace::sink) that logs the trace, a part at a time, as `defmt::println!("allotment trace {=[u8]}", part)`. All
-/// parts that are logged, in order, are one trace; `cargo xtask run --trace FILE` collects them.
+/// A [`sink`](Trace::sink) that logs each part of the trace with `defmt::println!("allotment trace {=[u8]}",
+/// part)`. The logged parts, in order, form one trace; `cargo xtask run --trace FILE` collects them.
 #[cfg(feature = "defmt")]
 pub fn to_defmt(part: &[u8]) {
     defmt::println!("allotment trace {=[u8]}", part);

@@ -1,4 +1,4 @@
-//! The record of every event, written as it comes.
+//! An observer that writes every event to a `Write` as it happens.
 
 use super::event::{Action, Event, Record};
 use super::observer::{Observation, Observer, Operation};
@@ -12,20 +12,21 @@ use std::vec::Vec;
 
 /// An observer that writes every event, in the [binary form](super::event), to a file or any other [`Write`].
 ///
-/// Until [`TraceWriter::start`] it does nothing, so that it can stand in a `static`. Times are in nanoseconds since then;
-/// ids are addresses. Blocks that are older than the trace are not in it: what is freed of them is left out, and what
-/// is reallocated is allocated for the trace. An error of the writer ends the trace; [`TraceWriter::finish`] returns
-/// it. O(1) expected per event; a word of memory per live block, and what the writer takes.
+/// It does nothing until [`TraceWriter::start`], so it can be part of a `static`. Times are in nanoseconds since
+/// then, and ids are addresses. Blocks that are older than the trace are not in it: their frees are left out, and a
+/// reallocation of one is written as an allocation. A write error ends the trace; [`TraceWriter::finish`] returns
+/// that error. O(1) expected per event; a word of memory per live block, plus the writer's buffer.
 ///
-/// With the feature `backtrace`, on Unix, one of `BACKTRACES` allocations of each thread has a note with its backtrace:
+/// With the feature `backtrace`, on Unix, one in `BACKTRACES` allocations of each thread has a note with its
+/// backtrace:
 ///
 /// ```text
-/// backtrace 5581f0a1 5581f0b2 5581f0c3                          return addresses, hexadecimal, the innermost first
+/// backtrace 5581f0a1 5581f0b2 5581f0c3                          return addresses in hexadecimal, innermost first
 /// frame 5581f0a1 program::connect::h0123456789abcdef net.rs:41  one for each address, after the last event
 /// ```
 ///
-/// Only the addresses are taken when a block is allocated, which needs neither memory nor a lock; their names are
-/// looked up by [`TraceWriter::finish`]. A frame that was inlined into another has a line of its own with the same address.
+/// An allocation only collects the addresses, which needs neither memory nor a lock. [`TraceWriter::finish`] looks
+/// up their names. A frame that was inlined into another one has its own line with the same address.
 ///
 /// ```
 /// use allotment::{Heap, heap, observe::{Observed, TraceWriter}};
@@ -47,12 +48,12 @@ pub struct TraceWriter<const BACKTRACES: u32 = 0> {
     running: Option<Running>,
 }
 
-/// What there is while a trace is written.
+/// The state while a trace is written.
 struct Running {
     output: Output,
     labels: Vec<&'static str>,
     live: HashSet<usize>,
-    /// All return addresses.
+    /// All return addresses so far.
     frames: BTreeSet<usize>,
     start: Instant,
 }
@@ -64,16 +65,16 @@ impl<const BACKTRACES: u32> Default for TraceWriter<BACKTRACES> {
 }
 
 impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
-    /// One that has not been started.
+    /// Makes an observer that has not been started.
     pub const fn new() -> Self {
         Self { running: None }
     }
 
-    /// Starts a trace; one that is being written is finished first.
+    /// Starts a trace. A trace that is already running is finished first.
     ///
     /// # Errors
     ///
-    /// What the writers return.
+    /// The error of finishing the previous trace or of writing the header of the new one.
     pub fn start(&mut self, out: impl Write + Send + 'static) -> io::Result<()> {
         self.finish()?;
         self.running = Some(Running {
@@ -86,11 +87,12 @@ impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
         Ok(())
     }
 
-    /// Ends the trace, if there is one: names the frames of its backtraces and writes what is left.
+    /// Ends the trace, if one is running: writes the names of the frames in its backtraces and what is still
+    /// buffered.
     ///
     /// # Errors
     ///
-    /// What the writer returned, now or before.
+    /// The first error of the writer, now or earlier in the trace.
     pub fn finish(&mut self) -> io::Result<()> {
         let Some(mut running) = self.running.take() else { return Ok(()) };
         for address in core::mem::take(&mut running.frames) {
@@ -112,7 +114,7 @@ impl Running {
         index as u32 + 1
     }
 
-    /// What happened, as far as the trace knows of the block.
+    /// Converts an operation to an action, given which blocks the trace knows.
     fn known(&mut self, operation: Operation) -> Option<Action> {
         match operation {
             Operation::Allocate { block, .. } => {
@@ -135,7 +137,7 @@ impl Running {
     #[cfg(all(feature = "backtrace", unix))]
     fn name_frame(&mut self, address: usize) {
         let mut lines = Vec::new();
-        // The address is that of the instruction behind the call.
+        // A return address points behind the call instruction.
         backtrace::resolve(address.wrapping_sub(1) as *mut _, |symbol| {
             let name = symbol.name().map_or_else(|| String::from("?"), |name| format!("{name}"));
             let mut line = format!("frame {address:x} {name}");

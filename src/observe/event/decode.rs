@@ -1,31 +1,31 @@
-//! Reading the binary form.
+//! Reading of the binary form.
 
 use super::*;
 use core::fmt;
 
-/// A trace in binary form could not be read.
+/// Why a trace in binary form could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes end inside the header or a record. Of a stream: read more and try again.
+    /// The bytes end inside the header or a record. When reading a stream, read more and try again.
     Truncated,
     /// The bytes do not start with the magic number.
     NoTrace,
-    /// A version that this one does not read.
+    /// The trace has this version, which is not supported.
     Version(u8),
-    /// The header has a flag that is not known, or an address width other than 2, 4 and 8.
+    /// The header has an unknown flag, or an address width other than 2, 4 and 8.
     Header,
-    /// The first byte of a record, where it means nothing.
+    /// A record starts with this byte, which has no meaning.
     UnknownKind(u8),
-    /// A number has more than 64 bits, an id or a size more than the trace's addresses, or a text more than
+    /// A number has more than 64 bits, an id or a size exceeds the trace's address width, or a text has more than
     /// [`Encoder::MAX_TEXT`] bytes.
     Overflow,
-    /// The logarithm of an alignment, where it is 64 or more or should have stood in the first byte.
+    /// This logarithm of an alignment is 64 or more, or should have been encoded in the first byte.
     Align(u8),
-    /// A name for tag 0, or a tag's number of more than 32 bits.
+    /// There is a name for tag 0, or a tag number has more than 32 bits.
     Tag,
-    /// A name or a note that is not UTF-8.
+    /// A name or a note is not UTF-8.
     Text,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for DecodeError {
 
 impl core::error::Error for DecodeError {}
 
-/// Reads records one at a time, from a stream or a buffer that holds a part of it.
+/// Reads records one at a time, from a stream or from a buffer with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoder {
     last: Last,
@@ -57,17 +57,18 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Before the first record of a trace with this header.
+    /// Makes a decoder for the first record of a trace with this header.
     pub const fn new(header: &Header) -> Self {
         Self { last: Last::START, max: header.max() }
     }
 
-    /// The record that `bytes` start with, and its size in bytes. O(1), but for names and notes.
+    /// Decodes the record at the start of `bytes`, and returns it with its size in bytes. O(1), except for names
+    /// and notes.
     ///
     /// # Errors
     ///
     /// [`DecodeError`]; the decoder is unchanged then. After [`DecodeError::Truncated`] the same record can be
-    /// tried again with more bytes; with [`Encoder::MAX_RECORD`] bytes that never is the error.
+    /// tried again with more bytes. With [`Encoder::MAX_RECORD`] bytes that error never occurs.
     pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Result<(Record<'a>, usize), DecodeError> {
         let mut reader = Reader { bytes, at: 0, last: self.last, max: self.max };
         let record = reader.record()?;
@@ -76,7 +77,7 @@ impl Decoder {
     }
 }
 
-/// The records of a trace that is in memory as a whole. Ends after the first error.
+/// Iterates over the records of a trace that is in memory as a whole. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     decoder: Decoder,
@@ -86,18 +87,19 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The header and the records of `trace`.
+    /// Reads the header of `trace`, and returns it with an iterator over the records.
     ///
     /// # Errors
     ///
-    /// As for [`Header::decode`].
+    /// The error of [`Header::decode`].
     pub fn new(trace: &'a [u8]) -> Result<(Header, Self), DecodeError> {
         let header = Header::decode(trace)?;
         let decoder = Decoder::new(&header);
         Ok((header, Self { decoder, bytes: trace, at: Header::SIZE, failed: false }))
     }
 
-    /// Where the next record starts, or the one that could not be read: bytes from the start of the trace.
+    /// Returns the offset in bytes of the next record, or of the one that could not be read, from the start of the
+    /// trace.
     pub fn offset(&self) -> usize {
         self.at
     }

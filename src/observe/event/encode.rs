@@ -1,18 +1,18 @@
-//! Writing the binary form.
+//! Writing of the binary form.
 
 use super::*;
 use core::fmt;
 
-/// A record could not be written; nothing was.
+/// Why a record could not be written. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The buffer is too short.
     NoRoom,
-    /// An alignment is neither 0 nor a power of two.
+    /// This alignment is neither 0 nor a power of two.
     Align(u64),
-    /// A name for tag 0, which means no tag.
+    /// A name was given for tag 0, which means no tag.
     NoTag,
     /// A name or a note has more than [`Encoder::MAX_TEXT`] bytes.
     TextTooLong,
@@ -24,14 +24,14 @@ impl fmt::Display for EncodeError {
             Self::NoRoom => f.write_str("no room for the record"),
             Self::Align(align) => write!(f, "the alignment {align} is not a power of two"),
             Self::NoTag => f.write_str("tag 0 means no tag and has no name"),
-            Self::TextTooLong => write!(f, "a name or a note of more than {} bytes", Encoder::MAX_TEXT),
+            Self::TextTooLong => write!(f, "a name or a note has more than {} bytes", Encoder::MAX_TEXT),
         }
     }
 }
 
 impl core::error::Error for EncodeError {}
 
-/// Writes records; all of a trace, in order.
+/// Encodes the records of one trace, in order.
 ///
 /// ```
 /// use allotment::observe::event::{Action, Encoder, Header, Records};
@@ -60,24 +60,24 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// Bytes of the longest record but a name or a note: the first byte, timestamp, tag, two ids and a size.
+    /// Bytes of the longest record other than a name or a note: the first byte, timestamp, tag, two ids and a size.
     pub const MAX_EVENT: usize = 1 + 10 + 5 + 10 + 10 + 10;
 
-    /// Bytes that the longest name or note may have.
+    /// The most bytes that a name or a note may have.
     pub const MAX_TEXT: usize = 16 * 1024;
-    /// Bytes that the longest record may have.
+    /// The most bytes that a record may have.
     pub const MAX_RECORD: usize = 1 + 10 + 10 + Self::MAX_TEXT;
 
-    /// Before the first record.
+    /// Makes an encoder for the first record of a trace.
     pub const fn new() -> Self {
         Self { last: Last::START }
     }
 
-    /// Writes `record` to the front of `out`; its size in bytes. O(1), but for names and notes.
+    /// Writes `record` to the front of `out`, and returns its size in bytes. O(1), except for names and notes.
     ///
     /// # Errors
     ///
-    /// [`EncodeError`]. The record may be tried again, or left out; `out` holds nothing of use.
+    /// [`EncodeError`]. The record may be tried again or left out; the contents of `out` are unspecified.
     pub fn encode(&mut self, record: &Record<'_>, out: &mut [u8]) -> Result<usize, EncodeError> {
         let mut writer = Writer { out, at: 0, last: self.last };
         match *record {

@@ -2,24 +2,25 @@
 //!
 //! # Text form
 //!
-//! What people and tools read: one event a line, numbers in decimal.
+//! The form for people and tools: one event per line, with decimal numbers.
 //!
 //! ```text
-//! a <id> <size> <align>   allocate; align 0: not known
+//! a <id> <size> <align>   allocate; align 0: unknown
 //! r <id> <new size>       reallocate; the block keeps its id
 //! f <id>                  free
 //! # ...                   a comment
 //! ```
 //!
-//! After each event ` @<timestamp>` (decimal), ` #<tag>` and ` &<address>` (hexadecimal, where the block lies from
-//! this event on) may follow, in any order. In a tag's name white space, control characters and `%` are written as
-//! `%` and two hexadecimal digits for each byte. Of the comments three carry what the binary form has and the text form
-//! has no event for: `# failed <size> <align>` (which may have a timestamp and a tag), `# lost <events>`, and
-//! `# | <a line of text>`, a [`Record::Note`] on the event before it; a note of several lines has several of them.
+//! Each event may be followed by ` @<timestamp>` (decimal), ` #<tag>` and ` &<address>` (hexadecimal: where the
+//! block lies from this event on), in any order. In a tag's name, white space, control characters and `%` are
+//! written as `%` and two hexadecimal digits per byte. Three kinds of comments carry what the binary form has but
+//! the text form has no event for: `# failed <size> <align>` (which may have a timestamp and a tag), `# lost
+//! <events>`, and `# | <a line of text>`, a [`Record::Note`] on the previous event; a note of several lines takes
+//! several of them.
 //!
 //! # Binary form
 //!
-//! A header of [`Header::SIZE`] bytes:
+//! The trace starts with a header of [`Header::SIZE`] bytes:
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -30,9 +31,9 @@
 //! | 7 | 0 |
 //! | 8..16 | events that were lost before the first record, little endian |
 //!
-//! Records follow without gaps, to the end. The first byte of a record has its kind in bits 0 to 2; in bit 3, whether a
-//! timestamp follows; in bit 4, whether another tag than before follows; and in bits 5 to 7 what the kind says, or 0.
-//! Then come, each if it is there, in this order:
+//! Records follow without gaps until the end. Bits 0 to 2 of a record's first byte are its kind. Bit 3 says whether
+//! a timestamp follows, and bit 4 whether a new tag follows. Bits 5 to 7 depend on the kind, or are 0. The
+//! following fields come next, if present, in this order:
 //!
 //! | field | content |
 //! | --- | --- |
@@ -50,14 +51,15 @@
 //! | 5 name | 0 | the tag's number, not 0, *unsigned*; the length of its name *unsigned*; its name in UTF-8 |
 //! | 6 note | 0 | the length *unsigned*; text in UTF-8 that belongs to the event before |
 //!
-//! The kinds 4 to 6 have neither timestamp nor tag; a text has at most [`Encoder::MAX_TEXT`] bytes. *Unsigned* is LEB128: seven bits a byte, the lowest first, bit 7 set on
-//! all but the last. *Signed* is a difference modulo 2^64, zigzag (0, -1, 1, -2 as 0, 1, 2, 3), then LEB128. An id is
-//! *signed*: the difference from the id before it in the stream, whatever its record; 0 before the first. An allocation
-//! takes 3 to 6 bytes, a free 2 to 4.
+//! The kinds 4 to 6 have neither timestamp nor tag, and a text has at most [`Encoder::MAX_TEXT`] bytes. *Unsigned*
+//! is LEB128: seven bits per byte, the lowest first, with bit 7 set on all but the last byte. *Signed* is a
+//! difference modulo 2^64, zigzag-encoded (0, -1, 1, -2 as 0, 1, 2, 3), then LEB128. An id is *signed*: the
+//! difference from the previous id in the stream, in whatever record; 0 before the first. An allocation takes 3 to
+//! 6 bytes, a free 2 to 4.
 //!
-//! On a device, which keeps no table, the id is the block's address. To write text, give each allocation the next number
-//! as its id and its address behind `&`, and follow the moves; to write binary, ids are the addresses if every
-//! allocation has one. Nothing is lost either way.
+//! On a device, which keeps no table, the id is the block's address. To convert to text, number the allocations to
+//! get ids, write the addresses behind `&`, and follow the moves. To convert to binary, use the addresses as ids if
+//! every allocation has one. Either conversion is lossless.
 
 mod decode;
 mod encode;
@@ -65,13 +67,13 @@ mod encode;
 pub use decode::{DecodeError, Decoder, Records};
 pub use encode::{EncodeError, Encoder};
 
-/// What starts a trace in binary form.
+/// The header of a trace in binary form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Header {
     /// Whether the ids of events are the addresses of their blocks.
     pub addresses: bool,
-    /// Bytes of an address, and of a size: 2, 4 or 8.
+    /// Bytes of an address or a size: 2, 4 or 8.
     pub width: u8,
     /// Events that were lost before the first record.
     pub lost: u64,
@@ -80,19 +82,19 @@ pub struct Header {
 impl Header {
     /// Bytes of a header.
     pub const SIZE: usize = 16;
-    /// The version that is written, and read.
+    /// The version that is written and read.
     pub const VERSION: u8 = 1;
     const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
 
-    /// The header of a trace of this program: ids are addresses, as wide as the target's.
+    /// The header for traces of this program: ids are addresses, with the target's width.
     pub const HERE: Self = Self { addresses: true, width: size_of::<usize>() as u8, lost: 0 };
 
-    /// Whether `bytes` start as a trace in binary form does.
+    /// Returns whether `bytes` start like a trace in binary form.
     pub fn is_at(bytes: &[u8]) -> bool {
         bytes.starts_with(&Self::MAGIC)
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub const fn encode(&self) -> [u8; Self::SIZE] {
         let [a, b, c, d] = Self::MAGIC;
         let [l0, l1, l2, l3, l4, l5, l6, l7] = self.lost.to_le_bytes();
@@ -100,7 +102,7 @@ impl Header {
         [a, b, c, d, Self::VERSION, flags, self.width, 0, l0, l1, l2, l3, l4, l5, l6, l7]
     }
 
-    /// The header that `bytes` start with.
+    /// Decodes the header at the start of `bytes`.
     ///
     /// # Errors
     ///
@@ -130,62 +132,62 @@ impl Header {
     }
 }
 
-/// What happened to a block. Sizes and alignments are in bytes, as the program asked for them.
+/// What happened to a block. Sizes and alignments are in bytes, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Action {
-    /// A block was handed out.
+    /// A block was allocated.
     Allocate {
-        /// The block's name while it is live: its address, or a number ([`Header::addresses`]).
+        /// The block's id while it is live: its address, or a number ([`Header::addresses`]).
         id: u64,
-        /// Bytes asked for.
+        /// Requested size in bytes.
         size: u64,
-        /// The alignment asked for: a power of two, or 0 if it is not known.
+        /// Requested alignment: a power of two, or 0 if it is unknown.
         align: u64,
     },
-    /// A live block has another size.
+    /// A live block was resized.
     Reallocate {
-        /// Its id until now.
+        /// The old id.
         id: u64,
-        /// Its id from now on: another one only if ids are addresses and the block has moved.
+        /// The new id, which differs only if ids are addresses and the block has moved.
         to: u64,
-        /// Bytes asked for.
+        /// The new requested size in bytes.
         size: u64,
     },
-    /// A block came back.
+    /// A block was freed.
     Free {
-        /// Its id, which may be used again.
+        /// The block's id, which may be used again.
         id: u64,
     },
-    /// A request for a block, or for more room, was refused.
+    /// A request for a block, or for a larger size, failed.
     Fail {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         size: u64,
-        /// The alignment asked for: a power of two, or 0 if it is not known.
+        /// Requested alignment: a power of two, or 0 if it is unknown.
         align: u64,
     },
 }
 
-/// Something that happened in a heap.
+/// An event in a heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
-    /// What.
+    /// What happened.
     pub action: Action,
-    /// When, in the recording program's own unit.
+    /// When it happened, in the recording program's unit.
     pub time: Option<u64>,
-    /// The number of the tag in whose scope it happened, 0 for none; [`Record::Name`] has its name.
+    /// The number of the tag in whose scope it happened, 0 for none; [`Record::Name`] gives its name.
     pub tag: u32,
 }
 
 impl Event {
-    /// An event without time and tag.
+    /// Makes an event without time and tag.
     pub const fn new(action: Action) -> Self {
         Self { action, time: None, tag: 0 }
     }
 }
 
-/// A part of a trace.
+/// A record of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Record<'a> {
@@ -193,17 +195,17 @@ pub enum Record<'a> {
     Event(Event),
     /// Events happened here that were not recorded.
     Lost {
-        /// How many.
+        /// The number of these events.
         events: u64,
     },
-    /// The name of a tag; it comes before the first event that has the tag.
+    /// The name of a tag, which comes before the first event with that tag.
     Name {
         /// The tag's number, not 0.
         tag: u32,
-        /// Its name.
+        /// The tag's name.
         name: &'a str,
     },
-    /// Text on the event before it: the backtrace of an allocation, one frame a line.
+    /// Text on the previous event, such as an allocation's backtrace with one frame per line.
     Note {
         /// The text.
         text: &'a str,
@@ -222,7 +224,7 @@ impl From<Action> for Record<'_> {
     }
 }
 
-// Kinds of records, in the lowest bits of their first byte.
+// The kinds of records, in the lowest bits of their first byte.
 const ALLOCATE: u8 = 0;
 const REALLOCATE: u8 = 1;
 const FREE: u8 = 2;
@@ -235,7 +237,7 @@ const TIME: u8 = 1 << 3;
 const TAG: u8 = 1 << 4;
 const MOVED: u8 = 1 << 5;
 
-/// What differences are taken from, the same on both sides.
+/// The values that differences are taken from, the same in encoder and decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Last {
     id: u64,
