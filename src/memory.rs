@@ -1,4 +1,4 @@
-//! The front ends of heaps, as objects.
+//! The trait that all front ends of heaps share.
 
 use crate::heap::{Heap, OutOfMemory};
 use crate::lock::Lock;
@@ -9,60 +9,64 @@ use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// What every front end can do, whatever its placement, lock and statistics: a [`Heap`] and all that is
-/// built around one. It is what [`Zones`](crate::zones::Zones) joins.
+/// The operations of every front end, whatever its placement, lock and statistics: a [`Heap`] and everything that
+/// is built around one. [`Zones`](crate::zones::Zones) joins objects of this trait.
 ///
 /// # Safety
 ///
-/// Live blocks do not overlap, have the size and alignment asked for, and stay where they are until they are
-/// freed, even if the value is moved. [`Memory::try_deallocate`] accepts only addresses in its regions.
+/// Live blocks must not overlap, must have the requested size and alignment, and must keep their addresses until
+/// they are freed, even if the value is moved. [`Memory::try_deallocate`] must accept only addresses in the value's
+/// regions.
 pub unsafe trait Memory {
-    /// See [`Heap::try_allocate`].
+    /// Allocates a block for `layout`, or returns an error that says why not; see [`Heap::try_allocate`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`OutOfMemory`] with the requested size and what is free.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
 
-    /// See [`Heap::try_allocate_zeroed`].
+    /// Allocates a block for `layout` with all bytes zero; see [`Heap::try_allocate_zeroed`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`OutOfMemory`] with the requested size and what is free.
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
 
-    /// See [`Heap::try_deallocate`].
+    /// Frees a block, or returns an error if the free is wrong; see [`Heap::try_deallocate`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`FreeError`] if the check finds the free to be wrong. Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// If the check passes, `block` must be a live block of this memory that was allocated with `layout`, and it
+    /// must not be used afterwards.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
 
-    /// Frees a block that the caller vouches for, without a check in release builds.
+    /// Frees a block that the caller guarantees, without a check in release builds.
     ///
     /// # Safety
     ///
-    /// The block is live, was allocated with `layout`, and is not used any more.
+    /// `block` must be a live block of this memory that was allocated with `layout`, and it must not be used
+    /// afterwards.
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout);
 
-    /// See [`Heap::try_resize`].
+    /// Resizes a block in place to `size` bytes, and returns whether that was possible; see [`Heap::try_resize`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// `block` must be a live block of this memory that was allocated with `layout`.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
 
-    /// Makes a block one of another layout, in place or elsewhere; `None`, and the block as it was, if there is no
-    /// room. Neither size is zero. `done` is told its address from now on, before that of the old block is free for
-    /// others.
+    /// Changes the layout of a block, in place or by moving it, and returns its new address. If there is no room,
+    /// it returns `None` and the block is unchanged. Neither size may be zero. `done` gets the new address before
+    /// the old block becomes free for other requests.
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `old`. If it moves, it is not used at its old address any more.
+    /// `block` must be a live block of this memory that was allocated with `old`. If it moves, it must not be used
+    /// at its old address any more.
     unsafe fn change(
         &self,
         block: NonNull<u8>,
@@ -70,9 +74,10 @@ pub unsafe trait Memory {
         new: Layout,
         done: &mut dyn FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: the block is live and has layout `old`; the copy is between two live blocks.
+        // SAFETY: the block is live and has layout `old`, and the copy is between two live blocks.
         unsafe {
-            // In place only for the same alignment: it takes part in the look-up when the block is freed.
+            // Resizing in place requires the same alignment, because the alignment is used to find the block when
+            // it is freed.
             if new.align() == old.align() && self.try_resize(block, old, new.size()) {
                 done(block);
                 return Some(block);
@@ -85,30 +90,30 @@ pub unsafe trait Memory {
         }
     }
 
-    /// Finds out what it can in O(1) about whether a live block for `layout` is at `block`; nothing, unless the
-    /// front end says otherwise.
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`. The default checks
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// [`FreeError`], as [`Memory::try_deallocate`] would return it.
+    /// The [`FreeError`] that [`Memory::try_deallocate`] would return.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let _ = (block, layout);
         Ok(())
     }
 
-    /// All statistics at one moment, if any are kept of the whole. O(1).
+    /// Returns all statistics at one moment, if any are kept of the whole memory. O(1).
     fn statistics(&self) -> Option<Stats> {
         None
     }
 
-    /// See [`Heap::largest_free`].
+    /// Returns the largest request, in bytes, that is sure to succeed now; see [`Heap::largest_free`].
     fn largest_free(&self) -> usize;
 
-    /// See [`Heap::region`].
+    /// Returns region number `n`, from 0, or `None` beyond the last one; see [`Heap::region`].
     fn region(&self, n: usize) -> Option<Region>;
 }
 
-// SAFETY: `Heap` makes these promises.
+// SAFETY: `Heap` fulfils the contract.
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
@@ -119,18 +124,18 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_deallocate(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.free_block(block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_resize(block, layout, size) }
     }
 
@@ -151,7 +156,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 }
 
-// SAFETY: what is behind the reference makes these promises, and stays where it is.
+// SAFETY: the referenced value fulfils the contract and keeps its address.
 unsafe impl<M: Memory + ?Sized> Memory for &M {
     #[inline]
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
@@ -163,18 +168,18 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { (**self).try_deallocate(block, layout) }
     }
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { (**self).deallocate(block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { (**self).try_resize(block, layout, size) }
     }
 
@@ -185,7 +190,7 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
         new: Layout,
         done: &mut dyn FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { (**self).change(block, old, new, done) }
     }
 

@@ -1,26 +1,26 @@
-//! Granules, stored indices and size classes: the arithmetic everything else rests on.
+//! Granules, stored indices and size classes: the arithmetic that everything else uses.
 //!
-//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the metadata
-//! (see [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Offsets and lengths inside the crate are
-//! counted in granules; bytes appear only at the front ends.
+//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the metadata (see
+//! [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Inside the crate, offsets and lengths are counted in granules;
+//! bytes appear only at the front ends.
 
-/// An integer in which metadata stores granule indices and node numbers.
+/// An integer type in which metadata stores granule indices and node numbers.
 ///
-/// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices
-/// give 8-byte blocks and 32-bit indices give 16-byte blocks.
+/// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte
+/// blocks and 32-bit indices give 16-byte blocks.
 ///
 /// # Safety
 ///
-/// Values from zero to [`Index::MAX`] come back from [`Index::new`] and [`Index::get`] as they were, and
-/// the type has no padding and no invalid bit patterns.
+/// [`Index::get`] must return the value given to [`Index::new`], for all values from zero to [`Index::MAX`], and
+/// the type must have no padding and no invalid bit patterns.
 pub unsafe trait Index: Copy + Eq + 'static {
     /// Zero, which is never a valid index and stands for "none".
     const NIL: Self;
     /// The largest value that can be stored.
     const MAX: usize;
-    /// Widens the stored value. O(1).
+    /// Returns the stored value. O(1).
     fn get(self) -> usize;
-    /// Narrows `value`, which must not exceed [`Index::MAX`] (checked in debug builds). O(1).
+    /// Stores `value`, which must not exceed [`Index::MAX`] (checked in debug builds). O(1).
     fn new(value: usize) -> Self;
 }
 
@@ -44,11 +44,11 @@ macro_rules! index {
 }
 index!(u16, u32);
 
-/// Granules of `1 << shift` bytes that hold `bytes` bytes; at least one, because a block of no
-/// bytes still needs an address of its own. O(1), no overflow for any input.
+/// Returns the number of granules of `1 << shift` bytes that hold `bytes` bytes. This is at least one, because a
+/// block of zero bytes still needs an address of its own. O(1), without overflow for any input.
 #[inline(always)]
 pub const fn granules(bytes: usize, shift: u32) -> usize {
-    // Subtracting first cannot overflow, and makes one granule of zero bytes.
+    // Subtracting first cannot overflow, and gives zero bytes one granule.
     (bytes.saturating_sub(1) >> shift) + 1
 }
 
@@ -61,20 +61,20 @@ pub const fn align_up(value: usize, align: usize) -> Option<usize> {
     }
 }
 
-/// Whether the target has an instruction that counts leading zeros. Without one, the compiler's way is long: it is
-/// made for all numbers, and these are short.
+/// Whether the target has an instruction that counts leading zeros. Without one, the compiler's code is long,
+/// because it handles all numbers, while the numbers here are short.
 const COUNTS_ZEROS: bool = !cfg!(any(
     all(target_arch = "arm", not(target_has_atomic = "32")),
     all(any(target_arch = "riscv32", target_arch = "riscv64"), not(target_feature = "zbb")),
 ));
 
-/// The highest bit that is set in `n`, which is not zero. O(1).
+/// Returns the index of the highest set bit of `n`, which must not be zero. O(1).
 #[inline(always)]
 pub(crate) const fn log2(n: usize) -> u32 {
     if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
 }
 
-/// As [`log2`], without an instruction for it: the shorter the number, the fewer steps.
+/// Computes [`log2`] without such an instruction. Shorter numbers take fewer steps.
 #[inline(always)]
 const fn log2_by_steps(mut n: u32) -> u32 {
     let mut log = 0;
@@ -90,17 +90,15 @@ const fn log2_by_steps(mut n: u32) -> u32 {
         n >>= 4;
         log += 4;
     }
-    // Two bits for each of 0 to 15.
+    // The constant holds two bits for each of 0 to 15.
     log + ((0xffff_aa50 >> (2 * n)) & 3)
 }
 
-/// The size class of a block of `len` granules with `SL` classes per power of two.
+/// Returns the size class of a block of `len` granules, with `SL` classes per power of two.
 ///
-/// Lengths below `2 * SL` have a class each; from there on, every power of two is divided into `SL`
-/// equal ranges. `SL` must be a power of two. The class is `row * SL + column` as in Masmano et al.,
-/// "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), written so that
-/// the small, exact classes need no branch. O(1).
-///
+/// Lengths below `2 * SL` have a class each. Above, every power of two is divided into `SL` equal ranges. `SL` must
+/// be a power of two. The class is `row * SL + column` as in Masmano et al., "TLSF: a new dynamic memory allocator
+/// for real-time systems" (ECRTS 2004), written so that the small, exact classes need no branch. O(1).
 /// `len` counts granules and must not be zero.
 #[inline(always)]
 pub const fn class_of<const SL: usize>(len: usize) -> usize {

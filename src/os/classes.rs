@@ -1,16 +1,17 @@
-//! Sizes of the blocks that threads cache.
+//! The size classes that threads cache.
 
 use crate::units::class_by_words;
 use core::alloc::Layout;
 
-/// The largest size that is cached, in bytes.
+/// The largest cached size in bytes.
 pub const LARGEST: usize = 4096;
 
-/// Number of classes.
+/// The number of classes.
 pub const CLASSES: usize = 48;
 
-/// Bytes of the blocks of each class: steps of 8 up to 128, then 8 steps per power of two up to 1 KiB as in the pages of
-/// [`Tiered`](crate::Tiered), then 4 steps per power of two, since a class of large blocks costs a cache more.
+/// The block size of each class in bytes: steps of 8 up to 128, then 8 steps per power of two up to 1 KiB as in the
+/// pages of [`Tiered`](crate::Tiered), then 4 steps per power of two, because a class of large blocks makes a cache
+/// more expensive.
 pub const SIZES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let (mut size, mut class) = (0, 0);
@@ -26,24 +27,26 @@ pub const SIZES: [u16; CLASSES] = {
     sizes
 };
 
-/// The class of a request, by its length in words of 8 bytes.
+/// The class of a request by its length in words of 8 bytes.
 const CLASS_OF: [u8; LARGEST / 8 + 1] = class_by_words(&SIZES, 0);
 
-/// The class of a request, if it is cached: at most [`LARGEST`] bytes, aligned to at most 8.
+/// Returns the class of a request if it is cached, that is, has at most [`LARGEST`] bytes and is aligned to at most
+/// 8.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)] // It cannot overflow, and so takes fewer instructions.
 pub fn class_of(layout: Layout) -> Option<usize> {
     if layout.size() > LARGEST || layout.align() > 8 {
         return None;
     }
-    // SAFETY: at most `LARGEST / 8`.
+    // SAFETY: the index is at most `LARGEST / 8`.
     Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) / 8) } as usize)
 }
 
-/// What the heap is asked for in place of a request of `class`, so that all blocks of a class are alike.
+/// Returns the layout that is requested from the heap for a request of `class`, so that all blocks of a class are
+/// alike.
 #[inline(always)]
 pub fn layout_of(class: usize) -> Layout {
-    // SAFETY: 8 is a power of two, and sizes are small.
+    // SAFETY: 8 is a power of two, and the sizes are small.
     unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
 }
 

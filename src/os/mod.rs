@@ -1,11 +1,11 @@
-//! What the operating system adds (feature `std`): caches per thread in front of a heap, and readings of the memory
-//! pressure.
+//! Features that need the operating system (feature `std`): per-thread caches in front of a heap, and readings of
+//! the system's memory pressure.
 //!
 //! ```text
-//!  Cached   GlobalAlloc: classes of small requests, the calling thread's cache, else the heap
+//!  Cached   GlobalAlloc: serves small requests from the calling thread's cache, the others from the heap
 //!  local    one thread's cache of one heap: two magazines of free blocks per class
 //!  Depot    full and empty magazines on their way between threads
-//!  Heap     batches of blocks, one lock for each
+//!  Heap     batches of blocks, one lock for each batch
 //! ```
 
 mod cached;

@@ -1,5 +1,5 @@
-//! How short memory is for the operating system, on Linux and Android: the pressure-stall interface, and the limits
-//! of the control group (cgroup v2) that the process is in.
+//! Readings of the operating system's memory pressure, on Linux and Android: the pressure-stall interface, and the
+//! limits of the process's control group (cgroup v2).
 //!
 //! ```no_run
 //! use allotment::os::pressure::Watch;
@@ -26,44 +26,44 @@ use std::path::{Component, Path, PathBuf};
 use std::string::String;
 use std::time::Duration;
 
-/// How long tasks waited for memory, as `/proc/pressure/memory` tells; see Linux's `Documentation/accounting/psi.rst`.
+/// How long tasks waited for memory, from `/proc/pressure/memory`; see Linux's `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
-    /// Percent of the last 10 seconds.
+    /// Percentage of the last 10 seconds.
     pub avg10: f32,
-    /// Percent of the last minute.
+    /// Percentage of the last minute.
     pub avg60: f32,
-    /// Percent of the last five minutes.
+    /// Percentage of the last five minutes.
     pub avg300: f32,
-    /// Since the start of the system.
+    /// Total time since the system was started.
     pub total: Duration,
 }
 
 /// Both lines of the pressure-stall interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stalls {
-    /// At least one task waited.
+    /// Times in which at least one task waited.
     pub some: Stall,
-    /// All tasks that could have run waited.
+    /// Times in which all tasks waited that could have run.
     pub full: Stall,
 }
 
-/// The control group, of those that the process is in, that has least memory left. In bytes.
+/// The most constrained control group of those that contain the process. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What it may use before it is slowed down (`memory.high`) or killed (`memory.max`), whichever is less.
+    /// What the group may use before it is slowed down (`memory.high`) or killed (`memory.max`), whichever is less.
     pub limit: u64,
-    /// What it uses, less the cached files that would be dropped first (`memory.current` without `inactive_file`
-    /// of `memory.stat`).
+    /// What the group uses, without the cached files that would be dropped first (`memory.current` minus
+    /// `inactive_file` of `memory.stat`).
     pub used: u64,
 }
 
-/// What was read at one moment. `None` stands for what the system does not offer.
+/// A reading of both interfaces at one moment. `None` means that the system does not offer the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The pressure-stall interface.
     pub stalls: Option<Stalls>,
-    /// The tightest control group, if one has a limit.
+    /// The most constrained control group, if any group has a limit.
     pub group: Option<Group>,
 }
 
@@ -71,20 +71,20 @@ pub struct Reading {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system offers neither of the two: an older kernel, or another system.
+    /// The system offers neither interface: it is an older kernel or another system.
     Unavailable,
-    /// A file cannot be read.
+    /// A file could not be read.
     Io {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of reading it.
         error: io::Error,
     },
     /// A file does not have the form that the kernel documents.
     Malformed {
         /// The file.
         file: PathBuf,
-        /// What it says there.
+        /// The text that could not be understood.
         text: String,
     },
 }
@@ -92,38 +92,42 @@ pub enum ReadError {
 impl core::fmt::Display for ReadError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Unavailable => f.write_str("the system reports neither memory stalls nor a group's limits"),
+            Self::Unavailable => {
+                f.write_str("the system reports neither memory stalls nor limits of a control group")
+            }
             Self::Io { file, error } => write!(f, "{} cannot be read: {error}", file.display()),
-            Self::Malformed { file, text } => write!(f, "{} says `{text}`", file.display()),
+            Self::Malformed { file, text } => {
+                write!(f, "{} contains `{text}`, which is not in the documented form", file.display())
+            }
         }
     }
 }
 
 impl core::error::Error for ReadError {}
 
-/// From which readings on memory counts as short. A state is left again when a reading is a fifth better than the
-/// one that it begins with.
+/// The readings at which memory counts as short. A state ends when a reading is a fifth better than the threshold
+/// at which it begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// [`Pressure::Low`]: percent of 10 seconds in which some task waited.
+    /// Threshold of [`Pressure::Low`]: percentage of 10 seconds in which some task waited.
     pub low_stall: f32,
-    /// [`Pressure::Critical`]: percent of 10 seconds in which all tasks waited.
+    /// Threshold of [`Pressure::Critical`]: percentage of 10 seconds in which all tasks waited.
     pub critical_stall: f32,
-    /// [`Pressure::Low`]: less than this percentage of the group's limit left.
+    /// Threshold of [`Pressure::Low`]: percentage of the group's limit that is left.
     pub low_left: f32,
-    /// [`Pressure::Critical`]: the same.
+    /// Threshold of [`Pressure::Critical`]: percentage of the group's limit that is left.
     pub critical_left: f32,
 }
 
 impl Default for Thresholds {
-    /// 10 % of the time for some, 5 % for all; 10 % and 3 % of the limit left.
+    /// Returns the defaults: 10 % of the time for some tasks, 5 % for all; 10 % and 3 % of the limit left.
     fn default() -> Self {
         Self { low_stall: 10.0, critical_stall: 5.0, low_left: 10.0, critical_left: 3.0 }
     }
 }
 
 impl Thresholds {
-    /// The state that follows `now`. O(1).
+    /// Returns the state that follows `now` after a reading. O(1).
     pub fn next(&self, now: Pressure, reading: &Reading) -> Pressure {
         let reached = |state: Pressure, stall: f32, stall_mark: f32, left_mark: f32| {
             let ease = if now >= state { 0.2 } else { 0.0 };
@@ -142,7 +146,7 @@ impl Thresholds {
 }
 
 impl Group {
-    /// Percent of the limit that are left; 0 if it is exceeded.
+    /// Returns the percentage of the limit that is left; 0 if it is exceeded.
     pub fn left(&self) -> f32 {
         if self.limit == 0 {
             return 0.0;
@@ -151,7 +155,7 @@ impl Group {
     }
 }
 
-/// Reads how short memory is, and tells a heap.
+/// Reads the system's memory pressure, and reports it to a heap.
 #[derive(Clone, Debug)]
 pub struct Watch {
     root: PathBuf,
@@ -160,33 +164,33 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Over this system, with the default thresholds.
+    /// Makes a watch of this system with the default thresholds.
     pub fn system() -> Self {
         Self::at("/")
     }
 
-    /// Over the files below `root`, which stand for `/proc` and `/sys`.
+    /// Makes a watch that reads the files below `root`, in place of those in `/proc` and `/sys`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), thresholds: Thresholds::default(), state: Pressure::Normal }
     }
 
-    /// With other thresholds.
+    /// Sets other thresholds.
     pub fn thresholds(mut self, thresholds: Thresholds) -> Self {
         self.thresholds = thresholds;
         self
     }
 
-    /// The state by the last reading.
+    /// Returns the state after the last reading.
     pub fn pressure(&self) -> Pressure {
         self.state
     }
 
-    /// Reads, tells `heap` the state ([`PressureHeap::set_outside_pressure`]), and returns it. A few small files
-    /// are read: once in a second or two is often enough.
+    /// Reads the state, reports it to `heap` ([`PressureHeap::set_outside_pressure`]), and returns it. This reads a
+    /// few small files; once every second or two is often enough.
     ///
     /// # Errors
     ///
-    /// [`ReadError`]; the heap keeps the state that it was told last.
+    /// [`ReadError`] if there is no reading. The heap keeps the state that was reported last.
     pub fn poll<P: Placement, L: Lock, const HOOKS: usize>(
         &mut self,
         heap: &PressureHeap<P, L, HOOKS>,
@@ -196,11 +200,11 @@ impl Watch {
         Ok(self.state)
     }
 
-    /// Reads without telling anyone.
+    /// Takes a reading without reporting it.
     ///
     /// # Errors
     ///
-    /// [`ReadError`].
+    /// [`ReadError`] if there is no reading.
     pub fn read(&self) -> Result<Reading, ReadError> {
         let stalls = self.stalls()?;
         let (group, has_groups) = self.group()?;
@@ -227,21 +231,23 @@ impl Watch {
         if found { Ok(Some(stalls)) } else { Err(malformed(&file, &text)) }
     }
 
-    /// The tightest group with a limit, from the process's own to the uppermost; and whether there are groups.
+    /// Finds the most constrained group with a limit, from the process's own group up to the top, and whether there
+    /// are groups.
     fn group(&self) -> Result<(Option<Group>, bool), ReadError> {
         let file = self.root.join("proc/self/cgroup");
         let Some(text) = contents(&file)? else { return Ok((None, false)) };
-        // Groups of the older version have numbers other than 0, and other files.
+        // Groups of cgroup v1 have numbers other than 0, and different files.
         let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::")) else {
             return Ok((None, false));
         };
         let mut top = self.root.join("sys/fs/cgroup");
-        // Beside groups of the older version.
+        // On systems with both versions, the v2 groups are in a folder of their own.
         if !top.join("cgroup.controllers").exists() && top.join("unified").is_dir() {
             top.push("unified");
         }
         let mut folder = top.clone();
-        // Beyond what a container shows of the tree, the name leads upwards: then its top is all that can be seen.
+        // If the group lies outside the part of the tree that a container shows, its name leads upwards; only the
+        // top is visible then.
         for part in Path::new(own).components() {
             match part {
                 Component::Normal(name) => folder.push(name),
@@ -273,7 +279,7 @@ impl Watch {
     }
 }
 
-/// What a file says, if there is one. (A kernel that has the interface switched off refuses to read it.)
+/// Returns the contents of a file if it exists. A kernel in which the interface is switched off refuses to read it.
 fn contents(file: &Path) -> Result<Option<String>, ReadError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -285,14 +291,14 @@ fn contents(file: &Path) -> Result<Option<String>, ReadError> {
     }
 }
 
-/// `EOPNOTSUPP` of Linux.
+/// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
 fn malformed(file: &Path, text: &str) -> ReadError {
     ReadError::Malformed { file: file.to_owned(), text: text.trim().to_owned() }
 }
 
-/// Reads `avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
+/// Parses `avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
 fn stall(figures: &str) -> Option<Stall> {
     let mut stall = Stall::default();
     let mut found = 0;
@@ -304,7 +310,7 @@ fn stall(figures: &str) -> Option<Stall> {
             "avg60" => stall.avg60 = percent()?,
             "avg300" => stall.avg300 = percent()?,
             "total" => stall.total = Duration::from_micros(value.parse().ok()?),
-            // What later kernels add.
+            // A field that later kernels add.
             _ => continue,
         }
         found += 1;
@@ -312,7 +318,7 @@ fn stall(figures: &str) -> Option<Stall> {
     (found == 4).then_some(stall)
 }
 
-/// Reads a number of bytes, or `max`, which is no limit.
+/// Reads a number of bytes, or `max`, which means no limit.
 fn amount(file: &Path) -> Result<Option<u64>, ReadError> {
     let Some(text) = contents(file)? else { return Ok(None) };
     match text.trim() {
@@ -321,7 +327,7 @@ fn amount(file: &Path) -> Result<Option<u64>, ReadError> {
     }
 }
 
-/// Bytes of cached files that nobody used lately; 0 if the group does not tell.
+/// Returns the bytes of cached files that were not used recently; 0 if the group does not report them.
 fn inactive(file: &Path) -> Result<u64, ReadError> {
     let Some(text) = contents(file)? else { return Ok(0) };
     match text.lines().find_map(|line| line.strip_prefix("inactive_file ")) {

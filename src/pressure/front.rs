@@ -1,4 +1,4 @@
-//! The heap that knows when memory is short, and what to do then.
+//! A heap that reports and relieves memory pressure.
 
 use super::headroom::HeadroomStats;
 use super::monitor::{Monitor, OnOutOfMemory, OnTransition};
@@ -14,11 +14,11 @@ use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 
-/// A [`Heap`] with watermarks, reclaim hooks and headroom; see the [module](super) for what they are.
+/// A [`Heap`] with watermarks, reclaim hooks and headroom; the [module](super) explains what they are.
 ///
-/// Everything is chosen when it is made, in a `const` if need be, and only the reclaim hooks come and
-/// go later. An operation that causes no transition costs what it does with [`Heap`] and its counters, and
-/// one comparison (a free, one more if there is headroom).
+/// Everything is configured when the heap is made, in a `const` if need be; only reclaim hooks can be added and
+/// removed later. An operation that causes no transition costs the same as with [`Heap`] and its counters plus one
+/// comparison (for a free, one more if there is headroom).
 ///
 /// ```
 /// use allotment::pressure::{Pressure, PressureHeap, Shortage, Transition, Watermarks};
@@ -53,12 +53,11 @@ use core::ptr::{self, NonNull};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `HOOKS` is the number of reclaim hooks that can be registered at a time.
+/// `HOOKS` is the most reclaim hooks that can be registered at a time.
 pub struct PressureHeap<P = Tlsf, L = lock::Default, const HOOKS: usize = 4>(Heap<P, L, Monitor<HOOKS>>);
 
-/// A heap's right to its headroom, as an allocator: everything that is allocated through it is critical.
-///
-/// [`PressureHeap::critical`] gives it.
+/// An allocator with access to a heap's headroom: every request through it is critical. Made by
+/// [`PressureHeap::critical`].
 pub struct Critical<'h, P = Tlsf, L = lock::Default, const HOOKS: usize = 4>(&'h PressureHeap<P, L, HOOKS>);
 
 impl<P, L, const HOOKS: usize> Clone for Critical<'_, P, L, HOOKS> {
@@ -79,8 +78,9 @@ impl<F: FnMut()> Drop for Finally<F> {
 }
 
 impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
-    /// Watches over `heap`, from which nothing has been allocated yet: `PressureHeap::new(heap!(SIZE))`,
-    /// or `PressureHeap::new(Heap::empty())`. Until it is told more it never is under pressure.
+    /// Makes a heap that watches over `heap`, from which nothing may have been allocated yet:
+    /// `PressureHeap::new(heap!(SIZE))` or `PressureHeap::new(Heap::empty())`. Without watermarks it is never under
+    /// pressure.
     pub const fn new(heap: Heap<P, L, Monitor<HOOKS>>) -> Self {
         Self(heap)
     }
@@ -91,62 +91,62 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self
     }
 
-    /// Sets `bytes` aside, as soon as the heap has memory, for requests that are marked as critical.
+    /// Reserves `bytes` bytes for requests that are marked as critical, as soon as the heap has memory.
     ///
-    /// The bytes are in one piece, a heap of their own whose bookkeeping they contain (a bit per 8 bytes
-    /// and a word); they do not count as free or as capacity. If there is no room for them the heap
-    /// goes without until more memory is claimed; [`PressureHeap::headroom_stats`] tells.
+    /// The bytes are one block, which is a heap of its own and contains its own bookkeeping (a bit per 8 bytes, and
+    /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
+    /// until more memory is claimed; [`PressureHeap::headroom_stats`] shows whether they are reserved.
     pub const fn headroom(mut self, bytes: usize) -> Self {
         self.0.statistics_mut().headroom.want(bytes);
         self
     }
 
-    /// Calls `hook` after each transition, outside the lock. It may use the heap: transitions that happen
-    /// while it runs are told when it returns, as one from the last state that it knows to the present
-    /// one, so it never runs twice at a time.
+    /// Sets the hook that is called after each transition, outside the lock. It may use the heap. The hook never
+    /// runs twice at a time: transitions while it runs are reported when it returns, combined into one from the
+    /// last reported state to the current one.
     pub const fn on_transition(mut self, hook: OnTransition) -> Self {
         self.0.statistics_mut().on_transition = Some(hook);
         self
     }
 
-    /// Calls `hook` with the error when a request has failed for good, outside the lock. It may use
-    /// the heap; requests that fail while it runs do not call it again.
+    /// Sets the hook that is called with the error when a request has finally failed, outside the lock. It may use
+    /// the heap. Requests that fail while it runs do not call it again.
     pub const fn on_out_of_memory(mut self, hook: OnOutOfMemory) -> Self {
         self.0.statistics_mut().on_out_of_memory = Some(hook);
         self
     }
 
-    /// Whether the placement saves memory while there is pressure (see [`Placement::set_saving`]); it
-    /// does, unless it is told not to.
+    /// Sets whether the placement saves memory under pressure (see [`Placement::set_saving`]). It does by default.
     pub const fn saves(mut self, saves: bool) -> Self {
         self.0.statistics_mut().may_save = saves;
         self
     }
 
-    /// Registers a reclaim hook. Hooks with a smaller number are asked first; of equals, the one that was
-    /// registered first. O(`HOOKS`).
+    /// Registers a reclaim hook. Hooks with a smaller priority number are asked first; among equals, those that
+    /// were registered first. O(`HOOKS`).
     ///
     /// # Errors
     ///
-    /// [`TooManyHooks`] if there are `HOOKS` already.
+    /// [`TooManyHooks`] if `HOOKS` hooks are registered already.
     pub fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
         self.0.with(|state| state.statistics.hooks.insert(priority, hook))
     }
 
-    /// Takes a reclaim hook out, and returns whether it was there. It may still be running elsewhere.
+    /// Removes a reclaim hook, and returns whether it was registered. It may still be running on another thread.
     /// O(`HOOKS`).
     pub fn unregister(&self, hook: HookId) -> bool {
         self.0.with(|state| state.statistics.hooks.remove(hook))
     }
 
-    /// How short memory is: by the watermarks, or by [`PressureHeap::set_outside_pressure`] if that is worse.
+    /// Returns the current pressure: that of the watermarks or that of [`PressureHeap::set_outside_pressure`],
+    /// whichever is worse.
     pub fn pressure(&self) -> Pressure {
         self.ready(|state| state.statistics.pressure())
     }
 
-    /// Takes note of how short memory is outside of the heap, for the operating system, say (see
-    /// `os::pressure` for Linux). It counts as the heap's own from now on,
-    /// with the same transitions, as long as it is worse.
+    /// Sets the memory pressure outside the heap, for instance that of the operating system (see `os::pressure` for
+    /// Linux). It applies to the heap, with the same transitions, as long as it is worse than the heap's own
+    /// pressure.
     pub fn set_outside_pressure(&self, pressure: Pressure) {
         self.ready(|state| {
             state.statistics.set_outside(pressure);
@@ -155,8 +155,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self.tell();
     }
 
-    /// Asks the hooks in order for memory until they say that they gave `bytes` back, whether or not a
-    /// request failed; what they gave.
+    /// Asks the hooks in order for memory until they report that they gave back at least `bytes` bytes, whether or
+    /// not a request has failed. Returns the reported bytes.
     pub fn reclaim(&self, bytes: usize) -> usize {
         let layout = Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>());
         let mut given = 0;
@@ -167,55 +167,59 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         given
     }
 
-    /// Runs `f`; until it returns every request to this heap is critical, that is, it may use the headroom
-    /// when there is no room elsewhere. Scopes may be nested.
+    /// Runs `f`. Until it returns, every request to this heap is critical: it may use the headroom if there is no
+    /// room elsewhere. Scopes may be nested.
     ///
-    /// The right is the heap's: other threads, and interrupts, have it meanwhile as well. Where that
-    /// matters use [`PressureHeap::critical`].
+    /// This applies to the whole heap, so other threads and interrupts may use the headroom in the meantime as
+    /// well. If that matters, use [`PressureHeap::critical`].
     pub fn critical_section_of_memory<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.with(|state| state.statistics.headroom.scopes += 1);
         let _end = Finally(|| self.0.with(|state| state.statistics.headroom.scopes -= 1));
         f()
     }
 
-    /// The right to the headroom, for single requests and collections.
+    /// Returns an allocator that may use the headroom, for single requests and collections.
     pub const fn critical(&self) -> Critical<'_, P, L, HOOKS> {
         Critical(self)
     }
 
-    /// See [`Heap::claim`]. Watermarks in percent follow.
+    /// Adds memory to the heap; see [`Heap::claim`]. Watermarks in percent are adjusted.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`RegionError`] if the region cannot be used. The heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::claim`]: the region must be valid for reads and writes, and nothing else may use it
+    /// as long as the heap has it.
     pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         self.regions_change(|heap| unsafe { heap.claim(region) })
     }
 
-    /// See [`Heap::extend`]. Watermarks in percent follow.
+    /// Lengthens the region that starts at `start` by the `bytes` bytes that follow it; see [`Heap::extend`].
+    /// Watermarks in percent are adjusted.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`RegionError::Unknown`] if no region starts at `start`, [`RegionError::TooSmall`] if the bytes do not make a
+    /// granule, and the errors of [`Heap::claim`]. The heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::extend`]: the bytes must be valid for reads and writes, and nothing else may use them
+    /// as long as the heap has them.
     pub unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         self.regions_change(|heap| unsafe { heap.extend(start, bytes) })
     }
 
-    /// See [`Heap::release`]. Headroom in the region moves if nothing of it is used.
+    /// Removes an empty region and returns it; see [`Heap::release`]. Unused headroom in the region is moved.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`RegionError::Unknown`] if no region starts at `start`, [`RegionError::InUse`] if a block in it is live.
     pub fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
         self.0.with(State::return_headroom);
         self.regions_change(|heap| heap.release(start))
@@ -228,51 +232,53 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         result
     }
 
-    /// Allocates a block for `layout`. If there is no room: from the headroom if the request is critical,
-    /// then after each reclaim hook that gives memory back.
+    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if it is critical,
+    /// and again after each reclaim hook that gives memory back.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`], which [`PressureHeap::on_out_of_memory`] has seen as well.
+    /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.request(layout, false)
     }
 
-    /// As [`PressureHeap::try_allocate`], with all bytes of the layout zero.
+    /// Allocates a block like [`PressureHeap::try_allocate`], with all bytes of the layout zero.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.request_zeroed(layout, false)
     }
 
-    /// See [`Heap::try_deallocate`].
+    /// Frees a block, or returns an error if the free is wrong; see [`Heap::try_deallocate`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`FreeError`] if the check finds the free to be wrong. Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::try_deallocate`]: if the check passes, `block` must be a live block of this heap
+    /// that was allocated with `layout`, and it must not be used afterwards.
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller vouches for a block that passes the check.
+        // SAFETY: the caller guarantees a block that passes the check.
         unsafe { self.free(block, layout, |state| state.check(block, layout)) }
     }
 
-    /// See [`Heap::try_resize`].
+    /// Resizes a block in place, and returns whether that was possible; see [`Heap::try_resize`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::try_resize`]: `block` must be a live block of this heap that was allocated with
+    /// `layout`.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let (resized, crossed) = self.0.with(|state| {
             if state.statistics.headroom.holds(block) {
-                // SAFETY: the caller vouches for the block.
+                // SAFETY: the caller guarantees the block.
                 return (unsafe { state.statistics.headroom.resize(block, layout, size) }, false);
             }
-            // SAFETY: the caller vouches for the block.
+            // SAFETY: the caller guarantees the block.
             let resized = unsafe { state.placement.resize(block, layout, size) };
             let Some((old, new)) = resized else { return (false, false) };
             state.statistics.resized(old, new);
@@ -288,63 +294,65 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         resized
     }
 
-    /// The largest ordinary request, in bytes and with natural alignment, that is sure to succeed now.
+    /// Returns the largest ordinary request, in bytes and with natural alignment, that is sure to succeed now.
     pub fn largest_free(&self) -> usize {
         self.ready(|state| state.placement.largest_free())
     }
 
-    /// See [`Heap::trim`].
+    /// Gives memory that the placement keeps for speed back to where every request can use it, and returns whether
+    /// there was any; see [`Heap::trim`].
     pub fn trim(&self) -> bool {
         self.0.trim()
     }
 
-    /// See [`Heap::region`].
+    /// Returns region number `n`, from 0; see [`Heap::region`].
     pub fn region(&self, n: usize) -> Option<Region> {
         self.0.region(n)
     }
 
-    /// See [`Heap::blocks`]. The headroom is in use.
+    /// Iterates over the heap's memory; see [`Heap::blocks`]. The headroom counts as in use.
     pub fn blocks(&self) -> Blocks<'_, P, L, Monitor<HOOKS>> {
         self.0.blocks()
     }
 
-    /// All statistics at one moment, the headroom not included. A request counts as failed when
-    /// all hooks were asked in vain. O(1).
+    /// Returns all statistics at one moment, without the headroom. A request counts as failed only after all hooks
+    /// were asked without success. O(1).
     pub fn stats(&self) -> Stats {
         self.ready(|state| state.stats())
     }
 
-    /// What is reserved for critical requests. O(1).
+    /// Returns the statistics of the memory that is reserved for critical requests. O(1).
     pub fn headroom_stats(&self) -> HeadroomStats {
         self.ready(|state| state.statistics.headroom.stats())
     }
 
-    /// Bytes in live blocks, the headroom's not included. O(1).
+    /// Returns the bytes in live blocks, without those in the headroom. O(1).
     pub fn used(&self) -> usize {
         self.stats().used
     }
 
-    /// Bytes that ordinary requests can get, in one piece or in several. O(1).
+    /// Returns the bytes that ordinary requests can get, in one piece or in several. O(1).
     pub fn free_bytes(&self) -> usize {
         self.stats().free
     }
 
-    /// Starts a new high-water mark at what is in use now.
+    /// Resets the high-water mark to the memory in use now.
     pub fn reset_peak(&self) {
         self.0.with(|state| state.statistics.reset_peak());
     }
 
-    /// As [`Heap::with_placement`].
+    /// Runs `f` on the placement, inside the heap's lock; see [`Heap::with_placement`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::with_placement`]: `f` must leave regions and live blocks unchanged, and must not use
+    /// this heap in any other way.
     pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.with_placement(f) }
     }
 
-    /// Runs `f` after pending memory was claimed and the headroom reserved.
+    /// Runs `f` after claiming pending memory and reserving the headroom.
     fn ready<T>(&self, f: impl FnOnce(&mut State<P, Monitor<HOOKS>>) -> T) -> T {
         self.0.with(|state| {
             if state.settle() {
@@ -354,7 +362,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         })
     }
 
-    /// Tells the hook of transitions until there is nothing new.
+    /// Reports transitions to the hook until there are no new ones.
     #[cold]
     #[inline(never)]
     fn tell(&self) {
@@ -364,7 +372,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         }
     }
 
-    /// One attempt, without hooks.
+    /// Makes one attempt, without hooks.
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (start, crossed) = self.0.with(|state| {
@@ -396,14 +404,15 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     fn request_zeroed(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
-        // The headroom is reserved before, and the state looked at after, since all between is `Heap`'s.
+        // The headroom is reserved before and the state is updated after, because `Heap` does everything in
+        // between.
         self.ready(|_| ());
         let zeroed = self.0.try_allocate_zeroed(layout);
         let start = match zeroed {
             Ok(start) => start,
             Err(_) => {
                 let start = self.recover(layout, critical)?;
-                // SAFETY: the block is ours and has that many bytes.
+                // SAFETY: the block was allocated here and has that many bytes.
                 unsafe { start.as_ptr().write_bytes(0, layout.size()) };
                 start
             }
@@ -421,7 +430,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         Ok(start)
     }
 
-    /// What is left when there is no room: the headroom, the hooks, the error.
+    /// Handles a request for which there is no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
     fn recover(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
@@ -457,7 +466,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         Err(error)
     }
 
-    /// Asks one hook after the other until `enough`, which learns what the hook gave and what all gave.
+    /// Asks one hook after the other until `enough` returns true. It gets the bytes of the last hook and of all
+    /// hooks.
     fn ask_hooks(&self, layout: Layout, mut enough: impl FnMut(usize, usize) -> bool) {
         let mut after = None;
         let mut reclaimed: usize = 0;
@@ -492,10 +502,10 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         let crossed = self.0.with(|state| {
             check(state)?;
             if state.statistics.headroom.holds(block) {
-                // SAFETY: the caller vouches for the block, and it lies in the headroom.
+                // SAFETY: the caller guarantees the block, and it lies in the headroom.
                 return unsafe { state.statistics.headroom.deallocate(block, layout) }.map(|()| false);
             }
-            // SAFETY: the caller vouches for the block.
+            // SAFETY: the caller guarantees the block.
             let size = unsafe { state.placement.deallocate(block, layout)? };
             state.statistics.freed(size);
             let crossed = state.statistics.has_fallen();
@@ -512,7 +522,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// See [`Placement::check`].
+    /// Checks a block, in the headroom or in the heap; see [`Placement::check`].
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.statistics.headroom.holds(block) {
             true => self.statistics.headroom.check(block, layout),
@@ -520,14 +530,14 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// A request was served, which takes the heap's use beyond the band. It is not counted yet.
+    /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
     fn risen(&mut self, grant: Grant, layout: Layout) -> Option<NonNull<u8>> {
         let mut grant = grant;
         if self.statistics.headroom.is_missing() {
-            // The first request, or the first after a claim, must not take what is to be reserved.
-            // SAFETY: the block was just handed out for this layout, and nobody knows of it.
+            // The first request, or the first one after a claim, must not take the memory that is to be reserved.
+            // SAFETY: the block was just handed out for this layout, and it was given to no user yet.
             if unsafe { self.placement.deallocate(grant.start, layout) }.is_ok() {
                 self.look();
                 grant = self.placement.allocate(layout)?;
@@ -540,27 +550,26 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
 }
 
 impl<P: Placement, L: Lock, const HOOKS: usize> Critical<'_, P, L, HOOKS> {
-    /// Allocates a block, from the headroom if there is no room elsewhere. It is freed as any block of the
-    /// heap.
+    /// Allocates a block, from the headroom if there is no room elsewhere. It is freed like any block of the heap.
     ///
     /// # Errors
     ///
-    /// As for [`PressureHeap::try_allocate`].
+    /// [`OutOfMemory`] if there is no room in the headroom either, and the reclaim hooks did not help.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.0.request(layout, true)
     }
 
-    /// The same, with all bytes of the layout zero.
+    /// Allocates a block like [`Critical::try_allocate`], with all bytes of the layout zero.
     ///
     /// # Errors
     ///
-    /// As for [`PressureHeap::try_allocate`].
+    /// [`OutOfMemory`] if there is no room in the headroom either, and the reclaim hooks did not help.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.0.request_zeroed(layout, true)
     }
 }
 
-// SAFETY: the heap's promises.
+// SAFETY: the heap fulfils the contract.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
@@ -571,20 +580,20 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_deallocate(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller vouches for the block.
+        // SAFETY: the caller guarantees the block.
         if let Err(error) = unsafe { self.free(block, layout, |_| Ok(())) } {
             misuse(error);
         }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.try_resize(block, layout, size) }
     }
 
@@ -592,7 +601,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
         self.0.with(|state| state.check(block, layout))
     }
 
-    /// Those of [`PressureHeap::stats`], without the headroom.
+    /// Returns the statistics of [`PressureHeap::stats`], without the headroom.
     fn statistics(&self) -> Option<Stats> {
         Some(self.stats())
     }
@@ -606,7 +615,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     }
 }
 
-// SAFETY: the heap's promises.
+// SAFETY: the heap fulfils the contract.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
@@ -617,17 +626,17 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.try_deallocate(block, layout) }
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Memory::deallocate(self.0, block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.try_resize(block, layout, size) }
     }
 
@@ -648,7 +657,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P
     }
 }
 
-// SAFETY: as for `Heap`, whose placement, lock and metadata these are; hooks run outside of the lock.
+// SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureHeap<P, L, HOOKS> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -6,38 +6,39 @@ use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Packs densely in the least state; the headroom is small and seldom used.
+/// The densest placement with the smallest state; speed does not matter, since the headroom is small and rarely
+/// used.
 type Space32 = FirstFit<InBand<u32, 8, 1>>;
 
 /// A block of the heap that is a heap of its own.
 ///
-/// A count of bytes to keep free would not do: they could be in pieces too small to be of use when they are
-/// needed. A block that nobody else cuts is there in one piece.
+/// Merely keeping a number of bytes free would not do: when they are needed, they could be in pieces that are too
+/// small. This block stays in one piece.
 pub(super) struct Headroom {
-    /// Bytes that are wanted, bookkeeping included.
+    /// Requested size in bytes, bookkeeping included.
     size: usize,
-    /// The block, once it is there; its first byte and its size.
+    /// The first byte and the size of the block, once it is reserved.
     block: Option<(NonNull<u8>, usize)>,
     space: Space32,
     pub(super) used: usize,
     capacity: usize,
     live: usize,
-    /// How many scopes are open in which every request is critical.
+    /// The number of open scopes in which every request is critical.
     pub(super) scopes: usize,
 }
 
 // SAFETY: the block belongs to the heap that the headroom is part of.
 unsafe impl Send for Headroom {}
 
-/// The reserved memory of a heap; sizes in bytes.
+/// Statistics of a heap's reserved memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct HeadroomStats {
-    /// What the largest critical request could get if nothing of it were used; 0 if nothing is
-    /// reserved, or could not be yet.
+    /// The largest critical request that unused headroom could serve; 0 if nothing is reserved, or could not be
+    /// reserved yet.
     pub capacity: usize,
-    /// In live blocks of critical requests that found no room elsewhere.
+    /// Bytes in live blocks of critical requests that found no room elsewhere.
     pub used: usize,
 }
 
@@ -60,16 +61,16 @@ impl Headroom {
         HeadroomStats { capacity: self.capacity, used: self.used }
     }
 
-    /// Whether memory is to be reserved that is not yet.
+    /// Whether memory should be reserved but is not yet.
     pub(super) fn is_missing(&self) -> bool {
         self.size > 0 && self.block.is_none()
     }
 
-    /// Reserves the block in `placement`. The bytes that it takes, if there was room.
+    /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
     pub(super) fn take_from<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
         let grant = placement.allocate(layout)?;
-        // SAFETY: the block was just handed out, and nobody else has it.
+        // SAFETY: the block was just handed out and is not used by anything else.
         match unsafe { Placement::claim(&mut self.space, Region::new(grant.start, layout.size())) } {
             Ok(capacity) => {
                 self.capacity = capacity;
@@ -77,7 +78,7 @@ impl Headroom {
                 Some(grant.size)
             }
             Err(_) => {
-                // Too small for a block: there will be no headroom.
+                // The block is too small for a heap, so there will be no headroom.
                 // SAFETY: the block is live, with this layout, and was not used.
                 let _ = unsafe { placement.deallocate(grant.start, layout) };
                 None
@@ -85,13 +86,13 @@ impl Headroom {
         }
     }
 
-    /// Gives the block back if nothing of it is used. The bytes that become free.
+    /// Gives the block back if nothing in it is used. Returns the bytes that become free.
     pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let (start, size) = self.block.filter(|_| self.live == 0)?;
         Placement::release(&mut self.space, start.as_ptr()).ok()?;
         (self.block, self.capacity) = (None, 0);
         let layout = Layout::from_size_align(size, align_of::<usize>()).ok()?;
-        // SAFETY: the block was allocated with this layout, and nothing of it is used.
+        // SAFETY: the block was allocated with this layout, and nothing in it is used.
         unsafe { placement.deallocate(start, layout) }.ok()
     }
 
@@ -117,9 +118,10 @@ impl Headroom {
 
     /// # Safety
     ///
-    /// As for [`Placement::deallocate`].
+    /// Same contract as [`Placement::deallocate`]: `block` must be live in the headroom and allocated with
+    /// `layout`.
     pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         self.used -= unsafe { Placement::deallocate(&mut self.space, block, layout)? };
         self.live -= 1;
         Ok(())
@@ -127,9 +129,9 @@ impl Headroom {
 
     /// # Safety
     ///
-    /// As for [`Placement::resize`].
+    /// Same contract as [`Placement::resize`]: `block` must be live in the headroom and allocated with `layout`.
     pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         let resized = unsafe { Placement::resize(&mut self.space, block, layout, size) };
         if let Some((old, new)) = resized {
             self.used = self.used - old + new;

@@ -1,25 +1,25 @@
-//! Pressure and recovery: what a heap does when memory runs out (feature `pressure`).
+//! Memory pressure and recovery: what a heap does when memory runs out (feature `pressure`).
 //!
 //! [`PressureHeap`] is a [`Heap`](crate::Heap) with
 //!
-//! * **watermarks** ([`Watermarks`]): a state, [`Pressure`], with hysteresis and a hook on each
-//!   transition; while it is not [`Pressure::Normal`] the placement saves memory
+//! * **watermarks** ([`Watermarks`]): a state, [`Pressure`], with hysteresis and a hook that is called on each
+//!   transition; unless the state is [`Pressure::Normal`], the placement saves memory
 //!   ([`Placement::set_saving`](crate::placement::Placement::set_saving));
-//! * **reclaim hooks** ([`Reclaim`]): they are asked in order of priority to give memory back when a
-//!   request finds no room, which is then tried again;
+//! * **reclaim hooks** ([`Reclaim`]): if a request finds no room, they are asked in order of priority to give
+//!   memory back, and the request is tried again;
 //! * **headroom**: memory that only requests marked as critical may use, in a scope
-//!   ([`PressureHeap::critical_section_of_memory`]) or through a handle ([`Critical`]), so that the path
-//!   that handles the error can allocate;
-//! * a hook on requests that have failed for good, which sees the typed error.
+//!   ([`PressureHeap::critical_section_of_memory`]) or through a handle ([`Critical`]), so that the code which
+//!   handles an error can still allocate;
+//! * a hook that gets the typed error of every request that has finally failed.
 //!
-//! The way of a request that finds no room:
+//! A request that finds no room goes through these steps:
 //!
 //! ```text
 //!  no room ──> headroom, if critical ──> reclaim hook 0 ──> try again ──> hook 1 ──> ... ──> on_out_of_memory
 //! ```
 //!
-//! No hook runs inside the heap's lock, and none runs twice at a time, so every hook may use the heap: to
-//! free, and to allocate. A heap of the plain type pays for none of this.
+//! Hooks never run inside the heap's lock, and no hook runs twice at a time, so every hook may use the heap, both
+//! to free and to allocate. A plain heap pays for none of this.
 
 mod front;
 mod headroom;

@@ -1,4 +1,4 @@
-//! What a heap under watch keeps beside its counters, inside its lock.
+//! The state of a pressure heap besides its counters, kept inside its lock.
 
 use super::headroom::Headroom;
 use super::reclaim::Registry;
@@ -7,37 +7,37 @@ use crate::heap::{OutOfMemory, State};
 use crate::observe::{Counters, Statistics, Stats};
 use crate::placement::Placement;
 
-/// A change of state, as the hook on it learns it.
+/// A change of the pressure state, as passed to the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Transition {
-    /// The state that the hook heard of last.
+    /// The state that was last reported to the hook.
     pub from: Pressure,
-    /// The state now.
+    /// The current state.
     pub to: Pressure,
-    /// Bytes that are free, headroom not included.
+    /// Free bytes, without the headroom.
     pub free: usize,
 }
 
 /// A hook on transitions.
 pub type OnTransition = &'static (dyn Fn(Transition) + Sync);
-/// A hook on requests that have failed for good.
+/// A hook on requests that have finally failed.
 pub type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
 
-/// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, the state of
-/// pressure, and the hooks.
+/// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, its pressure state and its hooks.
 pub struct Monitor<const HOOKS: usize> {
     counters: Counters,
-    /// In use beyond this, or below that, the state changes. All zero before the first look.
+    /// The state changes when the bytes in use exceed `above` or fall below `below`. Both are zero before the first
+    /// update.
     above: usize,
     below: usize,
     pub(super) watermarks: Watermarks,
-    /// The state by the watermarks.
+    /// The state according to the watermarks.
     own: Pressure,
-    /// The state that the world outside reports.
+    /// The state that was reported for the system outside the heap.
     outside: Pressure,
-    /// The state that the hook was told last.
+    /// The state that was last reported to the hook.
     told: Pressure,
     telling: bool,
     saving: bool,
@@ -50,7 +50,7 @@ pub struct Monitor<const HOOKS: usize> {
 }
 
 impl<const HOOKS: usize> Monitor<HOOKS> {
-    /// Whether `more` bytes in use lead, or led, beyond the band.
+    /// Whether the use exceeds the band, or would with `more` bytes.
     #[inline(always)]
     pub(super) fn rises(&self, more: usize) -> bool {
         self.counters.used + more > self.above
@@ -77,7 +77,8 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
         self.counters.peak = self.counters.used;
     }
 
-    /// The transition that the hook has not heard of, unless it is running: then it hears of it next.
+    /// Returns the transition that must be reported to the hook, unless the hook is running; it is then reported
+    /// afterwards.
     pub(super) fn begin_telling(&mut self) -> Option<(OnTransition, Transition)> {
         let (from, to) = (self.told, self.pressure());
         if self.telling || from == to {
@@ -99,8 +100,8 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// Brings the state of pressure up to date, and reserves the headroom if it is not there yet. What
-    /// to do when the heap's use leaves the band.
+    /// Updates the pressure state, and reserves the headroom if that has not been done. Called when the heap's use
+    /// leaves the band.
     pub(super) fn look(&mut self) {
         if self.statistics.headroom.is_missing() {
             if let Some(taken) = self.statistics.headroom.take_from(&mut self.placement) {
@@ -109,7 +110,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
         let monitor = &mut self.statistics;
         let marks = monitor.watermarks.of(monitor.counters.capacity);
-        // A heap without memory is not short of it: it has none.
+        // A heap without memory is not short of memory: it has none yet.
         if monitor.counters.capacity > 0 {
             monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0));
             (monitor.above, monitor.below) = marks.band(monitor.own);
@@ -121,20 +122,20 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// Gives unused headroom back to the heap, to be reserved again by [`Self::look`].
+    /// Gives unused headroom back to the heap. [`Self::look`] reserves it again.
     pub(super) fn return_headroom(&mut self) {
         if let Some(freed) = self.statistics.headroom.return_to(&mut self.placement) {
             self.statistics.counters.grown(freed);
         }
     }
 
-    /// The counters and the largest block that an ordinary request can get.
+    /// Returns the counters and the largest block that an ordinary request can get.
     pub(super) fn stats(&self) -> Stats {
         self.statistics.stats(self.placement.largest_free())
     }
 }
 
-// SAFETY: counting neither allocates nor unwinds; hooks are not called in here.
+// SAFETY: counting neither allocates nor unwinds, and hooks are not called in here.
 unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
     const EMPTY: Self = Self {
         counters: Counters::EMPTY,
@@ -169,7 +170,7 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         self.counters.resized(old, new);
     }
 
-    // An attempt only: `gave_up` counts what has failed for good.
+    // This counts attempts only; `gave_up` counts requests that have finally failed.
     fn failed(&mut self, _: usize) {}
 
     fn grown(&mut self, size: usize) {

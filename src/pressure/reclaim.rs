@@ -2,31 +2,31 @@
 
 use heapless::Vec;
 
-/// What is missing, as a reclaim hook learns it. All in bytes.
+/// What a request is lacking, as passed to reclaim hooks. All values are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Shortage {
-    /// Asked for.
+    /// Requested bytes.
     pub requested: usize,
-    /// Alignment asked for.
+    /// Requested alignment.
     pub align: usize,
-    /// The largest request that would succeed now: what is free is in smaller pieces.
+    /// The largest request that would succeed now.
     pub largest_free: usize,
-    /// What the hooks before this one say that they gave back.
+    /// Bytes that the hooks before this one reported to have given back.
     pub reclaimed: usize,
 }
 
-/// Something that can give memory back when it is asked to: a cache, a pool of buffers, a log.
+/// Something that can give memory back on request, such as a cache, a pool of buffers or a log.
 ///
-/// A hook is called outside of the heap's lock, on the thread (or at the interrupt level) whose request
-/// found no room, so it may free and even allocate. While it runs it is not called again: a
-/// request that fails inside of it, or on another thread at the same time, asks the other hooks only.
+/// A hook is called outside the heap's lock, on the thread (or at the interrupt level) whose request found no room,
+/// so it may free and even allocate. It is not called again while it runs: a request that fails inside it, or on
+/// another thread at the same time, asks only the other hooks.
 ///
 /// Every `Fn(&Shortage) -> usize` is a hook.
 pub trait Reclaim {
-    /// Gives memory back and reports how many bytes; 0 if there was nothing to give. The request is
-    /// tried again after each hook that gave something.
+    /// Gives memory back and returns how many bytes; 0 if there was nothing to give. The request is tried again
+    /// after each hook that gave something.
     fn reclaim(&self, shortage: &Shortage) -> usize;
 }
 
@@ -36,19 +36,19 @@ impl<F: Fn(&Shortage) -> usize> Reclaim for F {
     }
 }
 
-/// A hook as the registry keeps it.
+/// A hook as it is registered.
 pub type Hook = &'static (dyn Reclaim + Sync);
 
-/// Names a hook that was registered.
+/// Identifies a registered hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct HookId(u32);
 
-/// The registry of hooks is full: raise the heap's `HOOKS` parameter.
+/// The registry of hooks is full. Raise the heap's `HOOKS` parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TooManyHooks {
-    /// Hooks that the registry can hold.
+    /// The number of hooks that the registry can hold.
     pub max: usize,
 }
 
@@ -67,11 +67,11 @@ struct Entry {
     running: bool,
 }
 
-/// The order of hooks: by priority, then by the time that they were registered.
+/// The order of hooks: by priority, then by registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u8, u32);
 
-/// Up to `N` hooks in order. Everything is O(`N`).
+/// Up to `N` hooks in order. Every operation is O(`N`).
 pub(crate) struct Registry<const N: usize> {
     entries: Vec<Entry, N>,
     registered: u32,
@@ -89,14 +89,14 @@ impl<const N: usize> Registry<N> {
         Ok(HookId(key.1))
     }
 
-    /// Takes a hook out. Whether it was there; it may be running still.
+    /// Removes a hook, and returns whether it was registered. It may still be running.
     pub(crate) fn remove(&mut self, id: HookId) -> bool {
         let at = self.entries.iter().position(|entry| entry.key.1 == id.0);
         at.map(|at| self.entries.remove(at)).is_some()
     }
 
-    /// The first hook after `after` that is not running; it counts as running from here on. The order
-    /// holds even if hooks come and go between two calls.
+    /// Returns the first hook after `after` that is not running, and marks it as running. The order holds even if
+    /// hooks are added and removed between two calls.
     pub(crate) fn begin(&mut self, after: Option<Key>) -> Option<(Key, Hook)> {
         let next = |entry: &&mut Entry| Some(entry.key) > after && !entry.running;
         let entry = self.entries.iter_mut().find(next)?;
@@ -104,7 +104,7 @@ impl<const N: usize> Registry<N> {
         Some((entry.key, entry.hook))
     }
 
-    /// The hook has returned.
+    /// Marks a hook as returned.
     pub(crate) fn end(&mut self, key: Key) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
             entry.running = false;

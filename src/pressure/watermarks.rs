@@ -1,34 +1,34 @@
-//! Watermarks: how little free memory is pressure.
+//! Watermarks: the amounts of free memory that define pressure.
 
 /// How short memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Pressure {
-    /// Nothing is wanted.
+    /// There is enough memory.
     #[default]
     Normal,
-    /// Save: close what can be reopened, drop what can be computed again.
+    /// Memory is getting short: close what can be reopened, drop what can be computed again.
     Low,
     /// The next requests may fail: do only what is necessary.
     Critical,
 }
 
-/// An amount of memory: in bytes, or relative to what the heap can hold.
+/// An amount of memory, in bytes or relative to the heap's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Amount {
-    /// Bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// Hundredths of the heap's capacity.
+    /// This percentage of the heap's capacity.
     Percent(u8),
 }
 
 impl Amount {
-    /// Bytes in a heap of `capacity` bytes, rounded down.
+    /// Returns the amount in bytes for a heap of `capacity` bytes, rounded down.
     pub const fn of(self, capacity: usize) -> usize {
         match self {
             Self::Bytes(bytes) => bytes,
-            // The division comes first where the product does not fit.
+            // Divide first if the product would overflow.
             Self::Percent(percent) => match capacity.checked_mul(percent as usize) {
                 Some(product) => product / 100,
                 None => (capacity / 100).saturating_mul(percent as usize),
@@ -37,7 +37,7 @@ impl Amount {
     }
 }
 
-/// Amounts of free memory below which a heap is under pressure.
+/// The amounts of free memory below which a heap is under pressure.
 ///
 /// ```text
 ///  free memory   |<- Critical ->|<---- Low ---->|<-- Normal ...
@@ -45,8 +45,8 @@ impl Amount {
 ///  on the way up     critical + hysteresis   low + hysteresis
 /// ```
 ///
-/// Pressure begins as soon as less than a mark is free, and is over when a mark and the hysteresis
-/// are free again (or everything is), so a heap that hovers about a mark does not flicker.
+/// Pressure begins as soon as less than a mark is free. It ends when the mark plus the hysteresis is free again (or
+/// everything is), so that the state does not flicker while a heap hovers around a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Watermarks {
@@ -60,8 +60,8 @@ impl Watermarks {
     pub const NONE: Self =
         Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0) };
 
-    /// [`Pressure::Low`] below `low` free bytes, [`Pressure::Critical`] below `critical`; the hysteresis
-    /// is an eighth of `low`. Should `critical` exceed `low`, there is no state between.
+    /// Sets [`Pressure::Low`] below `low` free bytes and [`Pressure::Critical`] below `critical`, with a hysteresis
+    /// of an eighth of `low`. If `critical` exceeds `low`, there is no state in between.
     pub const fn bytes(low: usize, critical: usize) -> Self {
         Self {
             low: Amount::Bytes(low),
@@ -70,8 +70,8 @@ impl Watermarks {
         }
     }
 
-    /// The same in hundredths of the heap's capacity, with a hysteresis of 3. They follow the
-    /// capacity as regions come and go.
+    /// Sets the marks in percent of the heap's capacity, with a hysteresis of 3 percent. They follow the capacity
+    /// when regions are added or removed.
     pub const fn percent(low: u8, critical: u8) -> Self {
         Self {
             low: Amount::Percent(low),
@@ -80,15 +80,15 @@ impl Watermarks {
         }
     }
 
-    /// Another hysteresis.
+    /// Sets another hysteresis.
     pub const fn hysteresis(mut self, hysteresis: Amount) -> Self {
         self.hysteresis = hysteresis;
         self
     }
 
-    /// The marks of a heap of `capacity` bytes.
+    /// Computes the marks of a heap of `capacity` bytes.
     pub(super) fn of(self, capacity: usize) -> Marks {
-        // With a mark beyond the capacity there is pressure unless everything is free.
+        // With a mark beyond the capacity, there is pressure unless everything is free.
         let critical = self.critical.of(capacity).min(capacity);
         Marks {
             low: self.low.of(capacity).clamp(critical, capacity),
@@ -109,9 +109,9 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// The state that follows `now` when `free` bytes are free. O(1).
+    /// Returns the state after `now` when `free` bytes are free. O(1).
     pub(super) fn next(&self, now: Pressure, free: usize) -> Pressure {
-        // What counts as enough to leave a state can be reached by freeing everything.
+        // The amount that ends a state must be reachable by freeing everything.
         let left = |mark: usize| free >= mark.saturating_add(self.hysteresis).min(self.capacity);
         if free < self.critical || (now == Pressure::Critical && !left(self.critical)) {
             Pressure::Critical
@@ -122,8 +122,8 @@ impl Marks {
         }
     }
 
-    /// The bytes in use beyond which, and those below which, `now` is not the state any more. So a
-    /// heap compares once per call: with the first when it allocates, with the second when it frees. O(1).
+    /// Returns the bytes in use above which, and those below which, the state changes from `now`. A heap thus needs
+    /// one comparison per call: with the first when it allocates, with the second when it frees. O(1).
     pub(super) fn band(&self, now: Pressure) -> (usize, usize) {
         let above = |mark: usize| self.capacity - mark;
         let below = |mark: usize| self.capacity - mark.saturating_add(self.hysteresis).min(self.capacity) + 1;
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(Watermarks::NONE.of(1000).next(Normal, 0), Normal);
     }
 
-    /// The band is where `next` says that nothing changes: for every capacity, state and fill level.
+    /// The band is exactly where `next` reports no change, for every capacity, state and fill level.
     #[test]
     fn one_comparison_finds_every_transition() {
         for (low, critical, hysteresis) in

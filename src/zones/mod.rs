@@ -1,8 +1,8 @@
-//! Zones: several heaps whose memory differs, behind one front end.
+//! Zones: several heaps with different kinds of memory behind one front.
 //!
-//! A [`Zone`] is a heap with the [`Capabilities`] of its memory; [`Zones`] chooses among several by what a
-//! request wants, an order of preference, rules on sizes and alignments, and a fallback chain. A block is
-//! freed without knowing its zone.
+//! A [`Zone`] is a heap with the [`Capabilities`] of its memory. [`Zones`] chooses among several by the
+//! capabilities that a request wants, an order of preference, rules on sizes and alignments, and a fallback chain.
+//! Freeing a block does not require knowing its zone.
 
 mod table;
 mod zone;
@@ -20,39 +20,39 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use table::Table;
 
-/// Why zones could not do what was asked.
+/// Why zones could not serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ZoneError {
-    /// No zone has all of the capabilities that are wanted.
+    /// No zone has all the capabilities that are wanted.
     NoZone {
-        /// What was wanted.
+        /// The capabilities that were wanted.
         wanted: Capabilities,
     },
-    /// Zones have what is wanted, but the rules of none are made for this layout, and none of them is in the
+    /// Some zones have the wanted capabilities, but none of them prefers this layout, and none of them is in the
     /// fallback chain.
     NoRule {
-        /// Bytes asked for.
+        /// Requested bytes.
         requested: usize,
-        /// Alignment asked for, in bytes.
+        /// Requested alignment in bytes.
         align: usize,
     },
     /// All zones that may serve the request are full.
     OutOfMemory {
-        /// What the zone that was tried last says.
+        /// The error of the zone that was tried last.
         last: OutOfMemory,
-        /// Zones that were tried.
+        /// The number of zones that were tried.
         tried: usize,
     },
-    /// There is no zone of that number.
+    /// There is no zone with this number.
     Unknown {
-        /// Zones that there are.
+        /// The number of zones.
         zones: usize,
     },
-    /// The core cannot read or write the memory: it is a device's.
+    /// The core cannot read or write the memory, which belongs to a device.
     Inaccessible,
-    /// The block is not one.
+    /// The free is wrong.
     Free(FreeError),
 }
 
@@ -61,11 +61,16 @@ impl fmt::Display for ZoneError {
         match self {
             Self::NoZone { wanted } => write!(f, "no zone has all of {wanted:?}"),
             Self::NoRule { requested, align } => {
-                write!(f, "no zone takes {requested} bytes aligned to {align}, nor is one a fallback")
+                write!(
+                    f,
+                    "no zone takes {requested} bytes aligned to {align}, and none is in the fallback chain"
+                )
             }
-            Self::OutOfMemory { last, tried } => write!(f, "{tried} zones are full; the last: {last}"),
-            Self::Unknown { zones } => write!(f, "there are only {zones} zones"),
-            Self::Inaccessible => f.write_str("the memory is a device's and cannot be copied by the core"),
+            Self::OutOfMemory { last, tried } => {
+                write!(f, "no room in any of the {tried} zones that were tried; the last one: {last}")
+            }
+            Self::Unknown { zones } => write!(f, "there is no such zone; the number of zones is {zones}"),
+            Self::Inaccessible => f.write_str("the memory belongs to a device, so the core cannot copy it"),
             Self::Free(error) => error.fmt(f),
         }
     }
@@ -75,9 +80,9 @@ impl core::error::Error for ZoneError {}
 
 /// Several zones, in order of preference.
 ///
-/// A request wants capabilities. Of the zones that have them all, those are tried first whose rules are made
-/// for the request, in the order in which they were given; then those in the fallback chain, in its order.
-/// Nothing else is tried: a zone serves requests against its rules only if the chain names it.
+/// A request wants capabilities. Among the zones that have all of them, those whose rules match the request are
+/// tried first, in the order in which they were given, and then those in the fallback chain, in its order. Other
+/// zones are not tried: a zone serves requests that do not match its rules only if the chain names it.
 ///
 /// ```
 /// use allotment::region::Capabilities as Can;
@@ -95,7 +100,7 @@ impl core::error::Error for ZoneError {}
 /// let small = core::alloc::Layout::new::<[u64; 4]>();
 /// let (node, buffer) = (ZONES.allocate(small, Can::empty())?, ZONES.allocate(small, Can::DMA)?);
 /// assert_eq!(ZONES.zone_of(node.start), Some(0));
-/// assert_eq!(ZONES.zone_of(buffer.start), Some(1)); // against its rule, by the chain
+/// assert_eq!(ZONES.zone_of(buffer.start), Some(1)); // does not match its rule, but it is in the chain
 /// unsafe {
 ///     ZONES.deallocate(node.start, small)?;
 ///     ZONES.deallocate(buffer.start, small)?;
@@ -103,10 +108,9 @@ impl core::error::Error for ZoneError {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It can be the global allocator; requests want nothing in particular then, and never get memory of a
-/// device. `SPANS` is the number of regions, of all zones together, that a free finds in O(log
-/// regions); those beyond are found one by one. `L` guards the table of them and is held only to read or
-/// replace it.
+/// `Zones` can be the global allocator. Requests then want no particular capabilities, and never get memory of a
+/// device. `SPANS` is how many regions of all zones together a free finds in O(log regions); further ones are
+/// searched one by one. `L` guards the table of regions and is held only to read or replace it.
 pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: [Zone<'h>; N],
     fallback: &'h [usize],
@@ -117,7 +121,7 @@ pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> 
 // SAFETY: the zones are `Sync`, and the table is reached only inside the lock.
 unsafe impl<const N: usize, const SPANS: usize, L: Sync> Sync for Zones<'_, N, SPANS, L> {}
 
-/// Zones, with what is wanted of them: an allocator for collections. [`Zones::wanting`] makes it.
+/// An allocator for collections that wants certain capabilities. Made by [`Zones::wanting`].
 pub struct Wanting<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: &'z Zones<'h, N, SPANS, L>,
     wanted: Capabilities,
@@ -132,16 +136,16 @@ impl<const N: usize, const SPANS: usize, L> Clone for Wanting<'_, '_, N, SPANS, 
 impl<const N: usize, const SPANS: usize, L> Copy for Wanting<'_, '_, N, SPANS, L> {}
 
 impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
-    /// Joins `zones`, of which earlier ones are preferred, without a fallback chain.
+    /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
     pub const fn new(zones: [Zone<'h>; N]) -> Self {
         Self { zones, fallback: &[], lock: L::INIT, table: UnsafeCell::new(Table::EMPTY) }
     }
 
-    /// Sets the fallback chain: numbers of zones, from 0.
+    /// Sets the fallback chain: indices of zones, from 0.
     ///
     /// # Panics
     ///
-    /// If there is no zone of one of the numbers; in a `const`, when compiled.
+    /// If there is no zone with one of the indices; in a `const`, this is a compiler error.
     pub const fn fallback(mut self, chain: &'h [usize]) -> Self {
         let mut at = 0;
         while at < chain.len() {
@@ -152,12 +156,12 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         self
     }
 
-    /// The zones, as they were given.
+    /// Returns the zones in the order in which they were given.
     pub const fn zones(&self) -> &[Zone<'h>; N] {
         &self.zones
     }
 
-    /// All zones as one allocator of memory with the capabilities `wanted`, for `Box` and `Vec`.
+    /// Returns an allocator of memory with the capabilities `wanted`, from all zones, for `Box` and `Vec`.
     pub const fn wanting(&self, wanted: Capabilities) -> Wanting<'_, 'h, N, SPANS, L> {
         Wanting { zones: self, wanted }
     }
@@ -171,11 +175,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         self.choose(layout, wanted, |zone| zone.allocate(layout))
     }
 
-    /// As [`Zones::allocate`], with all bytes zero.
+    /// Allocates a block like [`Zones::allocate`], with all bytes zero.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// [`ZoneError::NoZone`], [`ZoneError::NoRule`] or [`ZoneError::OutOfMemory`].
     pub fn allocate_zeroed(&self, layout: Layout, wanted: Capabilities) -> Result<ZoneBlock, ZoneError> {
         self.choose(layout, wanted, |zone| zone.allocate_zeroed(layout))
     }
@@ -207,7 +211,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         })
     }
 
-    /// Number of the zone that holds `block`. O(log regions).
+    /// Returns the index of the zone that contains `block`. O(log regions).
     pub fn zone_of(&self, block: NonNull<u8>) -> Option<usize> {
         let known = self.with_table(|table| table.find(block));
         match known.filter(|&zone| self.zones[zone].holds(block)) {
@@ -216,7 +220,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         }
     }
 
-    /// Asks every zone, and brings the table up to date if one holds the block.
+    /// Asks every zone, and updates the table if one of them contains the block.
     #[cold]
     #[inline(never)]
     fn search(&self, block: NonNull<u8>) -> Option<usize> {
@@ -227,47 +231,47 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     }
 
     fn with_table<T>(&self, f: impl FnOnce(&mut Table<SPANS>) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time, and those of this module do not use it again.
+        // SAFETY: the lock lets only one closure run at a time, and no closure of this module uses the lock again.
         self.lock.with(|| f(unsafe { &mut *self.table.get() }))
     }
 
-    /// Frees a block of whatever zone. O(log regions), and what the zone's heap takes.
+    /// Frees a block of any zone. O(log regions), plus the time of the zone's heap.
     ///
     /// # Errors
     ///
-    /// [`FreeError::Foreign`] if no zone holds it, and what the zone's heap finds.
+    /// [`FreeError::Foreign`] if no zone contains the block, or the error of the zone's heap.
     ///
     /// # Safety
     ///
-    /// If the checks pass, the block must be live, allocated with `layout` from one of the zones, and not
-    /// be used any more.
+    /// If the checks pass, `block` must be a live block that was allocated with `layout` from one of the zones, and
+    /// it must not be used afterwards.
     pub unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         if let Some(zone) = self.with_table(|table| table.find(block)) {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             match unsafe { self.zones[zone].deallocate(block, layout) } {
-                // The region may have gone to another zone since the table was made.
+                // The region may have moved to another zone since the table was made.
                 Err(FreeError::Foreign) => {}
                 done => return done,
             }
         }
         let zone = self.search(block).ok_or(FreeError::Foreign)?;
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.zones[zone].deallocate(block, layout) }
     }
 
-    /// Moves a block to zone number `to`, with its contents; it stays where it is if it is there already.
+    /// Moves a block with its contents to zone number `to`. It stays where it is if it is already in that zone.
     /// O(size).
     ///
     /// # Errors
     ///
-    /// The block stays live, where it is, if its new zone is [`ZoneError::Unknown`] or full
-    /// ([`ZoneError::OutOfMemory`]), if one of the two is [`ZoneError::Inaccessible`], or if no zone holds it
-    /// ([`ZoneError::Free`]).
+    /// [`ZoneError::Unknown`] if there is no such zone, [`ZoneError::OutOfMemory`] if it is full,
+    /// [`ZoneError::Inaccessible`] if the core cannot access one of the two memories, and [`ZoneError::Free`] if no
+    /// zone contains the block. The block stays live at its old address in all cases.
     ///
     /// # Safety
     ///
-    /// The block is live, was allocated with `layout` from one of the zones, and is not used at its old
-    /// address any more if it moves.
+    /// `block` must be a live block that was allocated with `layout` from one of the zones. If it moves, it must
+    /// not be used at its old address any more.
     pub unsafe fn migrate(
         &self,
         block: NonNull<u8>,
@@ -284,11 +288,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
             return Err(ZoneError::Inaccessible);
         }
         let moved = target.allocate(layout).map_err(|last| ZoneError::OutOfMemory { last, tried: 1 })?;
-        // SAFETY: both blocks are live and have that many bytes; the old one is not used any more.
+        // SAFETY: both blocks are live and have that many bytes, and the old one is not used any more.
         unsafe {
             moved.start.copy_from_nonoverlapping(block, layout.size());
             if let Err(error) = self.zones[from].deallocate(block, layout) {
-                // It was not live, so nothing was moved.
+                // The block was not live, so nothing was moved.
                 let _ = target.deallocate(moved.start, layout);
                 return Err(ZoneError::Free(error));
             }
@@ -297,9 +301,9 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     }
 }
 
-// SAFETY: the zones make these promises.
+// SAFETY: the zones fulfil the contract.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, '_, N, SPANS, L> {
-    /// Fails if a device's memory is wanted, which is none for collections.
+    /// Fails if device memory is wanted, because collections cannot use it.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         if self.wanted.contains(Capabilities::DEVICE) {
             return Err(nothing(layout));
@@ -317,12 +321,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, 
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.zones.deallocate(block, layout) }
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
             crate::heap::misuse(error);
         }
@@ -330,12 +334,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, 
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let zone = self.zones.zone_of(block).map(|zone| &self.zones.zones[zone]);
-        // A block that has outgrown (or undergrown) its zone moves to one that prefers it.
+        // A block whose new size its zone does not prefer moves to a zone that does.
         let fits = |zone: &&Zone<'_>| {
             Layout::from_size_align(size, layout.align())
                 .is_ok_and(|new| zone.prefers(new) || !zone.prefers(layout))
         };
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         zone.filter(fits).is_some_and(|zone| unsafe { zone.try_resize(block, layout, size) })
     }
 
@@ -355,7 +359,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, 
     }
 }
 
-/// What is said where no heap was asked.
+/// The error for a request for which no heap was asked.
 fn nothing(layout: Layout) -> OutOfMemory {
     OutOfMemory { requested: layout.size(), align: layout.align(), free: 0, largest_free: 0 }
 }
@@ -367,8 +371,7 @@ fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
     }
 }
 
-/// As [`Zones::wanting`] nothing in particular.
-// SAFETY: `Wanting` makes these promises.
+/// Allocates like [`Zones::wanting`] no particular capabilities.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N, SPANS, L> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.wanting(Capabilities::empty()).try_allocate(layout)
@@ -379,17 +382,17 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N,
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.wanting(Capabilities::empty()).try_deallocate(block, layout) }
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Memory::deallocate(&self.wanting(Capabilities::empty()), block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.wanting(Capabilities::empty()).try_resize(block, layout, size) }
     }
 
@@ -406,7 +409,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N,
     }
 }
 
-// SAFETY: the zones' promises.
+// SAFETY: the zones fulfil the contract.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let block = self.allocate(layout, Capabilities::empty());

@@ -1,10 +1,10 @@
-//! Which zone an address belongs to.
+//! A table that finds the zone of an address.
 
 use super::Zone;
 use crate::region::Region;
 use core::ptr::NonNull;
 
-/// A region and the number of its zone.
+/// A region and the index of its zone.
 #[derive(Clone, Copy)]
 struct Span {
     start: usize,
@@ -12,7 +12,7 @@ struct Span {
     zone: usize,
 }
 
-/// The regions of all zones in the order of their addresses, up to `SPANS` of them.
+/// The regions of all zones by address, up to `SPANS` of them.
 pub(super) struct Table<const SPANS: usize> {
     spans: [Span; SPANS],
     count: usize,
@@ -21,7 +21,7 @@ pub(super) struct Table<const SPANS: usize> {
 impl<const SPANS: usize> Table<SPANS> {
     pub(super) const EMPTY: Self = Self { spans: [Span { start: 0, end: 0, zone: 0 }; SPANS], count: 0 };
 
-    /// The zone whose region holds `address`, as far as the table knows. O(log regions).
+    /// Returns the zone whose region contains `address`, as far as the table knows. O(log regions).
     pub(super) fn find(&self, address: NonNull<u8>) -> Option<usize> {
         let address = address.addr().get();
         let spans = &self.spans[..self.count];
@@ -30,7 +30,7 @@ impl<const SPANS: usize> Table<SPANS> {
         (address < span.end).then_some(span.zone)
     }
 
-    /// The table of what the zones have now; what exceeds it is left out. O(regions²).
+    /// Makes the table of the zones' current regions, and leaves out those that exceed it. O(regions²).
     pub(super) fn of(zones: &[Zone<'_>]) -> Self {
         let mut table = Self::EMPTY;
         for (number, zone) in zones.iter().enumerate() {
@@ -62,7 +62,7 @@ mod tests {
         NonNull::new(without_provenance_mut(address)).unwrap()
     }
 
-    /// Regions in any order, with borders that touch and gaps between.
+    /// Regions in any order, with adjacent borders and with gaps.
     #[test]
     fn every_address_is_found_where_it_is() {
         let regions =
@@ -78,7 +78,7 @@ mod tests {
             let expected = regions.iter().find(holds).map(|region| region.2);
             assert_eq!(table.find(at(address)), expected, "{address:#x}");
         }
-        // What exceeds the table is left out, and what is in it stays.
+        // Regions that exceed the table are left out, and those in it stay.
         table.enter(Region::new(at(0x100), 0x100), 4);
         assert_eq!((table.find(at(0x100)), table.find(at(0x5000))), (None, Some(2)));
     }

@@ -1,4 +1,4 @@
-//! One zone: a heap, what its memory can do, and which requests it prefers.
+//! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
 use crate::heap::OutOfMemory;
 use crate::memory::Memory;
@@ -9,11 +9,11 @@ use crate::units::align_up;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// A heap with the [`Capabilities`] of its memory, the requests that it is meant for, and the cache line that its
-/// blocks keep to themselves.
+/// A heap with the [`Capabilities`] of its memory, rules for the requests that it prefers, and a cache line size,
+/// so that its blocks share no cache lines.
 ///
-/// It is an allocator of its own (`Box<T, &Zone>`, with `allocator-api2` or `nightly`), and one of several in
-/// [`Zones`](super::Zones).
+/// A zone is an allocator of its own (`Box<T, &Zone>`, with `allocator-api2` or `nightly`), and it can be one of
+/// several in [`Zones`](super::Zones).
 ///
 /// ```
 /// use allotment::{CompactTlsf, Heap, heap, region::Capabilities, zones::Zone};
@@ -39,14 +39,14 @@ pub struct Zone<'h> {
     line: usize,
 }
 
-/// A block from a zone; sizes in bytes.
+/// A block from a zone. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneBlock {
-    /// Its first byte, aligned as asked for and to the zone's cache line.
+    /// The first byte, aligned as requested and to the zone's cache line.
     pub start: NonNull<u8>,
-    /// What can be used: the bytes asked for, and the padding.
+    /// The usable size: the requested bytes plus the padding.
     pub size: usize,
-    /// Bytes behind those asked for that fill the last cache line.
+    /// Bytes after the requested ones that fill the last cache line.
     pub padding: usize,
 }
 
@@ -66,7 +66,7 @@ impl defmt::Format for ZoneBlock {
 }
 
 impl<'h> Zone<'h> {
-    /// A zone of all of `memory`, for requests of any size and alignment, without padding.
+    /// Makes a zone of all of `memory`, for requests of any size and alignment, without padding.
     pub const fn new(
         name: &'static str,
         memory: &'h (dyn Memory + Sync),
@@ -75,53 +75,53 @@ impl<'h> Zone<'h> {
         Self { name, memory, capabilities, smallest: 0, largest: usize::MAX, align: usize::MAX, line: 1 }
     }
 
-    /// Prefers requests of at most `bytes`. Others come here by the fallback chain only.
+    /// Makes the zone prefer requests of at most `bytes` bytes. Others reach it only through the fallback chain.
     pub const fn up_to(mut self, bytes: usize) -> Self {
         self.largest = bytes;
         self
     }
 
-    /// Prefers requests of more than `bytes`. Others come here by the fallback chain only.
+    /// Makes the zone prefer requests of more than `bytes` bytes. Others reach it only through the fallback chain.
     pub const fn above(mut self, bytes: usize) -> Self {
         self.smallest = bytes.saturating_add(1);
         self
     }
 
-    /// Prefers requests that are aligned to at most `align` bytes. Others come here by the fallback chain
-    /// only.
+    /// Makes the zone prefer requests that are aligned to at most `align` bytes. Others reach it only through the
+    /// fallback chain.
     pub const fn aligned_up_to(mut self, align: usize) -> Self {
         self.align = align;
         self
     }
 
-    /// Aligns every block to cache lines of `bytes` and fills its last one, so that no two blocks share a
-    /// line: what a controller writes to one then cannot be undone by the cache writing back the other.
+    /// Aligns every block to cache lines of `bytes` bytes and pads it to whole lines, so that no two blocks share a
+    /// line. When the cache writes back one block, it then cannot overwrite what a DMA controller wrote to another.
     ///
     /// # Panics
     ///
-    /// Unless `bytes` is a power of two; in a `const`, when compiled.
+    /// If `bytes` is not a power of two; in a `const`, this is a compiler error.
     pub const fn cache_line(mut self, bytes: usize) -> Self {
         assert!(bytes.is_power_of_two(), "a cache line has a power of two of bytes");
         self.line = bytes;
         self
     }
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What its memory can do.
+    /// Returns the capabilities of the memory.
     pub const fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// Bytes that are added to a block for `layout` to fill its last cache line.
+    /// Returns the bytes that are added to a block for `layout` to fill its last cache line.
     pub fn padding(&self, layout: Layout) -> usize {
         self.padded(layout).map_or(0, |padded| padded.size() - layout.size())
     }
 
-    /// What is asked of the heap: the same when a block is allocated and when it is freed.
+    /// The layout that is requested from the heap, the same for allocating and for freeing a block.
     fn padded(&self, layout: Layout) -> Option<Layout> {
         if self.line == 1 {
             return Some(layout);
@@ -130,36 +130,37 @@ impl<'h> Zone<'h> {
         Layout::from_size_align(size, layout.align().max(self.line)).ok()
     }
 
-    /// Whether its memory has all that is `wanted`, and is no device's unless one is wanted.
+    /// Returns whether the memory has all capabilities in `wanted`. Memory of a device serves only requests that
+    /// want it.
     pub fn serves(&self, wanted: Capabilities) -> bool {
         self.capabilities.contains(wanted)
             && (wanted.contains(Capabilities::DEVICE) || !self.capabilities.contains(Capabilities::DEVICE))
     }
 
-    /// Whether its rules are made for `layout`.
+    /// Returns whether the zone's rules match `layout`.
     pub fn prefers(&self, layout: Layout) -> bool {
         (self.smallest..=self.largest).contains(&layout.size()) && layout.align() <= self.align
     }
 
-    /// Whether the core can read and write its memory.
+    /// Whether the core can read and write the memory.
     pub(super) fn is_accessible(&self) -> bool {
         !self.capabilities.contains(Capabilities::DEVICE)
     }
 
-    /// Allocates a block for `layout`, padded to the cache line; the padding is reported.
+    /// Allocates a block for `layout`, padded to whole cache lines, and reports the padding.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`], of the heap.
+    /// [`OutOfMemory`] of the heap.
     pub fn allocate(&self, layout: Layout) -> Result<ZoneBlock, OutOfMemory> {
         self.allocate_by(layout, |padded| self.memory.try_allocate(padded))
     }
 
-    /// As [`Zone::allocate`], with all bytes zero, those of the padding included.
+    /// Allocates a block like [`Zone::allocate`], with all bytes zero, the padding included.
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`], of the heap, and for memory of a device, which cannot be written.
+    /// [`OutOfMemory`] of the heap, and for memory of a device, which cannot be written.
     pub fn allocate_zeroed(&self, layout: Layout) -> Result<ZoneBlock, OutOfMemory> {
         self.allocate_by(layout, |padded| match self.is_accessible() {
             true => self.memory.try_allocate_zeroed(padded),
@@ -172,40 +173,40 @@ impl<'h> Zone<'h> {
         layout: Layout,
         allocate: impl FnOnce(Layout) -> Result<NonNull<u8>, OutOfMemory>,
     ) -> Result<ZoneBlock, OutOfMemory> {
-        // Where the padding makes it too large for an address space, it is too large for any heap.
+        // A layout that the padding makes too large for the address space is too large for any heap.
         let Some(padded) = self.padded(layout) else { return Err(self.refusal(layout)) };
         let start = allocate(padded)?;
         Ok(ZoneBlock { start, size: padded.size(), padding: padded.size() - layout.size() })
     }
 
-    /// What is said of a request that the heap is not even asked for.
+    /// The error for a request that is not even passed to the heap.
     fn refusal(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.memory.largest_free();
         OutOfMemory { requested: layout.size(), align: layout.align(), free: largest_free, largest_free }
     }
 
-    /// Frees a block of this zone, after the check in O(1) of [`Heap::try_deallocate`](crate::Heap::try_deallocate).
+    /// Frees a block of this zone, after the O(1) check of [`Heap::try_deallocate`](crate::Heap::try_deallocate).
     ///
     /// # Errors
     ///
-    /// [`FreeError`]; nothing is changed then.
+    /// [`FreeError`] if the check fails. Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// If the check passes, the block must be live, allocated with `layout` from this zone, and not be used
-    /// any more.
+    /// If the check passes, `block` must be a live block that was allocated with `layout` from this zone, and it
+    /// must not be used afterwards.
     pub unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let padded = self.padded(layout).ok_or(FreeError::NotABlock)?;
-        // SAFETY: passed on; the padded layout is that which the block was allocated with.
+        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         unsafe { self.memory.try_deallocate(block, padded) }
     }
 
-    /// Region number `n` of its heap.
+    /// Returns region number `n` of the heap, from 0.
     pub fn region(&self, n: usize) -> Option<Region> {
         self.memory.region(n)
     }
 
-    /// Whether `address` lies in one of its regions. O(regions).
+    /// Returns whether `address` lies in one of the zone's regions. O(regions).
     pub fn holds(&self, address: NonNull<u8>) -> bool {
         let regions = (0..).map_while(|n| self.memory.region(n));
         let offset = |region: &Region| address.addr().get().wrapping_sub(region.start.addr().get());
@@ -213,9 +214,9 @@ impl<'h> Zone<'h> {
     }
 }
 
-// SAFETY: the heap's promises, for sizes and alignments that are no smaller than asked for.
+// SAFETY: the heap fulfils the contract, for sizes and alignments that are at least those requested.
 unsafe impl Memory for Zone<'_> {
-    /// Memory of a device is no memory for collections: every such request fails.
+    /// Fails for memory of a device, because collections cannot use it.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.is_accessible() {
             true => self.allocate(layout).map(|block| block.start),
@@ -228,13 +229,13 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.deallocate(block, layout) }
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         if let Some(padded) = self.padded(layout) {
-            // SAFETY: passed on; the padded layout is that which the block was allocated with.
+            // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
             unsafe { self.memory.deallocate(block, padded) }
         }
     }
@@ -242,7 +243,7 @@ unsafe impl Memory for Zone<'_> {
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let new = Layout::from_size_align(size, layout.align()).ok().and_then(|new| self.padded(new));
         let (Some(old), Some(new)) = (self.padded(layout), new) else { return false };
-        // SAFETY: passed on; the padded layout is that which the block was allocated with.
+        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         old == new || unsafe { self.memory.try_resize(block, old, new.size()) }
     }
 
@@ -255,7 +256,7 @@ unsafe impl Memory for Zone<'_> {
     }
 
     fn largest_free(&self) -> usize {
-        // Whole lines; the block of the largest size need not be aligned to them, so this is an upper bound.
+        // Count whole lines. The largest free block need not be aligned to them, so this is an upper bound.
         self.memory.largest_free() & !(self.line - 1)
     }
 
