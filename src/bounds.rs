@@ -59,9 +59,9 @@ impl Demand {
         let granule = M::GRANULE as u128;
         let min_block = if min_block == 0 { 1 } else { min_block as u128 };
         let live = max_live as u128;
-        // No block has less than a unit. Where none is smaller, rounding up to granules is all that is lost.
-        let unit = M::UNIT as u128;
         // No block is shorter than a unit. If no request is, only the rounding to granules is lost.
+        let unit = M::UNIT as u128;
+        let lost = if min_block >= unit * granule { granule } else { unit * granule } - 1;
         // A block loses up to `lost` bytes, and there are at most `live / min_block` blocks.
         let rounded = (live + live / min_block * lost) / granule;
         let least = max(min_block.div_ceil(granule), unit);
