@@ -50,7 +50,7 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
+#[cfg(all(feature = "std", not(test)))]
 extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
@@ -69,7 +69,6 @@ pub mod meta;
 pub mod observe;
 #[cfg(feature = "std")]
 pub mod os;
-pub mod out_of_memory;
 pub mod placement;
 pub mod plan;
 #[cfg(feature = "std")]
@@ -84,11 +83,10 @@ pub mod zones;
 
 #[cfg(feature = "low-memory")]
 pub use compact::{CompactBump, CompactHeap};
-pub use heap::Heap;
+pub use heap::{Heap, OutOfMemory};
 pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;
-pub use out_of_memory::OutOfMemory;
 #[cfg(feature = "buddy-system")]
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]

@@ -7,6 +7,7 @@ use plotters::prelude::*;
 
 use crate::report::{Table, ordered};
 use crate::results::Results;
+use crate::statistics::geometric_mean;
 use crate::subjects;
 
 /// Colours that are told apart with any kind of sight, more or less.
@@ -25,13 +26,12 @@ const COLOURS: [RGBColor; 10] = [
 
 /// One bar per subject: the geometric mean over the cases that every subject of the chart has.
 pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
-    // The first column of several, all cases otherwise.
-    let columns = table.columns(results);
-    let cases = if table.sets { columns[0].1.clone() } else { results.cases(table.metric) };
+    let cases = results.cases(table.metric);
     let mut bars = Vec::new();
     for id in ordered(results.subjects(table.metric)) {
-        if let Some(value) = table.value(results, &cases, &id) {
-            bars.push((id, value));
+        let values: Vec<f64> = cases.iter().filter_map(|case| results.get(table.metric, case, &id)).collect();
+        if values.len() == cases.len() {
+            bars.push((id, geometric_mean(&values)));
         }
     }
     let longest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! Gives the library the soname of the CUDA driver, so that it is found under that name once it is loaded.
+//! The library answers to the driver's name once it is loaded, whatever its file is called.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");

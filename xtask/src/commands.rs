@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use allotment_cli::boards::{Board, Boards, Runner};
@@ -251,6 +251,16 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     rows.push([target.into(), "examples/plain_value".into(), result.into()]);
     println!("{}", table::render(["target", "features", "result"], rows, &[]));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// `book`: the program in `docs/build`, a workspace of its own so that only this command compiles mdBook.
+pub fn book() -> Result<ExitCode> {
+    let status = Command::new(env!("CARGO"))
+        .current_dir(firmware::root().join("docs/build"))
+        .args(["run", "--quiet", "--locked"])
+        .status()
+        .context("cargo does not start")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The targets of `boards`, each once.

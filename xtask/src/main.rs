@@ -100,6 +100,8 @@ enum Command {
     Wcet(wcet::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
+    /// Render the book in `docs` to target/book, and check its links
+    Book,
 }
 
 fn main() -> ExitCode {
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),
+        Command::Book => commands::book(),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");

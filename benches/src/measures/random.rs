@@ -42,7 +42,6 @@ fn tables(_: &Results) -> Vec<Table> {
             digits: 2,
             plot: Some("random"),
             level: true,
-            by_form: true,
             ..Table::default()
         },
         Table {
@@ -52,7 +51,6 @@ fn tables(_: &Results) -> Vec<Table> {
             better: Better::Lower,
             mean: true,
             level: true,
-            by_form: true,
             ..Table::default()
         },
         Table {
@@ -62,7 +60,6 @@ fn tables(_: &Results) -> Vec<Table> {
             better: Better::Neither,
             digits: 2,
             level: true,
-            by_form: true,
             ..Table::default()
         },
     ]

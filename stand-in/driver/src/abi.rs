@@ -1,9 +1,9 @@
-//! The types and numbers of the driver's C interface that the stand-in uses; `tests/layout.rs` compares them with
+//! Types and numbers of the driver's C interface, as far as they are needed; `tests/layout.rs` compares them with
 //! cudarc's.
 
 use std::ffi::c_void;
 
-/// The result code of every call.
+/// What every call returns.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u32);
@@ -13,7 +13,7 @@ macro_rules! codes {
         impl Code {
             $(#[allow(dead_code, reason = "tests may ask for any")] pub const $name: Self = Self($number);)*
 
-            /// Returns the name and the description, both zero-terminated for C.
+            /// Name and description, both with an end for C.
             pub fn texts(self) -> Option<(&'static str, &'static str)> {
                 match self.0 {
                     $($number => Some((concat!($text, "\0"), concat!($string, "\0"))),)*
@@ -54,23 +54,22 @@ codes! {
     UNKNOWN = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
 }
 
-/// The result of a call.
+/// What a call does: nothing to return, or a reason.
 pub type Outcome<T = ()> = Result<T, Code>;
 
-/// The number of a device.
+/// Number of a device.
 pub type Ordinal = i32;
 /// An address in device memory.
 pub type Address = u64;
-/// A context, stream, event, pool, module, function, graph or piece of physical memory: a number that is never an
-/// address.
+/// A context, stream, event, pool, module, function, graph or piece of physical memory: a number that no address has.
 pub type Handle = u64;
 
-/// A pointer through which a call returns a result: null, or a pointer to a `T`.
+/// Where a call puts a result: null, or the place of a `T`.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes `value`; a null pointer is an error.
+    /// Writes `value`; null is an error.
     pub fn set(self, value: T) -> Outcome {
         if !self.set_if(value) {
             return Err(Code::INVALID_VALUE);
@@ -78,29 +77,29 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Writes `value` unless the pointer is null, and returns whether it did.
+    /// Writes `value` if there is a place for it.
     pub fn set_if(self, value: T) -> bool {
         if self.0.is_null() {
             return false;
         }
-        // SAFETY: the C interface requires null or a pointer to a `T`, of any alignment.
+        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
         unsafe { self.0.write_unaligned(value) };
         true
     }
 
-    /// Writes `value` and returns the old value; a null pointer is an error.
+    /// Writes `value`, and returns what was there; null is an error.
     pub fn replace(self, value: T) -> Outcome<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface requires null or a pointer to a `T`, of any alignment.
+        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
         let old = unsafe { self.0.read_unaligned() };
         // SAFETY: as above.
         unsafe { self.0.write_unaligned(value) };
         Ok(old)
     }
 
-    /// Writes `values` in a row; a null pointer is an error. The C function was told how many fit.
+    /// Writes `values` in a row; null is an error. The C function has been told how many there is room for.
     pub fn set_all(self, values: &[T]) -> Outcome
     where
         T: Copy,
@@ -108,43 +107,43 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface requires null or a pointer with room for as many values as the caller said.
+        // SAFETY: the C interface asks the caller for null or a place with room for as many as it said.
         unsafe { self.0.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         Ok(())
     }
 
-    /// Converts to a pointer to another type.
+    /// The place as one of another type.
     pub fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
-/// A pointer through which a call gets an argument: null, or a pointer to a `T`.
+/// Where a call finds an argument: null, or the place of a `T`.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Reads the value; a null pointer is an error.
+    /// The value; null is an error.
     pub fn get(self) -> Outcome<T> {
         self.all(1).map(|values| values[0])
     }
 
-    /// Converts to a pointer to another type.
+    /// The place as one of another type.
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 
-    /// Reads `count` values in a row; a null pointer is an error.
+    /// `count` values in a row; null is an error.
     pub fn all(self, count: usize) -> Outcome<Vec<T>> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface requires null or a pointer to this many `T`, of any alignment.
+        // SAFETY: the C interface asks the caller for null or the place of so many `T`, of any alignment.
         Ok((0..count).map(|n| unsafe { self.0.add(n).read_unaligned() }).collect())
     }
 }
 
-/// A memory location: a device or the host.
+/// A place in memory: of a device, or of the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -157,7 +156,7 @@ impl Location {
     pub const HOST: u32 = 2;
 }
 
-/// How the copies of a batch are done.
+/// How copies of a batch are done.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CopyAttributes {
@@ -167,7 +166,7 @@ pub struct CopyAttributes {
     pub flags: u32,
 }
 
-/// The properties of physical memory.
+/// Of what kind physical memory shall be.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AllocationProp {
@@ -181,7 +180,7 @@ pub struct AllocationProp {
     pub reserved: [u8; 4],
 }
 
-/// The access of a device to mapped memory.
+/// Who may do what with mapped memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AccessDesc {
@@ -189,7 +188,7 @@ pub struct AccessDesc {
     pub flags: u32,
 }
 
-/// The properties of a memory pool.
+/// Of what kind a memory pool shall be.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PoolProps {
@@ -202,7 +201,7 @@ pub struct PoolProps {
     pub reserved: [u8; 54],
 }
 
-/// A handle with which another process can open memory.
+/// A name for memory that another process can open.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct IpcHandle(pub [u8; 64]);
@@ -229,17 +228,17 @@ pub struct Copy2d {
     pub height: usize,
 }
 
-/// The kinds of memory in [`Copy2d`] and in pointer attributes.
+/// Kinds of memory in [`Copy2d`] and in pointer attributes.
 pub mod memory_type {
     pub const HOST: u32 = 1;
     pub const DEVICE: u32 = 2;
     pub const UNIFIED: u32 = 4;
 }
 
-/// Handle type of physical memory and of pools: POSIX file descriptors.
+/// Handle types of physical memory and of pools.
 pub const POSIX_FD: u32 = 1;
 
-/// Attributes that are not zero: number and value. `tests/layout.rs` compares them with cudarc's, by name.
+/// Attributes that are not zero: number and value. Compared with cudarc's in `tests/layout.rs`, by name.
 pub const ATTRIBUTES: [(u32, i32); 26] = [
     (1, 1024),        // MAX_THREADS_PER_BLOCK
     (2, 1024),        // MAX_BLOCK_DIM_X

@@ -1,4 +1,4 @@
-//! The driver's state, behind one lock.
+//! All state of the driver, behind one lock.
 
 use crate::abi::{Code, Handle, Outcome};
 use crate::call::Failure;
@@ -18,16 +18,16 @@ use std::sync::{Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
-/// Notified whenever a piece of work is done.
+/// Told whenever a piece of work is over.
 pub static IDLE: Condvar = Condvar::new();
 
-/// Objects by handle. A handle is never used twice, not even after a reset, so that stale handles are noticed.
+/// Objects by handle. A handle is never given twice, not even after a reset, so that a stale one is noticed.
 pub struct Table<T> {
     kind: &'static str,
     entries: BTreeMap<Handle, T>,
 }
 
-/// Too high for a host address, and outside the ranges of device memory.
+/// High enough to be no address of the host, and not in the ranges of device memory.
 const HANDLES: Handle = 1 << 56;
 static NEXT: AtomicU64 = AtomicU64::new(HANDLES);
 
@@ -42,13 +42,13 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Returns the object, or an error and a report.
+    /// The object, or an error and a note.
     pub fn find(&mut self, handle: Handle, misuse: &mut Misuse) -> Outcome<&mut T> {
         let Some(entry) = self.entries.get_mut(&handle) else {
             let (kind, how) = if (HANDLES..NEXT.load(Ordering::Relaxed)).contains(&handle) {
                 (Kind::Destroyed, "is destroyed, or of another kind")
             } else {
-                (Kind::UnknownHandle, "never existed")
+                (Kind::UnknownHandle, "never was")
             };
             misuse.note(kind, format!("{} {handle:#x} {how}", self.kind));
             return Err(Code::INVALID_HANDLE);
@@ -61,7 +61,7 @@ impl<T> Table<T> {
         Ok(self.entries.remove(&handle).expect("it was just found"))
     }
 
-    /// Returns the object if it exists, without a report otherwise.
+    /// Without a note when it is gone.
     pub fn get(&self, handle: Handle) -> Option<&T> {
         self.entries.get(&handle)
     }
@@ -105,28 +105,27 @@ pub struct Driver {
     /// Calls of each function since the last reset.
     pub calls: BTreeMap<&'static str, u64>,
     pub failures: Vec<Failure>,
-    /// Positions of streams that the call in progress waits for.
+    /// What the call in progress waits for: positions of streams.
     pub waits: Vec<(Handle, u64)>,
-    /// Whether new streams are held.
+    /// New streams are held.
     pub hold_new: bool,
-    /// The byte that new device memory is filled with; zero by default.
+    /// What new device memory is filled with; zero if none is chosen.
     pub poison: Option<u8>,
-    /// Bytes per second of copies and fills, in a simulated time that only they take. Without it events tell the
-    /// real time.
+    /// Bytes per second of copies and fills, in a time that only they take; events tell the real time without it.
     pub rate: Option<u64>,
-    /// The simulated time so far.
+    /// Time that they have taken.
     pub elapsed: Duration,
-    /// When the simulated time began.
+    /// When that time began.
     pub start: Instant,
 }
 
-/// Capacity of a device by default, in bytes.
+/// Capacity of a device if nothing else is said.
 const DEFAULT_BYTES: u64 = 4 << 30;
 const DEFAULT_DEVICES: u64 = 2;
 
 impl Driver {
-    /// Makes a driver with the settings of the environment variables `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of
-    /// each device) and `_FAIL` (see [`Failure::parse`]; separated by commas).
+    /// As the environment asks: `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of each device) and `_FAIL` (see
+    /// [`Failure::parse`], separated by commas).
     pub fn new() -> Self {
         let number = |name: &str, default| {
             std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
@@ -173,7 +172,7 @@ impl Driver {
         }
     }
 
-    /// The code with which this call must fail, if a test asked for it.
+    /// The code with which this call shall fail, if it shall.
     pub fn injected(&mut self, name: &str) -> Option<Code> {
         let failure = self.failures.iter_mut().find(|failure| failure.name == name && failure.times > 0)?;
         if failure.after > 0 {
@@ -184,12 +183,12 @@ impl Driver {
         Some(failure.code)
     }
 
-    /// The time that events record.
+    /// The time that events tell.
     pub fn now(&self) -> Instant {
         if self.rate.is_some() { self.start + self.elapsed } else { Instant::now() }
     }
 
-    /// Advances the simulated time by a copy or a fill.
+    /// A copy or a fill was done.
     pub fn moved(&mut self, bytes: usize) {
         if let Some(rate) = self.rate {
             self.elapsed += Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
@@ -200,14 +199,14 @@ impl Driver {
         self.misuse.note(Kind::Forbidden, text);
     }
 
-    /// The thread's context, if it has one without a fault.
+    /// The thread's context, if there is one and nothing went wrong in it.
     pub fn current(&mut self) -> Outcome<Handle> {
         let handle = context::current().ok_or(Code::INVALID_CONTEXT)?;
         let context = self.contexts.find(handle, &mut self.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
         context.fault.map_or(Ok(handle), Err)
     }
 
-    /// Fails with the fault of the thread's context, if it has one.
+    /// What went wrong in the thread's context.
     pub fn fault_of_current(&mut self) -> Outcome {
         match context::current().and_then(|handle| self.contexts.get(handle)?.fault) {
             Some(code) => Err(code),

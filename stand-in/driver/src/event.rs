@@ -9,9 +9,9 @@ use std::time::Instant;
 pub struct Event {
     pub context: Handle,
     pub timed: bool,
-    /// The stream and the number of the work at the last record.
+    /// Position of the last record: stream and number.
     pub recorded: Option<(Handle, u64)>,
-    /// The capture in which it was last recorded.
+    /// The capture in which it was recorded last.
     pub captured: Option<Handle>,
     /// When the position was reached.
     pub time: Option<Instant>,

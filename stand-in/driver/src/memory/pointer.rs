@@ -1,4 +1,4 @@
-//! Queries about addresses.
+//! What an address is.
 
 use super::space::Kind;
 use crate::abi::{Address, Code, Out, memory_type};

@@ -1,0 +1,104 @@
+//! The chapter on errors names every error that the library and the tool can report.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the entry can be read").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = fs::read_to_string(&path).expect("sources are UTF-8");
+            found.push((path, text));
+        }
+    }
+}
+
+/// The public error enums of `text` and their variants.
+fn variants(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut current: Option<String> = None;
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("pub enum ") {
+            let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+            current = (name.ends_with("Error") || name == "Violation").then_some(name);
+        } else if line.starts_with('}') {
+            current = None;
+        } else if let (Some(name), Some(rest)) = (&current, line.strip_prefix("    ")) {
+            let variant: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+            if variant.starts_with(char::is_uppercase) {
+                found.push((name.clone(), variant));
+            }
+        }
+    }
+    found
+}
+
+/// The fixed beginnings of the messages that `thiserror` makes in `text`.
+fn messages(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for part in text.split("#[error(").skip(1) {
+        let Some(literal) = part.trim_start().strip_prefix('"') else { continue };
+        let literal = literal.split('"').next().unwrap_or_default();
+        // The longest piece between two values.
+        let piece = literal.split(['{', '}']).step_by(2).max_by_key(|piece| piece.len()).unwrap_or_default();
+        if piece.trim().len() > 4 {
+            found.push(piece.trim().to_owned());
+        }
+    }
+    found
+}
+
+fn chapter() -> String {
+    fs::read_to_string(root().join("docs/src/errors.md")).expect("there is a chapter on errors")
+}
+
+#[test]
+fn every_error_of_the_library_is_explained() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let chapter = chapter();
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for (path, text) in &files {
+        for (name, variant) in variants(text) {
+            count += 1;
+            // In a table below a heading that names the enum.
+            let section = chapter.split("\n#").find(|section| {
+                section.lines().next().is_some_and(|heading| heading.contains(&format!("`{name}`")))
+            });
+            if !section.is_some_and(|section| section.contains(&format!("`{variant}`"))) {
+                missing.push(format!("{name}::{variant} ({})", path.display()));
+            }
+        }
+    }
+    assert!(count > 50, "errors were found: {count}");
+    assert!(missing.is_empty(), "docs/src/errors.md does not explain:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_message_of_the_tool_is_explained() {
+    let mut files = Vec::new();
+    for folder in ["cli/src", "planner/src", "trace/src"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let chapter = chapter();
+    let all: Vec<String> = files.iter().flat_map(|(_, text)| messages(text)).collect();
+    assert!(all.len() > 40, "messages were found: {}", all.len());
+    let missing: Vec<&String> = all.iter().filter(|message| !chapter.contains(message.as_str())).collect();
+    assert!(missing.is_empty(), "docs/src/errors.md does not explain:\n{missing:#?}");
+}
+
+#[test]
+fn errors_are_found_in_sources() {
+    let text = "pub enum CopyError {\n    /// Words.\n    Empty,\n    Length {\n        have: usize,\n    },\n    Call(Other),\n}\npub enum Kind {\n    A,\n}\n";
+    let names: Vec<String> = variants(text).into_iter().map(|(_, variant)| variant).collect();
+    assert_eq!(names, ["Empty", "Length", "Call"]);
+    assert_eq!(messages("#[error(\"{path}: no such place {0}\")]"), [": no such place"]);
+    assert_eq!(messages("#[error(transparent)]"), [""; 0]);
+}
