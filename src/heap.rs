@@ -4,6 +4,8 @@ use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
 use crate::meta::{FreeError, Meta};
 use crate::observe::{Counters, Statistics, Stats};
+pub(crate) use crate::out_of_memory::OutOfMemory;
+use crate::out_of_memory::refused;
 use crate::placement::{self, Bump, Grant, Placement};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
@@ -11,34 +13,6 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
-
-/// A request could not be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct OutOfMemory {
-    /// Bytes asked for.
-    pub requested: usize,
-    /// Alignment asked for, in bytes.
-    pub align: usize,
-    /// Bytes not in live blocks; without statistics, [`OutOfMemory::largest_free`] instead.
-    pub free: usize,
-    /// Bytes of the largest request that would have succeeded: if this is at least `requested`,
-    /// the alignment was the obstacle; if `free` is, fragmentation was.
-    pub largest_free: usize,
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requested, align, free, largest_free } = self;
-        write!(
-            f,
-            "out of memory: {requested} bytes aligned to {align} requested, {free} free, \
-             largest free block {largest_free}"
-        )
-    }
-}
-
-impl core::error::Error for OutOfMemory {}
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
 ///
@@ -504,6 +478,13 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with(|state| f(&mut state.placement))
     }
 
+    /// The end of a request to the global allocator that found no room.
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, layout: Layout) -> *mut u8 {
+        refused(self, layout, || self.try_allocate(layout).ok())
+    }
+
     /// Frees a block that the caller vouches for; what is wrong all the same is reported.
     #[inline(never)]
     pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
@@ -589,7 +570,10 @@ pub(crate) fn misuse(error: FreeError) {
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.with(|state| state.allocate(layout)).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.with(|state| state.allocate(layout)) {
+            Some(block) => block.as_ptr(),
+            None => self.refused(layout),
+        }
     }
 
     #[inline]
@@ -599,7 +583,10 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.try_allocate_zeroed(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.try_allocate_zeroed(layout) {
+            Ok(block) => block.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
+        }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {

@@ -50,7 +50,7 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(all(feature = "std", not(test)))]
+#[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
 extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
@@ -69,6 +69,7 @@ pub mod meta;
 pub mod observe;
 #[cfg(feature = "std")]
 pub mod os;
+pub mod out_of_memory;
 pub mod placement;
 pub mod plan;
 #[cfg(feature = "std")]
@@ -83,10 +84,11 @@ pub mod zones;
 
 #[cfg(feature = "low-memory")]
 pub use compact::{CompactBump, CompactHeap};
-pub use heap::{Heap, OutOfMemory};
+pub use heap::Heap;
 pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;
+pub use out_of_memory::OutOfMemory;
 #[cfg(feature = "buddy-system")]
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]

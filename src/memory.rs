@@ -111,6 +111,25 @@ pub unsafe trait Memory {
 
     /// Returns region number `n`, from 0, or `None` beyond the last one; see [`Heap::region`].
     fn region(&self, n: usize) -> Option<Region>;
+
+    /// Why a request for `layout` fails.
+    #[doc(hidden)]
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let largest_free = self.largest_free();
+        let free = self.statistics().map_or(largest_free, |stats| stats.free);
+        OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
+    }
+
+    /// Takes one more region, so that a panic can be reported; whether that was possible.
+    ///
+    /// # Safety
+    ///
+    /// See [`Heap::claim`].
+    #[doc(hidden)]
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        let _ = region;
+        false
+    }
 }
 
 // SAFETY: `Heap` fulfils the contract.
@@ -153,6 +172,15 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
 
     fn region(&self, n: usize) -> Option<Region> {
         self.region(n)
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.with(|state| state.out_of_memory(layout))
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.claim(region) }.is_ok()
     }
 }
 
@@ -208,5 +236,10 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
 
     fn region(&self, n: usize) -> Option<Region> {
         (**self).region(n)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { (**self).take_reserve(region) }
     }
 }

@@ -1,6 +1,7 @@
 //! Regions: the ranges of memory that an allocator divides, and the table that finds them.
 
 use core::fmt;
+use core::mem::{self, MaybeUninit};
 use core::ptr::{self, NonNull};
 
 /// A contiguous range of memory: start address and size in bytes.
@@ -16,10 +17,109 @@ pub struct Region {
 }
 
 impl Region {
-    /// `size` bytes from `start` on, contents unknown.
-    pub const fn new(start: NonNull<u8>, size: usize) -> Self {
-        Self { start, size, zeroed: false }
+    /// Names `size` bytes from `start` on, whose contents are unknown. `start` is what you have: a pointer, a
+    /// [`NonNull`], or an address as a `usize` (see [`Region::from_address`]).
+    ///
+    /// ```
+    /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
+    /// static mut MEMORY: [u8; 4096] = [0; 4096];
+    /// let heap = Heap::<Tlsf, Unsync>::empty();
+    /// // SAFETY: nothing else uses the array.
+    /// unsafe { heap.claim(Region::new(&raw mut MEMORY, 4096)) }?;
+    /// # Ok::<(), allotment::RegionError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If `start` is null, or the address 0; in a `const`, the program does not compile then.
+    pub const fn new<A: Start>(start: A, size: usize) -> Self {
+        let start: *mut u8 = if A::ADDRESS {
+            // SAFETY: a `Start` with this constant is a `usize`.
+            let address: usize = unsafe { mem::transmute_copy(&start) };
+            address as *mut u8
+        } else {
+            // SAFETY: every other `Start` is a pointer to a sized type, or a `NonNull`.
+            unsafe { mem::transmute_copy(&start) }
+        };
+        match NonNull::new(start) {
+            Some(start) => Self { start, size, zeroed: false },
+            None => panic!("a region cannot start at a null pointer"),
+        }
     }
+
+    /// Names `size` bytes from an address on, as datasheets and linker scripts give it.
+    ///
+    /// The region may use what other code has exposed at this address (with `as usize` or
+    /// [`pointer::expose_provenance`]), and memory that Rust does not know of.
+    ///
+    /// # Panics
+    ///
+    /// If the address is 0.
+    pub const fn from_address(start: usize, size: usize) -> Self {
+        Self::new(start, size)
+    }
+
+    /// Names memory that is borrowed for ever, such as what `StaticCell::init` returns.
+    ///
+    /// ```
+    /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
+    /// use core::mem::MaybeUninit;
+    /// let memory = Box::leak(Box::new([MaybeUninit::uninit(); 4096]));
+    /// let heap = Heap::<Tlsf, Unsync>::empty();
+    /// // SAFETY: the reference is given away.
+    /// unsafe { heap.claim(Region::from_slice(memory)) }?;
+    /// # Ok::<(), allotment::RegionError>(())
+    /// ```
+    pub const fn from_slice(memory: &'static mut [MaybeUninit<u8>]) -> Self {
+        Self::new(memory.as_mut_ptr(), memory.len())
+    }
+}
+
+impl From<&'static mut [MaybeUninit<u8>]> for Region {
+    fn from(memory: &'static mut [MaybeUninit<u8>]) -> Self {
+        Self::from_slice(memory)
+    }
+}
+
+impl<const N: usize> From<&'static mut [MaybeUninit<u8>; N]> for Region {
+    fn from(memory: &'static mut [MaybeUninit<u8>; N]) -> Self {
+        Self::from_slice(memory)
+    }
+}
+
+impl From<&'static mut [u8]> for Region {
+    fn from(memory: &'static mut [u8]) -> Self {
+        Self::new(memory.as_mut_ptr(), memory.len())
+    }
+}
+
+impl<const N: usize> From<&'static mut [u8; N]> for Region {
+    fn from(memory: &'static mut [u8; N]) -> Self {
+        Self::from(memory.as_mut_slice())
+    }
+}
+
+/// What a region can start with, for [`Region::new`]: `*mut T` for any `T`, `NonNull<u8>`, or an address.
+pub trait Start: sealed::Sealed + Copy {
+    /// Whether it is an address rather than a pointer.
+    #[doc(hidden)]
+    const ADDRESS: bool = false;
+}
+
+mod sealed {
+    use core::ptr::NonNull;
+
+    /// Only the types below, which `Region::new` knows the form of.
+    pub trait Sealed {}
+    impl<T> Sealed for *mut T {}
+    impl Sealed for NonNull<u8> {}
+    impl Sealed for usize {}
+}
+
+impl<T> Start for *mut T {}
+impl Start for NonNull<u8> {}
+impl Start for usize {
+    const ADDRESS: bool = true;
 }
 
 #[cfg(feature = "defmt")]

@@ -19,6 +19,9 @@ pub struct Arena {
 // SAFETY: the map belongs to this value alone.
 unsafe impl Send for Arena {}
 
+// SAFETY: shared, it gives away only its address and size.
+unsafe impl Sync for Arena {}
+
 impl Arena {
     /// Reserves `size` bytes, which read as zero and take real memory only when they are touched.
     pub fn new(size: usize) -> Result<Self> {
@@ -73,3 +76,6 @@ pub struct Range {
     /// Bytes.
     pub size: usize,
 }
+
+// SAFETY: a pair of numbers until it is given to an allocator.
+unsafe impl Send for Range {}

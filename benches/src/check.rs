@@ -1,32 +1,40 @@
-//! The one-minute version: instruction counts against ceilings.
+//! The two-minute version: instruction counts against ceilings.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::measures::{Options, instructions};
+use crate::measures::{Options, instructions, realloc};
 use crate::origin;
 use crate::results::{self, Results};
+use crate::statistics::geometric_mean;
 use crate::subjects;
-use crate::trace;
+use crate::trace::{self, Set};
 
 /// The file of ceilings in the folder of results.
 const FILE: &str = "ceilings";
 
-/// Two traces of different character that are in the repository.
-const TRACES: [&str; 2] = ["lua_small", "mosquitto"];
+/// Traces of different character: two given ones, and one of aligned requests.
+const TRACES: [&str; 3] = ["lua_small", "mosquitto", "ffmpeg"];
+
+/// The operations that each trace is cut to.
+const OPERATIONS: usize = 40_000;
 
 /// How far a count may exceed its ceiling: compilers differ by less.
 const SLACK: f64 = 0.05;
 
-/// Counts the instructions per operation of all of allotment's placements and compares them with the ceilings,
-/// or makes them the ceilings.
+/// Counts the instructions per operation of all of allotment's heaps and compares them with the ceilings, or makes them
+/// the ceilings.
 pub fn run(folder: &Path, bless: bool) -> Result<()> {
     let scratch = tempfile::tempdir().context("no folder for temporary files")?;
     let options = Options::new(false, scratch.path().to_owned());
     let own: Vec<_> = subjects::ENTRIES.iter().filter(|entry| entry.own).map(|entry| entry.id).collect();
-    let traces: Vec<_> = trace::all()?.into_iter().filter(|t| TRACES.contains(&t.name.as_str())).collect();
-    let rows = instructions::count(&options, &own, &traces)?;
+    let mut traces = trace::all()?;
+    traces.retain(|trace| TRACES.contains(&trace.name.as_str()));
+    traces.iter_mut().for_each(|trace| trace.ops.truncate(OPERATIONS));
+    traces.extend(realloc::traces(OPERATIONS / 4));
+    let mut rows = instructions::count(&options, &own, &traces)?;
+    rows.retain(|row| row.metric == instructions::METRIC);
     if bless {
         let mut origin = origin::describe("--check --bless");
         origin.push(format!(
@@ -39,11 +47,11 @@ pub fn run(folder: &Path, bless: bool) -> Result<()> {
     let ceilings = results::read(folder, FILE)?
         .context("there are no ceilings; `cargo xtask bench --check --bless` makes them")?;
     let mut broken = Vec::new();
-    println!("{:24} {:12} {:>8} {:>8}", "allocator", "trace", "now", "ceiling");
+    println!("{:28} {:16} {:>8} {:>8}", "allocator", "trace", "now", "ceiling");
     for row in &rows {
         let ceiling = ceilings.get(&row.metric, &row.case, &row.subject);
         let shown = ceiling.map_or("none".into(), |ceiling| format!("{ceiling:.1}"));
-        println!("{:24} {:12} {:8.1} {shown:>8}", row.subject, row.case, row.value);
+        println!("{:28} {:16} {:8.1} {shown:>8}", row.subject, row.case, row.value);
         if ceiling.is_none_or(|ceiling| row.value > ceiling * (1.0 + SLACK)) {
             broken.push(format!("{} on {}", row.subject, row.case));
         }
@@ -56,4 +64,35 @@ pub fn run(folder: &Path, bless: bool) -> Result<()> {
          `cargo xtask bench --check --bless` sets new ceilings",
         broken.join(", ")
     )
+}
+
+/// Prints the instructions per operation of some subjects over the named traces, chains of reallocations among them, or
+/// over all recorded ones, and the geometric means of the sets.
+pub fn count(names: &[String], ids: &[String]) -> Result<()> {
+    let scratch = tempfile::tempdir().context("no folder for temporary files")?;
+    let options = Options::new(false, scratch.path().to_owned());
+    let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+    if let Some(id) = ids.iter().find(|id| subjects::entry(id).is_none()) {
+        bail!("there is no subject {id:?}; `list` names them");
+    }
+    let mut traces = trace::all()?;
+    if !names.is_empty() {
+        traces.extend(realloc::traces(OPERATIONS));
+        traces.retain(|trace| names.contains(&trace.name));
+    }
+    anyhow::ensure!(!traces.is_empty(), "there is no such trace");
+    let rows = instructions::count(&options, &ids, &traces)?;
+    for row in rows.iter().filter(|row| row.metric == instructions::METRIC) {
+        println!("{:28} {:16} {:8.1}", row.subject, row.case, row.value);
+    }
+    for id in ids {
+        for set in [Set::Given, Set::Further, Set::Aligned] {
+            let counts = rows.iter().filter(|row| row.subject == id && Set::of(&row.case) == set);
+            let counts: Vec<f64> = counts.map(|row| row.value).collect();
+            if counts.len() > 1 {
+                println!("{id:28} {set:?}, mean of {} {:8.1}", counts.len(), geometric_mean(&counts));
+            }
+        }
+    }
+    Ok(())
 }

@@ -50,6 +50,15 @@ enum Command {
         #[arg(long)]
         bless: bool,
     },
+    /// Prints instructions per operation of these subjects over the traces, or over some of them; writes nothing
+    Count {
+        /// Traces; all if none is named
+        #[arg(long = "trace", value_name = "NAME")]
+        traces: Vec<String>,
+        /// Subjects, by the names of `list`
+        #[arg(value_name = "SUBJECT", required = true)]
+        subjects: Vec<String>,
+    },
     /// Measures the planner; writes its tables and RESULTS.md
     Plan(plan::Args),
     /// Writes RESULTS.md and the plots anew from the CSV files
@@ -70,6 +79,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run { quick, names } => run(quick, &names),
         Command::Check { bless } => check::run(&home().join("results"), bless),
+        Command::Count { traces, subjects } => check::count(&traces, &subjects),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
         Command::Plan(args) => plan::run(&args, home()),
         Command::List => {
@@ -127,6 +137,6 @@ fn list() {
     }
     println!("\nAllocators:");
     for entry in subjects::ENTRIES {
-        println!("  {:24} {}", entry.id, entry.about);
+        println!("  {:28} {}", entry.id, entry.about);
     }
 }

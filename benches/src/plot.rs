@@ -7,7 +7,6 @@ use plotters::prelude::*;
 
 use crate::report::{Table, ordered};
 use crate::results::Results;
-use crate::statistics::geometric_mean;
 use crate::subjects;
 
 /// Colours that are told apart with any kind of sight, more or less.
@@ -26,12 +25,13 @@ const COLOURS: [RGBColor; 10] = [
 
 /// One bar per subject: the geometric mean over the cases that every subject of the chart has.
 pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
-    let cases = results.cases(table.metric);
+    // The first column of several, all cases otherwise.
+    let columns = table.columns(results);
+    let cases = if table.sets { columns[0].1.clone() } else { results.cases(table.metric) };
     let mut bars = Vec::new();
     for id in ordered(results.subjects(table.metric)) {
-        let values: Vec<f64> = cases.iter().filter_map(|case| results.get(table.metric, case, &id)).collect();
-        if values.len() == cases.len() {
-            bars.push((id, geometric_mean(&values)));
+        if let Some(value) = table.value(results, &cases, &id) {
+            bars.push((id, value));
         }
     }
     let longest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);

@@ -12,7 +12,8 @@ use crate::plan;
 use crate::plot;
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
-use crate::subjects;
+use crate::subjects::{self, Form};
+use crate::trace::Set;
 
 /// The name of a row that is no allocator.
 pub const HARNESS: &str = "harness";
@@ -51,6 +52,62 @@ pub struct Table {
     pub level: bool,
     /// Whether subjects stand across and cases down.
     pub transposed: bool,
+    /// Whether subjects compete with those of the same form only.
+    pub by_form: bool,
+    /// The cases that it shows, if not all.
+    pub set: Option<Set>,
+    /// Whether its columns are the geometric means over the sets of traces instead of the cases.
+    pub sets: bool,
+}
+
+impl Table {
+    /// A table of the means over the sets of traces, with this table's text and plot, and one for each set with several
+    /// traces.
+    pub fn by_set(self) -> Vec<Self> {
+        let part = |title, set| Self {
+            title,
+            set: Some(set),
+            text: String::new(),
+            mean: true,
+            plot: None,
+            ..self.clone()
+        };
+        let parts = [part("Each given trace", Set::Given), part("Each further trace", Set::Further)];
+        [Self { sets: true, ..self }].into_iter().chain(parts).collect()
+    }
+
+    /// The columns: their heads, and the cases whose geometric mean each shows.
+    pub fn columns(&self, results: &Results) -> Vec<(String, Vec<String>)> {
+        let mut cases = results.cases(self.metric);
+        cases.retain(|case| self.set.is_none_or(|set| Set::of(case) == set));
+        let single = |cases: &[String]| cases.iter().map(|case| (case.clone(), vec![case.clone()])).collect();
+        if self.sets {
+            let sets =
+                [(Set::Given, "given"), (Set::Further, "further"), (Set::Aligned, "64-byte alignments")];
+            let columns = sets.map(|(set, name)| {
+                let cases: Vec<_> = cases.iter().filter(|case| Set::of(case) == set).cloned().collect();
+                (format!("{name} ({})", cases.len()), cases)
+            });
+            return columns.into_iter().filter(|(_, cases)| !cases.is_empty()).collect();
+        }
+        let mut columns: Vec<_> = single(&cases);
+        if self.mean && !cases.is_empty() {
+            columns.push(("geo. mean".into(), cases));
+        }
+        columns
+    }
+
+    /// The figure of a subject in a column: a mean over fewer cases than the column has cannot be compared.
+    pub fn value(&self, results: &Results, column: &[String], subject: &str) -> Option<f64> {
+        let values: Vec<f64> =
+            column.iter().filter_map(|case| results.get(self.metric, case, subject)).collect();
+        match values[..] {
+            _ if values.len() < column.len() => None,
+            // Also if it is zero, of which there is no such mean.
+            [value] => Some(value),
+            _ => Some(geometric_mean(&values)),
+        }
+    }
 }
 
 impl Default for Table {
@@ -66,15 +123,11 @@ impl Default for Table {
             curve: None,
             level: false,
             transposed: false,
+            by_form: false,
+            set: None,
+            sets: false,
         }
     }
-}
-
-/// The mean of a subject over the cases that it has.
-fn mean_over(table: &Table, results: &Results, cases: &[String], subject: &str) -> Option<f64> {
-    let values: Vec<f64> = cases.iter().filter_map(|case| results.get(table.metric, case, subject)).collect();
-    // A mean over fewer cases cannot be compared.
-    (values.len() == cases.len()).then(|| geometric_mean(&values))
 }
 
 /// Writes the report and the plots from all result files of a folder.
@@ -102,7 +155,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
     }
     text.push_str("\n## The allocators\n\n| name | what |\n| --- | --- |\n");
     for entry in subjects::ENTRIES {
-        writeln!(text, "| {} | {} |", entry.id, entry.about)?;
+        writeln!(text, "| {} | {} |", escape(entry.id), escape(entry.about))?;
     }
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
@@ -113,15 +166,18 @@ fn section(text: &mut String, measure: &Measure, results: &Results, folder: &Pat
         writeln!(text, "* {line}")?;
     }
     for table in (measure.tables)(results) {
-        let cases = results.cases(table.metric);
+        let columns = table.columns(results);
         let subjects = ordered(results.subjects(table.metric));
-        if cases.is_empty() {
+        if columns.is_empty() {
             continue;
         }
-        writeln!(text, "\n### {}\n\n{}\n", table.title, table.text)?;
-        grid(text, &table, results, &cases, &subjects)?;
+        writeln!(text, "\n### {}\n", table.title)?;
+        if !table.text.is_empty() {
+            writeln!(text, "{}\n", table.text)?;
+        }
+        grid(text, &table, results, &columns, &subjects)?;
         if table.better != Better::Neither {
-            losses(text, &table, results, &cases, &subjects)?;
+            losses(text, &table, results, &columns, &subjects)?;
         }
         if let Some(name) = table.plot {
             plot::bars(&folder.join(name).with_extension("svg"), &table, results)?;
@@ -147,6 +203,11 @@ fn capital(text: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }
 
+/// Text for Markdown, in which `<` would begin a tag.
+fn escape(text: &str) -> String {
+    text.replace('<', "&lt;")
+}
+
 fn cell(value: Option<f64>, digits: usize) -> String {
     value.filter(|value| value.is_finite()).map_or("–".into(), |value| format!("{value:.digits$}"))
 }
@@ -155,21 +216,18 @@ fn grid(
     text: &mut String,
     table: &Table,
     results: &Results,
-    cases: &[String],
+    columns: &[(String, Vec<String>)],
     subjects: &[String],
 ) -> Result<()> {
     let mut rows = vec![vec![String::new()]];
-    rows[0].extend(cases.iter().cloned());
-    if table.mean {
-        rows[0].push("geo. mean".into());
-    }
+    rows[0].extend(columns.iter().map(|(head, _)| head.clone()));
     for subject in subjects {
-        let mut row = vec![subject.clone()];
-        row.extend(cases.iter().map(|case| cell(results.get(table.metric, case, subject), table.digits)));
-        if table.mean {
-            row.push(cell(mean_over(table, results, cases, subject), table.digits));
+        let mut row = vec![escape(subject)];
+        row.extend(columns.iter().map(|(_, cases)| cell(table.value(results, cases, subject), table.digits)));
+        // What serves some other set of traces only.
+        if row[1..].iter().any(|cell| cell != "–") {
+            rows.push(row);
         }
-        rows.push(row);
     }
     if table.transposed {
         rows =
@@ -184,47 +242,53 @@ fn grid(
     Ok(())
 }
 
-/// Says for every case in which a peer is better than the best of ours by how much.
+/// Says for every column in which a peer is better than the best of ours by how much. What is stripped does not count:
+/// it is not what programs register.
 fn losses(
     text: &mut String,
     table: &Table,
     results: &Results,
-    cases: &[String],
+    columns: &[(String, Vec<String>)],
     subjects: &[String],
 ) -> Result<()> {
-    let own = |id: &String| subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
-    let best = |case: Option<&String>, ours: bool| {
-        let value = |id: &String| match case {
-            Some(case) => results.get(table.metric, case, id),
-            None => mean_over(table, results, cases, id),
-        };
-        // Offsets without memory behind them are no competition, and what has no limit only where it counts.
-        let fair = |id: &&String| match subjects::entry(id) {
-            Some(entry) => table.level || entry.confined && entry.memory,
-            None => *id != HARNESS,
-        };
-        let candidates = subjects.iter().filter(|id| own(id) == ours).filter(fair);
-        let values = candidates.filter_map(|id| value(id).filter(|v| v.is_finite()).map(|v| (id, v)));
+    let own = |id: &str| subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
+    // Offsets without memory behind them are no competition, and what has no limit only where it counts.
+    let fair = |id: &str, form: Option<Form>| match subjects::entry(id) {
+        Some(entry) => {
+            (table.level || entry.confined && entry.memory)
+                && entry.form != Form::Stripped
+                && form.is_none_or(|form| entry.form == form)
+        }
+        None => id != HARNESS,
+    };
+    let best = |cases: &[String], form: Option<Form>, ours: bool| {
+        let candidates = subjects.iter().filter(|id| own(id) == ours && fair(id, form));
+        let values = candidates.filter_map(|id| Some((id, table.value(results, cases, id)?)));
+        let values = values.filter(|(_, value)| value.is_finite());
         match table.better {
             Better::Higher => values.max_by(|a, b| a.1.total_cmp(&b.1)),
             _ => values.min_by(|a, b| a.1.total_cmp(&b.1)),
         }
     };
+    let forms: &[Option<Form>] =
+        if table.by_form { &[Some(Form::Registered), Some(Form::Bare)] } else { &[None] };
     let mut lost = Vec::new();
-    let everything = table.mean.then_some(None);
-    for case in everything.into_iter().chain(cases.iter().map(Some)) {
-        let (Some(ours), Some(theirs)) = (best(case, true), best(case, false)) else { continue };
-        let behind = match table.better {
-            Better::Higher => theirs.1 > ours.1,
-            _ => theirs.1 < ours.1,
-        };
-        if behind {
-            let digits = table.digits;
-            let name = case.map_or("the mean", String::as_str);
-            lost.push(format!(
-                "{name}: {} {:.digits$}, ours at best {:.digits$} ({})",
-                theirs.0, theirs.1, ours.1, ours.0
-            ));
+    for (head, cases) in columns {
+        for &form in forms {
+            let (Some(ours), Some(theirs)) = (best(cases, form, true), best(cases, form, false)) else {
+                continue;
+            };
+            let behind = match table.better {
+                Better::Higher => theirs.1 > ours.1,
+                _ => theirs.1 < ours.1,
+            };
+            if behind {
+                let digits = table.digits;
+                lost.push(format!(
+                    "{head}: {} {:.digits$}, ours at best {:.digits$} ({})",
+                    theirs.0, theirs.1, ours.1, ours.0
+                ));
+            }
         }
     }
     if lost.is_empty() {

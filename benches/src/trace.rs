@@ -12,6 +12,29 @@ pub use allotment_trace::{Kind, Op};
 /// The variable that names a folder with more traces.
 const FOLDER: &str = "ALLOTMENT_TRACES";
 
+/// Which programs a trace belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Set {
+    /// Those that the allocators here have been tuned on.
+    Given,
+    /// Others, to see whether the tuning holds for them.
+    Further,
+    /// Programs whose requests are mostly aligned to more than a word.
+    Aligned,
+}
+
+impl Set {
+    /// The set of the trace of this name.
+    pub fn of(name: &str) -> Self {
+        match name {
+            "cc1" | "espeak" | "git_log" | "jq_small" | "lua_small" | "mosquitto" | "redis"
+            | "rust_json_small" | "sqlite" => Self::Given,
+            "ffmpeg" => Self::Aligned,
+            _ => Self::Further,
+        }
+    }
+}
+
 /// An operation of a workload that is made here, whose blocks and slots are below 4 Gi.
 pub fn op(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Op {
     Op::new(kind, slot, size, align, new).expect("blocks and slots are below 4 Gi")
@@ -40,8 +63,7 @@ impl Trace {
 
     /// Reads and compiles a file.
     pub fn read(path: &Path) -> Result<Self> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let name = name.split('.').next().unwrap_or_default().to_owned();
+        let name = name_of(path);
         let reader = allotment_trace::open(path).with_context(|| format!("in {}", path.display()))?;
         Self::compile(name, reader).with_context(|| format!("in {}", path.display()))
     }
@@ -95,25 +117,31 @@ impl Trace {
     }
 }
 
-/// The files: those of the repository and those in the folder that the environment names. A name that is in
-/// both is taken once.
+/// The files: those of the repository, in two folders, and those in the folder that the environment names, by set and
+/// name. A name that is in several is taken once.
 pub fn paths() -> Result<Vec<PathBuf>> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let more = std::env::var_os(FOLDER).map(PathBuf::from);
     let mut paths = Vec::<PathBuf>::new();
-    for folder in [Some(own), more].into_iter().flatten() {
+    for folder in [Some(home.join("../tests/data")), Some(home.join("traces")), more].into_iter().flatten() {
         let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
         for entry in entries {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let known = paths.iter().any(|other| other.file_name() == path.file_name());
+            let known = paths.iter().any(|other| name_of(other) == name_of(&path));
             if !known && (name.ends_with(".trace") || name.ends_with(".trace.zst")) {
                 paths.push(path);
             }
         }
     }
-    paths.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
+    paths.sort_by_cached_key(|path| (Set::of(&name_of(path)), name_of(path)));
     Ok(paths)
+}
+
+/// The file's name without its endings.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// All traces, compiled.

@@ -2,6 +2,7 @@
 
 use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
+use crate::out_of_memory::refused_for_good;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -73,10 +74,13 @@ impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
     ///
     /// [`OutOfMemory`] with what is left.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        NonNull::new(self.take(layout)).ok_or_else(|| {
-            let free = BYTES - self.used();
-            OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free: free }
-        })
+        NonNull::new(self.take(layout)).ok_or_else(|| self.reason(layout))
+    }
+
+    /// Why a request for `layout` fails.
+    fn reason(&self, layout: Layout) -> OutOfMemory {
+        let free = BYTES - self.used();
+        OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free: free }
     }
 
     /// Bytes that have been handed out or skipped. O(1).
@@ -101,7 +105,8 @@ impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
 unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for CompactBump<BYTES, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.take(layout)
+        let block = self.take(layout);
+        if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 
     #[inline]
@@ -115,7 +120,7 @@ unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for CompactBump<BYTES, L> {
             if size <= layout.size() {
                 return block;
             }
-            let moved = self.take(Layout::from_size_align_unchecked(size, layout.align()));
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
                 ptr::copy_nonoverlapping(block, moved, layout.size());
             }

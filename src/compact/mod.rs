@@ -10,6 +10,7 @@ use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Counters, NoStatistics, Statistics, Stats};
+use crate::out_of_memory::refused_for_good;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -131,12 +132,15 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
     ///
     /// [`OutOfMemory`] with the figures that tell why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        NonNull::new(self.take(some_units(layout.size()), layout, false)).ok_or_else(|| {
-            self.with_settled(|units, statistics| {
-                let largest_free = units.largest() * UNIT;
-                let free = statistics.free().unwrap_or(largest_free);
-                OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
-            })
+        NonNull::new(self.take(some_units(layout.size()), layout, false)).ok_or_else(|| self.reason(layout))
+    }
+
+    /// Why a request for `layout` fails.
+    fn reason(&self, layout: Layout) -> OutOfMemory {
+        self.with_settled(|units, statistics| {
+            let largest_free = units.largest() * UNIT;
+            let free = statistics.free().unwrap_or(largest_free);
+            OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
         })
     }
 
@@ -239,7 +243,8 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactH
     // Sizes of zero are against the rules here, so they need no look.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.take(units(layout.size()), layout, false)
+        let block = self.take(units(layout.size()), layout, false);
+        if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 
     #[inline]
@@ -263,6 +268,10 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactH
             } else if new < old {
                 self.resize(block, old, new);
                 return block;
+            } else {
+                return refused_for_good(|| {
+                    self.reason(Layout::from_size_align_unchecked(size, layout.align()))
+                });
             }
             moved
         }

@@ -6,11 +6,12 @@ use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::Stats;
+use crate::out_of_memory::refused;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::{Cell, UnsafeCell};
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// Memory whose operations are all passed to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a
 /// `Cached`, [`Zones`](crate::zones::Zones), or a reference to one of them.
@@ -319,7 +320,10 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.try_allocate(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.try_allocate(layout) {
+            Ok(block) => block.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
+        }
     }
 
     #[inline]
@@ -329,15 +333,21 @@ unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.try_allocate_zeroed(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.try_allocate_zeroed(layout) {
+            Ok(block) => block.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
+        }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller passes a live block, which is not null, and a new size that makes a valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(new_size, layout.align());
-            let moved = self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            moved.map_or(ptr::null_mut(), NonNull::as_ptr)
+            let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
+            match change() {
+                Some(moved) => moved.as_ptr(),
+                None => refused(self, new, change),
+            }
         }
     }
 }
@@ -410,6 +420,11 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 
     fn region(&self, n: usize) -> Option<Region> {
         self.memory.region(n)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.memory.take_reserve(region) }
     }
 }
 

@@ -9,10 +9,11 @@ use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Blocks, Statistics, Stats};
+use crate::out_of_memory::refused;
 use crate::placement::{Grant, Placement, Tlsf};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// A [`Heap`] with watermarks, reclaim hooks and headroom; the [module](super) explains what they are.
 ///
@@ -613,6 +614,11 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     fn region(&self, n: usize) -> Option<Region> {
         self.region(n)
     }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.claim(region) }.is_ok()
+    }
 }
 
 // SAFETY: the heap fulfils the contract.
@@ -655,13 +661,21 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P
     fn region(&self, n: usize) -> Option<Region> {
         self.0.region(n)
     }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.0.take_reserve(region) }
+    }
 }
 
 // SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureHeap<P, L, HOOKS> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.request(layout, false).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.request(layout, false) {
+            Ok(block) => block.as_ptr(),
+            Err(_) => refused(self, layout, || self.request(layout, false).ok()),
+        }
     }
 
     #[inline]
@@ -671,7 +685,10 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureH
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.try_allocate_zeroed(layout).map_or(ptr::null_mut(), NonNull::as_ptr)
+        match self.try_allocate_zeroed(layout) {
+            Ok(block) => block.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
+        }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -679,8 +696,11 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureH
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ())
-                .map_or(ptr::null_mut(), NonNull::as_ptr)
+            let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
+            match change() {
+                Some(moved) => moved.as_ptr(),
+                None => refused(self, new, change),
+            }
         }
     }
 }

@@ -13,11 +13,12 @@ use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::out_of_memory::refused;
 use crate::region::{Capabilities, Region};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use table::Table;
 
 /// Why zones could not serve a request.
@@ -412,8 +413,10 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N,
 // SAFETY: the zones fulfil the contract.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = self.allocate(layout, Capabilities::empty());
-        block.map_or(ptr::null_mut(), |block| block.start.as_ptr())
+        match self.allocate(layout, Capabilities::empty()) {
+            Ok(block) => block.start.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
+        }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
@@ -422,8 +425,10 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let block = self.allocate_zeroed(layout, Capabilities::empty());
-        block.map_or(ptr::null_mut(), |block| block.start.as_ptr())
+        match self.allocate_zeroed(layout, Capabilities::empty()) {
+            Ok(block) => block.start.as_ptr(),
+            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
+        }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -431,8 +436,11 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
         // valid layout.
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
-            let moved = self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            moved.map_or(ptr::null_mut(), NonNull::as_ptr)
+            let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
+            match change() {
+                Some(moved) => moved.as_ptr(),
+                None => refused(self, new, change),
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The library answers to the driver's name once it is loaded, whatever its file is called.
+//! Gives the library the soname of the CUDA driver, so that it is found under that name once it is loaded.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");

@@ -111,7 +111,7 @@ fn the_gap_between_regions_costs_nothing() {
     let heap = Narrow::empty();
     let mut on_heap = Backing::new(100_000, 0);
     let mut on_stack = [0u64; 1_000];
-    let stack = Region::new(std::ptr::NonNull::from(&mut on_stack).cast(), 8_000);
+    let stack = Region::new(&raw mut on_stack, 8_000);
     // SAFETY: both outlive the heap.
     unsafe {
         heap.claim(on_heap.region()).unwrap();

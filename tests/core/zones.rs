@@ -316,7 +316,7 @@ fn device_memory_is_for_those_who_ask() {
             NODES.with_placement(|tlsf| allotment::placement::Space::meta_mut(tlsf).provide(slots));
         assert!(provided.is_ok());
     }
-    let nowhere = NonNull::new(std::ptr::without_provenance_mut(1 << 20)).unwrap();
+    let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);
     // SAFETY: the metadata is out of band; nobody accesses the memory.
     unsafe { NODES.claim(Region::new(nowhere, 1 << 20)) }.unwrap();
     let zones: Zones<2, 8, Spin> = Zones::new([

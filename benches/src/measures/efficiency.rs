@@ -4,7 +4,7 @@ use std::alloc::Layout;
 
 use anyhow::{Context, Result};
 
-use super::{Measure, Options, parallel, subjects};
+use super::{Measure, Options, dense, parallel};
 use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
@@ -44,9 +44,10 @@ fn tables(_: &Results) -> Vec<Table> {
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
-    let lists = ["linked-list", "embedded-llff", "rlsf-small", "allotment-tlsf-compact"];
+    let lists =
+        ["linked-list, no lock", "embedded-llff", "rlsf-small, no lock", "Heap<CompactTlsf>, stripped"];
     let mut jobs = Vec::new();
-    for entry in subjects(|entry| entry.confined && !lists.contains(&entry.id)) {
+    for entry in dense().into_iter().filter(|entry| !lists.contains(&entry.id)) {
         jobs.extend([(entry.id, false), (entry.id, true)]);
     }
     let seeds = options.pick(SEEDS, 2);

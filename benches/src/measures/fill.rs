@@ -4,12 +4,12 @@ use std::alloc::Layout;
 
 use anyhow::{Context, Result};
 
-use super::{Measure, Options, parallel, serves, subjects};
+use super::{Measure, Options, dense, parallel, serves};
 use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::mean;
-use crate::subjects::{Subject, Visitor, with};
+use crate::subjects::{Subject, Visitor, entry, own, with};
 
 /// The measure.
 pub const MEASURE: Measure =
@@ -56,7 +56,8 @@ fn name((budget, max): (usize, usize)) -> String {
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for case in CASES {
-        for entry in subjects(|entry| entry.confined) {
+        let compact = entry("CompactHeap").filter(|_| compact(case.0).is_some());
+        for entry in compact.into_iter().chain(dense()) {
             if serves(entry, case.0 << 10) {
                 jobs.push((entry, case));
             }
@@ -64,7 +65,13 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     }
     let seeds = options.pick(SEEDS, 30);
     let found = parallel(&jobs, |&(entry, case)| {
-        let fill = |mixed| with(entry.id, Fill { case, seeds, mixed }).context("no such subject")?;
+        let fill = |mixed| {
+            let fill = Fill { case, seeds, mixed };
+            match compact(case.0).filter(|_| entry.id == "CompactHeap") {
+                Some(compact) => compact(fill),
+                None => with(entry.id, fill).context("no such subject")?,
+            }
+        };
         Ok::<_, anyhow::Error>([fill(false)?, fill(true)?])
     });
     let mut rows = Vec::new();
@@ -74,6 +81,15 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
+}
+
+/// The fill of the [`allotment::CompactHeap`] of so many KiB, if there is one here.
+fn compact(kib: usize) -> Option<fn(Fill) -> Result<f64>> {
+    match kib {
+        16 => Some(|fill| fill.visit::<own::Compact<{ 16 << 10 }>>()),
+        64 => Some(|fill| fill.visit::<own::Compact<{ 64 << 10 }>>()),
+        _ => None,
+    }
 }
 
 struct Fill {

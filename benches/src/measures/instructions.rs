@@ -7,12 +7,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Measure, Options, parallel, serves, subjects};
+use super::{Measure, Options, is_slow_twin, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
-use crate::subjects::{NULL, Subject, Visitor, with};
+use crate::statistics::mean;
+use crate::subjects::{LOADING, NULL, Subject, Visitor, isolated, with};
 use crate::trace::Trace;
 
 /// The measure.
@@ -26,54 +27,77 @@ pub const MEASURE: Measure = Measure {
 /// The metric.
 pub const METRIC: &str = "instructions per operation";
 
+/// What the harness itself takes, by [`NULL`] and [`LOADING`].
+const HARNESS: &str = "harness, instructions per operation";
+
 fn run(options: &Options) -> Result<Vec<Row>> {
     count(options, &countable(), options.traces()?)
 }
 
 /// The subjects that callgrind can run: snmalloc reserves more address space at once than valgrind has.
 pub fn countable() -> Vec<&'static str> {
-    subjects(|entry| entry.id != "snmalloc").iter().map(|entry| entry.id).collect()
+    subjects(|entry| entry.id != "snmalloc" && !is_slow_twin(entry)).iter().map(|entry| entry.id).collect()
 }
 
-fn tables(_: &Results) -> Vec<Table> {
-    vec![Table {
+fn tables(results: &Results) -> Vec<Table> {
+    let text = format!(
+        "Callgrind counts the instructions of a whole replay; the harness' own are subtracted; the rest is divided by the \
+         number of operations (allocations, frees and reallocations, copying included). Arena 1.5 x the peak of live \
+         bytes. Repeatable to the instruction for a given binary. {}",
+        harness(results)
+    );
+    let table = Table {
         title: "Instructions per operation",
-        text: "Callgrind counts the instructions of a whole replay; those of a replay on a subject that does \
-               nothing are subtracted; the rest is divided by the number of operations (allocations, frees and \
-               reallocations, copying included). Arena 1.5 x the peak of live bytes. Repeatable to the \
-               instruction for a given binary."
-            .into(),
+        text,
         metric: METRIC,
         better: Better::Lower,
-        mean: true,
         digits: 1,
         plot: Some("instructions"),
         level: true,
+        by_form: true,
         ..Table::default()
-    }]
+    };
+    table.by_set()
 }
 
-/// Counts for every subject and trace that go together.
+/// What the harness takes, in words.
+pub fn harness(results: &Results) -> String {
+    let of = |subject| {
+        let counts = results.rows.iter().filter(|row| row.metric == HARNESS && row.subject == subject);
+        mean(&counts.map(|row| row.value).collect::<Vec<_>>())
+    };
+    let (null, loading) = (of(NULL), of(LOADING));
+    format!(
+        "Of the harness, {null:.1} instructions per operation are the loop and its calls, measured with a subject that does \
+         nothing, and {:.1} load the arguments, measured with one that does nothing with them; both are subtracted.",
+        loading - null
+    )
+}
+
+/// Counts for every subject and trace that go together, and what the harness takes on each trace.
 pub fn count(options: &Options, ids: &[&str], traces: &[Trace]) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for trace in traces {
         trace.save(&file(options, trace))?;
-        for &id in [NULL].iter().chain(ids) {
+        for &id in [NULL, LOADING].iter().chain(ids) {
             if crate::subjects::entry(id).is_none_or(|entry| serves(entry, trace.arena())) {
                 jobs.push((id, trace));
             }
         }
     }
-    let counts = parallel(&jobs, |&(id, trace)| callgrind(options, id, trace));
+    let numbered: Vec<_> = jobs.iter().enumerate().collect();
+    let counts = parallel(&numbered, |&(number, &(id, trace))| callgrind(options, number, id, trace));
     let mut by_job = BTreeMap::new();
     for (&(id, trace), count) in jobs.iter().zip(counts) {
         by_job.insert((id, trace.name.as_str()), count.with_context(|| format!("{id} on {}", trace.name))?);
     }
     let mut rows = Vec::new();
-    for &(id, trace) in jobs.iter().filter(|job| job.0 != NULL) {
-        let [own, null] = [id, NULL].map(|id| by_job[&(id, trace.name.as_str())]);
-        let value = (own as f64 - null as f64) / trace.ops.len() as f64;
-        rows.push(Row::new(&trace.name, id, METRIC, value));
+    for &(id, trace) in &jobs {
+        let per_operation = |id| by_job[&(id, trace.name.as_str())] as f64 / trace.ops.len() as f64;
+        rows.push(match id {
+            NULL | LOADING => Row::new(&trace.name, id, HARNESS, per_operation(id)),
+            _ => Row::new(&trace.name, id, METRIC, per_operation(id) - per_operation(LOADING)),
+        });
     }
     Ok(rows)
 }
@@ -83,8 +107,8 @@ fn file(options: &Options, trace: &Trace) -> std::path::PathBuf {
 }
 
 /// The instructions of [`replay::measured_loop`] in a process of its own.
-fn callgrind(options: &Options, id: &str, trace: &Trace) -> Result<u64> {
-    let counts = options.scratch.join(format!("{id}.{}.callgrind", trace.name));
+fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace) -> Result<u64> {
+    let counts = options.scratch.join(format!("{number}.callgrind"));
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*replay::measured_loop*"])
@@ -112,12 +136,14 @@ pub fn replay_once(id: &str, file: &Path) -> Result<()> {
         fn visit<S: Subject>(self) -> Self::Out {
             let Self(trace) = self;
             let arena = Arena::new(trace.arena())?;
-            let mut blocks = replay::table(&trace);
-            // SAFETY: the arena is ours and outlives the subject; the table is the trace's.
-            let failed = unsafe {
-                let mut subject = S::new(arena.whole()).context("the arena is too small")?;
-                replay::measured_loop(&mut *subject, &mut blocks, &trace.ops)
-            };
+            let failed = isolated::<S, _>(|| {
+                let mut blocks = replay::table(&trace);
+                // SAFETY: the arena is ours and outlives the subject; the table is the trace's.
+                unsafe {
+                    let mut subject = S::new(arena.whole()).context("the arena is too small")?;
+                    anyhow::Ok(replay::measured_loop(&mut *subject, &mut blocks, &trace.ops))
+                }
+            })?;
             if failed > 0 {
                 eprintln!("{failed} of {} operations were not served", trace.ops.len());
             }

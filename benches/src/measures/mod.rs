@@ -7,9 +7,11 @@ pub mod offsets;
 pub mod pathological;
 pub mod pools;
 pub mod random;
+pub mod realloc;
 pub mod scale;
 pub mod single;
 pub mod smallest;
+pub mod synthetic;
 pub mod threads;
 pub mod throughput;
 
@@ -22,7 +24,7 @@ use anyhow::Result;
 
 use crate::report::Table;
 use crate::results::{Results, Row};
-use crate::subjects::{self, Entry};
+use crate::subjects::{self, COMPACT, Entry, Form};
 use crate::trace::{self, Trace};
 
 /// A measure.
@@ -42,6 +44,7 @@ pub const ALL: &[Measure] = &[
     instructions::MEASURE,
     throughput::MEASURE,
     random::MEASURE,
+    realloc::MEASURE,
     smallest::MEASURE,
     single::MEASURE,
     fill::MEASURE,
@@ -91,11 +94,28 @@ pub fn subjects(admit: impl Fn(&Entry) -> bool) -> Vec<&'static Entry> {
     subjects::ENTRIES.iter().filter(|entry| admit(entry)).collect()
 }
 
+/// The subjects of measures of density: ours as they are registered, and stripped; peers as plain values, whose locks
+/// are not charged. Caches of threads and heaps of a fixed size are left out.
+pub fn dense() -> Vec<&'static Entry> {
+    subjects(|entry| {
+        let form = match entry.own {
+            true => entry.form != Form::Bare,
+            false => entry.form == Form::Bare || entry.id.starts_with("embedded"),
+        };
+        form && entry.confined && !entry.own_thread && !entry.id.starts_with("CompactHeap")
+    })
+}
+
+/// Whether a subject is so slow that one of its forms must do where instructions or time are measured.
+pub fn is_slow_twin(entry: &Entry) -> bool {
+    matches!(entry.id, "linked-list, no lock" | "embedded-llff")
+}
+
 /// Whether `subject` can serve a trace whose arena has `size` bytes.
 pub fn serves(entry: &Entry, size: usize) -> bool {
     match entry.id {
-        "allotment-tlsf-compact" => size <= 512 << 10,
-        "rlsf-small" => size <= 128 << 10,
+        "Heap<CompactTlsf>, stripped" | "CompactHeap" | "CompactHeap, no lock" => size <= COMPACT,
+        "rlsf-small, no lock" => size <= 128 << 10,
         _ => true,
     }
 }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::smallest::Smallest;
+use super::synthetic::{Writer, vectors};
 use super::throughput::Timed;
-use super::{Measure, Options, parallel, subjects};
+use super::{Measure, Options, dense, is_slow_twin, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
-use crate::subjects::{Entry, NULL, Subject, Visitor, with};
-use crate::trace::{Kind, Op, Trace, op};
+use crate::subjects::{Entry, Form, Subject, Visitor, base, with};
+use crate::trace::Trace;
 
 /// The measure.
 pub const MEASURE: Measure = Measure { name: "pathological", about: "programs that hurt", run, tables };
@@ -35,6 +36,7 @@ fn tables(_: &Results) -> Vec<Table> {
                 .into(),
             metric: FAILING,
             digits: 0,
+            by_form: true,
             ..common.clone()
         },
         Table {
@@ -73,6 +75,7 @@ fn tables(_: &Results) -> Vec<Table> {
             metric: SPEED,
             better: Better::Higher,
             digits: 2,
+            by_form: true,
             ..common
         },
     ]
@@ -81,8 +84,7 @@ fn tables(_: &Results) -> Vec<Table> {
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     // What is not a matter of time runs on all cores.
-    let entries =
-        subjects(|entry| entry.confined && !matches!(entry.id, "rlsf-small" | "allotment-tlsf-compact"));
+    let entries: Vec<_> = dense().into_iter().filter(|entry| !is_small(entry)).collect();
     let counted = parallel(&entries, |entry| -> Result<_> {
         let reuse = with(entry.id, Reuse { stride: options.pick(1, 16) }).context("no such subject")??;
         // Alignment is no business of an allocator of offsets alone.
@@ -97,11 +99,14 @@ fn run(options: &Options) -> Result<Vec<Row>> {
             rows.push(Row::new("1 MiB", entry.id, GAPS, gaps));
         }
     }
-    for entry in &entries {
+    let timed = subjects(|entry| {
+        entry.confined && !entry.own_thread && !is_small(entry) && !entry.id.starts_with("embedded")
+    });
+    for entry in &timed {
         let nanoseconds = with(entry.id, Failing).context("no such subject")??;
         rows.push(Row::new("30,000 gaps", entry.id, FAILING, nanoseconds));
     }
-    for trace in [sawtooth(), vectors(), lifetimes()] {
+    for trace in [sawtooth(), vectors(10), lifetimes()] {
         let jobs: Vec<&Entry> = entries.clone();
         let found = parallel(&jobs, |entry| {
             with(entry.id, Smallest { trace: &trace, entry }).context("no such subject").flatten()
@@ -116,32 +121,37 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Whether the subject serves small arenas only.
+fn is_small(entry: &Entry) -> bool {
+    !serves(entry, 1 << 30)
+}
+
 fn speed(options: &Options, trace: &Trace) -> Result<Vec<Row>> {
     let arena = Arena::new(trace.peak * 2)?;
-    let ids: Vec<_> = ["talc-5"]
-        .into_iter()
-        .chain(
-            subjects(|entry| !matches!(entry.id, "talc-5" | "rlsf-small" | "allotment-tlsf-compact"))
-                .iter()
-                .map(|entry| entry.id),
-        )
-        .collect();
-    let mut times = vec![vec![]; ids.len()];
+    let admitted = subjects(|entry| !is_small(entry) && !is_slow_twin(entry));
+    let mut times = vec![vec![]; admitted.len()];
+    let place_of =
+        |form| admitted.iter().position(|entry| entry.id == base(form)).context("talc 5 is a subject");
+    let fastest = place_of(Form::Bare)?;
     for round in 0..options.pick(9, 3) {
-        for place in 0..ids.len() {
-            let subject = (place + round) % ids.len();
+        for place in 0..admitted.len() {
+            let subject = (place + round) % admitted.len();
             // Three rounds must do for what is very slow.
-            if round >= 3 && times[subject][0] > 20.0 * times[0][0] {
+            if round >= 3 && times[subject][0] > 20.0 * times[fastest][0] {
                 continue;
             }
             let timed = Timed { trace, arena: &arena, repeat: 1 };
-            times[subject].push(with(ids[subject], timed).context("no such subject")??.as_secs_f64());
+            let time = with(admitted[subject].id, timed).context("no such subject")??;
+            times[subject].push(time.as_secs_f64());
         }
     }
-    debug_assert!(!ids.contains(&NULL));
-    let ratio =
-        |own: &Vec<f64>| median(&times[0].iter().zip(own).map(|(base, own)| base / own).collect::<Vec<_>>());
-    Ok(ids.iter().zip(&times).map(|(id, own)| Row::new(&trace.name, *id, SPEED, ratio(own))).collect())
+    let mut rows = Vec::new();
+    for (entry, own) in admitted.iter().zip(&times) {
+        let pairs = times[place_of(entry.form)?].iter().zip(own);
+        let ratio = median(&pairs.map(|(base, own)| base / own).collect::<Vec<_>>());
+        rows.push(Row::new(&trace.name, entry.id, SPEED, ratio));
+    }
+    Ok(rows)
 }
 
 fn layout(size: usize, align: usize) -> Layout {
@@ -256,49 +266,13 @@ impl Visitor for Gaps {
     }
 }
 
-/// Writes synthetic traces.
-struct Writer {
-    ops: Vec<Op>,
-    live: usize,
-    peak: usize,
-    slots: usize,
-}
-
-impl Writer {
-    fn new() -> Self {
-        Self { ops: Vec::new(), live: 0, peak: 0, slots: 0 }
-    }
-
-    fn allocate(&mut self, slot: usize, size: usize) {
-        self.ops.push(op(Kind::Allocate, slot, size, 8, 0));
-        self.live += size;
-        self.slots = self.slots.max(slot + 1);
-        self.peak = self.peak.max(self.live);
-    }
-
-    fn grow(&mut self, slot: usize, size: usize, new: usize) {
-        self.ops.push(op(Kind::Reallocate, slot, size, 8, new));
-        self.live = self.live - size + new;
-        self.peak = self.peak.max(self.live);
-    }
-
-    fn free(&mut self, slot: usize, size: usize) {
-        self.ops.push(op(Kind::Free, slot, size, 8, 0));
-        self.live -= size;
-    }
-
-    fn finish(self, name: &str) -> Trace {
-        Trace { name: name.into(), ops: self.ops, slots: self.slots, peak: self.peak, room: None }
-    }
-}
-
 fn sawtooth() -> Trace {
     let mut random = fastrand::Rng::with_seed(2);
-    let mut trace = Writer::new();
+    let mut trace = Writer::default();
     for tooth in 0..20 {
         let sizes: Vec<usize> = (0..2000).map(|_| random.usize(16..=256)).collect();
         for (slot, &size) in sizes.iter().enumerate() {
-            trace.allocate(slot, size);
+            trace.allocate(slot, size, 8);
         }
         let mut order: Vec<usize> = (0..sizes.len()).collect();
         match tooth % 3 {
@@ -306,58 +280,28 @@ fn sawtooth() -> Trace {
             1 => order.reverse(),
             _ => random.shuffle(&mut order),
         }
-        for slot in order {
-            trace.free(slot, sizes[slot]);
-        }
+        order.into_iter().for_each(|slot| trace.free(slot));
     }
-    trace.finish("sawtooth")
-}
-
-fn vectors() -> Trace {
-    const VECTORS: usize = 64;
-    let mut random = fastrand::Rng::with_seed(3);
-    let mut trace = Writer::new();
-    for _ in 0..10 {
-        let mut sizes = [16; VECTORS];
-        for (slot, &size) in sizes.iter().enumerate() {
-            trace.allocate(slot, size);
-        }
-        while let Some(least) = sizes.iter().position(|&size| size < 16 << 10) {
-            let chosen = random.usize(..VECTORS);
-            let slot = if sizes[chosen] < 16 << 10 { chosen } else { least };
-            trace.grow(slot, sizes[slot], sizes[slot] * 2);
-            sizes[slot] *= 2;
-        }
-        for (slot, &size) in sizes.iter().enumerate() {
-            trace.free(slot, size);
-        }
-    }
-    trace.finish("vectors")
+    trace.finish("sawtooth", None)
 }
 
 fn lifetimes() -> Trace {
     const BLOCKS: usize = 2000;
     let mut random = fastrand::Rng::with_seed(4);
-    let mut trace = Writer::new();
+    let mut trace = Writer::default();
     for _ in 0..5 {
         let short: Vec<usize> = (0..BLOCKS).map(|_| random.usize(16..=128)).collect();
         let long: Vec<usize> = (0..BLOCKS).map(|_| random.usize(16..=128)).collect();
         for slot in 0..BLOCKS {
-            trace.allocate(2 * slot, short[slot]);
-            trace.allocate(2 * slot + 1, long[slot]);
+            trace.allocate(2 * slot, short[slot], 8);
+            trace.allocate(2 * slot + 1, long[slot], 8);
         }
-        for (slot, &size) in short.iter().enumerate() {
-            trace.free(2 * slot, size);
-        }
+        (0..BLOCKS).for_each(|slot| trace.free(2 * slot));
         for (slot, &size) in short.iter().enumerate().take(BLOCKS / 2) {
-            trace.allocate(2 * slot, 2 * size);
+            trace.allocate(2 * slot, 2 * size, 8);
         }
-        for (slot, &size) in long.iter().enumerate() {
-            trace.free(2 * slot + 1, size);
-        }
-        for (slot, &size) in short.iter().enumerate().take(BLOCKS / 2) {
-            trace.free(2 * slot, 2 * size);
-        }
+        (0..BLOCKS).for_each(|slot| trace.free(2 * slot + 1));
+        (0..BLOCKS / 2).for_each(|slot| trace.free(2 * slot));
     }
-    trace.finish("lifetimes")
+    trace.finish("lifetimes", None)
 }

@@ -42,6 +42,7 @@ fn tables(_: &Results) -> Vec<Table> {
             digits: 2,
             plot: Some("random"),
             level: true,
+            by_form: true,
             ..Table::default()
         },
         Table {
@@ -51,6 +52,7 @@ fn tables(_: &Results) -> Vec<Table> {
             better: Better::Lower,
             mean: true,
             level: true,
+            by_form: true,
             ..Table::default()
         },
         Table {
@@ -60,6 +62,7 @@ fn tables(_: &Results) -> Vec<Table> {
             better: Better::Neither,
             digits: 2,
             level: true,
+            by_form: true,
             ..Table::default()
         },
     ]

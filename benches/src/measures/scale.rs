@@ -32,17 +32,17 @@ const STEPS_BY_BLOCKS: &str = "instructions per operation, by live blocks";
 
 /// What can take part, and the longest arena that its type can index.
 const SUBJECTS: [(&str, usize); 13] = [
-    ("allotment-tiered", 8 << 30),
-    ("allotment-tlsf", 8 << 30),
-    ("allotment-tlsf-16", 32 << 30),
+    ("Heap", 8 << 30),
+    ("Heap<Tlsf>", 8 << 30),
+    ("Heap<Tlsf>, 16 B, stripped", 32 << 30),
     ("allotment-tlsf-side-table", usize::MAX),
-    ("allotment-first-fit", 8 << 30),
-    ("allotment-best-fit", 8 << 30),
-    ("allotment-buddy", 8 << 30),
+    ("Heap<FirstFit>, stripped", 8 << 30),
+    ("Heap<BestFit>, stripped", 8 << 30),
+    ("Heap<Buddy>, stripped", 8 << 30),
     ("talc-5", usize::MAX),
-    ("talc-4", usize::MAX),
-    ("rlsf", 256 << 20),
-    ("dlmalloc", usize::MAX),
+    ("talc-4, no lock", usize::MAX),
+    ("rlsf, no lock", 256 << 20),
+    ("dlmalloc, no lock", usize::MAX),
     ("linked-list", usize::MAX),
     ("buddy-system", 1 << 30),
 ];

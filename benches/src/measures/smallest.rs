@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Measure, Options, parallel, serves, subjects};
+use super::{Measure, Options, dense, parallel, serves};
 use crate::arena::Arena;
 use crate::replay;
 use crate::report::{Better, Table};
@@ -24,7 +24,7 @@ const METRIC: &str = "smallest arena / peak live";
 const STEP: usize = 16;
 
 fn tables(_: &Results) -> Vec<Table> {
-    vec![Table {
+    let table = Table {
         title: "Smallest arena / peak of live bytes",
         text: "Binary search, to 16 bytes, for the smallest budget in which the whole trace is served. The \
                allocator's own state is charged: the budget is the arena plus the size of the allocator's value. \
@@ -33,17 +33,17 @@ fn tables(_: &Results) -> Vec<Table> {
             .into(),
         metric: METRIC,
         better: Better::Lower,
-        mean: true,
         digits: 3,
         plot: Some("smallest"),
         ..Table::default()
-    }]
+    };
+    table.by_set()
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut jobs: Vec<(&Trace, &Entry)> = Vec::new();
     for trace in options.traces()? {
-        jobs.extend(subjects(|entry| entry.confined).into_iter().map(|entry| (trace, entry)));
+        jobs.extend(dense().into_iter().map(|entry| (trace, entry)));
     }
     let found = parallel(&jobs, |&(trace, entry)| {
         with(entry.id, Smallest { trace, entry }).context("no such subject").flatten()

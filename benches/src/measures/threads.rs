@@ -1,26 +1,22 @@
 //! Several threads on one heap: larson, producer and consumer, a mix.
 
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::Layout;
 use std::ptr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use allotment::lock::Spin;
-use allotment::observe::NoStatistics;
-use allotment::os::{Cached, Depot};
-use allotment::placement::Placement;
-use allotment::{Heap, Region};
+use allotment::os::Cached;
+use allotment::{Heap, Tlsf};
 use anyhow::{Context, Result};
-use spin::mutex::SpinMutex;
 
 use super::{Measure, Options};
-use crate::arena::{Arena, Range};
+use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
-use crate::subjects::{Subject, lists, own, rlsf, talc, wrapped};
+use crate::subjects::registered::{self, Registered};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {
@@ -33,20 +29,18 @@ pub const MEASURE: Measure = Measure {
 const METRIC: &str = "throughput / talc 5";
 const SPREAD: &str = "quartile spread";
 const ARENA: usize = 256 << 20;
-/// Bytes that a thread may keep.
-const CACHE: usize = 512 << 10;
 
 fn tables(_: &Results) -> Vec<Table> {
     vec![
         Table {
             title: "Throughput of threads",
-            text: "Median over interleaved rounds of (time of talc 5 / time). Heaps without threads of their own stand \
-                   behind one spin lock; for allotment that is `lock::Spin`. *larson*: every thread replaces random \
+            text: "Median over interleaved rounds of (time of talc 5 / time). Everything as programs \
+                   register it, with its own lock and its statistics. *larson*: every thread replaces random \
                    ones of its 1,000 blocks of 10 to 500 bytes, and hands all of them to the next thread now \
                    and then. *producer-consumer*: blocks of 16 to 256 bytes are allocated by one half of the threads \
                    and freed by the other. *mixed*: 16 to 4,096 bytes; one block in eight is freed by another thread. \
                    A round whose threads did not have a core each (by processor time) is repeated, and does not count if \
-                   they have none in 20 tries. *-cached*: `os::Cached` with 512 KiB per thread."
+                   they have none in 20 tries. *Cached* keeps up to 512 KiB per thread."
                 .into(),
             metric: METRIC,
             better: Better::Higher,
@@ -67,157 +61,16 @@ fn tables(_: &Results) -> Vec<Table> {
     ]
 }
 
-/// An allocator that threads share.
-trait Shared: Sync + Sized {
-    /// A new one; it stays in its box.
-    ///
-    /// # Safety
-    ///
-    /// The arena is valid and used by nobody else as long as the allocator is.
-    unsafe fn new(arena: Range) -> Option<Box<Self>>;
-
-    /// A block, or null.
-    ///
-    /// # Safety
-    ///
-    /// The size is not zero.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8;
-
-    /// Frees a block.
-    ///
-    /// # Safety
-    ///
-    /// The block is live and was allocated with `layout`.
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout);
-}
-
-/// A subject behind a spin lock.
-struct Locked<S>(SpinMutex<Alone<S>>);
-
-/// A subject that may move between threads.
-struct Alone<S>(Box<S>);
-
-// SAFETY: every subject is reached through the lock alone, and none is tied to the thread that made it.
-unsafe impl<S> Send for Alone<S> {}
-
-impl<S: Subject> Shared for Locked<S> {
-    unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        // SAFETY: passed on.
-        let subject = unsafe { S::new(arena) }?;
-        Some(Box::new(Self(SpinMutex::new(Alone(subject)))))
-    }
-
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { self.0.lock().0.alloc(layout) }
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { self.0.lock().0.dealloc(block, layout) }
-    }
-}
-
-impl<P: Placement + Send> Shared for Heap<P, Spin, NoStatistics> {
-    unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        let heap = Box::new(Self::empty());
-        // SAFETY: passed on.
-        unsafe { heap.claim(Region::new(ptr::NonNull::new(arena.start)?, arena.size)) }.ok()?;
-        Some(heap)
-    }
-
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { GlobalAlloc::alloc(self, layout) }
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { GlobalAlloc::dealloc(self, block, layout) }
-    }
-}
-
-/// With a cache per thread. Heap and depot are leaked: they must live as long as any thread that used them.
-struct Threaded<P: 'static>(Cached<P, Spin, NoStatistics>);
-
-impl<P: Placement + Send> Shared for Threaded<P> {
-    unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        // SAFETY: passed on.
-        let heap = Box::leak(unsafe { <Heap<P, Spin, NoStatistics> as Shared>::new(arena) }?);
-        let depot = Box::leak(Box::new(Depot::new(heap, CACHE)));
-        Some(Box::new(Self(Cached::new(depot))))
-    }
-
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { self.0.alloc(layout) }
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
-        unsafe { self.0.dealloc(block, layout) }
-    }
-}
-
-macro_rules! process {
-    ($(#[$doc:meta])* $name:ident, $value:expr) => {
-        $(#[$doc])*
-        struct $name;
-
-        impl Shared for $name {
-            unsafe fn new(_: Range) -> Option<Box<Self>> {
-                Some(Box::new(Self))
-            }
-
-            #[inline]
-            unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-                // SAFETY: passed on.
-                unsafe { $value.alloc(layout) }
-            }
-
-            #[inline]
-            unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-                // SAFETY: passed on.
-                unsafe { $value.dealloc(block, layout) }
-            }
-        }
-    };
-}
-
-process!(
-    /// The system's malloc.
-    System,
-    std::alloc::System
-);
-#[cfg(feature = "mimalloc")]
-process!(
-    /// mimalloc.
-    MiMalloc,
-    mimalloc::MiMalloc
-);
-#[cfg(feature = "snmalloc")]
-process!(
-    /// snmalloc.
-    SnMalloc,
-    snmalloc_rs::SnMalloc
-);
-
 /// A program for threads: the seconds that it takes for `work` operations per thread.
 type Program<S> = fn(&S, usize, usize) -> f64;
 
 /// Seconds of one round for a subject: program, threads, operations per thread.
 type Round = fn(&Arena, usize, usize, usize) -> Option<f64>;
 
-fn round<S: Shared>(arena: &Arena, program: usize, threads: usize, work: usize) -> Option<f64> {
+fn round<S: Registered + Sync>(arena: &Arena, program: usize, threads: usize, work: usize) -> Option<f64> {
     let programs: [Program<S>; 3] = [larson, producer_consumer, mixed];
     // SAFETY: the arena is ours and used by one subject at a time.
-    let subject = unsafe { S::new(arena.whole()) }?;
+    let subject = unsafe { S::over(arena.whole()) }?;
     Some(programs[program](&subject, threads, work))
 }
 
@@ -225,22 +78,21 @@ const PROGRAMS: [&str; 3] = ["larson", "producer-consumer", "mixed"];
 
 /// A new subject is one line.
 const SUBJECTS: &[(&str, Round)] = &[
-    ("talc-5", round::<Locked<talc::Five>>),
-    ("allotment-tiered-cached", round::<Threaded<own::placement::Tiered>>),
-    ("allotment-tlsf-cached", round::<Threaded<own::placement::Tlsf8>>),
-    ("allotment-tiered", round::<Heap<own::placement::Tiered, Spin, NoStatistics>>),
-    ("allotment-tlsf", round::<Heap<own::placement::Tlsf8, Spin, NoStatistics>>),
-    ("allotment-tlsf-16", round::<Heap<own::placement::Tlsf16, Spin, NoStatistics>>),
-    ("allotment-buddy", round::<Heap<own::placement::Buddy, Spin, NoStatistics>>),
-    ("talc-4", round::<Locked<talc::Four>>),
-    ("rlsf", round::<Locked<rlsf::Large>>),
-    ("dlmalloc", round::<Locked<wrapped::Dlmalloc>>),
-    ("buddy-system", round::<Locked<lists::BuddySystem>>),
-    ("system", round::<System>),
+    ("talc-5", round::<registered::Talc>),
+    ("Heap", round::<Heap>),
+    ("Heap<Tlsf>", round::<Heap<Tlsf>>),
+    ("Cached", round::<Cached>),
+    ("Cached<Tlsf>", round::<Cached<Tlsf>>),
+    ("rlsf", round::<registered::GlobalRlsf>),
+    ("dlmalloc", round::<dlmalloc::GlobalDlmalloc>),
+    ("buddy-system", round::<registered::BuddySystem>),
+    ("system", round::<std::alloc::System>),
     #[cfg(feature = "mimalloc")]
-    ("mimalloc", round::<MiMalloc>),
+    ("mimalloc", round::<mimalloc::MiMalloc>),
     #[cfg(feature = "snmalloc")]
-    ("snmalloc", round::<SnMalloc>),
+    ("snmalloc", round::<snmalloc_rs::SnMalloc>),
+    #[cfg(feature = "jemalloc")]
+    ("jemalloc", round::<tikv_jemallocator::Jemalloc>),
 ];
 
 fn run(options: &Options) -> Result<Vec<Row>> {
@@ -312,7 +164,7 @@ unsafe impl Send for Block {}
 impl Block {
     const NONE: Self = Self(ptr::null_mut(), 0);
 
-    fn new<S: Shared>(subject: &S, size: u32) -> Self {
+    fn new<S: Registered + Sync>(subject: &S, size: u32) -> Self {
         // SAFETY: sizes are not zero; a byte of a live block may be written.
         unsafe {
             let block = subject.alloc(layout(size));
@@ -322,7 +174,7 @@ impl Block {
         }
     }
 
-    fn free<S: Shared>(self, subject: &S) {
+    fn free<S: Registered + Sync>(self, subject: &S) {
         if !self.0.is_null() {
             // SAFETY: the block is live and its size is known.
             unsafe { subject.dealloc(self.0, layout(self.1)) };
@@ -358,7 +210,7 @@ fn together(threads: usize, body: impl Fn(usize, &Barrier) + Sync) -> f64 {
 }
 
 /// After Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998).
-fn larson<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+fn larson<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 {
     const BLOCKS: usize = 1000;
     const TURNS: usize = 10;
     let tables: Vec<_> = (0..threads).map(|_| std::sync::Mutex::new(vec![Block::NONE; BLOCKS])).collect();
@@ -420,7 +272,7 @@ fn pause(tries: &mut u32) {
     if tries.is_multiple_of(64) { thread::yield_now() } else { std::hint::spin_loop() }
 }
 
-fn producer_consumer<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+fn producer_consumer<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 {
     const BATCH: usize = 64;
     let rings: Vec<_> = (0..threads.div_ceil(2)).map(|_| Ring::new()).collect();
     together(threads, |thread, _| {
@@ -453,7 +305,7 @@ fn producer_consumer<S: Shared>(subject: &S, threads: usize, work: usize) -> f64
     })
 }
 
-fn mixed<S: Shared>(subject: &S, threads: usize, work: usize) -> f64 {
+fn mixed<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 {
     const BLOCKS: usize = 500;
     let rings: Vec<_> = (0..threads).map(|_| Ring::new()).collect();
     let end = Barrier::new(threads);

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Measure, Options, serves, subjects};
+use super::{Measure, Options, is_slow_twin, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
-use crate::subjects::{NULL, Subject, Visitor, with};
+use crate::subjects::{Form, LOADING, Subject, Visitor, base, entry, isolated, with};
 use crate::trace::Trace;
 
 /// The measure.
@@ -21,43 +21,41 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-/// What all ratios are to.
-const BASE: &str = "talc-5";
-
 /// The metric of the first table.
 pub const PLAIN: &str = "throughput / talc 5";
-const SUBTRACTED: &str = "throughput / talc 5, loop subtracted";
+const SUBTRACTED: &str = "throughput / talc 5, harness subtracted";
 /// The metric of its spread.
 pub const SPREAD: &str = "quartile spread of throughput / talc 5";
 
 fn tables(_: &Results) -> Vec<Table> {
-    let common = Table { better: Better::Higher, mean: true, digits: 2, level: true, ..Table::default() };
-    vec![
-        Table {
-            title: "Throughput",
-            text: "Median over rounds of (time of talc 5 / time of the subject); in every round each subject \
-                   replays the trace on the same warm memory, in an order that rotates. Blocks are not touched \
-                   by the harness. Arena 1.5 x the peak of live bytes."
-                .into(),
-            metric: PLAIN,
-            plot: Some("throughput"),
-            ..common.clone()
-        },
-        Table {
-            title: "Throughput, harness subtracted",
-            text: "The same after the time of a subject that does nothing has been subtracted from both.".into(),
-            metric: SUBTRACTED,
-            ..common.clone()
-        },
-        Table {
-            title: "Throughput, spread",
-            text: "Upper minus lower quartile of the first table's ratios over the rounds.".into(),
-            metric: SPREAD,
-            better: Better::Neither,
-            mean: false,
-            ..common
-        },
-    ]
+    let common = Table { better: Better::Higher, digits: 2, level: true, by_form: true, ..Table::default() };
+    let plain = Table {
+        title: "Throughput",
+        text: "Median over rounds of (time of talc 5 / time of the subject), talc 5 behind its lock for what is registered \
+               and as a plain value for what has no lock; in every round each subject replays the trace on the same warm \
+               memory, in an order that rotates. Blocks are not touched by the harness. Arena 1.5 x the peak of live \
+               bytes."
+            .into(),
+        metric: PLAIN,
+        plot: Some("throughput"),
+        ..common.clone()
+    };
+    let subtracted = Table {
+        title: "Throughput, harness subtracted",
+        text: "The same after the time of a subject that does nothing with its arguments has been subtracted from both.".into(),
+        metric: SUBTRACTED,
+        ..common.clone()
+    };
+    let mut tables = plain.by_set();
+    tables.extend(subtracted.by_set().into_iter().take(1));
+    tables.push(Table {
+        title: "Throughput, spread",
+        text: "Upper minus lower quartile of the first table's ratios over the rounds.".into(),
+        metric: SPREAD,
+        better: Better::Neither,
+        ..common
+    });
+    tables
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
@@ -73,16 +71,14 @@ pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
         // Every page is there before the clock runs.
         // SAFETY: the arena is ours.
         unsafe { arena.start().write_bytes(0, arena.size()) };
-        let ids: Vec<_> = [NULL]
-            .into_iter()
-            .chain(subjects(|entry| serves(entry, trace.arena())).iter().map(|entry| entry.id))
-            .collect();
+        let admitted = subjects(|entry| serves(entry, trace.arena()) && !is_slow_twin(entry));
+        let ids: Vec<_> = [LOADING].into_iter().chain(admitted.iter().map(|entry| entry.id)).collect();
         let sample = |id: &str, repeat: usize| -> Result<Duration> {
             with(id, Timed { trace, arena: &arena, repeat }).context("no such subject")?
         };
         // How often a replay is repeated to take long enough for the clock, and which are so slow
         // that two rounds must do.
-        let once = sample(BASE, 1)?.min(sample(BASE, 1)?);
+        let once = sample(base(Form::Bare), 1)?.min(sample(base(Form::Bare), 1)?);
         let enough = Duration::from_millis(options.pick(20, 5));
         let repeat = (enough.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
         let mut plans = Vec::new();
@@ -101,12 +97,13 @@ pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
                 }
             }
         }
-        let base = ids.iter().position(|&id| id == BASE).context("talc 5 is a subject")?;
-        for (subject, &id) in ids.iter().enumerate().filter(|&(_, &id)| id != NULL) {
-            let ratios = |null: bool| -> Vec<f64> {
+        for (subject, &id) in ids.iter().enumerate().filter(|&(_, &id)| id != LOADING) {
+            let form = entry(id).context("no such subject")?.form;
+            let base = ids.iter().position(|&id| id == base(form)).context("talc 5 is a subject")?;
+            let ratios = |harness: bool| -> Vec<f64> {
                 let own = times[subject].iter().enumerate();
                 own.map(|(round, time)| {
-                    let loop_time = if null { times[0][round] } else { 0.0 };
+                    let loop_time = if harness { times[0][round] } else { 0.0 };
                     (times[base][round] - loop_time) / (time - loop_time).max(1e-12)
                 })
                 .collect()
@@ -134,16 +131,18 @@ impl Visitor for Timed<'_> {
     type Out = Result<Duration>;
 
     fn visit<S: Subject>(self) -> Self::Out {
-        let mut blocks = replay::table(self.trace);
         let mut total = Duration::ZERO;
         for _ in 0..self.repeat {
-            // SAFETY: the arena is ours and outlives the subject, whose blocks nobody uses after it.
-            unsafe {
-                let mut subject = S::new(self.arena.whole()).context("the arena is too small")?;
-                let start = Instant::now();
-                replay::measured_loop(&mut *subject, &mut blocks, &self.trace.ops);
-                total += start.elapsed();
-            }
+            total += isolated::<S, _>(|| -> Result<Duration> {
+                let mut blocks = replay::table(self.trace);
+                // SAFETY: the arena is ours and outlives the subject, whose blocks are not used after it.
+                unsafe {
+                    let mut subject = S::new(self.arena.whole()).context("the arena is too small")?;
+                    let start = Instant::now();
+                    replay::measured_loop(&mut *subject, &mut blocks, &self.trace.ops);
+                    Ok(start.elapsed())
+                }
+            })?;
         }
         Ok(total)
     }

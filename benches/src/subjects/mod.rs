@@ -1,13 +1,19 @@
 //! The allocators under test: one trait, and one line per allocator.
 
 pub mod lists;
+pub mod null;
 pub mod own;
+pub mod registered;
 pub mod rlsf;
-pub mod system;
 pub mod talc;
 pub mod wrapped;
 
 use std::alloc::Layout;
+use std::thread;
+
+use allotment::lock::Unsync;
+use allotment::os::Cached;
+use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;
 
@@ -22,6 +28,8 @@ pub unsafe trait Subject: Sized + 'static {
     const CONFINED: bool = true;
     /// Whether blocks are memory; else their addresses are mere names.
     const MEMORY: bool = true;
+    /// Whether every value needs a thread that is new: see [`isolated`].
+    const OWN_THREAD: bool = false;
 
     /// An allocator over `arena`; `None` if the arena is too small. It stays in the box, since some
     /// allocators may not move.
@@ -114,6 +122,15 @@ pub mod call {
     }
 }
 
+/// Runs `f`, in a thread of its own if the subject needs that. The thread has ended, destructors included, when this
+/// returns.
+pub fn isolated<S: Subject, T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    if !S::OWN_THREAD {
+        return f();
+    }
+    thread::scope(|scope| scope.spawn(f).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Code that is compiled once for every subject.
 pub trait Visitor {
     /// What it finds out.
@@ -122,71 +139,120 @@ pub trait Visitor {
     fn visit<S: Subject>(self) -> Self::Out;
 }
 
+/// In which form an allocator is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As programs register it: with its usual lock, with statistics, regions and what else it has by default.
+    Registered,
+    /// The same without a lock.
+    Bare,
+    /// One of ours without lock and statistics, and with a single region.
+    Stripped,
+}
+
 /// What the tables say of a subject.
 pub struct Entry {
     /// Its name in tables and files.
     pub id: &'static str,
     /// Whether it is allotment's.
     pub own: bool,
+    /// In which form it is measured.
+    pub form: Form,
     /// Whether it is confined to an arena.
     pub confined: bool,
     /// Whether its blocks are memory.
     pub memory: bool,
+    /// Whether every value needs a thread that is new.
+    pub own_thread: bool,
     /// What it is, with its parameters.
     pub about: &'static str,
 }
 
 macro_rules! subjects {
-    ($($(#[$attribute:meta])* $id:literal: $type:ty, $own:literal, $about:literal;)*) => {
+    ($($(#[$attribute:meta])* $id:literal: $type:ty, $own:ident, $form:ident, $about:literal;)*) => {
         /// All subjects, in the order of the tables.
         pub const ENTRIES: &[Entry] = &[$($(#[$attribute])* Entry {
             id: $id,
-            own: $own,
+            own: subjects!(@own $own),
+            form: Form::$form,
             confined: <$type as Subject>::CONFINED,
             memory: <$type as Subject>::MEMORY,
+            own_thread: <$type as Subject>::OWN_THREAD,
             about: $about,
         }),*];
 
         /// Runs `visitor` for the subject `id`; `None` if there is no such subject.
         pub fn with<V: Visitor>(id: &str, visitor: V) -> Option<V::Out> {
             match id {
-                NULL => Some(visitor.visit::<system::Null>()),
+                NULL => Some(visitor.visit::<null::Null>()),
+                LOADING => Some(visitor.visit::<null::Loading>()),
                 $($(#[$attribute])* $id => Some(visitor.visit::<$type>()),)*
                 _ => None,
             }
         }
     };
+    (@own ours) => { true };
+    (@own peer) => { false };
 }
 
-/// The subject that does nothing, whose cost is subtracted; not in [`ENTRIES`].
+/// The subject that does nothing and reads nothing; not in [`ENTRIES`].
 pub const NULL: &str = "null";
 
-// A new subject is one line: name, type, whether it is ours, what it is.
+/// The subject that does nothing with what it reads, whose cost is subtracted; not in [`ENTRIES`].
+pub const LOADING: &str = "null, arguments loaded";
+
+/// The bytes of the [`allotment::CompactHeap`] that replays traces: the most that there can be.
+pub const COMPACT: usize = 512 << 10;
+
+/// The base of ratios for a subject: talc 5 in the same form.
+pub fn base(form: Form) -> &'static str {
+    match form {
+        Form::Registered => "talc-5",
+        Form::Bare | Form::Stripped => "talc-5, no lock",
+    }
+}
+
+// A new subject is one line: name, type, whose it is, in which form, what it is.
 subjects! {
-    "allotment-tiered": own::Own<own::placement::Tiered>, true, "Tiered<Tlsf<InBand<u32, 8, 1>>>";
-    "allotment-tlsf": own::Own<own::placement::Tlsf8>, true, "Tlsf<InBand<u32, 8, 1>>";
-    "allotment-tlsf-16": own::Own<own::placement::Tlsf16>, true, "Tlsf<InBand<u32, 16, 1>>";
-    "allotment-tlsf-compact": own::Own<own::placement::TlsfCompact>, true, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>: arenas up to 512 KiB";
-    "allotment-first-fit": own::Own<own::placement::FirstFit>, true, "FirstFit<InBand<u32, 8, 1>>";
-    "allotment-best-fit": own::Own<own::placement::BestFit>, true, "BestFit<InBand<u32, 8, 1>>";
-    "allotment-buddy": own::Own<own::placement::Buddy>, true, "Buddy<InBand<u32, 8, 1>>";
-    "allotment-slab": own::Own<own::placement::Slab>, true, "Slab<InBand<u32, 8, 1>>";
-    "talc-5": talc::Five, false, "talc 5, default binning, one claimed arena";
-    "talc-4": talc::Four, false, "talc 4, one claimed arena";
-    "rlsf": rlsf::Large, false, "rlsf::Tlsf, 24 x 16 lists";
-    "rlsf-small": rlsf::Small, false, "rlsf::Tlsf, 12 x 16 lists: arenas up to 128 KiB";
-    "dlmalloc": wrapped::Dlmalloc, false, "dlmalloc (Rust), its system allocator hands out the arena";
-    "good-memory": lists::GoodMemory, false, "good_memory_allocator, default bins";
-    "linked-list": lists::LinkedList, false, "linked_list_allocator, O(n)";
-    "buddy-system": lists::BuddySystem, false, "buddy_system_allocator, 32 orders";
-    "embedded-tlsf": wrapped::EmbeddedTlsf, false, "embedded-alloc's TLSF (rlsf, 64 x 64 lists), critical section of std included";
-    "embedded-llff": wrapped::EmbeddedLlff, false, "embedded-alloc's linked list, critical section of std included";
-    "offset-allocator": wrapped::Offsets, false, "offset-allocator on byte offsets, no memory behind it";
-    "system": system::System, false, "the system's malloc, no arena limit";
+    "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
+    "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
+    "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
+    "CompactHeap": own::Compact<COMPACT>, ours, Registered, "CompactHeap<524288>, whatever the arena: the default lock, no statistics";
+    "talc-5": registered::Talc, peer, Registered, "talc 5: TalcLock<spinning_top::RawSpinlock, Manual>, one claimed arena";
+    "rlsf": registered::GlobalRlsf, peer, Registered, "rlsf::GlobalTlsf, 64 x 64 lists, a mutex of pthread; maps its memory itself";
+    "dlmalloc": dlmalloc::GlobalDlmalloc, peer, Registered, "dlmalloc::GlobalDlmalloc (Rust), a mutex of pthread; maps its memory itself";
+    "good-memory": registered::GoodMemory, peer, Registered, "good_memory_allocator::SpinLockedAllocator";
+    "linked-list": linked_list_allocator::LockedHeap, peer, Registered, "linked_list_allocator::LockedHeap, O(n)";
+    "buddy-system": registered::BuddySystem, peer, Registered, "buddy_system_allocator::LockedHeap<32>";
+    "embedded-tlsf": embedded_alloc::TlsfHeap, peer, Registered, "embedded-alloc's TLSF (rlsf, 64 x 64 lists), the critical section of std";
+    "embedded-llff": embedded_alloc::LlffHeap, peer, Registered, "embedded-alloc's linked list, the critical section of std";
+    "system": std::alloc::System, peer, Registered, "the system's malloc, no arena limit";
     #[cfg(feature = "mimalloc")]
-    "mimalloc": system::MiMalloc, false, "mimalloc, no arena limit";
+    "mimalloc": mimalloc::MiMalloc, peer, Registered, "mimalloc, no arena limit";
     #[cfg(feature = "snmalloc")]
-    "snmalloc": system::SnMalloc, false, "snmalloc-rs, no arena limit";
+    "snmalloc": snmalloc_rs::SnMalloc, peer, Registered, "snmalloc-rs, no arena limit";
+    #[cfg(feature = "jemalloc")]
+    "jemalloc": tikv_jemallocator::Jemalloc, peer, Registered, "jemalloc (tikv-jemallocator), no arena limit";
+    "Heap, no lock": own::Bare<Tiered>, ours, Bare, "Heap<Tiered, Unsync>: several regions, Counters";
+    "Heap<Tlsf>, no lock": own::Bare<Tlsf>, ours, Bare, "Heap<Tlsf, Unsync>: several regions, Counters";
+    "CompactHeap, no lock": own::Compact<COMPACT, Unsync>, ours, Bare, "CompactHeap<524288, Unsync>, whatever the arena";
+    "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<Tlsf<InBand<u32, 8, 1>>>: no lock, no statistics, one region";
+    "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<InBand<u32, 8, 1>>, the same way";
+    "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "Tlsf<InBand<u32, 16, 1>>, the same way";
+    "Heap<CompactTlsf>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
+    "Heap<FirstFit>, stripped": own::Stripped<own::one_region::FirstFit>, ours, Stripped, "FirstFit<InBand<u32, 8, 1>>, the same way";
+    "Heap<BestFit>, stripped": own::Stripped<own::one_region::BestFit>, ours, Stripped, "BestFit<InBand<u32, 8, 1>>, the same way";
+    "Heap<Buddy>, stripped": own::Stripped<own::one_region::Buddy>, ours, Stripped, "Buddy<InBand<u32, 8, 1>>, the same way";
+    "Heap<Slab>, stripped": own::Stripped<own::one_region::Slab>, ours, Stripped, "Slab<InBand<u32, 8, 1>>, the same way";
+    "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";
+    "talc-4, no lock": talc::Four, peer, Bare, "talc 4 as a plain value, one claimed arena";
+    "rlsf, no lock": rlsf::Large, peer, Bare, "rlsf::Tlsf as a plain value, 24 x 16 lists";
+    "rlsf-small, no lock": rlsf::Small, peer, Bare, "rlsf::Tlsf as a plain value, 12 x 16 lists: arenas up to 128 KiB";
+    "dlmalloc, no lock": wrapped::Dlmalloc, peer, Bare, "dlmalloc (Rust) as a plain value, its system allocator hands out the arena";
+    "good-memory, no lock": lists::GoodMemory, peer, Bare, "good_memory_allocator as a plain value, default bins";
+    "linked-list, no lock": lists::LinkedList, peer, Bare, "linked_list_allocator as a plain value, O(n)";
+    "buddy-system, no lock": lists::BuddySystem, peer, Bare, "buddy_system_allocator as a plain value, 32 orders";
+    "offset-allocator": wrapped::Offsets, peer, Bare, "offset-allocator on byte offsets, no memory behind it";
 }
 
 /// The entry of a subject.

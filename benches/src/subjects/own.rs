@@ -1,34 +1,40 @@
-//! allotment's placements, as plain values: no lock, no statistics.
+//! allotment's heaps: as programs register them, without a lock, and stripped of all but the placement.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
-use allotment::lock::Unsync;
-use allotment::observe::NoStatistics;
-use allotment::placement::Placement;
-use allotment::{Heap, Region};
+use allotment::lock::{self, Lock, Unsync};
+use allotment::observe::{Counters, NoStatistics, Statistics};
+use allotment::os::{Cached, Depot};
+use allotment::placement::{Placement, table_rows};
+use allotment::{CompactHeap, Heap, Region, Tiered, Tlsf, meta::InBand};
 
-use super::Subject;
-use crate::arena::Range;
+use super::registered::Registered;
+use crate::arena::{Arena, Range};
 
-/// A heap over one placement.
-pub type Own<P> = Heap<P, Unsync, NoStatistics>;
+/// A heap as [`heap!`](allotment::heap) makes it, less the lock.
+pub type Bare<P> = Heap<P, Unsync, Counters>;
 
-/// The placements with their parameters.
-pub mod placement {
-    use allotment::meta::InBand;
-    use allotment::placement::table_rows;
+/// A heap over one placement, without lock and statistics.
+pub type Stripped<P> = Heap<P, Unsync, NoStatistics>;
+
+/// Bytes that a thread may keep.
+pub const CACHE: usize = 512 << 10;
+
+/// Placements of one region.
+pub mod one_region {
+    use super::{InBand, table_rows};
 
     type Narrow = InBand<u32, 8, 1>;
 
     /// 32-bit indices, 8-byte granules.
-    pub type Tlsf8 = allotment::Tlsf<Narrow>;
-    /// Pages of small objects in front of it.
-    pub type Tiered = allotment::Tiered<Tlsf8>;
+    pub type Tlsf8 = super::Tlsf<Narrow>;
+    /// Small objects in front of it.
+    pub type Tiered = super::Tiered<Tlsf8>;
     /// 32-bit indices, 16-byte granules.
-    pub type Tlsf16 = allotment::Tlsf<InBand<u32, 16, 1>>;
+    pub type Tlsf16 = super::Tlsf<InBand<u32, 16, 1>>;
     /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
-    pub type TlsfCompact = allotment::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
+    pub type TlsfCompact = super::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
     /// First fit.
     pub type FirstFit = allotment::FirstFit<Narrow>;
     /// Best fit.
@@ -39,31 +45,84 @@ pub mod placement {
     pub type Slab = allotment::Slab<Narrow>;
 }
 
-// SAFETY: `Heap` is a global allocator of the same promises, confined to what it claimed.
-unsafe impl<P: Placement + 'static> Subject for Own<P> {
-    unsafe fn new(arena: Range) -> Option<Box<Self>> {
+// SAFETY: `Heap` is a global allocator that is confined to what it claimed.
+unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered for Heap<P, L, S> {
+    unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Heap::empty());
         let region = Region::new(NonNull::new(arena.start)?, arena.size);
         // SAFETY: the caller hands the arena over.
         unsafe { heap.claim(region) }.ok()?;
         Some(heap)
     }
+}
 
-    #[inline(always)]
-    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+// SAFETY: `Cached` is a global allocator that is confined to its heap's memory.
+unsafe impl<P, L, S> Registered for Cached<P, L, S>
+where
+    P: Placement + 'static,
+    L: Lock + 'static,
+    S: Statistics + 'static,
+{
+    // A thread's cache holds blocks until the thread ends, and a thread caches a few heaps only.
+    const OWN_THREAD: bool = true;
+
+    /// Heap and depot are leaked: they must live as long as any thread that used them.
+    unsafe fn over(arena: Range) -> Option<Box<Self>> {
         // SAFETY: passed on.
-        unsafe { GlobalAlloc::alloc(self, layout) }
+        let heap = Box::leak(unsafe { Heap::<P, L, S>::over(arena) }?);
+        let depot = Box::leak(Box::new(Depot::new(heap, CACHE)));
+        Some(Box::new(Cached::new(depot)))
+    }
+
+    fn state() -> usize {
+        size_of::<Heap<P, L, S>>() + size_of::<Depot<P, L, S>>()
+    }
+}
+
+/// A [`CompactHeap`], whose memory is part of its value and is charged as the arena: it leaves the arena that it is
+/// given alone.
+pub struct Compact<const BYTES: usize, L: 'static = lock::Default> {
+    heap: &'static CompactHeap<BYTES, L>,
+    _memory: Arena,
+}
+
+// SAFETY: `CompactHeap` is a global allocator in memory of its own, which lives as long as this value.
+unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Compact<BYTES, L> {
+    unsafe fn over(_: Range) -> Option<Box<Self>> {
+        let memory = Arena::new(size_of::<CompactHeap<BYTES, L>>()).ok()?;
+        let place = memory.start().cast::<CompactHeap<BYTES, L>>();
+        // All pages are there after this, as those of the arenas are.
+        // SAFETY: the arena is that long, aligned to much more, and zero.
+        let heap = unsafe {
+            memory.start().write_bytes(0, memory.size());
+            place.write(CompactHeap::new());
+            &*ptr::from_ref(&*place)
+        };
+        Some(Box::new(Self { heap, _memory: memory }))
+    }
+
+    fn state() -> usize {
+        size_of::<CompactHeap<BYTES, L>>() - BYTES
+    }
+}
+
+// SAFETY: passed on to a global allocator.
+unsafe impl<const BYTES: usize, L: Lock + 'static> GlobalAlloc for Compact<BYTES, L> {
+    #[inline(always)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { self.heap.alloc(layout) }
     }
 
     #[inline(always)]
-    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: passed on.
-        unsafe { GlobalAlloc::dealloc(self, block, layout) }
+        unsafe { self.heap.dealloc(block, layout) }
     }
 
     #[inline(always)]
-    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: passed on.
-        unsafe { GlobalAlloc::realloc(self, block, layout, size) }
+        unsafe { self.heap.realloc(block, layout, size) }
     }
 }

@@ -1,7 +1,6 @@
-//! Peers that need something around them: dlmalloc a system allocator, embedded-alloc a critical section,
-//! offset-allocator a place for its tokens.
+//! Peers that need something around them: dlmalloc a system allocator, offset-allocator a place for its tokens.
 
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr;
 
@@ -82,55 +81,6 @@ unsafe impl Subject for Dlmalloc {
         unsafe { self.0.realloc(block, layout.size(), layout.align(), size) }
     }
 }
-
-macro_rules! embedded {
-    ($(#[$doc:meta])* $name:ident, $heap:ty) => {
-        $(#[$doc])*
-        pub struct $name($heap);
-
-        // SAFETY: the heap is a global allocator over the arena.
-        unsafe impl Subject for $name {
-            unsafe fn new(arena: Range) -> Option<Box<Self>> {
-                if arena.size < 256 {
-                    return None;
-                }
-                let heap = Box::new(Self(<$heap>::empty()));
-                // SAFETY: the caller hands the arena over.
-                unsafe { heap.0.init(arena.start.expose_provenance(), arena.size) };
-                Some(heap)
-            }
-
-            #[inline(always)]
-            unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-                // SAFETY: passed on.
-                unsafe { GlobalAlloc::alloc(&self.0, layout) }
-            }
-
-            #[inline(always)]
-            unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-                // SAFETY: passed on.
-                unsafe { GlobalAlloc::dealloc(&self.0, block, layout) }
-            }
-
-            #[inline(always)]
-            unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-                // SAFETY: passed on.
-                unsafe { GlobalAlloc::realloc(&self.0, block, layout, size) }
-            }
-        }
-    };
-}
-
-embedded!(
-    /// embedded-alloc over rlsf.
-    EmbeddedTlsf,
-    embedded_alloc::TlsfHeap
-);
-embedded!(
-    /// embedded-alloc over linked_list_allocator.
-    EmbeddedLlff,
-    embedded_alloc::LlffHeap
-);
 
 /// offset-allocator. A block's address is the number of the slot that holds its token.
 pub struct Offsets {

@@ -3,9 +3,9 @@
 //! ```no_run
 //! use allotment_stand_in::StandIn;
 //!
-//! let driver = StandIn::exclusive().expect("it can be built"); // before anything else asks for the driver
-//! driver.fail("cuMemAlloc_v2", 1, 1, 2); // the next call: out of memory
-//! driver.hold_all(true); // work waits until `step` or `run`
+//! let driver = StandIn::exclusive().expect("it can be built"); // before any other code loads the driver
+//! driver.fail("cuMemAlloc_v2", 1, 1, 2); // the next call fails with "out of memory"
+//! driver.hold_all(true); // work waits for `step` or `run`
 //! ```
 
 mod load;
@@ -53,8 +53,8 @@ functions! {
     live: fn(*mut Live);
 }
 
-/// What is not freed: how many of each kind, and bytes of physical memory on all devices.
-#[allow(missing_docs, reason = "the names say it")]
+/// What has not been freed: the number of objects of each kind, and the bytes of physical memory on all devices.
+#[allow(missing_docs, reason = "the names are self-explanatory")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
@@ -75,8 +75,8 @@ pub struct Live {
     pub bytes: u64,
 }
 
-/// What a program did wrong.
-#[allow(missing_docs, reason = "the driver's `misuse::Kind` says it")]
+/// Something that a program did wrong.
+#[allow(missing_docs, reason = "documented at the driver's `misuse::Kind`")]
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misuse {
@@ -102,7 +102,7 @@ pub struct StandIn {
 
 static EXCLUSIVE: Mutex<()> = Mutex::new(());
 
-/// The driver for one test alone, fresh; the next test waits until this is dropped.
+/// The driver, reset and reserved for a single test. The next test waits until this is dropped.
 pub struct Exclusive {
     driver: &'static StandIn,
     _guard: MutexGuard<'static, ()>,
@@ -117,21 +117,21 @@ impl std::ops::Deref for Exclusive {
 }
 
 impl StandIn {
-    /// Builds and loads the driver if it is not loaded yet. To be called before anything else asks for `libcuda.so`.
-    /// The environment variable `ALLOTMENT_STAND_IN` names a file that is built already.
+    /// Builds and loads the driver if it is not loaded yet. Call it before any other code loads `libcuda.so`. The
+    /// environment variable `ALLOTMENT_STAND_IN` can name a file that is already built.
     ///
     /// # Errors
     ///
-    /// If it cannot be built or loaded.
+    /// [`LoadError`] if the driver cannot be built or loaded.
     pub fn load() -> Result<&'static Self, &'static LoadError> {
         load::once()
     }
 
-    /// The same, reset, and for one test alone.
+    /// Loads the driver like [`StandIn::load`], resets it, and reserves it for a single test.
     ///
     /// # Errors
     ///
-    /// As [`StandIn::load`].
+    /// [`LoadError`] if the driver cannot be built or loaded.
     pub fn exclusive() -> Result<Exclusive, &'static LoadError> {
         let guard = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = Self::load()?;
@@ -139,141 +139,142 @@ impl StandIn {
         Ok(Exclusive { driver, _guard: guard })
     }
 
-    /// The library itself, to call the driver's functions by name.
+    /// Returns the library itself, to call the driver's functions by name.
     pub fn library(&self) -> &libloading::Library {
         &self.library
     }
 
-    /// Everything as at the start: all handles are stale, all memory is gone.
+    /// Resets the driver to its initial state: all handles become stale, and all memory is gone.
     pub fn reset(&self) {
-        // SAFETY: exported with this type, as are all below; it has no conditions.
+        // SAFETY: exported with this type, like all functions below; it has no preconditions.
         unsafe { (self.functions.reset)() }
     }
 
-    /// Other devices, before the driver is used.
+    /// Sets the number of devices and their memory in bytes. Call it before the driver is used.
     pub fn set_devices(&self, count: u64, bytes: u64) {
         // SAFETY: as above.
         unsafe { (self.functions.set_devices)(count, bytes) }
     }
 
-    /// What a device answers about an attribute (`CUdevice_attribute`).
+    /// Sets the value that a device returns for an attribute (`CUdevice_attribute`).
     pub fn set_attribute(&self, device: i32, attribute: u32, value: i32) {
         // SAFETY: as above.
         unsafe { (self.functions.set_attribute)(device, attribute, value) }
     }
 
-    /// Events tell a time that only copies and fills take, at so many bytes per second; 0 for the real time.
+    /// Makes events measure a simulated time that only copies and fills take, at this many bytes per second; 0 for
+    /// real time.
     pub fn rate(&self, bytes_per_second: u64) {
         // SAFETY: as above.
         unsafe { (self.functions.rate)(bytes_per_second) }
     }
 
-    /// New device memory is filled with this.
+    /// Sets the byte that new device memory is filled with.
     pub fn poison(&self, byte: u8) {
         // SAFETY: as above.
         unsafe { (self.functions.poison)(u32::from(byte)) }
     }
 
-    /// Holds the work of a stream, or lets it go on.
+    /// Holds the work of a stream, or releases it.
     pub fn hold(&self, stream: u64, hold: bool) {
         assert!(stream != 0, "the default stream has a handle of its own: `default_stream`");
         // SAFETY: as above.
         unsafe { (self.functions.hold)(stream, hold) }
     }
 
-    /// The same for all streams that there are and will be.
+    /// Holds or releases the work of all streams, existing and new ones.
     pub fn hold_all(&self, hold: bool) {
         // SAFETY: as above.
         unsafe { (self.functions.hold)(0, hold) }
     }
 
-    /// Runs one piece of work of a stream if its turn has come; whether there was one.
+    /// Runs one piece of work of a stream if it may run now, and returns whether there was one.
     pub fn step(&self, stream: u64) -> bool {
         // SAFETY: as above.
         unsafe { (self.functions.step)(stream) }
     }
 
-    /// Runs what a stream may run now; how many pieces there were.
+    /// Runs everything that a stream may run now, and returns the number of pieces.
     pub fn run(&self, stream: u64) -> usize {
         std::iter::from_fn(|| self.step(stream).then_some(())).count()
     }
 
-    /// Pieces of work that a stream still has.
+    /// Returns the number of pieces of work that a stream still has.
     pub fn pending(&self, stream: u64) -> u64 {
         // SAFETY: as above.
         unsafe { (self.functions.pending)(stream) }
     }
 
-    /// The handle of the default stream of a device's primary context.
+    /// Returns the handle of the default stream of a device's primary context.
     pub fn default_stream(&self, device: i32) -> u64 {
         // SAFETY: as above.
         unsafe { (self.functions.default_stream)(device) }
     }
 
-    /// Calls of `name` fail with `code`, `times` times, from the `nth` on (1 is the next).
+    /// Makes calls of `name` fail with `code`, `times` times from the `nth` on (1 is the next call).
     pub fn fail(&self, name: &str, nth: u64, times: u64, code: u32) {
         let name = CString::new(name).expect("a name has no zero in it");
         // SAFETY: as above; the text ends with a zero.
         unsafe { (self.functions.fail)(name.as_ptr(), nth, times, code) }
     }
 
-    /// No more failures that were asked for.
+    /// Cancels all failures set by `fail`.
     pub fn clear_failures(&self) {
         // SAFETY: as above.
         unsafe { (self.functions.clear_failures)() }
     }
 
-    /// Something goes wrong in the work of a device: every later call says `code`.
+    /// Simulates a fault in the work of a device: every later call returns `code`.
     pub fn fault(&self, device: i32, code: u32) {
         // SAFETY: as above.
         unsafe { (self.functions.fault)(device, code) }
     }
 
-    /// Calls of a function since the last reset, those that failed included.
+    /// Returns the number of calls of a function since the last reset, failed ones included.
     pub fn calls(&self, name: &str) -> u64 {
         let name = CString::new(name).expect("a name has no zero in it");
         // SAFETY: as above; the text ends with a zero.
         unsafe { (self.functions.calls)(name.as_ptr()) }
     }
 
-    /// How often this was noticed.
+    /// Returns how often this kind of misuse was noticed.
     pub fn misuse(&self, kind: Misuse) -> u64 {
         // SAFETY: as above.
         unsafe { (self.functions.misuse)(kind as u32) }
     }
 
-    /// How often anything was noticed.
+    /// Returns how often any misuse was noticed.
     pub fn misuse_of_any_kind(&self) -> u64 {
         // SAFETY: as above.
         unsafe { (self.functions.misuse)(u32::MAX) }
     }
 
-    /// Forgets what was noticed.
+    /// Forgets the misuse noticed so far.
     pub fn clear_misuse(&self) {
         // SAFETY: as above.
         unsafe { (self.functions.clear_misuse)() }
     }
 
-    /// What is not freed.
+    /// Returns what has not been freed.
     pub fn live(&self) -> Live {
         let mut live = Live::default();
-        // SAFETY: as above; the place has the type.
+        // SAFETY: as above; the output has the type that the function writes.
         unsafe { (self.functions.live)(&mut live) };
         live
     }
 
-    /// All misuse and all live memory, a line for each.
+    /// Returns all misuse and all live memory as text, one line each.
     pub fn report(&self) -> String {
         // SAFETY: as above; null asks for the length.
         let bytes = unsafe { (self.functions.report)(std::ptr::null_mut(), 0) };
         let mut text = vec![0; bytes];
-        // SAFETY: as above; the place has this room.
+        // SAFETY: as above; the buffer has this length.
         let written = unsafe { (self.functions.report)(text.as_mut_ptr(), bytes) };
         text.truncate(written);
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Panics unless nothing was done wrong and nothing is left.
+    /// Panics unless there was no misuse and everything has been freed.
     #[track_caller]
     pub fn assert_clean(&self) {
         let report = self.report();

@@ -1,4 +1,4 @@
-//! Building and loading.
+//! Building and loading of the driver.
 
 use crate::{Functions, StandIn};
 use escargot::format::Message;
@@ -6,14 +6,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The driver could not be built or loaded.
+/// Why the driver could not be built or loaded.
 #[derive(Debug)]
 pub enum LoadError {
     /// Cargo could not build it.
     Build(String),
     /// The system could not load it.
     Load(libloading::Error),
-    /// Another driver answers to the name already.
+    /// Another driver is already loaded under this name.
     TooLate,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for LoadError {
         match self {
             Self::Build(error) => write!(f, "the stand-in driver cannot be built: {error}"),
             Self::Load(error) => write!(f, "the stand-in driver cannot be loaded: {error}"),
-            Self::TooLate => f.write_str("another CUDA driver is loaded already"),
+            Self::TooLate => f.write_str("another CUDA driver is already loaded"),
         }
     }
 }
@@ -38,7 +38,7 @@ impl std::error::Error for LoadError {
 
 const PACKAGE: &str = "allotment-stand-in-driver";
 
-/// Builds the driver; the file.
+/// Builds the driver and returns its file.
 fn build() -> Result<PathBuf, LoadError> {
     let failed = |error: String| LoadError::Build(error);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -62,16 +62,16 @@ fn load() -> Result<StandIn, LoadError> {
         Some(file) => PathBuf::from(file),
         None => build()?,
     };
-    // SAFETY: the library is our own; it has no initialisers.
+    // SAFETY: this is our own library, which has no initialisers.
     let library = unsafe { libloading::Library::new(&file) }.map_err(LoadError::Load)?;
     let functions = Functions::find(&library).map_err(LoadError::Load)?;
-    // SAFETY: either our own library again, by the name that it goes by, or a driver.
+    // SAFETY: this is either our own library again, under its other name, or a CUDA driver.
     let by_name = unsafe { libloading::Library::new("libcuda.so") }.map_err(LoadError::Load)?;
     Functions::find(&by_name).map_err(|_| LoadError::TooLate)?;
     Ok(StandIn { library, functions })
 }
 
-/// The driver, built and loaded at the first call.
+/// Returns the driver, which is built and loaded at the first call.
 pub fn once() -> Result<&'static StandIn, &'static LoadError> {
     static DRIVER: OnceLock<Result<StandIn, LoadError>> = OnceLock::new();
     DRIVER.get_or_init(load).as_ref()

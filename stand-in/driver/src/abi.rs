@@ -1,9 +1,9 @@
-//! Types and numbers of the driver's C interface, as far as they are needed; `tests/layout.rs` compares them with
+//! The types and numbers of the driver's C interface that the stand-in uses; `tests/layout.rs` compares them with
 //! cudarc's.
 
 use std::ffi::c_void;
 
-/// What every call returns.
+/// The result code of every call.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(pub u32);
@@ -13,7 +13,7 @@ macro_rules! codes {
         impl Code {
             $(#[allow(dead_code, reason = "tests may ask for any")] pub const $name: Self = Self($number);)*
 
-            /// Name and description, both with an end for C.
+            /// Returns the name and the description, both zero-terminated for C.
             pub fn texts(self) -> Option<(&'static str, &'static str)> {
                 match self.0 {
                     $($number => Some((concat!($text, "\0"), concat!($string, "\0"))),)*
@@ -54,22 +54,23 @@ codes! {
     UNKNOWN = 999, "CUDA_ERROR_UNKNOWN", "unknown error";
 }
 
-/// What a call does: nothing to return, or a reason.
+/// The result of a call.
 pub type Outcome<T = ()> = Result<T, Code>;
 
-/// Number of a device.
+/// The number of a device.
 pub type Ordinal = i32;
 /// An address in device memory.
 pub type Address = u64;
-/// A context, stream, event, pool, module, function, graph or piece of physical memory: a number that no address has.
+/// A context, stream, event, pool, module, function, graph or piece of physical memory: a number that is never an
+/// address.
 pub type Handle = u64;
 
-/// Where a call puts a result: null, or the place of a `T`.
+/// A pointer through which a call returns a result: null, or a pointer to a `T`.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes `value`; null is an error.
+    /// Writes `value`; a null pointer is an error.
     pub fn set(self, value: T) -> Outcome {
         if !self.set_if(value) {
             return Err(Code::INVALID_VALUE);
@@ -77,29 +78,29 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Writes `value` if there is a place for it.
+    /// Writes `value` unless the pointer is null, and returns whether it did.
     pub fn set_if(self, value: T) -> bool {
         if self.0.is_null() {
             return false;
         }
-        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
+        // SAFETY: the C interface requires null or a pointer to a `T`, of any alignment.
         unsafe { self.0.write_unaligned(value) };
         true
     }
 
-    /// Writes `value`, and returns what was there; null is an error.
+    /// Writes `value` and returns the old value; a null pointer is an error.
     pub fn replace(self, value: T) -> Outcome<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface asks the caller for null or the place of a `T`, of any alignment.
+        // SAFETY: the C interface requires null or a pointer to a `T`, of any alignment.
         let old = unsafe { self.0.read_unaligned() };
         // SAFETY: as above.
         unsafe { self.0.write_unaligned(value) };
         Ok(old)
     }
 
-    /// Writes `values` in a row; null is an error. The C function has been told how many there is room for.
+    /// Writes `values` in a row; a null pointer is an error. The C function was told how many fit.
     pub fn set_all(self, values: &[T]) -> Outcome
     where
         T: Copy,
@@ -107,43 +108,43 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface asks the caller for null or a place with room for as many as it said.
+        // SAFETY: the C interface requires null or a pointer with room for as many values as the caller said.
         unsafe { self.0.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
         Ok(())
     }
 
-    /// The place as one of another type.
+    /// Converts to a pointer to another type.
     pub fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
-/// Where a call finds an argument: null, or the place of a `T`.
+/// A pointer through which a call gets an argument: null, or a pointer to a `T`.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// The value; null is an error.
+    /// Reads the value; a null pointer is an error.
     pub fn get(self) -> Outcome<T> {
         self.all(1).map(|values| values[0])
     }
 
-    /// The place as one of another type.
+    /// Converts to a pointer to another type.
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 
-    /// `count` values in a row; null is an error.
+    /// Reads `count` values in a row; a null pointer is an error.
     pub fn all(self, count: usize) -> Outcome<Vec<T>> {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface asks the caller for null or the place of so many `T`, of any alignment.
+        // SAFETY: the C interface requires null or a pointer to this many `T`, of any alignment.
         Ok((0..count).map(|n| unsafe { self.0.add(n).read_unaligned() }).collect())
     }
 }
 
-/// A place in memory: of a device, or of the host.
+/// A memory location: a device or the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
@@ -156,7 +157,7 @@ impl Location {
     pub const HOST: u32 = 2;
 }
 
-/// How copies of a batch are done.
+/// How the copies of a batch are done.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CopyAttributes {
@@ -166,7 +167,7 @@ pub struct CopyAttributes {
     pub flags: u32,
 }
 
-/// Of what kind physical memory shall be.
+/// The properties of physical memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AllocationProp {
@@ -180,7 +181,7 @@ pub struct AllocationProp {
     pub reserved: [u8; 4],
 }
 
-/// Who may do what with mapped memory.
+/// The access of a device to mapped memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AccessDesc {
@@ -188,7 +189,7 @@ pub struct AccessDesc {
     pub flags: u32,
 }
 
-/// Of what kind a memory pool shall be.
+/// The properties of a memory pool.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PoolProps {
@@ -201,7 +202,7 @@ pub struct PoolProps {
     pub reserved: [u8; 54],
 }
 
-/// A name for memory that another process can open.
+/// A handle with which another process can open memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct IpcHandle(pub [u8; 64]);
@@ -228,17 +229,17 @@ pub struct Copy2d {
     pub height: usize,
 }
 
-/// Kinds of memory in [`Copy2d`] and in pointer attributes.
+/// The kinds of memory in [`Copy2d`] and in pointer attributes.
 pub mod memory_type {
     pub const HOST: u32 = 1;
     pub const DEVICE: u32 = 2;
     pub const UNIFIED: u32 = 4;
 }
 
-/// Handle types of physical memory and of pools.
+/// Handle type of physical memory and of pools: POSIX file descriptors.
 pub const POSIX_FD: u32 = 1;
 
-/// Attributes that are not zero: number and value. Compared with cudarc's in `tests/layout.rs`, by name.
+/// Attributes that are not zero: number and value. `tests/layout.rs` compares them with cudarc's, by name.
 pub const ATTRIBUTES: [(u32, i32); 26] = [
     (1, 1024),        // MAX_THREADS_PER_BLOCK
     (2, 1024),        // MAX_BLOCK_DIM_X

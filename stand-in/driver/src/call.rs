@@ -1,4 +1,4 @@
-//! The way of every call.
+//! The steps that every call goes through.
 
 use crate::abi::{Address, Code, Handle, Outcome};
 use crate::driver::{DRIVER, Driver, IDLE};
@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::mem;
 use std::sync::{MutexGuard, PoisonError};
 
-/// Defines functions of the C interface: each counts itself, fails if a test asked for it, and runs what is ready.
+/// Defines functions of the C interface. Each counts itself, fails if a test asked for it, and runs work that is
+/// ready.
 macro_rules! exports {
     ($($(#[$doc:meta])* fn $name:ident($driver:ident $(, $arg:ident: $type:ty)* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
@@ -21,22 +22,22 @@ macro_rules! exports {
 pub(crate) use exports;
 
 thread_local! {
-    /// This thread runs a function of the host, which must not call the driver.
+    /// Whether this thread is running a host function, which must not call the driver.
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A failure that a test asked for.
+/// A failure that a test has asked for.
 pub struct Failure {
     pub name: String,
-    /// Calls that still succeed.
+    /// How many calls still succeed.
     pub after: u64,
-    /// Calls that then fail.
+    /// How many calls fail after that.
     pub times: u64,
     pub code: Code,
 }
 
 impl Failure {
-    /// From text: `name:nth=code` or `name:nth*times=code`, as in `cuMemAlloc_v2:3=2`.
+    /// Parses `name:nth=code` or `name:nth*times=code`, as in `cuMemAlloc_v2:3=2`.
     pub fn parse(text: &str) -> Option<Self> {
         let (call, code) = text.split_once('=')?;
         let (name, which) = call.split_once(':')?;
@@ -61,7 +62,7 @@ pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> C
     let mut driver = lock();
     *driver.calls.entry(name).or_default() += 1;
     if IN_HOST_FUNCTION.get() {
-        driver.forbidden(format!("{name} was called by a function of the host in a stream"));
+        driver.forbidden(format!("{name} was called by a host function in a stream"));
         return Code::INVALID_VALUE;
     }
     if let Some(code) = driver.injected(name) {
@@ -92,7 +93,7 @@ pub fn run_ready(mut driver: MutexGuard<'static, Driver>) -> MutexGuard<'static,
     driver
 }
 
-/// Runs what is needed, held or not, until all `waits` are over: the host waits, and the device goes on.
+/// Runs whatever is needed, held or not, until all `waits` are done: the host waits, and the device continues.
 fn wait(mut driver: MutexGuard<'static, Driver>, waits: &[(u64, u64)]) -> MutexGuard<'static, Driver> {
     loop {
         if waits.iter().all(|&(stream, sequence)| driver.is_done(stream, sequence)) {
@@ -100,15 +101,15 @@ fn wait(mut driver: MutexGuard<'static, Driver>, waits: &[(u64, u64)]) -> MutexG
         }
         match driver.ready_for(waits) {
             Some(stream) => driver = work::run_first(driver, stream).0,
-            // Another thread runs the piece that is needed.
+            // Another thread is running the piece that is needed.
             None => driver = IDLE.wait(driver).unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
 
 impl Driver {
-    /// Runs all work of a context, held or not, before the allocation that `address` is in goes; notes if some was on
-    /// it. A function of the host that is in the way stays.
+    /// Runs all work of a context, held or not, before the allocation that contains `address` is freed, and reports
+    /// work on that allocation. A host function that is in the way is left alone.
     pub fn finish_context(&mut self, context: Handle, address: Address) {
         let range =
             self.space.containing(address).map(|(start, found)| (start, start + found.bytes as Address));
@@ -129,7 +130,7 @@ impl Driver {
     }
 }
 
-/// Runs a function of the host, during which this thread must not call the driver.
+/// Runs a host function, during which this thread must not call the driver.
 pub fn as_host_function(function: impl FnOnce()) {
     IN_HOST_FUNCTION.set(true);
     function();

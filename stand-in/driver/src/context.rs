@@ -1,4 +1,4 @@
-//! Contexts: the primary one of each device, and others.
+//! Contexts: the primary context of each device, and others.
 
 use crate::abi::{Code, Handle, In, Ordinal, Out, Outcome};
 use crate::call::exports;
@@ -13,18 +13,18 @@ pub struct Context {
     pub primary: bool,
     /// The legacy default stream.
     pub default_stream: Handle,
-    /// What went wrong in work: every later call says so.
+    /// The error of failed work, which every later call returns.
     pub fault: Option<Code>,
-    /// Contexts whose memory can be reached.
+    /// Contexts whose memory this one can access.
     pub peers: BTreeSet<Handle>,
 }
 
 thread_local! {
-    /// The thread's contexts; the last is current.
+    /// The thread's stack of contexts; the last one is current.
     static STACK: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's context.
+/// Returns the thread's current context.
 pub fn current() -> Option<Handle> {
     STACK.with_borrow(|stack| stack.last().copied())
 }
@@ -38,7 +38,7 @@ impl Driver {
         handle
     }
 
-    /// Ends a context with all that is in it, which should be nothing.
+    /// Destroys a context with everything in it, which should be nothing.
     fn destroy_context(&mut self, handle: Handle) -> Outcome {
         let context = self.contexts.remove(handle, &mut self.misuse)?;
         self.streams.take(context.default_stream);
@@ -71,7 +71,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The host waits for all work of a context.
+    /// Makes the host wait for all work of a context.
     pub fn wait_for_context(&mut self, context: Handle) {
         let streams = self.streams.iter().filter(|(_, stream)| stream.context == context);
         self.waits.extend(streams.map(|(handle, stream)| (handle, stream.submitted)));

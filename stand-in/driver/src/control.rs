@@ -1,4 +1,4 @@
-//! What tests call. The crate `allotment-stand-in` wraps these functions.
+//! Functions for tests. The crate `allotment-stand-in` wraps them.
 
 use crate::abi::{Code, Handle, Out};
 use crate::call::{Failure, lock, run_ready};
@@ -8,30 +8,31 @@ use crate::work;
 use std::ffi::{CStr, c_char};
 use std::mem;
 
-/// A name from outside.
+/// Converts a name from a test.
 fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: tests give null or text that ends with a zero.
+    // SAFETY: tests pass null or zero-terminated text.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
-/// Everything as at the start: all handles are stale, all memory is gone. Work that a thread still runs is lost.
+/// Resets the driver to its initial state: all handles become stale, and all memory is gone. Work that a thread is
+/// still running is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_reset() {
-    // What is dropped must not be dropped under the lock's poison, so it is taken out first.
+    // Take the old state out first, so that it is not dropped under the lock.
     let old = mem::replace(&mut *lock(), Driver::new());
     drop(old);
 }
 
-/// Other devices, before `cuInit`.
+/// Sets the number of devices and their memory in bytes, before `cuInit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_set_devices(count: u64, bytes: u64) {
     lock().set_devices(count, bytes);
 }
 
-/// What a device says of itself.
+/// Sets an attribute of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_set_attribute(device: i32, attribute: u32, value: i32) {
     if let Ok(device) = lock().device(device) {
@@ -39,19 +40,20 @@ pub extern "C" fn stand_in_set_attribute(device: i32, attribute: u32, value: i32
     }
 }
 
-/// Events tell a time that only copies and fills take, at so many bytes per second; 0 for the real time.
+/// Makes events measure a simulated time that only copies and fills take, at this many bytes per second; 0 for real
+/// time.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_rate(bytes_per_second: u64) {
     lock().rate = (bytes_per_second > 0).then_some(bytes_per_second);
 }
 
-/// What new device memory is filled with: a byte, or zeros for a number that is none.
+/// Sets what new device memory is filled with: a byte, or zeros if the number is not a byte.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_poison(byte: u32) {
     lock().poison = u8::try_from(byte).ok();
 }
 
-/// Holds a stream, or lets it go on; stream 0 stands for all there are and all to come.
+/// Holds or releases a stream; stream 0 means all streams, existing and new ones.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_hold(stream: Handle, hold: bool) {
     let mut driver = lock();
@@ -64,7 +66,7 @@ pub extern "C" fn stand_in_hold(stream: Handle, hold: bool) {
     drop(run_ready(driver));
 }
 
-/// Runs one piece of work of a stream, if its turn has come; whether there was one.
+/// Runs one piece of work of a stream if it may run now, and returns whether there was one.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_step(stream: Handle) -> bool {
     let (driver, ran) = work::run_first(lock(), stream);
@@ -72,13 +74,13 @@ pub extern "C" fn stand_in_step(stream: Handle) -> bool {
     ran
 }
 
-/// Pieces of work that a stream still has.
+/// Returns the number of pieces of work that a stream still has.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_pending(stream: Handle) -> u64 {
     lock().streams.get(stream).map_or(0, |stream| stream.submitted - stream.completed)
 }
 
-/// The default stream of a device's primary context; 0 if it has none.
+/// Returns the default stream of a device's primary context; 0 if it has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_default_stream(device: i32) -> Handle {
     let mut driver = lock();
@@ -86,20 +88,20 @@ pub extern "C" fn stand_in_default_stream(device: i32) -> Handle {
     context.and_then(|(context, _)| driver.contexts.get(context)).map_or(0, |context| context.default_stream)
 }
 
-/// Calls of `name` fail with `code`, `times` times, from the `nth` one from now on (the next is the first).
+/// Makes calls of `name` fail with `code`, `times` times from the `nth` on (1 is the next call).
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_fail(name: *const c_char, nth: u64, times: u64, code: u32) {
     let failure = Failure { name: text(name), after: nth.saturating_sub(1), times, code: Code(code) };
     lock().failures.push(failure);
 }
 
-/// No more failures that were asked for.
+/// Cancels all failures set by `stand_in_fail`.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_clear_failures() {
     lock().failures.clear();
 }
 
-/// Something goes wrong in the work of a device's primary context.
+/// Simulates a fault in the work of a device's primary context.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_fault(device: i32, code: u32) {
     let mut driver = lock();
@@ -109,7 +111,7 @@ pub extern "C" fn stand_in_fault(device: i32, code: u32) {
     }
 }
 
-/// Calls of `name` since the last reset, failed ones included; of all functions if it is null.
+/// Returns the number of calls of `name` since the last reset, failed ones included; null counts all functions.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_calls(name: *const c_char) -> u64 {
     let driver = lock();
@@ -119,19 +121,19 @@ pub extern "C" fn stand_in_calls(name: *const c_char) -> u64 {
     }
 }
 
-/// How often a kind of misuse was noticed (`misuse::Kind`), or all for `u32::MAX`.
+/// Returns how often a kind of misuse was noticed (`misuse::Kind`); `u32::MAX` counts all kinds.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_misuse(kind: u32) -> u64 {
     lock().misuse.count(kind)
 }
 
-/// Forgets misuse that was noticed.
+/// Forgets the misuse noticed so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_clear_misuse() {
     lock().misuse.clear();
 }
 
-/// All misuse as text, and what is not freed: up to `room` bytes; how many there are.
+/// Writes all misuse and all live memory as text, up to `room` bytes, and returns the length of the text.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_report(place: *mut u8, room: usize) -> usize {
     let driver = lock();
@@ -142,13 +144,13 @@ pub extern "C" fn stand_in_report(place: *mut u8, room: usize) -> usize {
     drop(driver);
     let bytes = &report.as_bytes()[..room.min(report.len())];
     if !place.is_null() {
-        // SAFETY: tests give null or a place with so much room.
+        // SAFETY: tests pass null or a pointer with this much room.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
     report.len()
 }
 
-/// What there is at the moment.
+/// The objects that have not been freed.
 #[repr(C)]
 pub struct Live {
     /// Allocations by `cuMemAlloc`.
@@ -169,7 +171,7 @@ pub struct Live {
     physical: u64,
     streams: u64,
     events: u64,
-    /// Without those of the devices.
+    /// Memory pools, without the devices' own.
     pools: u64,
     modules: u64,
     contexts: u64,
@@ -177,7 +179,7 @@ pub struct Live {
     bytes: u64,
 }
 
-/// What is not freed.
+/// Returns what has not been freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_live(live: Out<Live>) {
     let driver = lock();

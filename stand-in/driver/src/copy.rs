@@ -1,7 +1,7 @@
 //! Copies and fills.
 //!
-//! As on a real device, a copy from ordinary host memory reads it before the call returns, and one into such memory
-//! is over when the call returns. With pinned memory, both happen when the stream comes to it.
+//! As on a real device, a copy from ordinary host memory reads it before the call returns, and a copy into such
+//! memory is done when the call returns. With pinned memory, both happen when the stream reaches the copy.
 
 use crate::abi::{Address, Code, Copy2d, CopyAttributes, Handle, In, Out, Outcome, memory_type};
 use crate::call::exports;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 /// One end of a copy.
 #[derive(Clone)]
 pub enum Place {
-    /// Memory that the driver knows, and which allocation it was when the work was given.
+    /// Memory that the driver knows, and the id of its allocation when the work was submitted.
     Known { address: Address, id: u64 },
-    /// Ordinary memory of the host.
+    /// Ordinary host memory.
     Pageable(usize),
-    /// What was in ordinary memory of the host.
+    /// The former contents of ordinary host memory.
     Taken(Arc<[u8]>),
 }
 
 impl Place {
-    /// Where it is, if the driver knows the memory.
+    /// The address, if the driver knows the memory.
     pub fn address(&self) -> Option<Address> {
         match self {
             Self::Known { address, .. } => Some(*address),
@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-/// Rows: `height` of `width` bytes, whose starts are a pitch apart.
+/// A copy of rows: `height` rows of `width` bytes, whose starts are a pitch apart.
 #[derive(Clone)]
 pub struct Copy {
     pub to: Place,
@@ -47,19 +47,19 @@ pub struct Fill {
     pub address: Address,
     pub id: u64,
     pub pitch: usize,
-    /// One element, in the machine's order of bytes.
+    /// One element, in native byte order.
     pub element: Arc<[u8]>,
-    /// Elements in a row.
+    /// Elements per row.
     pub width: usize,
     pub height: usize,
 }
 
-/// What the caller says an address is.
+/// What the caller declares an address to be.
 #[derive(Clone, std::marker::Copy)]
 enum Side {
     Device(Address),
     Host(usize),
-    /// Whichever it is.
+    /// Either of the two.
     Any(u64),
 }
 
@@ -68,7 +68,7 @@ impl Driver {
         let (pitch, width, height) = rows;
         let bytes = span(pitch, width, height)?;
         let (Side::Device(address) | Side::Any(address)) = side else {
-            let Side::Host(pointer) = side else { unreachable!("the other two are bound above") };
+            let Side::Host(pointer) = side else { unreachable!("the other two are handled above") };
             if pointer == 0 {
                 return Err(Code::INVALID_VALUE);
             }
@@ -85,7 +85,7 @@ impl Driver {
         Ok(Place::Known { address, id: self.check(address, bytes)? })
     }
 
-    /// Gives a copy to a stream; the host waits if it was asked to, or must because of ordinary memory.
+    /// Submits a copy to a stream. The host waits if requested, or if ordinary host memory requires it.
     fn copy(&mut self, to: Side, from: Side, shape: &Shape, stream: Handle, wait: bool) -> Outcome {
         let stream = self.stream(stream)?;
         if shape.width == 0 || shape.height == 0 {
@@ -97,7 +97,7 @@ impl Driver {
         let mut from = self.place(from, from_rows)?;
         if let Place::Pageable(pointer) = from {
             let bytes = span(shape.from_pitch, shape.width, shape.height)?;
-            // SAFETY: the caller of a copy gives memory that can be read so far.
+            // SAFETY: the caller of a copy passes memory that can be read for this length.
             let taken = unsafe { std::slice::from_raw_parts(pointer as *const u8, bytes) };
             from = Place::Taken(taken.into());
         }
@@ -172,7 +172,7 @@ impl Driver {
     }
 }
 
-/// Bytes from the first to the last.
+/// Bytes from the first row's start to the last row's end.
 fn span(pitch: usize, width: usize, height: usize) -> Outcome<usize> {
     let before = pitch.checked_mul(height.saturating_sub(1)).ok_or(Code::INVALID_VALUE)?;
     before.checked_add(width).ok_or(Code::INVALID_VALUE)
@@ -185,7 +185,7 @@ struct Shape {
     height: usize,
 }
 
-/// One row.
+/// A single row.
 const fn line(bytes: usize) -> Shape {
     Shape { to_pitch: bytes, from_pitch: bytes, width: bytes, height: 1 }
 }
@@ -212,7 +212,7 @@ fn copy_2d(driver: &mut Driver, copy: &Copy2d, stream: Handle, wait: bool) -> Ou
     driver.copy(to, from, &shape, stream, wait)
 }
 
-/// Copies of a batch may be done in any order, so they are done in reverse here.
+/// Submits the copies of a batch. They may be done in any order, so they are done in reverse here.
 fn copy_batch(
     driver: &mut Driver,
     (to, from, sizes): &(Vec<u64>, Vec<u64>, Vec<usize>),

@@ -1,4 +1,4 @@
-//! Devices: how many, how large, what they can do.
+//! Devices: how many there are, how large they are, and what they can do.
 
 use crate::abi::{ATTRIBUTES, Code, Handle, In, Ordinal, Out, Outcome};
 use crate::call::exports;
@@ -13,7 +13,7 @@ pub struct Device {
     pub used: Arc<AtomicU64>,
     pub default_pool: Handle,
     pub pool: Handle,
-    /// The primary context and how often it is retained.
+    /// The primary context and its number of retains.
     pub primary: Option<(Handle, u32)>,
     pub attributes: BTreeMap<u32, i32>,
 }
@@ -34,7 +34,7 @@ impl Device {
         self.bytes.saturating_sub(self.used.load(Ordering::Relaxed))
     }
 
-    /// Takes physical memory, which is given back when the account is dropped.
+    /// Takes physical memory, which is returned when the account is dropped.
     pub fn take(&self, bytes: u64) -> Outcome<Account> {
         if bytes > self.free() {
             return Err(Code::OUT_OF_MEMORY);
@@ -56,7 +56,7 @@ impl Drop for Account {
     }
 }
 
-/// The version that it has: 12.8.
+/// The CUDA version that the driver reports: 12.8.
 const VERSION: i32 = 12080;
 
 exports! {
@@ -137,7 +137,7 @@ exports! {
         total.set(device.bytes as usize)
     }
 
-    /// Looks up a function by name: none, since every one is exported under its own.
+    /// Looks up a function by name. Finds none, since all functions are exported under their own names.
     fn cuGetProcAddress_v2(
         _driver,
         _symbol: In<u8>,
@@ -158,7 +158,7 @@ fn unique(device: Ordinal) -> [u8; 16] {
     uuid
 }
 
-/// Writes text and its end, as much as fits.
+/// Writes text with a terminating zero, or fails if there is no room.
 fn put_text(place: Out<[u8; 0]>, bytes: i32, text: &str) -> Outcome {
     let mut buffer = [0; 128];
     buffer[..text.len()].copy_from_slice(text.as_bytes());

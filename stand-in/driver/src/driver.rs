@@ -1,4 +1,4 @@
-//! All state of the driver, behind one lock.
+//! The driver's state, behind one lock.
 
 use crate::abi::{Code, Handle, Outcome};
 use crate::call::Failure;
@@ -18,16 +18,16 @@ use std::sync::{Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
-/// Told whenever a piece of work is over.
+/// Notified whenever a piece of work is done.
 pub static IDLE: Condvar = Condvar::new();
 
-/// Objects by handle. A handle is never given twice, not even after a reset, so that a stale one is noticed.
+/// Objects by handle. A handle is never used twice, not even after a reset, so that stale handles are noticed.
 pub struct Table<T> {
     kind: &'static str,
     entries: BTreeMap<Handle, T>,
 }
 
-/// High enough to be no address of the host, and not in the ranges of device memory.
+/// Too high for a host address, and outside the ranges of device memory.
 const HANDLES: Handle = 1 << 56;
 static NEXT: AtomicU64 = AtomicU64::new(HANDLES);
 
@@ -42,13 +42,13 @@ impl<T> Table<T> {
         handle
     }
 
-    /// The object, or an error and a note.
+    /// Returns the object, or an error and a report.
     pub fn find(&mut self, handle: Handle, misuse: &mut Misuse) -> Outcome<&mut T> {
         let Some(entry) = self.entries.get_mut(&handle) else {
             let (kind, how) = if (HANDLES..NEXT.load(Ordering::Relaxed)).contains(&handle) {
                 (Kind::Destroyed, "is destroyed, or of another kind")
             } else {
-                (Kind::UnknownHandle, "never was")
+                (Kind::UnknownHandle, "never existed")
             };
             misuse.note(kind, format!("{} {handle:#x} {how}", self.kind));
             return Err(Code::INVALID_HANDLE);
@@ -61,7 +61,7 @@ impl<T> Table<T> {
         Ok(self.entries.remove(&handle).expect("it was just found"))
     }
 
-    /// Without a note when it is gone.
+    /// Returns the object if it exists, without a report otherwise.
     pub fn get(&self, handle: Handle) -> Option<&T> {
         self.entries.get(&handle)
     }
@@ -105,27 +105,28 @@ pub struct Driver {
     /// Calls of each function since the last reset.
     pub calls: BTreeMap<&'static str, u64>,
     pub failures: Vec<Failure>,
-    /// What the call in progress waits for: positions of streams.
+    /// Positions of streams that the call in progress waits for.
     pub waits: Vec<(Handle, u64)>,
-    /// New streams are held.
+    /// Whether new streams are held.
     pub hold_new: bool,
-    /// What new device memory is filled with; zero if none is chosen.
+    /// The byte that new device memory is filled with; zero by default.
     pub poison: Option<u8>,
-    /// Bytes per second of copies and fills, in a time that only they take; events tell the real time without it.
+    /// Bytes per second of copies and fills, in a simulated time that only they take. Without it events tell the
+    /// real time.
     pub rate: Option<u64>,
-    /// Time that they have taken.
+    /// The simulated time so far.
     pub elapsed: Duration,
-    /// When that time began.
+    /// When the simulated time began.
     pub start: Instant,
 }
 
-/// Capacity of a device if nothing else is said.
+/// Capacity of a device by default, in bytes.
 const DEFAULT_BYTES: u64 = 4 << 30;
 const DEFAULT_DEVICES: u64 = 2;
 
 impl Driver {
-    /// As the environment asks: `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of each device) and `_FAIL` (see
-    /// [`Failure::parse`], separated by commas).
+    /// Makes a driver with the settings of the environment variables `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of
+    /// each device) and `_FAIL` (see [`Failure::parse`]; separated by commas).
     pub fn new() -> Self {
         let number = |name: &str, default| {
             std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
@@ -172,7 +173,7 @@ impl Driver {
         }
     }
 
-    /// The code with which this call shall fail, if it shall.
+    /// The code with which this call must fail, if a test asked for it.
     pub fn injected(&mut self, name: &str) -> Option<Code> {
         let failure = self.failures.iter_mut().find(|failure| failure.name == name && failure.times > 0)?;
         if failure.after > 0 {
@@ -183,12 +184,12 @@ impl Driver {
         Some(failure.code)
     }
 
-    /// The time that events tell.
+    /// The time that events record.
     pub fn now(&self) -> Instant {
         if self.rate.is_some() { self.start + self.elapsed } else { Instant::now() }
     }
 
-    /// A copy or a fill was done.
+    /// Advances the simulated time by a copy or a fill.
     pub fn moved(&mut self, bytes: usize) {
         if let Some(rate) = self.rate {
             self.elapsed += Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
@@ -199,14 +200,14 @@ impl Driver {
         self.misuse.note(Kind::Forbidden, text);
     }
 
-    /// The thread's context, if there is one and nothing went wrong in it.
+    /// The thread's context, if it has one without a fault.
     pub fn current(&mut self) -> Outcome<Handle> {
         let handle = context::current().ok_or(Code::INVALID_CONTEXT)?;
         let context = self.contexts.find(handle, &mut self.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
         context.fault.map_or(Ok(handle), Err)
     }
 
-    /// What went wrong in the thread's context.
+    /// Fails with the fault of the thread's context, if it has one.
     pub fn fault_of_current(&mut self) -> Outcome {
         match context::current().and_then(|handle| self.contexts.get(handle)?.fault) {
             Some(code) => Err(code),

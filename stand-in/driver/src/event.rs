@@ -9,9 +9,9 @@ use std::time::Instant;
 pub struct Event {
     pub context: Handle,
     pub timed: bool,
-    /// Position of the last record: stream and number.
+    /// The stream and the number of the work at the last record.
     pub recorded: Option<(Handle, u64)>,
-    /// The capture in which it was recorded last.
+    /// The capture in which it was last recorded.
     pub captured: Option<Handle>,
     /// When the position was reached.
     pub time: Option<Instant>,

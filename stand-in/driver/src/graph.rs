@@ -1,4 +1,4 @@
-//! Capture of streams into graphs, which are work in one order.
+//! Capture of streams into graphs, which are work in a fixed order.
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
@@ -12,7 +12,7 @@ pub struct Capture {
     origin: Handle,
     context: Handle,
     mode: u32,
-    /// A forbidden call was made meanwhile.
+    /// Whether a forbidden call was made during the capture.
     invalid: bool,
     pub work: Vec<Work>,
 }
@@ -25,15 +25,15 @@ pub struct Executable {
     work: Vec<Work>,
 }
 
-/// Calls that may not be recorded are allowed meanwhile.
+/// The capture mode in which calls that cannot be captured are allowed.
 const RELAXED: u32 = 2;
 
 thread_local! {
-    /// What this thread is forbidden; global at first.
+    /// The capture mode of this thread, initially global.
     static MODE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Sets what the calling thread is forbidden; what it was goes to the same place.
+/// Sets the calling thread's capture mode, and returns the old one through the same pointer.
 pub fn exchange_mode(mode: Out<u32>) -> Outcome {
     let new = mode.replace(MODE.get())?;
     if new > RELAXED {
@@ -60,14 +60,14 @@ pub fn begin(driver: &mut Driver, stream: Handle, mode: u32) -> Outcome {
     Ok(())
 }
 
-/// The status of a stream, and which capture it is in.
+/// The capture status of a stream, and its capture.
 pub fn status(driver: &Driver, stream: Handle) -> (u32, Handle) {
     let capture = driver.streams.get(stream).and_then(|stream| stream.capture);
     let found = capture.and_then(|handle| Some((handle, driver.captures.get(handle)?)));
     found.map_or((0, 0), |(handle, capture)| (if capture.invalid { 2 } else { 1 }, handle))
 }
 
-/// A stream that waits for an event of a capture takes part in it.
+/// Adds a stream to a capture, because it waits for an event of that capture.
 pub fn join(driver: &mut Driver, stream: Handle, capture: Handle) -> Outcome {
     if driver.captures.get(capture).is_none() {
         return Err(Code::CAPTURED_EVENT);
@@ -95,7 +95,7 @@ pub fn end(driver: &mut Driver, stream: Handle, graph: Out<Handle>) -> Outcome {
 }
 
 impl Driver {
-    /// Refuses a call that could not be recorded, and spoils the capture, as the real driver does.
+    /// Refuses a call that cannot be captured, and invalidates the capture, as the real driver does.
     pub fn refuse_in_capture(&mut self, context: Handle, call: &str) -> Outcome {
         let mut refused = false;
         for (_, capture) in self.captures.iter_mut() {
@@ -111,7 +111,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The same for calls of the thread's context.
+    /// Refuses calls of the thread's context that cannot be captured.
     pub fn outside_capture(&mut self, call: &str) -> Outcome<Handle> {
         let context = self.current()?;
         self.refuse_in_capture(context, call)?;

@@ -1,5 +1,5 @@
-//! The kernels that are built in. A module can have them by the names that they have here; each takes one element per
-//! thread, and a number of elements that guards the last block:
+//! The built-in kernels. A module can contain them under these names. Each handles one element per thread, up to a
+//! number of elements that limits the last block:
 //!
 //! ```text
 //! fill_u32(u32 *data, u32 value, u64 count)      data[i] = value
@@ -13,14 +13,14 @@ use crate::driver::Driver;
 
 pub struct Kernel {
     name: &'static str,
-    /// Bytes of each parameter.
+    /// The size of each parameter in bytes.
     pub parameters: &'static [usize],
     /// How many of the first parameters are arrays of 4-byte elements.
     arrays: usize,
     run: fn(elements: &mut [u32], arguments: &[u64]),
 }
 
-/// The elements of the arrays with the same index, in `elements`; results go into the first.
+/// The kernels. `run` gets the array elements with the same index in `elements`; results go into the first.
 static KERNELS: [Kernel; 4] = [
     Kernel {
         name: "fill_u32",
@@ -63,33 +63,33 @@ pub fn by_name(name: &str) -> Option<&'static Kernel> {
 #[derive(Clone)]
 pub struct Launch {
     pub kernel: &'static Kernel,
-    /// Of all blocks.
+    /// The threads of all blocks together.
     pub threads: u64,
     pub arguments: Vec<u64>,
 }
 
 impl Launch {
-    /// Addresses of the arrays.
+    /// The addresses of the arrays.
     pub fn arrays(&self) -> &[Address] {
         &self.arguments[..self.kernel.arrays]
     }
 }
 
-/// The arguments behind an array of pointers to them.
+/// Reads the arguments behind an array of pointers.
 pub fn read_arguments(kernel: &Kernel, pointers: &[usize]) -> Outcome<Vec<u64>> {
     let read = |(&pointer, &bytes): (&usize, &usize)| {
         if pointer == 0 {
             return Err(Code::INVALID_VALUE);
         }
         let mut value = [0; 8];
-        // SAFETY: the C interface asks the caller for pointers to the arguments, which have the kernel's sizes.
+        // SAFETY: the C interface requires pointers to the arguments, which have the kernel's sizes.
         unsafe { std::ptr::copy_nonoverlapping(pointer as *const u8, value.as_mut_ptr(), bytes) };
         Ok(u64::from_le_bytes(value))
     };
     pointers.iter().zip(kernel.parameters).map(read).collect()
 }
 
-/// Elements that are worked on at once.
+/// Elements that are processed at a time.
 const BATCH: u64 = 4096;
 
 impl Driver {

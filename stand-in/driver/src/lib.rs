@@ -1,24 +1,27 @@
 //! A CUDA driver over host memory, for tests on machines without a GPU.
 //!
-//! A test loads it by its path, before anything else asks for `libcuda.so`; since that is the name it goes by, every
-//! later request for the driver finds it. The crate `allotment-stand-in` does so, and calls what `control` exports.
+//! A test loads it by its path before any other code loads `libcuda.so`. Since that is also its soname, every later
+//! request for the driver finds it. The crate `allotment-stand-in` does so, and calls the functions that `control`
+//! exports.
 //!
 //! ```text
 //!  abi       types and numbers of the C interface
-//!  call      the way of every call: count it, fail it if a test asked, do it, run what is ready, wait
-//!  driver    all state, behind one lock; handles that notice use after destruction
-//!  device  context  module  kernel  graph     what their names say
+//!  call      the steps of every call: count it, fail it if a test asked, do it, run ready work, wait
+//!  driver    all state, behind one lock; handles that reveal use after destruction
+//!  device  context  module  kernel  graph     as their names say
 //!  memory/   address space, and the kinds of memory: device, pools, host, managed, virtual, between processes
-//!  stream    queues of work, and in which order it may run;  event  marks in them;  work  what a piece does
+//!  stream    queues of work, and the order in which it may run;  event  marks in them;  work  what a piece does
 //!  copy      copies and fills, which are pieces of work
-//!  control   what tests call: hold and step streams, inject errors, read the accounts of leaks and misuse
+//!  control   functions for tests: hold and step streams, inject errors, read reports of leaks and misuse
 //! ```
 //!
-//! Device memory has addresses that no process can have, so that reading it by mistake ends the process. Physical
-//! memory is only counted against a device's capacity: there is no fragmentation below the page, as on a real device.
+//! Device memory has addresses that no process can have, so a program that dereferences one by mistake crashes.
+//! Physical memory only counts against a device's capacity: as on a real device, there is no fragmentation below
+//! the page.
 //!
-//! What differs from a real driver: a stream that is not held runs its work when it is given; the default stream per
-//! thread is the legacy default stream; a memory pool keeps bytes, not blocks; kernels are those of `kernel`.
+//! Differences from a real driver: a stream that is not held runs its work at submission; the per-thread default
+//! stream is the legacy default stream; a memory pool keeps bytes, not blocks; and only the kernels of `kernel`
+//! exist.
 
 mod abi;
 mod call;

@@ -1,4 +1,4 @@
-//! Modules and functions: PTX text whose entry points are kernels that are built in.
+//! Modules and functions: PTX text whose entry points are built-in kernels.
 
 use crate::abi::{Code, Handle, In, Out, Outcome};
 use crate::call::exports;
@@ -18,7 +18,7 @@ pub struct Function {
     kernel: &'static Kernel,
 }
 
-/// Text that ends with a zero, or null.
+/// Zero-terminated text, or null.
 #[repr(transparent)]
 pub struct Text(*const c_char);
 
@@ -27,7 +27,7 @@ impl Text {
         if self.0.is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the C interface asks the caller for null or text that ends with a zero.
+        // SAFETY: the C interface requires null or zero-terminated text.
         unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| Code::INVALID_IMAGE)
     }
 }

@@ -1,8 +1,8 @@
 //! Streams: queues of work, and the order in which it may run.
 //!
-//! Every piece of work of a stream has a number; it may run when all before it in its stream are over, and when the
-//! positions of other streams that it waits for are reached. Waiting for an event is such a position, and so is the
-//! order between the legacy default stream and the others that do not opt out of it.
+//! Every piece of work of a stream has a number. It may run when all earlier pieces of its stream are done and the
+//! positions of other streams that it waits for are reached. Such positions come from waits for events, and from
+//! the order between the legacy default stream and the streams that do not opt out of it.
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
@@ -21,19 +21,19 @@ pub struct Item {
 
 pub struct Stream {
     pub context: Handle,
-    /// Ordered with the legacy default stream.
+    /// Whether it is ordered with the legacy default stream.
     pub blocking: bool,
     pub priority: i32,
-    /// Its work runs only when a test or a waiting host asks.
+    /// Whether its work runs only when a test or a waiting host asks for it.
     pub held: bool,
     pub queue: VecDeque<Item>,
-    /// Number of the last piece that was given.
+    /// Number of the last submitted piece.
     pub submitted: u64,
-    /// Number of the last piece that is over.
+    /// Number of the last completed piece.
     pub completed: u64,
-    /// A piece is being run.
+    /// Whether a piece is running.
     pub running: bool,
-    /// It goes when its work is over.
+    /// Whether it is destroyed as soon as its work is done.
     pub destroyed: bool,
     pub capture: Option<Handle>,
 }
@@ -56,7 +56,8 @@ impl Stream {
 }
 
 impl Driver {
-    /// The stream that a handle stands for: 0, 1 and 2 are default streams, which are one here.
+    /// The stream that a handle refers to. The handles 0, 1 and 2 are default streams, which are the same stream
+    /// here.
     pub fn stream(&mut self, handle: Handle) -> Outcome<Handle> {
         if handle <= 2 {
             let context = self.current()?;
@@ -77,7 +78,7 @@ impl Driver {
         Ok(self.contexts.get(stream.context).ok_or(Code::INVALID_CONTEXT)?.device)
     }
 
-    /// Adds work to a stream, or to what it captures. The answer is its number, or `None` in a capture.
+    /// Adds work to a stream, or to its capture. Returns the number of the work, or `None` in a capture.
     pub fn submit(&mut self, handle: Handle, work: Work, waits: Vec<(Handle, u64)>) -> Outcome<Option<u64>> {
         let stream = self.streams.find(handle, &mut self.misuse)?;
         if let Some(capture) = stream.capture {
@@ -103,12 +104,12 @@ impl Driver {
         Ok(Some(stream.submitted))
     }
 
-    /// The host waits for a position of a stream.
+    /// Makes the host wait for a position of a stream.
     pub fn wait_for(&mut self, stream: Handle, sequence: u64) {
         self.waits.push((stream, sequence));
     }
 
-    /// Whether a position is reached. A stream that is gone has ended its work.
+    /// Whether a position is reached. A stream that no longer exists has finished its work.
     pub fn is_done(&self, stream: Handle, sequence: u64) -> bool {
         self.streams.get(stream).is_none_or(|stream| stream.completed >= sequence)
     }
@@ -169,7 +170,7 @@ exports! {
         let handle = driver.stream(stream)?;
         let stream = driver.streams.find(handle, &mut driver.misuse)?;
         stream.destroyed = true;
-        // What is left is run without further asking.
+        // The remaining work runs without being asked for.
         stream.held = false;
         if stream.queue.is_empty() && !stream.running {
             driver.streams.take(handle);

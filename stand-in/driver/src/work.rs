@@ -1,4 +1,4 @@
-//! What a piece of work does when its turn has come.
+//! What a piece of work does when it runs.
 
 use crate::abi::{Address, Code, Handle, Location};
 use crate::call;
@@ -17,7 +17,7 @@ pub enum Work {
     Copy(Copy),
     Fill(Fill),
     Kernel(Launch),
-    /// Stream-ordered memory can be used from here on.
+    /// Stream-ordered memory becomes usable.
     Alive {
         address: Address,
         id: u64,
@@ -39,7 +39,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Addresses that it reads or writes at.
+    /// The addresses that it reads or writes.
     pub fn uses(&self) -> impl Iterator<Item = Address> {
         let places = match self {
             Self::Copy(copy) => vec![copy.to.address(), copy.from.address()],
@@ -92,7 +92,7 @@ impl Driver {
     }
 }
 
-/// Takes the first piece of a stream if it may run, with its context.
+/// Takes the first piece of a stream, with its context, if it may run.
 fn begin(driver: &mut Driver, handle: Handle) -> Option<(Handle, Item)> {
     driver.streams.get(handle).filter(|stream| driver.may_run(stream))?;
     let stream = driver.streams.get_mut(handle)?;
@@ -101,7 +101,7 @@ fn begin(driver: &mut Driver, handle: Handle) -> Option<(Handle, Item)> {
     Some((stream.context, item))
 }
 
-/// Does what a piece says. After a fault nothing more happens in a context.
+/// Runs a piece of work. After a fault, nothing else runs in the context.
 fn execute(driver: &mut Driver, context: Handle, work: &Work) {
     let fault = driver.contexts.get(context).and_then(|context| context.fault);
     if fault.is_some() {
@@ -124,7 +124,7 @@ fn end(driver: &mut Driver, handle: Handle, sequence: u64) {
     IDLE.notify_all();
 }
 
-/// Runs the first piece of a stream if it may; whether it did. Functions of the host run without the lock.
+/// Runs the first piece of a stream if it may run, and returns whether it did. Host functions run without the lock.
 pub fn run_first(
     mut driver: MutexGuard<'static, Driver>,
     handle: Handle,
@@ -141,7 +141,7 @@ pub fn run_first(
     (driver, true)
 }
 
-/// The same while the lock is kept, which functions of the host do not allow.
+/// Runs the first piece of a stream while the lock is held, unless it is a host function.
 pub fn run_here(driver: &mut Driver, handle: Handle) -> bool {
     let first = driver.streams.get(handle).and_then(|stream| stream.queue.front());
     if first.is_none_or(|item| matches!(item.work, Work::Host { .. })) {

@@ -1,4 +1,4 @@
-//! The numbers and layouts that the driver keeps for itself are those of cudarc, which are NVIDIA's.
+//! Checks that the stand-in's numbers and layouts are those of cudarc, which are NVIDIA's.
 
 #[allow(dead_code)]
 #[path = "../src/abi.rs"]

@@ -1,4 +1,4 @@
-//! Host memory that stands for physical memory. Pages take room only once they are touched.
+//! Host memory that stands in for physical memory. Pages take up memory only once they are touched.
 
 use crate::abi::{Code, Outcome};
 use crate::device::Account;
@@ -11,22 +11,22 @@ pub struct Memory {
     pointer: *mut u8,
     bytes: usize,
     borrowed: bool,
-    /// What other processes can map.
+    /// The file through which other processes can map it.
     file: Option<OwnedFd>,
     _account: Option<Account>,
 }
 
-// SAFETY: the memory is reached through this value alone; the driver's lock orders all accesses.
+// SAFETY: the memory is reached only through this value, and the driver's lock orders all accesses.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Zeroed memory, `bytes` large.
+    /// Makes zeroed memory of `bytes` bytes.
     pub fn new(bytes: usize, account: Option<Account>) -> Outcome<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: this makes a new mapping at an address of the system's choice.
         let pointer = unsafe { mmap_anonymous(ptr::null_mut(), bytes.max(1), protection, flags) };
         Ok(Self {
             pointer: pointer.map_err(|_| Code::OUT_OF_MEMORY)?.cast(),
@@ -37,7 +37,7 @@ impl Memory {
         })
     }
 
-    /// The same, in a file without a name that other processes can map.
+    /// Makes zeroed memory in an anonymous file, which other processes can map.
     pub fn shared(bytes: usize, account: Option<Account>) -> Outcome<Self> {
         let file =
             memfd_create("allotment-stand-in", MemfdFlags::CLOEXEC).map_err(|_| Code::OPERATING_SYSTEM)?;
@@ -45,11 +45,11 @@ impl Memory {
         Self::open(file, bytes, account)
     }
 
-    /// What another process shares.
+    /// Opens memory that another process shares.
     pub fn open(file: OwnedFd, bytes: usize, account: Option<Account>) -> Outcome<Self> {
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: this makes a new mapping at an address of the system's choice.
         let pointer = unsafe { mmap(ptr::null_mut(), bytes.max(1), protection, flags, &file, 0) };
         Ok(Self {
             pointer: pointer.map_err(|_| Code::OUT_OF_MEMORY)?.cast(),
@@ -60,7 +60,7 @@ impl Memory {
         })
     }
 
-    /// The caller's own.
+    /// Wraps memory that belongs to the caller.
     pub fn borrowed(pointer: *mut u8, bytes: usize) -> Self {
         Self { pointer, bytes, borrowed: true, file: None, _account: None }
     }
@@ -83,7 +83,7 @@ impl Drop for Memory {
         if self.borrowed {
             return;
         }
-        // SAFETY: the mapping was made by this value, and nobody else keeps its address.
+        // SAFETY: this value made the mapping, and nothing else keeps its address.
         let _ = unsafe { munmap(self.pointer.cast(), self.bytes.max(1)) };
     }
 }

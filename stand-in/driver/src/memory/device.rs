@@ -1,4 +1,4 @@
-//! Device memory by `cuMemAlloc`.
+//! Device memory from `cuMemAlloc`.
 
 use super::backing::Memory;
 use super::space::{Allocation, Chunks, Kind};
@@ -7,7 +7,7 @@ use crate::call::exports;
 use crate::driver::Driver;
 
 impl Driver {
-    /// Fills new memory as the test asked.
+    /// Fills new memory with the byte that the test has set.
     pub fn poison(&self, memory: &Memory) {
         if let Some(byte) = self.poison {
             Chunks::one(memory.pointer(), memory.bytes()).fill(0, memory.bytes(), &[byte]);
@@ -51,7 +51,7 @@ exports! {
         address.set(found)
     }
 
-    /// Frees after all work of the context is over, as the real driver does without promising it.
+    /// Frees after all work of the context is done. The real driver does so too, but does not guarantee it.
     fn cuMemFree_v2(driver, address: Address) {
         let context = driver.outside_capture("cuMemFree_v2")?;
         if address == 0 {

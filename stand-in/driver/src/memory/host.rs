@@ -1,4 +1,4 @@
-//! Pinned memory of the host. Its device address is its address.
+//! Pinned host memory, whose device address is its host address.
 
 use super::backing::Memory;
 use super::space::{Allocation, Kind};
@@ -6,7 +6,7 @@ use crate::abi::{Address, Code, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
 
-/// Flags that exist: portable, mapped, write-combined (or, when registering, of a device, or read-only).
+/// The valid flags: portable, mapped, write-combined (or, when registering, device memory, or read-only).
 const FLAGS: u32 = 0xf;
 
 fn allocate(driver: &mut Driver, place: Out<usize>, bytes: usize, flags: u32, call: &str) -> Outcome {

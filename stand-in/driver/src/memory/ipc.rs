@@ -1,4 +1,4 @@
-//! Device memory shared with other processes: a handle names this process and an open file of it.
+//! Device memory shared with other processes. A handle names this process and one of its open files.
 
 use super::backing::Memory;
 use super::space::{Allocation, Chunks, Kind};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 const MAGIC: u64 = u64::from_le_bytes(*b"allotipc");
 
 impl Driver {
-    /// Puts the memory of an allocation into a file, unless it is in one; the number of that file.
+    /// Moves the memory of an allocation into a file, unless it is already in one, and returns the file's number.
     fn share(&mut self, address: Address) -> Outcome<i32> {
         let mapping = self.space.mappings.get_mut(&address).ok_or(Code::INVALID_VALUE)?;
         if mapping.memory.file().is_none() {
@@ -22,7 +22,7 @@ impl Driver {
             let shared = Memory::shared(bytes, None)?;
             let old = Chunks::one(mapping.memory.pointer(), bytes);
             Chunks::one(shared.pointer(), bytes).copy_from(0, &old, 0, bytes);
-            // The old memory gives its room back, which the new one takes.
+            // The old memory returns its bytes, and the new memory takes them.
             mapping.memory = Arc::new(shared);
             let account = self.devices[device].take(bytes as u64)?;
             self.space.accounts.insert(address, account);
@@ -52,7 +52,7 @@ exports! {
         if field(0) != MAGIC || flags & !1 != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        // A process cannot open what it shares.
+        // A process cannot open memory that it shares itself.
         if field(1) == u64::from(process::id()) {
             return Err(Code::INVALID_CONTEXT);
         }

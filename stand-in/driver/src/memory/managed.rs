@@ -1,4 +1,4 @@
-//! Managed memory: one address for host and devices. Where it is said to be is kept, and nothing moves.
+//! Managed memory: one address for host and devices. Its location is recorded, but nothing moves.
 
 use super::backing::Memory;
 use super::space::{Allocation, Hints, Kind};
@@ -7,9 +7,9 @@ use crate::call::exports;
 use crate::driver::Driver;
 use crate::work::Work;
 
-/// The host, where the older calls want a device.
+/// The host, for older functions that take a device.
 const CPU: Ordinal = -1;
-/// No place at all, in the answers about ranges.
+/// No location, in answers about ranges.
 const NOWHERE: i32 = -2;
 
 fn location(driver: &mut Driver, device: Ordinal) -> Outcome<Location> {
@@ -36,7 +36,7 @@ fn ordinal(place: Option<Location>) -> i32 {
     }
 }
 
-/// The managed allocation that holds a range: its start and number.
+/// The managed allocation that contains a range: its start and id.
 fn find(driver: &mut Driver, address: Address, bytes: usize) -> Outcome<(Address, u64)> {
     driver.check(address, bytes)?;
     match driver.space.containing(address) {
@@ -62,7 +62,7 @@ fn prefetch(driver: &mut Driver, address: Address, bytes: usize, to: Location, s
 }
 
 fn advise(driver: &mut Driver, address: Address, bytes: usize, advice: u32, place: Location) -> Outcome {
-    // The first two do not care about the place.
+    // The first two kinds of advice ignore the location.
     let place = if advice <= 2 { place } else { check_location(driver, place)? };
     let hints = hints(driver, address, bytes)?;
     match advice {

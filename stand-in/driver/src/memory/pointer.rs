@@ -1,4 +1,4 @@
-//! What an address is.
+//! Queries about addresses.
 
 use super::space::Kind;
 use crate::abi::{Address, Code, Out, memory_type};

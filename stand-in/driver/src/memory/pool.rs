@@ -1,7 +1,7 @@
-//! Memory pools and memory in the order of streams.
+//! Memory pools, and memory in stream order.
 //!
-//! A pool keeps physical bytes, not blocks: what is freed stays reserved until the host waits for something, and then
-//! as much of it as the release threshold says.
+//! A pool keeps physical bytes, not blocks. Freed memory stays reserved until the host waits for something; then
+//! the pool keeps only as much as the release threshold says.
 
 use super::backing::Memory;
 use super::space::{Allocation, Kind};
@@ -13,16 +13,16 @@ use crate::work::Work;
 
 pub struct Pool {
     device: usize,
-    /// Most bytes that it may reserve; 0 for no bound.
+    /// The most bytes that it may reserve; 0 for no limit.
     max: u64,
     used: u64,
     used_high: u64,
     reserved: u64,
     reserved_high: u64,
-    /// The physical memory, in pieces.
+    /// The account of its physical memory.
     accounts: Option<Account>,
     threshold: u64,
-    /// The three ways of reuse, which all are on at first.
+    /// The three kinds of reuse, which are all on initially.
     reuse: [i32; 3],
 }
 
@@ -43,7 +43,7 @@ impl Pool {
 }
 
 impl Driver {
-    /// Makes a pool reserve exactly `bytes`.
+    /// Makes a pool reserve exactly `bytes` bytes.
     fn reserve(&mut self, pool: Handle, bytes: u64) -> Outcome {
         let pool = self.pools.find(pool, &mut self.misuse)?;
         if pool.max != 0 && bytes > pool.max {
@@ -97,7 +97,7 @@ impl Driver {
         }
     }
 
-    /// The stream has come to the release of memory.
+    /// Releases memory when its stream reaches the release.
     pub fn free_ordered(&mut self, address: Address, id: u64) {
         let found = self.space.allocations.get(&address).filter(|found| found.id == id);
         let Some((Kind::Ordered(pool), bytes)) = found.map(|found| (found.kind.clone(), found.bytes)) else {
@@ -109,7 +109,7 @@ impl Driver {
         }
     }
 
-    /// What happens to pools when the host waits.
+    /// Trims the pools, as happens when the host waits.
     pub fn trim_pools(&mut self) {
         let excess = |(handle, pool): (Handle, &Pool)| {
             let keep = pool.reserved.min(pool.threshold).max(pool.used);
@@ -117,7 +117,7 @@ impl Driver {
         };
         let trims: Vec<_> = self.pools.iter().filter_map(excess).collect();
         for (pool, keep) in trims {
-            // Less than before always fits.
+            // Less memory than before always fits.
             let _ = self.reserve(pool, keep);
         }
     }
@@ -232,7 +232,7 @@ exports! {
         let allocation = driver.space.allocations.get_mut(&address);
         match allocation {
             Some(Allocation { kind: Kind::Ordered(_), freed: true, .. }) => {
-                let text = format!("{address:#x} was freed in a stream before");
+                let text = format!("{address:#x} was already freed in a stream");
                 driver.misuse.note(crate::misuse::Kind::FreeTwice, text);
                 Err(Code::INVALID_VALUE)
             }

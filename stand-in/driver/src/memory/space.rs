@@ -1,4 +1,4 @@
-//! The address space: what is allocated where, and which physical memory is behind it.
+//! The address space: the allocations, and the physical memory behind them.
 
 use super::backing::Memory;
 use crate::abi::{Address, Code, Handle, Location, Outcome};
@@ -8,25 +8,25 @@ use crate::misuse::Kind as Misused;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Where device memory begins: no process can have such addresses, so that using one on the host is noticed.
+/// The start of device memory. No process can have such addresses, so using one on the host is noticed.
 const DEVICES: Address = 1 << 48;
-/// Addresses of each device.
+/// The size of each device's address range.
 const DEVICE_SPAN: Address = 1 << 44;
-/// Alignment of device memory, as real drivers have it.
+/// Alignment of device memory, as in real drivers.
 const ALIGNMENT: u64 = 512;
 
-/// Whether an address can be one of the host.
+/// Whether an address can be a host address.
 pub const fn is_host(address: Address) -> bool {
     address < DEVICES
 }
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// By `cuMemAlloc`.
+    /// Device memory from `cuMemAlloc`.
     Device,
-    /// In a pool, in the order of a stream.
+    /// Stream-ordered memory from a pool.
     Ordered(Handle),
-    /// Pinned memory of the host, allocated or registered.
+    /// Pinned host memory, allocated or registered.
     Host {
         flags: u32,
         registered: bool,
@@ -34,11 +34,11 @@ pub enum Kind {
     Managed(Hints),
     /// Opened from another process.
     Imported,
-    /// Addresses to map virtual memory at.
+    /// Reserved addresses for mapping virtual memory.
     Reserved,
 }
 
-/// What is said and done about managed memory.
+/// Advice and prefetches of managed memory.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Hints {
     pub read_mostly: bool,
@@ -48,23 +48,23 @@ pub struct Hints {
 }
 
 pub struct Allocation {
-    /// Never used twice.
+    /// A unique number.
     pub id: u64,
     pub bytes: usize,
     pub kind: Kind,
     pub device: usize,
-    /// The context that it ends with; 0 for none.
+    /// The context whose destruction ends it; 0 for none.
     pub context: Handle,
-    /// The stream has come to its allocation.
+    /// Whether its stream has reached the allocation.
     pub alive: bool,
-    /// Its release is in a stream's queue.
+    /// Whether its release is in a stream's queue.
     pub freed: bool,
 }
 
 pub struct Mapping {
     pub bytes: usize,
     pub memory: Arc<Memory>,
-    /// Physical memory that it was mapped from; 0 if it has none of its own.
+    /// The physical memory that is mapped; 0 if it has none of its own.
     pub physical: Handle,
     pub readable: bool,
     pub writable: bool,
@@ -74,15 +74,15 @@ pub struct Mapping {
 pub struct Space {
     pub allocations: BTreeMap<Address, Allocation>,
     pub mappings: BTreeMap<Address, Mapping>,
-    /// Room that is taken for memory in files.
+    /// Accounts of memory in files.
     pub accounts: BTreeMap<Address, Account>,
-    /// Starts of what was freed and is not allocated again.
+    /// Start addresses that were freed and not allocated again.
     freed: BTreeSet<Address>,
     next: u64,
 }
 
 impl Space {
-    /// A range of device addresses that is free: at `hint` if that is possible.
+    /// Finds a free range of device addresses, at `hint` if possible.
     pub fn find(&self, device: usize, bytes: usize, alignment: u64, hint: Address) -> Outcome<Address> {
         if bytes as u64 > DEVICE_SPAN {
             return Err(Code::OUT_OF_MEMORY);
@@ -129,13 +129,13 @@ impl Space {
         self.next
     }
 
-    /// An allocation whose memory is the caller's.
+    /// Adds an allocation whose memory belongs to the caller.
     pub fn insert_borrowed(&mut self, address: Address, allocation: Allocation) {
         let memory = Memory::borrowed(address as *mut u8, allocation.bytes);
         self.insert(address, allocation, Some(memory));
     }
 
-    /// Forgets an allocation and what is mapped in it.
+    /// Removes an allocation and the mappings in it.
     pub fn remove(&mut self, address: Address) -> Option<Allocation> {
         let allocation = self.allocations.remove(&address)?;
         let end = address + allocation.bytes.max(1) as u64;
@@ -146,7 +146,7 @@ impl Space {
         Some(allocation)
     }
 
-    /// The allocation that an address lies in.
+    /// The allocation that contains an address.
     pub fn containing(&self, address: Address) -> Option<(Address, &Allocation)> {
         let (&start, allocation) = self.allocations.range(..=address).next_back()?;
         (address < start + allocation.bytes as u64).then_some((start, allocation))
@@ -156,7 +156,7 @@ impl Space {
         self.freed.contains(&address)
     }
 
-    /// Frees what ends with a context; how many allocations there were.
+    /// Frees the memory of a destroyed context, and returns the number of allocations.
     pub fn drop_context(&mut self, context: Handle) -> usize {
         let of_context = self.allocations.iter().filter(|(_, allocation)| allocation.context == context);
         let gone: Vec<_> = of_context.map(|(&address, _)| address).collect();
@@ -173,7 +173,7 @@ impl Space {
 }
 
 impl Driver {
-    /// Which allocation holds all of a range; otherwise an error and a note.
+    /// Returns the id of the allocation that contains all of a range; otherwise reports misuse and fails.
     pub fn check(&mut self, address: Address, bytes: usize) -> Outcome<u64> {
         let Some((start, allocation)) = self.space.containing(address) else {
             let kind =
@@ -189,13 +189,13 @@ impl Driver {
             return Err(Code::INVALID_VALUE);
         }
         if freed {
-            self.misuse.note(Misused::UseAfterFree, format!("{address:#x} was freed in a stream before"));
+            self.misuse.note(Misused::UseAfterFree, format!("{address:#x} was already freed in a stream"));
             return Err(Code::INVALID_VALUE);
         }
         Ok(id)
     }
 
-    /// The memory behind a range of the allocation `id`, when work on it runs.
+    /// Returns the memory behind a range of the allocation `id`, when work on it runs.
     pub fn resolve(&mut self, address: Address, bytes: usize, id: u64, write: bool) -> Outcome<Chunks> {
         let found = self.space.containing(address).filter(|(_, allocation)| allocation.id == id);
         let Some((_, allocation)) = found else {
@@ -203,7 +203,7 @@ impl Driver {
             return Err(Code::ILLEGAL_ADDRESS);
         };
         if !allocation.alive {
-            let text = format!("work on {address:#x} ran before its stream came to its allocation");
+            let text = format!("work on {address:#x} ran before its stream reached the allocation");
             self.misuse.note(Misused::UseBeforeAllocation, text);
             return Err(Code::ILLEGAL_ADDRESS);
         }
@@ -229,13 +229,13 @@ impl Driver {
         Ok(chunks)
     }
 
-    /// As [`Self::resolve`], of whatever allocation is there: what a kernel does with an address.
+    /// Returns the memory behind a range of whichever allocation contains it: what a kernel does with an address.
     pub fn resolve_now(&mut self, address: Address, bytes: usize, write: bool) -> Outcome<Chunks> {
         let id = self.check(address, bytes).map_err(|_| Code::ILLEGAL_ADDRESS)?;
         self.resolve(address, bytes, id, write)
     }
 
-    /// An error and a note for memory that cannot be freed.
+    /// Reports memory that cannot be freed, and returns the error.
     pub fn wrong_free(&mut self, address: Address) -> Code {
         let kind = if self.space.was_freed(address) { Misused::FreeTwice } else { Misused::FreeUnknown };
         self.misuse.note(kind, format!("{address:#x} was freed"));
@@ -243,7 +243,7 @@ impl Driver {
     }
 }
 
-/// Pieces of host memory that make up a range.
+/// The pieces of host memory that make up a range.
 pub struct Chunks(Vec<(*mut u8, usize)>);
 
 impl Chunks {
@@ -271,7 +271,7 @@ impl Chunks {
             while room > 0 {
                 let Some((pointer, length)) = source else { return };
                 let step = room.min(length);
-                // SAFETY: both pieces are memory that the driver or the caller of the copy keeps, this long.
+                // SAFETY: both pieces are memory of this length that the driver or the caller of the copy keeps.
                 unsafe { pointer.copy_to(to, step) };
                 to = to.wrapping_add(step);
                 room -= step;
@@ -284,10 +284,10 @@ impl Chunks {
         }
     }
 
-    /// Repeats `element`; pieces begin at multiples of its size.
+    /// Fills with `element`; pieces begin at multiples of its size.
     pub fn fill(&self, offset: usize, bytes: usize, element: &[u8]) {
         for (pointer, length) in self.pieces(offset, bytes) {
-            // SAFETY: the piece is memory that the driver or the caller keeps, and nobody else uses it meanwhile.
+            // SAFETY: the driver or the caller keeps the memory of the piece, and nothing else uses it meanwhile.
             let piece = unsafe { std::slice::from_raw_parts_mut(pointer, length) };
             match element {
                 [byte] => piece.fill(*byte),

@@ -17,7 +17,7 @@ pub struct Physical {
     device: usize,
 }
 
-/// Of sizes and addresses.
+/// The granularity of sizes and addresses.
 const GRANULARITY: usize = 2 << 20;
 
 fn check_prop(driver: &mut Driver, prop: &AllocationProp) -> Outcome<usize> {
@@ -33,7 +33,7 @@ fn is_granular(sizes: &[u64]) -> Outcome {
     if fits { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
-/// The mappings that make up a range exactly.
+/// The mappings that exactly cover a range.
 fn mapped(driver: &mut Driver, address: Address, bytes: usize) -> Outcome<Vec<Address>> {
     let end = address.checked_add(bytes as Address).ok_or(Code::INVALID_VALUE)?;
     let mut found = Vec::new();
@@ -103,7 +103,7 @@ exports! {
         handle.set(driver.physical.insert(Physical { memory: Arc::new(memory), bytes, device }))
     }
 
-    /// The memory stays while it is mapped.
+    /// Releases a handle; mapped memory stays.
     fn cuMemRelease(driver, handle: Handle) {
         driver.physical.remove(handle, &mut driver.misuse).map(drop)
     }
@@ -113,7 +113,7 @@ exports! {
         let physical = driver.physical.find(handle, &mut driver.misuse)?;
         let (memory, size) = (physical.memory.clone(), physical.bytes);
         is_granular(&[address, bytes as u64])?;
-        // As on a real device, physical memory is mapped whole.
+        // As on a real device, physical memory can only be mapped as a whole.
         if offset != 0 || flags != 0 || bytes != size {
             return Err(Code::INVALID_VALUE);
         }
@@ -160,7 +160,7 @@ exports! {
         Ok(())
     }
 
-    /// Another handle of what is mapped at an address.
+    /// Returns another handle of the memory that is mapped at an address.
     fn cuMemRetainAllocationHandle(driver, handle: Out<Handle>, address: Address) {
         let (device, found) = match driver.space.containing(address) {
             Some((_, allocation)) => (allocation.device, driver.space.mappings.range(..=address).next_back()),
@@ -179,7 +179,7 @@ exports! {
         place.set(file.into_raw_fd())
     }
 
-    /// The file stays the caller's, as with the real driver.
+    /// Imports memory from a file, which still belongs to the caller, as with the real driver.
     fn cuMemImportFromShareableHandle(driver, handle: Out<Handle>, file: usize, kind: u32) {
         let device = driver.current_device()?;
         if kind != POSIX_FD {
@@ -210,7 +210,7 @@ fn duplicate(file: RawFd) -> Outcome<OwnedFd> {
     if file < 0 {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: borrowed for one call, which only fails if it is no open file.
+    // SAFETY: borrowed for one call, which fails if this is not an open file.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     fcntl_dupfd_cloexec(file, 0).map_err(|_| Code::INVALID_VALUE)
 }

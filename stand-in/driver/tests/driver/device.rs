@@ -1,4 +1,4 @@
-//! Devices, contexts, and failures that are asked for.
+//! Devices, contexts, and injected failures.
 
 use crate::support::{Test, call, get, ok};
 use allotment_stand_in::{Misuse, StandIn};

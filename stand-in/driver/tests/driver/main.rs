@@ -1,4 +1,4 @@
-//! The driver by its C interface, as cudarc loads it.
+//! The driver through its C interface, as cudarc loads it.
 
 mod device;
 mod memory;

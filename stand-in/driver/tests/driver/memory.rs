@@ -22,7 +22,7 @@ fn memory_is_bounded_by_the_device_and_given_back() {
     assert_eq!(call!(cuMemAlloc_v2(&mut address, 1)), Code::CUDA_ERROR_OUT_OF_MEMORY);
     assert_eq!(call!(cuMemAlloc_v2(&mut address, 0)), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(test.0.live().bytes, total as u64);
-    // Only what is touched takes room on the host; both ends can be.
+    // Only touched pages take up memory on the host, so both ends can be used.
     upload(most, b"first");
     upload(most + total as u64 - 4096 - 4, b"last");
     assert_eq!(download(most, 5), b"first");
@@ -71,7 +71,7 @@ fn memory_that_goes_before_its_work_is_noticed() {
     test.finish(&[(Misuse::FreedInUse, 2)]);
 }
 
-/// An attribute of a memory pool.
+/// Reads an attribute of a memory pool.
 fn attribute(pool: sys::CUmemoryPool, which: sys::CUmemPool_attribute) -> u64 {
     let mut value = 0u64;
     ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
@@ -166,8 +166,8 @@ fn managed_memory_keeps_its_hints() {
     ok!(cuMemAdvise(address, 4096, advice, -1));
     assert_eq!(hint(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), -1);
     assert_eq!(call!(cuMemAdvise(address, 4097, advice, 0)), Code::CUDA_ERROR_INVALID_VALUE);
-    // The host reaches it at the same address.
-    // SAFETY: managed memory, as long as this, which no work uses now.
+    // The host accesses it at the same address.
+    // SAFETY: managed memory that is live here and not used by any work now.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(address as usize).write(5) };
     assert_eq!(download(address, 1), [5]);
     ok!(cuMemFree_v2(address));
@@ -175,7 +175,7 @@ fn managed_memory_keeps_its_hints() {
     test.finish(&[(Misuse::OutOfBounds, 1)]);
 }
 
-/// The other process of the test below runs this test with the handle in its environment.
+/// The child process of this test runs the same test with the handle in its environment.
 #[test]
 fn memory_is_shared_between_processes() {
     const HANDLE: &str = "ALLOTMENT_TEST_IPC_HANDLE";

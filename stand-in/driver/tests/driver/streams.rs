@@ -1,4 +1,4 @@
-//! Streams, events, and work in their order.
+//! Streams, events, and the order of work.
 
 use crate::support::{Test, call, download, get, ok, pinned};
 use allotment_stand_in::{Live, Misuse};
@@ -27,7 +27,7 @@ fn work_waits_until_the_test_says_so() {
     ok!(cuStreamQuery(stream));
     assert_eq!(download(address, 4), b"when");
 
-    // Ordinary memory is read before the call returns, and written when it returns.
+    // Ordinary memory is read before the call returns, and is written when it returns.
     let mut ordinary = *b"ab";
     ok!(cuMemcpyHtoDAsync_v2(address, ordinary.as_ptr().cast(), 2, stream));
     ordinary = *b"xx";
@@ -56,7 +56,7 @@ fn events_order_streams() {
     ok!(cuEventRecord(event, first));
     ok!(cuStreamWaitEvent(second, event, 0));
     ok!(cuMemsetD8Async(address, 2, 1, second));
-    // What is recorded later does not count.
+    // Work submitted after the record does not count.
     ok!(cuMemsetD8Async(address, 3, 1, first));
     ok!(cuEventRecord(event, first));
     assert_eq!(test.0.run(second_handle), 0);
@@ -128,7 +128,7 @@ fn ordered_memory_lives_in_the_order_of_its_stream() {
     assert_eq!(test.0.misuse(Misuse::UseAfterFree), 1);
     test.0.clear_misuse();
 
-    // Work on another stream that nothing puts after the allocation, and work that comes too late.
+    // Work on another stream that is not ordered after the allocation, and work that comes too late.
     let address: u64 = get!(cuMemAllocAsync(64, stream));
     ok!(cuMemsetD8Async(address, 1, 64, other));
     assert!(test.0.step(other as u64));

@@ -1,20 +1,20 @@
-//! Calls of the driver, and a device for one test.
+//! Macros for driver calls, and a device for one test.
 
 use allotment_stand_in::{Exclusive, Misuse, StandIn};
 use cudarc::driver::sys::{self, CUresult as Code};
 use std::ffi::c_void;
 
-/// Calls a function of the driver; its code.
+/// Calls a driver function and returns its code.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: every place that a test gives is one of the right type, and what is wrong on purpose is only a
-        // number, which the stand-in checks.
+        // SAFETY: all pointers that tests pass have the right type, and deliberately wrong arguments are only
+        // numbers, which the stand-in checks.
         unsafe { sys::$name($($argument),*) }
     };
 }
 pub(crate) use call;
 
-/// The same where it must succeed.
+/// Calls a driver function that must succeed.
 macro_rules! ok {
     ($name:ident($($argument:expr),* $(,)?)) => {
         assert_eq!(call!($name($($argument),*)), Code::CUDA_SUCCESS, stringify!($name))
@@ -22,12 +22,12 @@ macro_rules! ok {
 }
 pub(crate) use ok;
 
-/// The same for a function whose first argument is the place of the result.
+/// Calls a driver function that must succeed and whose first argument is the output, and returns the output.
 macro_rules! get {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         let mut place = std::mem::MaybeUninit::uninit();
         ok!($name(place.as_mut_ptr() $(, $argument)*));
-        // SAFETY: the call succeeded, so the place is written.
+        // SAFETY: the call succeeded, so the output is written.
         unsafe { place.assume_init() }
     }};
 }
@@ -54,7 +54,7 @@ impl Test {
         get!(cuEventCreate(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32))
     }
 
-    /// Ends the context; nothing may be left, and only `misuse` may have happened.
+    /// Releases the context. Everything must have been freed, and only `misuse` may have occurred.
     pub fn finish(self, misuse: &[(Misuse, u64)]) {
         for (kind, times) in misuse {
             assert_eq!(self.0.misuse(*kind), *times, "{kind:?}\n{}", self.0.report());
@@ -66,7 +66,7 @@ impl Test {
         self.0.assert_clean();
     }
 
-    /// After a reset.
+    /// Sets up the device again after a reset.
     pub fn new_again(test: Self) -> Self {
         ok!(cuInit(0));
         let context = get!(cuDevicePrimaryCtxRetain(0));

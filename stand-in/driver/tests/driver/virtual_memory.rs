@@ -1,4 +1,4 @@
-//! Reserved addresses and what is mapped there.
+//! Reserved addresses, and the memory mapped there.
 
 use crate::support::{Test, call, download, get, ok, upload};
 use allotment_stand_in::Misuse;
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult as Code};
 use std::mem::zeroed;
 use std::ptr;
 
-/// Physical memory on device 0.
+/// Properties of physical memory on device 0.
 fn prop() -> sys::CUmemAllocationProp {
     // SAFETY: a structure of numbers and pointers, all of which may be zero.
     let mut prop: sys::CUmemAllocationProp = unsafe { zeroed() };
@@ -44,7 +44,7 @@ fn virtual_memory_is_mapped_in_pieces() {
     }
     assert_eq!(call!(cuMemMap(start, piece, 0, handles[0], 0)), Code::CUDA_ERROR_ALREADY_MAPPED);
     ok!(cuMemSetAccess(start, 2 * piece, &access(), 1));
-    // Across the border of two pieces.
+    // Copy across the border of two pieces.
     let border = start + piece as u64 - 2;
     upload(border, b"abcd");
     assert_eq!(download(border, 4), b"abcd");
@@ -78,7 +78,7 @@ fn physical_memory_is_exported_as_a_file() {
     ok!(cuMemSetAccess(start, 2 * piece, &access(), 1));
     upload(start + 5, b"shared");
     assert_eq!(download(start + piece as u64 + 5, 6), b"shared");
-    // What is mapped has handles as long as it is.
+    // Mapped memory has handles as long as it is mapped.
     let at = |address: u64| ptr::without_provenance_mut(address as usize);
     let again: u64 = get!(cuMemRetainAllocationHandle(at(start + 5)));
     ok!(cuMemRelease(again));
@@ -89,7 +89,7 @@ fn physical_memory_is_exported_as_a_file() {
     ok!(cuMemRelease(ours));
     ok!(cuMemRelease(theirs));
     ok!(cuMemAddressFree(start, 2 * piece));
-    // SAFETY: the export made this file, and nobody else has its number.
+    // SAFETY: the export made this file, and nothing else has its number.
     drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(file) });
     test.finish(&[]);
 }

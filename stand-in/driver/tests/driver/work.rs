@@ -1,4 +1,4 @@
-//! What is given to streams: copies of rows, kernels, functions of the host, graphs.
+//! Work that is submitted to streams: copies of rows, kernels, host functions, graphs.
 
 use crate::support::{Test, call, download, get, ok, pinned};
 use allotment_stand_in::Misuse;
@@ -77,7 +77,7 @@ fn functions_of_the_host_run_in_order_and_must_not_call_back() {
     extern "C" fn function(argument: *mut c_void) {
         let (mut free, mut total) = (0, 0);
         assert_ne!(call!(cuMemGetInfo_v2(&mut free, &mut total)), Code::CUDA_SUCCESS);
-        // SAFETY: the test waits for the stream before it looks at its number.
+        // SAFETY: the test waits for the stream before it reads the number.
         unsafe { *argument.cast::<u32>() += 1 };
     }
     let test = Test::new();
@@ -93,7 +93,7 @@ fn functions_of_the_host_run_in_order_and_must_not_call_back() {
     test.finish(&[(Misuse::Forbidden, 1)]);
 }
 
-/// Copies of a batch are done in the order of the stream, and in any order among themselves.
+/// The copies of a batch run in the order of the stream, and in any order among themselves.
 #[test]
 fn batches_of_copies_are_one_piece_of_a_stream() {
     let test = Test::new();
@@ -103,7 +103,7 @@ fn batches_of_copies_are_one_piece_of_a_stream() {
     host.copy_from_slice(b"abcdefgh");
     let attributes = sys::CUmemcpyAttributes {
         srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-        // SAFETY: zeros are no place.
+        // SAFETY: zeros mean no location.
         srcLocHint: unsafe { std::mem::zeroed() },
         // SAFETY: as above.
         dstLocHint: unsafe { std::mem::zeroed() },
@@ -131,7 +131,7 @@ fn batches_of_copies_are_one_piece_of_a_stream() {
     test.finish(&[]);
 }
 
-/// Copies take the time that the test has said, and nothing else does.
+/// Copies take the simulated time that the test has set, and nothing else takes any.
 #[test]
 fn events_tell_the_time_of_copies() {
     let test = Test::new();
@@ -188,7 +188,7 @@ fn captured_work_runs_when_the_graph_is_launched() {
     ok!(cuGraphExecDestroy(executable));
     ok!(cuGraphDestroy(graph));
 
-    // What may not be captured spoils it.
+    // A call that cannot be captured invalidates the capture.
     ok!(cuStreamBeginCapture_v2(stream, mode));
     let mut place = 0;
     assert_eq!(call!(cuMemAlloc_v2(&mut place, 8)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -198,7 +198,7 @@ fn captured_work_runs_when_the_graph_is_launched() {
     ok!(cuStreamBeginCapture_v2(stream, mode));
     assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(call!(cuStreamEndCapture(stream, &mut graph)), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    // Unless the thread says that it knows what it does.
+    // Unless the thread is in relaxed mode.
     ok!(cuStreamBeginCapture_v2(stream, mode));
     let mut relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     ok!(cuThreadExchangeStreamCaptureMode(&mut relaxed));

@@ -1,0 +1,267 @@
+//! What happens when a heap runs out of memory: the error, what was in the way, and a hook that reports it.
+//!
+//! The fallible methods, such as [`Heap::try_allocate`](crate::Heap::try_allocate), return [`OutOfMemory`]. A global
+//! allocator can only return a null pointer, which Rust turns into "memory allocation of 5000 bytes failed" and an
+//! abort. To learn more, set a hook before memory runs out:
+//!
+//! ```
+//! # #[cfg(not(all(unix, feature = "host")))] fn main() {}
+//! # #[cfg(all(unix, feature = "host"))]
+//! use allotment::out_of_memory::{report_to_stderr, set_hook};
+//! use allotment::{Heap, heap};
+//!
+//! #[global_allocator]
+//! static HEAP: Heap = heap!(1024 * 1024);
+//!
+//! # #[cfg(all(unix, feature = "host"))]
+//! fn main() {
+//!     set_hook(report_to_stderr); // in firmware: `report_to_defmt`, or a function of your own
+//!     let mut numbers: Vec<u8> = Vec::new();
+//!     // out of memory: 2097152 bytes aligned to 1 requested, 1048000 free, largest free block 1048000: the heap
+//!     // is too small
+//!     assert!(numbers.try_reserve(2 << 20).is_err());
+//! }
+//! ```
+//!
+//! # Panics while the heap is full
+//!
+//! Reporting a panic needs memory itself: with `RUST_BACKTRACE=1` several megabytes, for the debug information of
+//! the program. Rust's standard library locks itself out if one of those requests fails, and the program hangs. So
+//! on systems with the standard library (feature `host`, on by default, or `std`) a heap that is the global
+//! allocator and runs out *on a thread that is panicking* takes a reserve of at least 16 MiB from the system as one
+//! more region, and serves the request from it. The heap keeps that region, and its statistics count it. A heap
+//! that cannot take another region of that size (16-bit links, an adapter, [`CompactHeap`]) ends the program with
+//! one line that says so instead of hanging.
+//!
+//! [`CompactHeap`]: https://docs.rs/allotment/latest/allotment/struct.CompactHeap.html
+
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+mod host;
+
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+pub use host::report_to_stderr;
+
+use crate::memory::Memory;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// A request could not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub requested: usize,
+    /// Alignment asked for, in bytes.
+    pub align: usize,
+    /// Bytes not in live blocks; without statistics, [`OutOfMemory::largest_free`] instead.
+    pub free: usize,
+    /// Bytes of the largest request, with natural alignment, that would have succeeded.
+    pub largest_free: usize,
+}
+
+/// What kept a heap from serving a request; see [`OutOfMemory::cause`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// Fewer bytes are free than were asked for: make the heap larger, or use less.
+    TooSmall,
+    /// Enough bytes are free, but not in one piece: free blocks in another order, choose a placement that packs
+    /// more densely, or separate short-lived blocks from long-lived ones.
+    Fragmentation,
+    /// The largest free block is long enough, but no free block has that many bytes from an aligned address on:
+    /// ask for a smaller alignment, or allocate such blocks first.
+    Alignment,
+}
+
+impl Cause {
+    /// The cause in words, as the messages have it.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::TooSmall => "the heap is too small",
+            Self::Fragmentation => "fragmentation is the obstacle, enough is free but not in one piece",
+            Self::Alignment => "the alignment is the obstacle, the largest free block is long enough",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Cause {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        match self {
+            Self::TooSmall => defmt::write!(fmt, "the heap is too small"),
+            Self::Fragmentation => {
+                defmt::write!(fmt, "fragmentation is the obstacle, enough is free but not in one piece");
+            }
+            Self::Alignment => {
+                defmt::write!(fmt, "the alignment is the obstacle, the largest free block is long enough");
+            }
+        }
+    }
+}
+
+/// Alignment, in bytes, that every block has at least, whatever the placement.
+const NATURAL: usize = size_of::<usize>();
+
+impl OutOfMemory {
+    /// Tells what was in the way: too little memory, fragmentation or the alignment.
+    ///
+    /// A heap without statistics does not know how much is free in all, so it reports fragmentation as
+    /// [`Cause::TooSmall`].
+    pub const fn cause(&self) -> Cause {
+        if self.free < self.requested {
+            Cause::TooSmall
+        } else if self.largest_free < self.requested || self.align <= NATURAL {
+            Cause::Fragmentation
+        } else {
+            Cause::Alignment
+        }
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { requested, align, free, largest_free } = self;
+        write!(
+            f,
+            "out of memory: {requested} bytes aligned to {align} requested, {free} free, \
+             largest free block {largest_free}: {}",
+            self.cause().text()
+        )
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for OutOfMemory {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(
+            fmt,
+            "out of memory: {=usize} bytes aligned to {=usize} requested, {=usize} free, \
+             largest free block {=usize}: {}",
+            self.requested,
+            self.align,
+            self.free,
+            self.largest_free,
+            self.cause()
+        );
+    }
+}
+
+impl core::error::Error for OutOfMemory {}
+
+/// What [`set_hook`] takes.
+pub type Hook = fn(&OutOfMemory);
+
+/// The hook as a pointer; null if none is set.
+static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Whether the hook is running.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// Sets the function that every heap calls when it is the global allocator and about to refuse a request.
+///
+/// There is one hook for the whole program; it replaces the previous one. It runs outside the heap's lock, on the
+/// thread that asked, and may allocate and free. A request that fails while a hook runs is refused without another
+/// call. It is not called for fallible methods, whose error tells the same. A program that never sets a hook has no
+/// code for it when it is linked with `lto = "fat"`, and otherwise a few instructions where requests fail.
+///
+/// A hook may also end the program, or reset the chip.
+pub fn set_hook(hook: Hook) {
+    HOOK.store(hook as *mut (), Ordering::Release);
+}
+
+/// Logs the error through `defmt`, as one line of level `error`; to be passed to [`set_hook`].
+///
+/// Memory that runs out inside an implementation of `defmt::Format` cannot be reported so, since the logger is in
+/// use there: it panics.
+#[cfg(feature = "defmt")]
+pub fn report_to_defmt(error: &OutOfMemory) {
+    defmt::error!("{}", error);
+}
+
+/// Calls the hook, if there is one and it is not running.
+fn report(reason: impl FnOnce() -> OutOfMemory) {
+    let hook = HOOK.load(Ordering::Acquire);
+    // Not every target can swap. If two threads get here at once, both reports are made, which does no harm.
+    if hook.is_null() || RUNNING.load(Ordering::Relaxed) {
+        return;
+    }
+    RUNNING.store(true, Ordering::Relaxed);
+    // SAFETY: only `set_hook` stores here, and it stores a `Hook`.
+    let hook: Hook = unsafe { core::mem::transmute(hook) };
+    hook(&reason());
+    RUNNING.store(false, Ordering::Relaxed);
+}
+
+/// Ends a request to the global allocator `memory` that has found no room: with what `again` finds once there is a
+/// reserve, if a panic is being reported, and otherwise with null, after a report.
+#[cold]
+pub(crate) fn refused<M: Memory>(
+    memory: &M,
+    layout: Layout,
+    again: impl FnOnce() -> Option<NonNull<u8>>,
+) -> *mut u8 {
+    let reason = || memory.out_of_memory(layout);
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    if host::is_panicking() {
+        return host::reserve(memory, layout, reason)
+            .and_then(|()| again())
+            .map_or(ptr::null_mut(), NonNull::as_ptr);
+    }
+    #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
+    let _ = again;
+    report(reason);
+    ptr::null_mut()
+}
+
+/// As [`refused`], for memory that never grows.
+#[cfg(feature = "low-memory")]
+#[cold]
+pub(crate) fn refused_for_good(reason: impl FnOnce() -> OutOfMemory) -> *mut u8 {
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    if host::is_panicking() {
+        host::last_words(&reason());
+    }
+    report(reason);
+    ptr::null_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn the_cause_is_named() {
+        let error = OutOfMemory { requested: 5000, align: 8, free: 4999, largest_free: 4000 };
+        assert_eq!(error.cause(), Cause::TooSmall);
+        assert_eq!(
+            error.to_string(),
+            "out of memory: 5000 bytes aligned to 8 requested, 4999 free, largest free block 4000: the heap is \
+             too small"
+        );
+        let error = OutOfMemory { free: 5000, ..error };
+        assert_eq!(error.cause(), Cause::Fragmentation);
+        assert!(
+            error
+                .to_string()
+                .ends_with(": fragmentation is the obstacle, enough is free but not in one piece")
+        );
+        // The adapters' largest free block is an upper bound; what every block is aligned to is no obstacle.
+        let error = OutOfMemory { largest_free: 5000, ..error };
+        assert_eq!(error.cause(), Cause::Fragmentation);
+        let error = OutOfMemory { align: 64, ..error };
+        assert_eq!(error.cause(), Cause::Alignment);
+        assert!(
+            error
+                .to_string()
+                .ends_with(": the alignment is the obstacle, the largest free block is long enough")
+        );
+    }
+}
