@@ -1,4 +1,4 @@
-//! Notes the compiler's version, which every table names.
+//! Records the compiler's version for the result tables.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The two-minute version: instruction counts against ceilings.
+//! The two-minute version: compares instruction counts with ceilings.
 
 use std::path::Path;
 
@@ -11,20 +11,20 @@ use crate::statistics::geometric_mean;
 use crate::subjects;
 use crate::trace::{self, Set};
 
-/// The file of ceilings in the folder of results.
+/// The file of ceilings in the results folder.
 const FILE: &str = "ceilings";
 
-/// Traces of different character: two given ones, and one of aligned requests.
+/// Traces of different character: two from the tuned set, and one with aligned requests.
 const TRACES: [&str; 3] = ["lua_small", "mosquitto", "ffmpeg"];
 
-/// The operations that each trace is cut to.
+/// How many operations of each trace are replayed.
 const OPERATIONS: usize = 40_000;
 
-/// How far a count may exceed its ceiling: compilers differ by less.
+/// How far a count may exceed its ceiling; compilers differ by less.
 const SLACK: f64 = 0.05;
 
-/// Counts the instructions per operation of all of allotment's heaps and compares them with the ceilings, or makes them
-/// the ceilings.
+/// Counts the instructions per operation of all of allotment's heaps and compares them with the ceilings, or makes
+/// them the new ceilings.
 pub fn run(folder: &Path, bless: bool) -> Result<()> {
     let scratch = tempfile::tempdir().context("no folder for temporary files")?;
     let options = Options::new(false, scratch.path().to_owned());
@@ -66,8 +66,8 @@ pub fn run(folder: &Path, bless: bool) -> Result<()> {
     )
 }
 
-/// Prints the instructions per operation of some subjects over the named traces, chains of reallocations among them, or
-/// over all recorded ones, and the geometric means of the sets.
+/// Prints the instructions per operation of some subjects over the named traces, which may be chains of
+/// reallocations, or over all recorded ones, and the geometric means of the sets.
 pub fn count(names: &[String], ids: &[String]) -> Result<()> {
     let scratch = tempfile::tempdir().context("no folder for temporary files")?;
     let options = Options::new(false, scratch.path().to_owned());

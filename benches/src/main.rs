@@ -1,8 +1,8 @@
-//! allotment beside its peers. `cargo xtask bench` at the root of the repository runs this program.
+//! Compares allotment with its peers. `cargo xtask bench` at the root of the repository runs this program.
 //!
-//! Top down: `main` reads the command line; `measures` holds one module per measure and `subjects` one
-//! implementation per allocator; `trace` and `replay` feed them, `results`, `report` and `plot` write down what
-//! they find.
+//! From the top: `main` reads the command line; `measures` has one module per measure and `subjects` one
+//! implementation per allocator; `trace` and `replay` provide the workloads; `results`, `report` and `plot` write
+//! the findings.
 
 mod arena;
 mod check;

@@ -1,4 +1,4 @@
-//! Where figures come from: machine, versions, command.
+//! The origin of figures: machine, versions, command.
 
 use allotment_benches_common::machine;
 
@@ -17,7 +17,7 @@ const PEERS: [&str; 11] = [
     "snmalloc-rs",
 ];
 
-/// Machine, versions and command, a line each.
+/// Returns machine, versions and command, one line each.
 pub fn describe(measure: &str) -> Vec<String> {
     vec![
         format!("machine: {}", machine::describe()),
@@ -31,7 +31,7 @@ pub fn describe(measure: &str) -> Vec<String> {
     ]
 }
 
-/// The same for a part of the planner's tables.
+/// Returns the same for a part of the planner's tables.
 pub fn describe_plan(part: &str) -> Vec<String> {
     vec![
         format!("machine: {}, with other work on it", machine::describe()),
@@ -40,7 +40,7 @@ pub fn describe_plan(part: &str) -> Vec<String> {
     ]
 }
 
-/// The versions of the packages under test in the text of a lock file.
+/// Returns the versions of the packages under test, from the text of a lock file.
 fn versions(lock: &str) -> String {
     let mut versions = Vec::new();
     let mut name = "";

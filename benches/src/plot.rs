@@ -9,7 +9,7 @@ use crate::report::{Table, ordered};
 use crate::results::Results;
 use crate::subjects;
 
-/// Colours that are told apart with any kind of sight, more or less.
+/// Colours that can be told apart with most kinds of colour vision.
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -23,9 +23,9 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(23, 150, 160),
 ];
 
-/// One bar per subject: the geometric mean over the cases that every subject of the chart has.
+/// Draws one bar per subject: the geometric mean over the cases that every subject of the chart has.
 pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
-    // The first column of several, all cases otherwise.
+    // Use the first column if there are several, otherwise all cases.
     let columns = table.columns(results);
     let cases = if table.sets { columns[0].1.clone() } else { results.cases(table.metric) };
     let mut bars = Vec::new();
@@ -48,7 +48,7 @@ pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
             (10, 12),
             ("sans-serif", 15),
         ))?;
-        // One long bar must not make the others invisible.
+        // One long bar must not hide the others.
         let mut sorted: Vec<f64> = bars.iter().map(|bar| bar.1).collect();
         sorted.sort_by(f64::total_cmp);
         let typical = sorted[sorted.len() * 3 / 4] * 1.3;
@@ -69,7 +69,7 @@ pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
     draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
 }
 
-/// One line per subject over cases that are numbers, both axes logarithmic.
+/// Draws one line per subject over numeric cases, with both axes logarithmic.
 pub fn curves(path: &Path, table: &Table, results: &Results) -> Result<()> {
     let mut lines = Vec::new();
     for id in ordered(results.subjects(table.metric)) {
@@ -119,7 +119,7 @@ pub fn curves(path: &Path, table: &Table, results: &Results) -> Result<()> {
     draw().map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
 }
 
-/// A number as short as it can be read.
+/// Formats a number as briefly as possible.
 fn quantity(value: f64) -> String {
     let (value, unit) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),

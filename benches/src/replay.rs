@@ -1,25 +1,25 @@
-//! Replaying a trace on a subject.
+//! Replay of a trace on a subject.
 
 use std::ptr;
 
 use crate::subjects::{Subject, call};
 use crate::trace::{Kind, Op, Trace};
 
-/// The blocks of a replay, by slot. Null: not live, or not served.
+/// The blocks of a replay by slot. Null means that the block is not live or was not served.
 pub fn table(trace: &Trace) -> Vec<*mut u8> {
     vec![ptr::null_mut(); trace.slots]
 }
 
-/// One operation: does it, and says whether it was served. Frees and reallocations of blocks that were not
-/// served are left out, and so is a block that could not be enlarged (it is freed).
+/// Performs one operation, and returns whether it was served. Frees and reallocations of blocks that were not
+/// served are skipped. A block that could not be enlarged is freed and then also skipped.
 ///
 /// # Safety
 ///
-/// `op.slot` is below the length of `blocks`, which holds this subject's live blocks.
+/// `op.slot` must be below the length of `blocks`, which must hold this subject's live blocks.
 #[inline(always)]
 pub unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> bool {
-    // SAFETY: the slot is in the table; a block in it is live and has the operation's layout, as the trace
-    // was compiled from ids that are in the right state.
+    // SAFETY: the slot is in the table, and a block in it is live and has the operation's layout, because the trace
+    // was compiled from ids in the right state.
     unsafe {
         let block = blocks.get_unchecked_mut(op.slot as usize);
         match op.kind {
@@ -49,41 +49,41 @@ pub unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op)
     }
 }
 
-/// All operations; how many were not served. This is the loop that is measured, and by whose name callgrind
-/// finds it.
+/// Performs all operations, and returns how many were not served. This is the measured loop, which callgrind finds
+/// by its name.
 ///
 /// # Safety
 ///
-/// `blocks` is the trace's table, and holds the subject's live blocks.
+/// `blocks` must be the trace's table, and hold the subject's live blocks.
 #[inline(never)]
 pub unsafe fn measured_loop<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], ops: &[Op]) -> usize {
     let mut failed = 0;
     for op in ops {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         failed += usize::from(!unsafe { step(subject, blocks, op) });
     }
     failed
 }
 
-/// As [`measured_loop`], but ends at the first operation that is not served. Whether there was none.
+/// Performs operations until one is not served, and returns whether all were served.
 ///
 /// # Safety
 ///
-/// As there.
+/// Same contract as [`measured_loop`]: `blocks` must be the trace's table, and hold the subject's live blocks.
 pub unsafe fn fits<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], ops: &[Op]) -> bool {
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract.
     ops.iter().all(|op| unsafe { step(subject, blocks, op) })
 }
 
-/// Replays with every byte of every block written, and read back before it is freed or after it was moved.
+/// Replays the trace, writes every byte of every block, and checks the bytes before a free and after a move.
 ///
 /// # Errors
 ///
-/// The first operation whose block was not as it was left.
+/// The first operation whose block did not keep its contents.
 ///
 /// # Safety
 ///
-/// As for [`measured_loop`].
+/// Same contract as [`measured_loop`]: the trace must fit the subject.
 pub unsafe fn check<S: Subject>(subject: &mut S, trace: &Trace) -> Result<(), String> {
     let mut blocks = table(trace);
     let mut patterns = vec![0_u8; trace.slots];
@@ -98,7 +98,7 @@ pub unsafe fn check<S: Subject>(subject: &mut S, trace: &Trace) -> Result<(), St
         if op.kind != Kind::Allocate && !old.is_null() && !holds(old, size, patterns[slot]) {
             return Err(format!("operation {number}: the block's contents were changed"));
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { step(subject, &mut blocks, op) };
         let block = blocks[slot];
         if block.is_null() {

@@ -1,4 +1,4 @@
-//! `RESULTS.md`: every measure's tables, with what they were measured on and where we lose.
+//! `RESULTS.md`: the tables of every measure, with what they were measured on and where we lose.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::statistics::geometric_mean;
 use crate::subjects::{self, Form};
 use crate::trace::Set;
 
-/// The name of a row that is no allocator.
+/// The name of the row without an allocator.
 pub const HARNESS: &str = "harness";
 
 /// Which direction is better.
@@ -25,18 +25,18 @@ pub enum Better {
     Lower,
     /// More is better.
     Higher,
-    /// No figure to compete in.
+    /// The figure is not a competition.
     Neither,
 }
 
-/// A table: subjects down, cases across.
+/// A table with a row per subject and a column per case.
 #[derive(Clone)]
 pub struct Table {
-    /// Its heading.
+    /// The heading.
     pub title: &'static str,
     /// How it was measured.
     pub text: String,
-    /// The figures that it shows.
+    /// The metric that it shows.
     pub metric: &'static str,
     /// Which direction is better.
     pub better: Better,
@@ -46,23 +46,23 @@ pub struct Table {
     pub digits: usize,
     /// The name of the table's bar chart, if it has one.
     pub plot: Option<&'static str>,
-    /// The name of the chart of the figures over the cases, which are numbers, if it has one.
+    /// The name of the line chart over numeric cases, if it has one.
     pub curve: Option<&'static str>,
-    /// Whether all subjects compete, those without an arena limit or without memory too.
+    /// Whether all subjects compete, including those without an arena limit or without memory.
     pub level: bool,
-    /// Whether subjects stand across and cases down.
+    /// Whether subjects are columns and cases are rows.
     pub transposed: bool,
-    /// Whether subjects compete with those of the same form only.
+    /// Whether subjects compete only with those of the same form.
     pub by_form: bool,
-    /// The cases that it shows, if not all.
+    /// The cases that it shows; all if empty.
     pub set: Option<Set>,
-    /// Whether its columns are the geometric means over the sets of traces instead of the cases.
+    /// Whether its columns are the geometric means over the sets of traces, instead of the cases.
     pub sets: bool,
 }
 
 impl Table {
-    /// A table of the means over the sets of traces, with this table's text and plot, and one for each set with several
-    /// traces.
+    /// Makes a table of the means over the sets of traces, with this table's text and plot, and one table for each
+    /// set with several traces.
     pub fn by_set(self) -> Vec<Self> {
         let part = |title, set| Self {
             title,
@@ -76,7 +76,7 @@ impl Table {
         [Self { sets: true, ..self }].into_iter().chain(parts).collect()
     }
 
-    /// The columns: their heads, and the cases whose geometric mean each shows.
+    /// Returns the columns: their heads, and the cases whose geometric mean each shows.
     pub fn columns(&self, results: &Results) -> Vec<(String, Vec<String>)> {
         let mut cases = results.cases(self.metric);
         cases.retain(|case| self.set.is_none_or(|set| Set::of(case) == set));
@@ -97,13 +97,13 @@ impl Table {
         columns
     }
 
-    /// The figure of a subject in a column: a mean over fewer cases than the column has cannot be compared.
+    /// Returns the figure of a subject in a column. A mean over fewer cases than the column has is not comparable.
     pub fn value(&self, results: &Results, column: &[String], subject: &str) -> Option<f64> {
         let values: Vec<f64> =
             column.iter().filter_map(|case| results.get(self.metric, case, subject)).collect();
         match values[..] {
             _ if values.len() < column.len() => None,
-            // Also if it is zero, of which there is no such mean.
+            // This holds even for zero, of which there is no geometric mean.
             [value] => Some(value),
             _ => Some(geometric_mean(&values)),
         }
@@ -138,7 +138,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
          size, RAM, instructions under QEMU) have a page of their own: [results/mcu.md](results/mcu.md), from `cargo \
          xtask measure`. What was tried stands in [NOTES.md](NOTES.md).\n",
     );
-    // Written by hand: what the figures are held against.
+    // This file is written by hand: the targets that the figures are compared with.
     if let Ok(targets) = fs::read_to_string(folder.join("targets.md")) {
         write!(text, "\n{targets}")?;
     }
@@ -191,7 +191,7 @@ fn section(text: &mut String, measure: &Measure, results: &Results, folder: &Pat
     Ok(())
 }
 
-/// In the order of the registry; what it does not know stays in front of the rest.
+/// Sorts in the order of the registry; unknown subjects come first.
 pub fn ordered(mut subjects: Vec<String>) -> Vec<String> {
     let place = |id: &String| subjects::ENTRIES.iter().position(|entry| entry.id == id);
     subjects.sort_by_key(place);
@@ -203,7 +203,7 @@ fn capital(text: &str) -> String {
     characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
 }
 
-/// Text for Markdown, in which `<` would begin a tag.
+/// Escapes text for Markdown, in which `<` would begin a tag.
 fn escape(text: &str) -> String {
     text.replace('<', "&lt;")
 }
@@ -224,7 +224,7 @@ fn grid(
     for subject in subjects {
         let mut row = vec![escape(subject)];
         row.extend(columns.iter().map(|(_, cases)| cell(table.value(results, cases, subject), table.digits)));
-        // What serves some other set of traces only.
+        // Skip subjects that serve only some other set of traces.
         if row[1..].iter().any(|cell| cell != "–") {
             rows.push(row);
         }
@@ -242,8 +242,8 @@ fn grid(
     Ok(())
 }
 
-/// Says for every column in which a peer is better than the best of ours by how much. What is stripped does not count:
-/// it is not what programs register.
+/// Says for every column in which a peer beats the best of ours by how much. Stripped heaps do not count, since
+/// programs do not register them.
 fn losses(
     text: &mut String,
     table: &Table,
@@ -252,7 +252,8 @@ fn losses(
     subjects: &[String],
 ) -> Result<()> {
     let own = |id: &str| subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
-    // Offsets without memory behind them are no competition, and what has no limit only where it counts.
+    // Offsets without memory behind them do not compete, and subjects without an arena limit only where that is
+    // allowed.
     let fair = |id: &str, form: Option<Form>| match subjects::entry(id) {
         Some(entry) => {
             (table.level || entry.confined && entry.memory)

@@ -1,7 +1,7 @@
-//! Counts the instructions of a single call exactly, by letting the processor trap after each of them.
+//! Counts the instructions of a single call exactly, by single-stepping the processor.
 //!
-//! With the trap flag set, x86-64 raises a signal after every instruction; the handler counts. That is about a
-//! microsecond per instruction, and no other process is needed.
+//! With the trap flag set, x86-64 raises a signal after every instruction, and the handler counts. That takes about
+//! a microsecond per instruction and needs no other process.
 
 /// Whether calls can be counted here.
 pub const AVAILABLE: bool = cfg!(all(target_arch = "x86_64", target_os = "linux"));
@@ -34,12 +34,12 @@ mod trap {
         });
     }
 
-    /// Runs `f`; the instructions that it took, and a small constant.
+    /// Runs `f`, and returns the number of instructions that it took, plus a small constant.
     #[inline(always)]
     pub fn count<T>(f: impl FnOnce() -> T) -> (T, u64) {
         install();
         STEPS.with(|steps| steps.set(0));
-        // SAFETY: the trap flag changes nothing but that signals come, which are handled.
+        // SAFETY: the trap flag only causes signals, which are handled.
         unsafe { asm!("pushfq", "or qword ptr [rsp], 0x100", "popfq") };
         let value = f();
         // SAFETY: as above.
@@ -51,7 +51,7 @@ mod trap {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use trap::count;
 
-/// Runs `f`; nothing is counted here.
+/// Runs `f` without counting.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 pub fn count<T>(f: impl FnOnce() -> T) -> (T, u64) {
     (f(), 0)

@@ -1,5 +1,5 @@
-//! Recorded traces, compiled to a form whose replay costs next to nothing (see the crate `allotment-trace`), and kept
-//! in files between processes.
+//! Recorded traces, compiled to a form whose replay costs next to nothing (see the crate `allotment-trace`), and
+//! stored in files for other processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use anyhow::{Context, Result, bail};
 
 pub use allotment_trace::{Kind, Op};
 
-/// The variable that names a folder with more traces.
+/// The environment variable that names a folder with more traces.
 const FOLDER: &str = "ALLOTMENT_TRACES";
 
-/// Which programs a trace belongs to.
+/// The set of programs that a trace belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Set {
-    /// Those that the allocators here have been tuned on.
+    /// Programs on which the allocators here were tuned.
     Given,
-    /// Others, to see whether the tuning holds for them.
+    /// Other programs, to see whether the tuning holds for them.
     Further,
     /// Programs whose requests are mostly aligned to more than a word.
     Aligned,
 }
 
 impl Set {
-    /// The set of the trace of this name.
+    /// Returns the set of the trace with this name.
     pub fn of(name: &str) -> Self {
         match name {
             "cc1" | "espeak" | "git_log" | "jq_small" | "lua_small" | "mosquitto" | "redis"
@@ -35,19 +35,19 @@ impl Set {
     }
 }
 
-/// An operation of a workload that is made here, whose blocks and slots are below 4 Gi.
+/// Makes an operation of a synthetic workload, whose blocks and slots are below 4 Gi.
 pub fn op(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Op {
     Op::new(kind, slot, size, align, new).expect("blocks and slots are below 4 Gi")
 }
 
-/// A trace that is ready to be replayed.
+/// A trace that is ready for replay.
 #[derive(Clone)]
 pub struct Trace {
-    /// The file's name without its endings.
+    /// The file name without extensions.
     pub name: String,
     /// All operations in order.
     pub ops: Vec<Op>,
-    /// How many slots they need.
+    /// The number of slots that they need.
     pub slots: usize,
     /// The most requested bytes that are live at once.
     pub peak: usize,
@@ -56,7 +56,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The arena: of 1.5 times the peak, in whole pages, unless the trace says otherwise.
+    /// Returns the arena's size: 1.5 times the peak in whole pages, unless the trace specifies it.
     pub fn arena(&self) -> usize {
         self.room.unwrap_or((self.peak + self.peak / 2).next_multiple_of(4096))
     }
@@ -88,7 +88,7 @@ impl Trace {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Reads what [`Trace::save`] wrote.
+    /// Reads a file written by [`Trace::save`].
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let (chunks, rest) = bytes.as_chunks::<16>();
@@ -117,8 +117,8 @@ impl Trace {
     }
 }
 
-/// The files: those of the repository, in two folders, and those in the folder that the environment names, by set and
-/// name. A name that is in several is taken once.
+/// Lists the files by set and name: those of the repository, in two folders, and those in the folder named by the
+/// environment variable. A name that occurs more than once is taken once.
 pub fn paths() -> Result<Vec<PathBuf>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let more = std::env::var_os(FOLDER).map(PathBuf::from);
@@ -138,13 +138,13 @@ pub fn paths() -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The file's name without its endings.
+/// Returns the file name without extensions.
 fn name_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// All traces, compiled.
+/// Reads and compiles all traces.
 pub fn all() -> Result<Vec<Trace>> {
     paths()?.iter().map(|path| Trace::read(path)).collect()
 }

@@ -1,4 +1,4 @@
-//! The GPU's figures as Markdown: what `gpu-bench` prints, and a section of RESULTS.md.
+//! The GPU figures as Markdown: the output of `gpu-bench`, and a section of RESULTS.md.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,28 +9,28 @@ use anyhow::{Context, Result};
 use crate::results::{self, Results, Row};
 use crate::statistics::{median, quantile};
 
-/// The row that is no allocator: what the measuring itself costs.
+/// The row without an allocator: the cost of measuring itself.
 pub const HARNESS: &str = "harness";
 
-/// An allocation and its free in memory that nobody used before.
+/// An allocation and its free in memory that was not used before.
 pub const COLD: &str = "ns per pair, cold";
-/// The same again and again.
+/// The same pair repeatedly.
 pub const WARM: &str = "ns per pair, warm";
-/// The same, and the host waits for the stream after each.
+/// The same pair, after each of which the host waits for the stream.
 pub const WAITED: &str = "ns per pair, the stream waited for";
 /// RMM's workload.
 pub const RMM: &str = "ns per operation of RMM's workload";
-/// Its failures in a pool that is tight.
+/// Its failures in a tight pool.
 pub const FAILED: &str = "failed requests in 20 GiB";
-/// 1 KiB among holes.
+/// Pairs of 1 KiB among many holes.
 pub const HOLES: &str = "ns per pair of 1 KiB among 65,536 holes";
-/// Threads and streams.
+/// Several threads and streams.
 pub const STREAMS: &str = "ns per pair of all threads together";
-/// A recorded run for the first time.
+/// A recorded run, for the first time.
 pub const FIRST: &str = "ns per operation, first iteration";
-/// And again.
+/// The same run again.
 pub const AGAIN: &str = "ns per operation, second iteration";
-/// What it takes of the device.
+/// The memory that it takes from the device.
 pub const RESERVED: &str = "reserved / peak live";
 /// Copies to the device.
 pub const BANDWIDTH: &str = "GB/s";
@@ -111,12 +111,12 @@ const TABLES: [Table; 11] = [
     },
 ];
 
-/// The metric under which the spread of another stands: upper minus lower quartile over the rounds.
+/// The metric that holds the spread of another one: the difference of the quartiles over the rounds.
 pub fn spread_of(metric: &str) -> String {
     format!("{metric}, spread")
 }
 
-/// The rows of what was measured in some rounds: median and spread.
+/// The rows of a figure that was measured in several rounds: median and spread.
 pub fn rows(case: &str, subject: &str, metric: &str, values: &[f64]) -> Vec<Row> {
     let spread = quantile(values, 0.75) - quantile(values, 0.25);
     vec![Row::new(case, subject, metric, median(values)), Row::new(case, subject, spread_of(metric), spread)]
@@ -132,7 +132,7 @@ fn cell(results: &Results, table: &Table, case: &str, subject: &str) -> String {
     }
 }
 
-/// The tables of one run, subjects down and cases across.
+/// Formats the tables of one run, with a row per subject and a column per case.
 pub fn tables(results: &Results) -> String {
     let mut text = String::new();
     for line in &results.origin {
@@ -154,8 +154,8 @@ pub fn tables(results: &Results) -> String {
     text
 }
 
-/// The section of RESULTS.md: all runs in a folder, of which those whose names begin with `simulated` are no
-/// device's.
+/// Makes the section of RESULTS.md from all runs in a folder. Runs whose names begin with `simulated` are not from
+/// a device.
 pub fn section(folder: &Path) -> Result<String> {
     let files = match fs::read_dir(folder) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?,

@@ -1,5 +1,5 @@
-//! What the benchmarks of the host and of the GPU share: result files, medians, RMM's workload, and the report of the
-//! GPU's figures, which is also part of RESULTS.md.
+//! Code shared by the benchmarks of host and GPU: result files, medians, RMM's workload, and the report of the GPU
+//! figures, which is also part of RESULTS.md.
 
 pub mod gpu;
 pub mod machine;

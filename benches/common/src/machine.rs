@@ -1,9 +1,9 @@
-//! The machine and the commit that figures come from.
+//! The machine and the commit that figures were measured on.
 
 use std::fs;
 use std::process::Command;
 
-/// Processor, cores, operating system.
+/// Returns the processor, its cores and the operating system.
 pub fn describe() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
@@ -14,7 +14,7 @@ pub fn describe() -> String {
     format!("{model}, {cores} cores, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
 
-/// The commit of this repository, if git tells.
+/// Returns the commit of this repository, if git knows it.
 pub fn revision() -> String {
     let mut git = Command::new("git");
     git.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--exclude=*"]);

@@ -1,4 +1,4 @@
-//! Results: one CSV file per measure, which says in its first lines where it comes from.
+//! Results: one CSV file per measure, whose first lines say where it comes from.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// One figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What was measured: the name of a trace, a size of the arena.
+    /// What was measured: the name of a trace or a size of the arena.
     pub case: String,
     /// The subject's id.
     pub subject: String,
@@ -22,7 +22,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// One figure.
+    /// Makes a row.
     pub fn new(
         case: impl Into<String>,
         subject: impl Into<String>,
@@ -33,28 +33,28 @@ impl Row {
     }
 }
 
-/// The figures of one measure and where they come from.
+/// The figures of one measure, and where they come from.
 pub struct Results {
-    /// Machine, versions and command, a line each.
+    /// Machine, versions and command, one line each.
     pub origin: Vec<String>,
-    /// The figures, in the order in which they were measured.
+    /// The figures in the order in which they were measured.
     pub rows: Vec<Row>,
 }
 
 impl Results {
-    /// The figure for a case and a subject.
+    /// Returns the figure for a case and a subject.
     pub fn get(&self, metric: &str, case: &str, subject: &str) -> Option<f64> {
         let mut rows = self.rows.iter();
         rows.find(|row| row.metric == metric && row.case == case && row.subject == subject)
             .map(|row| row.value)
     }
 
-    /// The cases of a metric in the order in which they appear.
+    /// Returns the cases of a metric in the order in which they appear.
     pub fn cases(&self, metric: &str) -> Vec<String> {
         self.distinct(metric, |row| &row.case)
     }
 
-    /// The subjects of a metric in the order in which they appear.
+    /// Returns the subjects of a metric in the order in which they appear.
     pub fn subjects(&self, metric: &str) -> Vec<String> {
         self.distinct(metric, |row| &row.subject)
     }
@@ -70,7 +70,7 @@ impl Results {
     }
 }
 
-/// The file of a measure.
+/// Returns the path of a measure's file.
 pub fn path(folder: &Path, measure: &str) -> PathBuf {
     folder.join(measure).with_extension("csv")
 }
@@ -85,7 +85,7 @@ pub fn write(folder: &Path, measure: &str, results: &Results) -> Result<()> {
     }
     let mut writer = csv::Writer::from_writer(file);
     for row in &results.rows {
-        // Four significant digits are more than any measure repeats.
+        // Four significant digits are more than any measure reproduces.
         let value = format!("{:.4}", row.value).parse()?;
         writer.serialize(Row { value, ..row.clone() })?;
     }

@@ -1,7 +1,7 @@
 //! The random-allocation workload of RMM's benchmarks.
 //!
-//! One thread and one stream. The generator is C++'s `minstd_rand0` with seed 1 behind the
-//! `uniform_int_distribution` of libstdc++, so that every allocator gets the requests that RMM's own get.
+//! One thread and one stream. The generator is C++'s `minstd_rand0` with seed 1 behind libstdc++'s
+//! `uniform_int_distribution`, so that every allocator gets the same requests as in RMM's own benchmark.
 
 /// The numbers of allocations.
 pub const COUNTS: [usize; 3] = [1000, 10_000, 100_000];
@@ -10,22 +10,22 @@ pub const SIZES: [u64; 6] = [1, 4, 64, 256, 1024, 4096];
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// No more bytes than this are live.
+/// The most bytes that may be live.
 pub const CAP: u64 = 16_000 * MIB;
 
-/// What the workload asks for memory.
+/// An allocator that the workload runs on.
 pub trait Target {
-    /// What a block is freed by.
+    /// The type by which a block is freed.
     type Block;
 
-    /// A block, or `None` if there is no room.
+    /// Allocates a block; `None` if there is no room.
     fn allocate(&mut self, bytes: u64) -> Option<Self::Block>;
 
-    /// Frees a block of so many bytes.
+    /// Frees a block of this many bytes.
     fn free(&mut self, block: Self::Block, bytes: u64);
 }
 
-/// Only the harness.
+/// No allocator, to measure the harness alone.
 pub struct Nothing;
 
 impl Target for Nothing {
@@ -51,8 +51,8 @@ impl Minstd {
         self.0
     }
 
-    /// A number from `low` to `high`. The generator yields 1 to 2^31 - 2; where the range is smaller, it is
-    /// scaled down and what is left over is rejected, and where it is larger, two numbers are combined.
+    /// Draws a number from `low` to `high`. The generator yields 1 to 2^31 - 2. A smaller range is scaled down and
+    /// the remainder rejected; for a larger one, two numbers are combined.
     fn uniform(&mut self, low: u64, high: u64) -> u64 {
         let (range, given) = (high - low, Self::MODULUS - 2);
         if range < given {
@@ -78,9 +78,9 @@ impl Minstd {
     }
 }
 
-/// What became of a run.
+/// The result of a run.
 pub struct Outcome {
-    /// Requests that found no room.
+    /// Number of requests that found no room.
     pub failed: usize,
     /// The most bytes live at once, as requested.
     pub peak: u64,
@@ -88,7 +88,7 @@ pub struct Outcome {
     pub blocks: usize,
 }
 
-/// 2 `count` operations with sizes of up to `max` MiB.
+/// Runs 2 `count` operations with sizes of up to `max` MiB.
 pub fn workload<T: Target>(target: &mut T, count: usize, max: u64) -> Outcome {
     let mut random = Minstd(1);
     let mut live: Vec<(T::Block, u64)> = Vec::new();
@@ -122,7 +122,7 @@ pub fn workload<T: Target>(target: &mut T, count: usize, max: u64) -> Outcome {
     outcome
 }
 
-/// Whether the workload is RMM's: its own figures, which are known.
+/// Checks the workload against known figures of RMM's own.
 pub fn is_sound() -> bool {
     let outcome = workload(&mut Nothing, 1000, 1);
     outcome.blocks == 638 && (outcome.peak as f64 / MIB as f64 - 308.8).abs() < 0.06

@@ -1,6 +1,6 @@
 //! Medians, quantiles and means.
 
-/// The quantile `q` (0 to 1) by linear interpolation; not a number if there are no values.
+/// Computes the quantile `q` (0 to 1) by linear interpolation; NaN if there are no values.
 pub fn quantile(values: &[f64], q: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -10,17 +10,17 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     low + (high - low) * place.fract()
 }
 
-/// The median.
+/// Computes the median.
 pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// The geometric mean of positive values.
+/// Computes the geometric mean of positive values.
 pub fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
-/// The arithmetic mean.
+/// Computes the arithmetic mean.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }

@@ -1,4 +1,4 @@
-//! What is measured on: a device of the driver that is there, of the stand-in driver, or none.
+//! The device to measure on: one of the installed driver, one of the stand-in driver, or none.
 
 use std::ffi::c_int;
 use std::fs;
@@ -9,11 +9,11 @@ use allotment::pool::Capacity;
 use allotment_stand_in::{Exclusive, StandIn};
 use anyhow::{Context as _, Result, anyhow};
 
-/// What is measured on.
+/// The device to measure on.
 pub enum Device {
     /// No device and no driver.
     Simulated,
-    /// One of a driver's.
+    /// A device of a driver.
     Driver(Gpu),
 }
 
@@ -21,17 +21,18 @@ pub enum Device {
 pub struct Gpu {
     /// Its context, which is current.
     pub context: Context,
-    /// The pool that `cuMemAllocAsync` takes from; `None` where the device has none.
+    /// The pool of `cuMemAllocAsync`; `None` if the device has none.
     pub default_pool: Option<sys::CUmemoryPool>,
-    /// The stand-in driver, if it is that.
+    /// The stand-in driver, if it is used.
     pub stand_in: Option<Exclusive>,
 }
 
-// SAFETY: the driver lets any thread use any pool; the pointer is a handle that only the driver reads.
+// SAFETY: the driver allows any pool to be used from any thread, and the pointer is a handle that only the driver
+// reads.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// A device of the system's driver, or the first one of the stand-in's.
+    /// Opens a device of the system's driver, or the first one of the stand-in.
     pub fn open(ordinal: usize, is_stand_in: bool) -> Result<Self> {
         let stand_in =
             if is_stand_in { Some(StandIn::exclusive().map_err(|error| anyhow!("{error}"))?) } else { None };
@@ -39,7 +40,8 @@ impl Gpu {
         let mut default_pool = None;
         if context.device().memory_pools {
             let (mut device, mut pool) = (0, std::ptr::null_mut());
-            // SAFETY: the places are of these types; the device exists, since it has a context.
+            // SAFETY: the outputs have the types that the functions write; the device exists, since it has a
+            // context.
             unsafe {
                 sys::cuDeviceGet(&mut device, c_int::try_from(ordinal)?).result()?;
                 sys::cuDeviceGetDefaultMemPool(&mut pool, device).result()?;
@@ -49,18 +51,18 @@ impl Gpu {
         Ok(Self { context, default_pool, stand_in })
     }
 
-    /// Its memory.
+    /// Returns the device's memory.
     pub fn capacity(&self) -> Result<Capacity> {
         Ok(self.context.capacity()?)
     }
 
-    /// Its name, and the versions of driver and CUDA.
+    /// Returns the name, and the versions of the driver and of CUDA.
     pub fn describe(&self) -> Result<Vec<String>> {
         let device = self.context.device();
         let mut version = 0;
-        // SAFETY: the place is one of this type.
+        // SAFETY: the output has the type that the function writes.
         unsafe { sys::cuDriverGetVersion(&mut version).result()? };
-        // What `nvidia-smi` calls the driver's version.
+        // The version that `nvidia-smi` shows.
         let driver = match &self.stand_in {
             Some(_) => {
                 "the stand-in, over this machine's memory: only our pools are measured, not a device".into()
@@ -82,7 +84,7 @@ impl Gpu {
     }
 }
 
-/// 12080 as 12.8.
+/// Formats 12080 as 12.8.
 fn number(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

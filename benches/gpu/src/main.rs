@@ -1,7 +1,7 @@
-//! Pools on a GPU beside the driver's own allocators, on the driver that is there or on none.
+//! Compares GPU pools with the driver's own allocators, on the installed driver or without one.
 //!
-//! Top down: `main` reads the command line, `device` opens what is measured on, `subjects` are the allocators,
-//! `measures` what is asked of them; `run` does that in interleaved rounds. The result is a CSV file and Markdown.
+//! From the top: `main` reads the command line, `device` opens the device, `subjects` contains the allocators, and
+//! `measures` the workloads, which `run` measures in interleaved rounds. The result is a CSV file and Markdown.
 
 mod device;
 mod measures;
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 fn bench(options: &Options, output: Option<&Path>) -> Result<()> {
-    // What the name of the file says is known before hours are spent.
+    // Check the file name before spending hours on measuring.
     let output = output.map(parts).transpose()?;
     let setup = Setup::new(options)?;
     let found = results::Results { rows: setup.run()?, origin: setup.origin() };
@@ -80,7 +80,7 @@ fn bench(options: &Options, output: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Folder and name of a CSV file.
+/// Splits a CSV file's path into folder and name.
 fn parts(file: &Path) -> Result<(PathBuf, String)> {
     let name = file.file_stem().and_then(|name| name.to_str());
     let name = name.with_context(|| format!("{} is no name of a file", file.display()))?;

@@ -1,4 +1,4 @@
-//! Rounds: every subject is measured in each of them, one after the other.
+//! Rounds, in each of which every subject is measured once.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::device::{Device, Gpu};
 use crate::measures;
 use crate::traces::{self, Trace};
 
-/// What is measured, and how.
+/// What to measure, and how.
 #[derive(clap::Args)]
 pub struct Options {
     /// Measure the CPU's side without a device or a driver
@@ -48,41 +48,41 @@ pub struct Options {
     pub names: Vec<String>,
 }
 
-/// What measures need to know.
+/// The settings of a run, for the measures.
 pub struct Setup {
-    /// What is measured on.
+    /// The device to measure on.
     pub device: Device,
     /// Bytes that may be taken.
     pub budget: usize,
-    /// Only small cases.
+    /// Whether to run only small cases.
     pub quick: bool,
-    /// When a workload is given up.
+    /// The time after which a workload is given up.
     pub patience: Duration,
-    /// Recorded runs.
+    /// The recorded runs.
     pub traces: Vec<Trace>,
     rounds: usize,
-    /// What was left out, and said once.
+    /// Notes about what was left out, each printed once.
     notes: Mutex<BTreeSet<String>>,
     names: Vec<&'static str>,
     description: Vec<String>,
     revision: Option<String>,
 }
 
-/// Bytes of a large page of a device.
+/// Size in bytes of a device's large pages.
 const PAGE: usize = 2 << 20;
 
-/// One figure of one round.
+/// A figure of one round.
 pub struct Sample {
-    /// What was asked.
+    /// The case.
     pub case: String,
-    /// Which figure.
+    /// The name of the figure.
     pub metric: &'static str,
-    /// The figure.
+    /// The value.
     pub value: f64,
 }
 
 impl Sample {
-    /// One figure.
+    /// Makes a sample.
     pub fn new(case: impl Into<String>, metric: &'static str, value: f64) -> Self {
         Self { case: case.into(), metric, value }
     }
@@ -117,7 +117,7 @@ impl Setup {
             }
         };
         Ok(Self {
-            // Of whole pages, so that one segment may take all of it.
+            // Whole pages, so that one segment may take all of it.
             budget: budget & !(PAGE - 1),
             description,
             names,
@@ -131,24 +131,24 @@ impl Setup {
         })
     }
 
-    /// `full`, or `quick` if only small cases are wanted.
+    /// Returns `full`, or `quick` if only small cases are wanted.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Whether this is the stand-in driver, whose own allocators are nothing to compare with.
+    /// Returns whether this is the stand-in driver, whose own allocators are no meaningful comparison.
     pub fn is_stand_in(&self) -> bool {
         matches!(&self.device, Device::Driver(gpu) if gpu.stand_in.is_some())
     }
 
-    /// Says once why there is no figure.
+    /// Prints once why there is no figure.
     pub fn note(&self, text: String) {
         if self.notes.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
             eprintln!("  {text}");
         }
     }
 
-    /// Where the figures come from, a line each.
+    /// Returns where the figures come from, one line each.
     pub fn origin(&self) -> Vec<String> {
         let mut lines = self.description.clone();
         lines.push(format!("machine: {}", machine::describe()));
@@ -166,12 +166,12 @@ impl Setup {
         lines
     }
 
-    /// Measures.
+    /// Runs all measures.
     pub fn run(&self) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for name in &self.names {
             eprintln!("{name}");
-            // In the order in which they appear.
+            // In the order of their first appearance.
             let mut found: Vec<(String, String, &'static str, Vec<f64>)> = Vec::new();
             for round in 0..self.rounds {
                 for subject in measures::subjects(name) {
@@ -181,7 +181,7 @@ impl Setup {
                     let id = subject.id();
                     let samples = measures::measure(name, subject, self)
                         .with_context(|| format!("{id}, measure {name}, round {round}"))?;
-                    // The stand-in's own allocators run, but are nothing to compare with.
+                    // The stand-in's own allocators run, but their figures are meaningless.
                     if self.is_stand_in() && !subject.is_own() {
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! Recorded runs of PyTorch: those of the repository are in the program.
+//! Recorded runs of PyTorch. Those of the repository are embedded in the program.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,9 +13,9 @@ const OWN: [(&str, &[u8]); 3] = [
     ("bert_infer", include_bytes!("../../../tests/data/tensors/bert_infer.trace.zst")),
 ];
 
-/// A run, ready to be replayed.
+/// A recorded run, ready for replay.
 pub struct Trace {
-    /// The name of its file without endings.
+    /// The file name without extensions.
     pub name: String,
     /// Its operations.
     pub program: Program,
@@ -31,7 +31,7 @@ impl Trace {
     }
 }
 
-/// The runs in the program, and those in `folder`.
+/// Reads the embedded runs, and those in `folder`.
 pub fn read(folder: Option<&Path>) -> Result<Vec<Trace>> {
     let mut traces = Vec::new();
     for (name, bytes) in OWN {
@@ -52,7 +52,7 @@ pub fn read(folder: Option<&Path>) -> Result<Vec<Trace>> {
     Ok(traces)
 }
 
-/// Writes those in the program to a folder, as text.
+/// Writes the embedded runs to a folder as text.
 pub fn write(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     for (name, bytes) in OWN {

@@ -1,4 +1,4 @@
-//! The program as it is run: in simulation, on the stand-in driver, and beside the script for its peers.
+//! Runs the program as users do: in simulation, on the stand-in driver, and with the script for its peers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +21,7 @@ fn read(folder: &Path, name: &str) -> Results {
     results::read(folder, name).unwrap().unwrap()
 }
 
-/// The subjects that have a figure above 0 under this metric, in every case.
+/// Returns the subjects of this metric, which must have a positive figure in every case.
 fn subjects(results: &Results, metric: &str) -> BTreeSet<String> {
     let (cases, subjects) = (results.cases(metric), results.subjects(metric));
     assert!(!cases.is_empty(), "{metric}");
@@ -99,10 +99,10 @@ fn memory_is_a_limit() {
     assert_eq!(notes.matches("1000, 1: ").count(), 1, "said once: {notes}");
     let output = bench(&["--sim", "--quick", "--memory", "8", "rmm"]);
     assert!(!output.status.success() && text(&output.stderr).contains("nothing could be measured"));
-    // All of an odd number of MiB in one segment.
+    // An odd number of MiB, all in one segment.
     let output = bench(&["--stand-in", "--quick", "--memory", "511", "rmm"]);
     assert!(text(&output.stdout).contains("| allotment-pool |"), "{}", text(&output.stderr));
-    // More than the device has.
+    // More memory than the device has.
     let output = bench(&["--stand-in", "--quick", "--memory", "5000", "pairs"]);
     assert!(!output.status.success() && text(&output.stderr).contains("only 4096 MiB are free"));
 }
@@ -123,11 +123,11 @@ fn wrong_usage_is_refused_before_anything_is_measured() {
     }
 }
 
-/// peers.py with modules of a folder of ours, and without those of the system; `None` without Python.
+/// Runs peers.py with our modules and without installed ones; `None` without Python.
 fn peers(modules: &Path, arguments: &[&str]) -> Option<Output> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.py");
     let mut python = Command::new("python3");
-    // Without site-packages, so that what is installed does not matter.
+    // Without site-packages, so that installed packages have no effect.
     python.arg("-S").arg("-B").arg(script).args(arguments).env("PYTHONPATH", modules);
     match python.output() {
         Ok(output) => Some(output),
@@ -165,7 +165,7 @@ fn the_script_draws_the_same_requests() {
     assert_eq!(text(&output.stdout), wanted, "{}", text(&output.stderr));
 }
 
-/// What the script uses of CuPy, over nothing.
+/// The part of CuPy's interface that the script uses, without a device.
 const CUPY: &str = r#"
 __version__ = "0.0"
 class cuda:
@@ -190,7 +190,7 @@ class cuda:
             return object()
 "#;
 
-/// And of PyTorch, without what builds extensions.
+/// The same for PyTorch, without support for building extensions.
 const TORCH: &str = r#"
 __version__ = "0.0"
 class version:
@@ -294,7 +294,7 @@ fn figures_of_peers_stand_in_the_same_tables() {
     }
     assert_eq!(found.cases(gpu::RESERVED).len(), 3);
 
-    // The same cases as ours, so that one table holds both.
+    // Run the same cases as ours, so that one table holds both.
     let output =
         bench(&["--sim", "--quick", "--rounds", "1", "--memory", "512", "--output", &path("ours.csv")]);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -23,7 +23,7 @@ const METRIC: &str = "live / arena in %";
 const CASES: [&str; 2] = ["with realloc", "without realloc"];
 const ARENA: usize = 128 << 20;
 
-/// Rounds: the arena is so large that rounds differ by a tenth of a percent.
+/// Rounds. The arena is so large that rounds differ by only a tenth of a percent.
 const SEEDS: u64 = 16;
 
 fn tables(_: &Results) -> Vec<Table> {

@@ -18,11 +18,11 @@ pub const MEASURE: Measure =
 const ALLOCATIONS: &str = "live / budget in %, allocations only";
 const MIXED: &str = "live / budget in %, mixed";
 
-/// Budgets in KiB and largest sizes in bytes.
+/// Budgets in KiB and the largest sizes in bytes.
 const CASES: [(usize, usize); 7] =
     [(16, 32), (16, 100), (16, 1000), (64, 100), (64, 1000), (1024, 1000), (1024, 100_000)];
 
-/// Rounds, each with a seed of its own.
+/// Rounds, each with its own seed.
 const SEEDS: u64 = 300;
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -83,7 +83,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The fill of the [`allotment::CompactHeap`] of so many KiB, if there is one here.
+/// Returns the fill of the [`allotment::CompactHeap`] of this many KiB, if there is one here.
 fn compact(kib: usize) -> Option<fn(Fill) -> Result<f64>> {
     match kib {
         16 => Some(|fill| fill.visit::<own::Compact<{ 16 << 10 }>>()),
@@ -116,7 +116,7 @@ impl Visitor for Fill {
     }
 }
 
-/// Requests until one fails; the bytes that are live then.
+/// Makes requests until one fails, and returns the bytes that are live then.
 fn fill<S: Subject>(subject: &mut S, max: usize, mixed: bool, random: &mut fastrand::Rng) -> usize {
     let layout = |size| Layout::from_size_align(size, 8).expect("sizes are small");
     let mut blocks: Vec<(*mut u8, usize)> = Vec::new();

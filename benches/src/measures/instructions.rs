@@ -1,4 +1,4 @@
-//! Instructions per operation, counted by callgrind, with those of the harness subtracted.
+//! Instructions per operation, counted by callgrind, without those of the harness.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,14 +27,14 @@ pub const MEASURE: Measure = Measure {
 /// The metric.
 pub const METRIC: &str = "instructions per operation";
 
-/// What the harness itself takes, by [`NULL`] and [`LOADING`].
+/// The instructions of the harness itself, according to [`NULL`] and [`LOADING`].
 const HARNESS: &str = "harness, instructions per operation";
 
 fn run(options: &Options) -> Result<Vec<Row>> {
     count(options, &countable(), options.traces()?)
 }
 
-/// The subjects that callgrind can run: snmalloc reserves more address space at once than valgrind has.
+/// Returns the subjects that callgrind can run. snmalloc reserves more address space at once than valgrind has.
 pub fn countable() -> Vec<&'static str> {
     subjects(|entry| entry.id != "snmalloc" && !is_slow_twin(entry)).iter().map(|entry| entry.id).collect()
 }
@@ -60,7 +60,7 @@ fn tables(results: &Results) -> Vec<Table> {
     table.by_set()
 }
 
-/// What the harness takes, in words.
+/// Describes the cost of the harness in words.
 pub fn harness(results: &Results) -> String {
     let of = |subject| {
         let counts = results.rows.iter().filter(|row| row.metric == HARNESS && row.subject == subject);
@@ -74,7 +74,7 @@ pub fn harness(results: &Results) -> String {
     )
 }
 
-/// Counts for every subject and trace that go together, and what the harness takes on each trace.
+/// Counts instructions for every matching subject and trace, and those of the harness on each trace.
 pub fn count(options: &Options, ids: &[&str], traces: &[Trace]) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for trace in traces {
@@ -106,7 +106,7 @@ fn file(options: &Options, trace: &Trace) -> std::path::PathBuf {
     options.scratch.join(&trace.name).with_extension("ops")
 }
 
-/// The instructions of [`replay::measured_loop`] in a process of its own.
+/// Counts the instructions of [`replay::measured_loop`] in a separate process.
 fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace) -> Result<u64> {
     let counts = options.scratch.join(format!("{number}.callgrind"));
     let mut command = Command::new("valgrind");
@@ -128,7 +128,7 @@ fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace) -> Resul
     Ok(total)
 }
 
-/// What the process under callgrind does.
+/// Runs in the process under callgrind.
 pub fn replay_once(id: &str, file: &Path) -> Result<()> {
     struct Once(Trace);
     impl Visitor for Once {

@@ -29,13 +29,13 @@ use crate::trace::{self, Trace};
 
 /// A measure.
 pub struct Measure {
-    /// Its name on the command line and of its files.
+    /// Its name on the command line and in file names.
     pub name: &'static str,
-    /// One line on what it finds out.
+    /// What it finds out, in one line.
     pub about: &'static str,
-    /// Measures.
+    /// Runs the measure.
     pub run: fn(&Options) -> Result<Vec<Row>>,
-    /// Lays the figures out.
+    /// Arranges the figures in tables.
     pub tables: fn(&Results) -> Vec<Table>,
 }
 
@@ -56,22 +56,22 @@ pub const ALL: &[Measure] = &[
     scale::MEASURE,
 ];
 
-/// What all measures need to know.
+/// The settings for all measures.
 pub struct Options {
-    /// Fewer rounds and only small traces, for a first look.
+    /// Whether to run fewer rounds and only small traces.
     pub quick: bool,
-    /// A folder for files between processes.
+    /// A folder for files that are passed between processes.
     pub scratch: PathBuf,
     traces: OnceLock<Vec<Trace>>,
 }
 
 impl Options {
-    /// Options with traces that are read when a measure asks for them.
+    /// Makes options. Traces are read when a measure first asks for them.
     pub fn new(quick: bool, scratch: PathBuf) -> Self {
         Self { quick, scratch, traces: OnceLock::new() }
     }
 
-    /// The traces; only those of fewer than 100,000 operations if it must be quick.
+    /// Returns the traces; in quick runs, only those of fewer than 100,000 operations.
     pub fn traces(&self) -> Result<&[Trace]> {
         if let Some(traces) = self.traces.get() {
             return Ok(traces);
@@ -83,19 +83,19 @@ impl Options {
         Ok(self.traces.get_or_init(|| traces))
     }
 
-    /// `full`, or `quick` if it must be quick.
+    /// Returns `full`, or `quick` in quick runs.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 }
 
-/// The subjects that `admit` lets through.
+/// Returns the subjects that `admit` accepts.
 pub fn subjects(admit: impl Fn(&Entry) -> bool) -> Vec<&'static Entry> {
     subjects::ENTRIES.iter().filter(|entry| admit(entry)).collect()
 }
 
-/// The subjects of measures of density: ours as they are registered, and stripped; peers as plain values, whose locks
-/// are not charged. Caches of threads and heaps of a fixed size are left out.
+/// Returns the subjects for measures of density: ours as registered and stripped, and peers as plain values, whose
+/// locks are not charged. Thread caches and heaps of fixed size are left out.
 pub fn dense() -> Vec<&'static Entry> {
     subjects(|entry| {
         let form = match entry.own {
@@ -106,12 +106,12 @@ pub fn dense() -> Vec<&'static Entry> {
     })
 }
 
-/// Whether a subject is so slow that one of its forms must do where instructions or time are measured.
+/// Returns whether a subject is so slow that only one of its forms is used for instructions and times.
 pub fn is_slow_twin(entry: &Entry) -> bool {
     matches!(entry.id, "linked-list, no lock" | "embedded-llff")
 }
 
-/// Whether `subject` can serve a trace whose arena has `size` bytes.
+/// Returns whether a subject can serve a trace whose arena has `size` bytes.
 pub fn serves(entry: &Entry, size: usize) -> bool {
     match entry.id {
         "Heap<CompactTlsf>, stripped" | "CompactHeap" | "CompactHeap, no lock" => size <= COMPACT,
@@ -120,7 +120,7 @@ pub fn serves(entry: &Entry, size: usize) -> bool {
     }
 }
 
-/// Applies `f` to all items on all cores, and keeps their order.
+/// Applies `f` to all items on all cores, and returns the results in the order of the items.
 pub fn parallel<T: Sync, U: Send>(items: &[T], f: impl Fn(&T) -> U + Sync) -> Vec<U> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(items.len()));

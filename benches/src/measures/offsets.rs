@@ -1,4 +1,4 @@
-//! Offsets in a pool of device memory: the random-allocation workload of RMM's benchmarks.
+//! Offset allocation in a pool of device memory, with the random-allocation workload of RMM's benchmarks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::{NonNull, without_provenance_mut};
@@ -98,16 +98,17 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 
 /// An allocator of offsets.
 trait Offsets: Target + Sized {
-    /// A pool of so many bytes.
+    /// Makes a pool of `size` bytes.
     fn new(size: u64) -> Result<Self>;
 }
 
-/// All round to granules.
+/// Rounds up to granules, as all subjects do.
 fn granules(bytes: u64) -> u64 {
     bytes.div_ceil(GRANULE)
 }
 
-/// Runs the workload in a pool of `size` bytes: nanoseconds per operation, and failed requests.
+/// Runs the workload in a pool of `size` bytes. Returns nanoseconds per operation and the number of failed
+/// requests.
 type Run = fn(size: u64, count: usize, max: u64) -> Result<(f64, usize)>;
 
 fn timed<O: Offsets>(size: u64, count: usize, max: u64) -> Result<(f64, usize)> {
@@ -160,7 +161,8 @@ impl<P: Space<Meta = Table32>> Target for Side<P> {
     }
 }
 
-/// allotment's pool over a simulated device: lock, streams, statistics and all. One segment, which cannot grow.
+/// allotment's pool over a simulated device, with lock, streams and statistics. It has one segment that cannot
+/// grow.
 struct Device {
     pool: DevicePool<DeviceMemory>,
     stream: Stream,
@@ -197,7 +199,7 @@ struct Peer(offset_allocator::Allocator<u32>);
 impl Offsets for Peer {
     fn new(size: u64) -> Result<Self> {
         let granules = u32::try_from(size / GRANULE)?;
-        // Enough nodes for every workload here: live blocks and the gaps between them.
+        // This is enough nodes for every workload here: live blocks and the gaps between them.
         Ok(Self(offset_allocator::Allocator::with_max_allocs(granules, 1 << 18)))
     }
 }
@@ -216,7 +218,7 @@ impl Target for Peer {
     }
 }
 
-/// Best fit, lowest offset first, over ordered trees: what density costs without ideas.
+/// Best fit with the lowest offset first, over ordered trees: the reference for density.
 struct BestFit {
     by_offset: BTreeMap<u64, u64>,
     by_size: BTreeSet<(u64, u64)>,

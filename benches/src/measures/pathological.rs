@@ -1,4 +1,4 @@
-//! Programs that hurt: what is slow or wasteful at worst.
+//! Pathological programs: what is slow or wasteful in the worst case.
 
 use std::alloc::Layout;
 use std::time::{Duration, Instant};
@@ -83,11 +83,11 @@ fn tables(_: &Results) -> Vec<Table> {
 
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    // What is not a matter of time runs on all cores.
+    // Cases that do not measure time run on all cores.
     let entries: Vec<_> = dense().into_iter().filter(|entry| !is_small(entry)).collect();
     let counted = parallel(&entries, |entry| -> Result<_> {
         let reuse = with(entry.id, Reuse { stride: options.pick(1, 16) }).context("no such subject")??;
-        // Alignment is no business of an allocator of offsets alone.
+        // Alignment does not apply to allocators of mere offsets.
         let gaps =
             if entry.memory { with(entry.id, Gaps).context("no such subject")?.map(Some)? } else { None };
         Ok((reuse, gaps))
@@ -121,7 +121,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Whether the subject serves small arenas only.
+/// Whether the subject serves only small arenas.
 fn is_small(entry: &Entry) -> bool {
     !serves(entry, 1 << 30)
 }
@@ -136,7 +136,7 @@ fn speed(options: &Options, trace: &Trace) -> Result<Vec<Row>> {
     for round in 0..options.pick(9, 3) {
         for place in 0..admitted.len() {
             let subject = (place + round) % admitted.len();
-            // Three rounds must do for what is very slow.
+            // Three rounds are enough for very slow subjects.
             if round >= 3 && times[subject][0] > 20.0 * times[fastest][0] {
                 continue;
             }
@@ -158,7 +158,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).expect("sizes are small")
 }
 
-/// How long a request takes that fails, at worst.
+/// The worst time of a request that fails.
 struct Failing;
 
 impl Visitor for Failing {
@@ -190,7 +190,7 @@ impl Visitor for Failing {
             let mut times = Vec::new();
             let deadline = Instant::now() + Duration::from_millis(20);
             while times.len() < 500 && (times.len() < 5 || Instant::now() < deadline) {
-                // Sixteen at once, since the clock itself takes tens of nanoseconds.
+                // Sixteen requests at once, since reading the clock takes tens of nanoseconds.
                 let start = Instant::now();
                 let mut served = false;
                 for _ in 0..16 {
@@ -199,7 +199,7 @@ impl Visitor for Failing {
                 }
                 times.push(start.elapsed().as_nanos() as f64 / 16.0);
                 if served {
-                    // What rounds up to more than this has gaps that are longer.
+                    // A subject that rounds up further than this has longer gaps.
                     times.clear();
                     break;
                 }

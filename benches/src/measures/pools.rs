@@ -1,4 +1,4 @@
-//! Pools over a simulated device: what they reserve for recorded runs of PyTorch, and the cost of many holes.
+//! Pools over a simulated device: the memory reserved for recorded runs of PyTorch, and the cost of many holes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,7 +32,7 @@ const HOLES: &str = "ns for 1 KiB and its free among 65,536 holes";
 const TRACES: [&str; 3] = ["resnet18_train", "gpt_train", "bert_infer"];
 const MIB: usize = 1 << 20;
 
-/// The name of the model of another's policy, which is ours.
+/// The name of our model of PyTorch's policy.
 const PYTORCH: &str = "PyTorch's policy (our model)";
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Replays a trace on one stream of a device of 4 GiB: the most bytes reserved, and the calls for them.
+/// Replays a trace on one stream of a device of 4 GiB. Returns the most bytes reserved and the calls for them.
 fn reserved<P: Space>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
     let device: DeviceMemory = DeviceMemory::new(4 << 30).with_granularity(2 * MIB).with_room(room);
     let stream = device.stream();
@@ -119,7 +119,8 @@ fn reserved<P: Space>(trace: &Trace, options: PoolOptions, room: usize) -> Resul
     Ok((stats.reserved.peak, stats.calls.reserve + stats.calls.grow + stats.calls.map))
 }
 
-/// Nanoseconds for 1 KiB allocated and freed while 65,536 blocks of `hole` bytes are free, each between two others.
+/// Returns the nanoseconds for 1 KiB allocated and freed while 65,536 blocks of `hole` bytes are free, each between
+/// two live ones.
 fn holes(hole: usize) -> Result<f64> {
     const PAIRS: usize = 1_000_000;
     let device: DeviceMemory = DeviceMemory::new(8 << 30);
@@ -138,8 +139,8 @@ fn holes(hole: usize) -> Result<f64> {
     Ok(start.elapsed().as_nanos() as f64 / PAIRS as f64)
 }
 
-/// The sizes and rules of PyTorch's caching allocator (one stream, no expandable segments), for what it reserves. The
-/// real one was not run.
+/// The sizes and rules of PyTorch's caching allocator (one stream, no expandable segments), to model what it
+/// reserves. The real one was not run.
 #[derive(Default)]
 struct PyTorch {
     /// Free blocks of the small and of the large pool by size and address.
@@ -155,7 +156,7 @@ struct PyTorchBlock {
     size: usize,
     live: bool,
     segment: u64,
-    /// The pool.
+    /// The index of its pool.
     large: usize,
 }
 

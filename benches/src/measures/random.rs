@@ -1,4 +1,5 @@
-//! talc's random actions: a few hundred live blocks of random sizes, allocated, freed and reallocated in random order.
+//! talc's random actions: a few hundred live blocks of random sizes are allocated, freed and reallocated in random
+//! order.
 
 use anyhow::Result;
 
@@ -15,13 +16,13 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-/// Bounds of the sizes in bytes, as in talc's program.
+/// The size bounds in bytes, as in talc's program.
 const SIZES: [usize; 5] = [200, 1000, 3000, 10_000, 30_000];
-/// Live blocks below which nothing is freed.
+/// The number of live blocks below which nothing is freed.
 const BLOCKS: usize = 300;
-/// By how much a block may grow beyond the bound of sizes when it is reallocated.
+/// The factor by which a reallocated block may exceed the size bound.
 const GROWTH: usize = 3;
-/// Bytes of the arena.
+/// Size of the arena in bytes.
 const ARENA: usize = 128 << 20;
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -100,7 +101,7 @@ fn draw(bound: usize, reallocate: bool, actions: usize) -> Trace {
             bytes = bytes - *size + new;
             *size = new;
         } else if action < 3 || live.len() < BLOCKS {
-            // Two draws: small sizes are more likely than large ones.
+            // Two draws make small sizes more likely than large ones.
             let below = random.usize(16..bound);
             let size = random.usize(4..below);
             let align = 8 << (random.u16(..).trailing_zeros() / 2);

@@ -1,4 +1,4 @@
-//! Blocks that change their size again and again.
+//! Blocks that are resized repeatedly.
 
 use anyhow::Result;
 
@@ -54,9 +54,9 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The chains, each of about so many operations.
+/// Makes the chains, each of about `length` operations.
 pub fn traces(length: usize) -> Vec<Trace> {
-    // A vector's life are twelve operations.
+    // The life of a vector takes twelve operations.
     vec![
         vectors((length / 64 / 12).max(1)),
         strings(length),

@@ -1,4 +1,4 @@
-//! How the cost of an operation grows with the arena and with the number of live blocks.
+//! How the cost of an operation grows with the size of the arena and the number of live blocks.
 
 use std::alloc::Layout;
 use std::ptr::{NonNull, without_provenance_mut};
@@ -30,7 +30,7 @@ const STEPS_BY_ARENA: &str = "instructions per operation, by arena in bytes";
 const BY_BLOCKS: &str = "ns per operation, by live blocks";
 const STEPS_BY_BLOCKS: &str = "instructions per operation, by live blocks";
 
-/// What can take part, and the longest arena that its type can index.
+/// The subjects, and the largest arena that each type can index.
 const SUBJECTS: [(&str, usize); 13] = [
     ("Heap", 8 << 30),
     ("Heap<Tlsf>", 8 << 30),
@@ -47,10 +47,10 @@ const SUBJECTS: [(&str, usize); 13] = [
     ("buddy-system", 1 << 30),
 ];
 
-/// Nanoseconds per operation beyond which a subject gets no more blocks.
+/// Nanoseconds per operation above which a subject is not tried with more blocks.
 const TOO_SLOW: f64 = 20_000.0;
 
-/// Operations that are stepped through.
+/// Number of operations that are single-stepped.
 const STEPPED: usize = 200;
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -112,7 +112,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let mut slow = Vec::new();
     for power in 2..=options.pick(7, 5) {
         let blocks = 10_usize.pow(power);
-        // At most 256 bytes for each of the blocks and gaps: buddies need that much.
+        // At most 256 bytes for each of the blocks and gaps, which buddies need.
         let arena = (blocks * 400).max(64 << 10).next_power_of_two();
         for (id, limit) in SUBJECTS {
             if slow.contains(&id) || arena > limit {
@@ -123,7 +123,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
             rows.push(Row::new(blocks.to_string(), id, BY_BLOCKS, time));
             rows.extend(steps.map(|steps| Row::new(blocks.to_string(), id, STEPS_BY_BLOCKS, steps)));
             if time > TOO_SLOW / 10.0 && power < 7 {
-                // The next power would be ten times as slow.
+                // The next power of ten would be ten times as slow.
                 slow.push(id);
             }
         }
@@ -131,7 +131,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Time and instructions; the instructions of the harness's calls are subtracted.
+/// Measures time and instructions. The instructions of the harness are subtracted.
 fn measure(id: &str, churn: Churn) -> Result<Option<(f64, Option<f64>)>> {
     let found = match id {
         "allotment-tlsf-side-table" => churn.visit::<Side>()?,
@@ -180,7 +180,7 @@ impl Visitor for Churn {
                 unsafe { call::dealloc(subject, block, layout) };
             }
         }
-        // Drawn in advance, so that the clock sees little but the subject.
+        // Draw in advance, so that the measured time contains little but the subject.
         let draw = |random: &mut fastrand::Rng, count: usize, len: usize| -> Vec<(usize, Layout)> {
             (0..count).map(|_| (random.usize(..len), layout(random))).collect()
         };
@@ -224,7 +224,7 @@ impl Visitor for Churn {
             *entry = (new, layout);
             total += steps;
             number += 1;
-            // A list of a million gaps takes a second for each operation.
+            // A list of a million gaps takes a second per operation.
             if total > 50_000 {
                 break;
             }
@@ -236,7 +236,7 @@ impl Visitor for Churn {
 type Table256 = SideTable<u32, 256, 1, false>;
 type SideTlsf = Tlsf<Table256>;
 
-/// The TLSF over a side table as a subject: a block's address names the place of its token.
+/// The TLSF over a side table as a subject. A block's address is derived from the index of its token.
 struct Side {
     tlsf: SideTlsf,
     tokens: Vec<BlockOf<Table256>>,
@@ -256,7 +256,7 @@ unsafe impl Subject for Side {
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // What takes 8 bytes elsewhere takes 256 here; the arena is in units of that.
+        // What takes 8 bytes elsewhere takes 256 here, since the arena is in units of that.
         let Some(block) = Space::allocate(&mut self.tlsf, layout.size().div_ceil(256), 1) else {
             return std::ptr::null_mut();
         };

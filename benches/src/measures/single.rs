@@ -1,4 +1,4 @@
-//! The instructions of every single allocation and free: median, 99.9th percentile, worst.
+//! The instructions of individual allocations and frees: median, 99.9th percentile and worst case.
 
 use anyhow::{Context, Result, bail};
 
@@ -23,10 +23,10 @@ pub const MEASURE: Measure = Measure {
 /// The traces.
 const TRACES: [&str; 2] = ["lua_small", "mosquitto"];
 
-/// About how many operations of a trace are stepped through: a step takes about ten microseconds.
+/// About how many operations of a trace are single-stepped; a step takes about ten microseconds.
 const SAMPLE: usize = 8000;
 
-/// No more instructions than this are stepped through per subject and trace.
+/// The most instructions that are single-stepped per subject and trace.
 const LIMIT: u64 = 2_000_000;
 
 const METRICS: [[&str; 3]; 2] =
@@ -65,7 +65,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for trace in options.traces()?.iter().filter(|trace| TRACES.contains(&trace.name.as_str())) {
         jobs.push((trace, LOADING));
-        // embedded-alloc's heaps are there without their critical sections.
+        // embedded-alloc's heaps are measured without their critical sections.
         let admitted =
             |entry: &Entry| entry.confined && !entry.id.starts_with("embedded") && entry.id != "linked-list";
         let confined = subjects(|entry| admitted(entry) && serves(entry, trace.arena()));
@@ -118,7 +118,8 @@ impl Stepped<'_> {
         for op in &trace.ops {
             let chosen = random.usize(..trace.ops.len()) < sample && total < LIMIT;
             let block = &mut blocks[op.slot as usize];
-            // SAFETY: the trace frees and reallocates live blocks only; those not served are left out.
+            // SAFETY: the trace frees and reallocates only live blocks, and blocks that were not served are
+            // skipped.
             unsafe {
                 match op.kind {
                     Kind::Allocate if chosen => {

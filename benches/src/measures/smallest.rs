@@ -1,4 +1,4 @@
-//! The smallest arena in which a trace runs, and whether blocks keep their contents.
+//! The smallest arena in which a trace runs, and a check that blocks keep their contents.
 
 use anyhow::{Context, Result, ensure};
 
@@ -20,7 +20,7 @@ pub const MEASURE: Measure = Measure {
 
 const METRIC: &str = "smallest arena / peak live";
 
-/// Sizes are searched to this many bytes.
+/// The resolution of the search in bytes.
 const STEP: usize = 16;
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -58,7 +58,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The smallest budget in which the trace runs; `None` if there is none up to four times the peak.
+/// Finds the smallest budget in which the trace runs; `None` if four times the peak is not enough.
 pub struct Smallest<'a> {
     /// The trace.
     pub trace: &'a Trace,
@@ -84,7 +84,7 @@ impl Visitor for Smallest<'_> {
                     .is_some_and(|mut subject| replay::fits(&mut *subject, &mut blocks, &trace.ops))
             }
         };
-        // The range doubles until something fits, so that types for small arenas are not asked too much.
+        // Double the range until something fits, so that types for small arenas are not given too large ones.
         let mut below = trace.peak / STEP - 1;
         let mut step = (trace.peak / 64 / STEP).max(1);
         let mut above = below + step;

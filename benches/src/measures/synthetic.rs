@@ -1,8 +1,8 @@
-//! Traces that are made here.
+//! Synthetic traces.
 
 use crate::trace::{Kind, Op, Trace, op};
 
-/// Writes a trace, and knows the blocks that are live.
+/// Writes a trace, and keeps track of the live blocks.
 #[derive(Default)]
 pub struct Writer {
     ops: Vec<Op>,
@@ -13,17 +13,17 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// How many operations there are.
+    /// Returns the number of operations so far.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// The size of the block in a slot.
+    /// Returns the size of a slot's block.
     pub fn size(&self, slot: usize) -> usize {
         self.blocks[slot].0
     }
 
-    /// Allocates a block in a slot that has none.
+    /// Allocates a block in an empty slot.
     pub fn allocate(&mut self, slot: usize, size: usize, align: usize) {
         self.ops.push(op(Kind::Allocate, slot, size, align, 0));
         if self.blocks.len() <= slot {
@@ -33,7 +33,7 @@ impl Writer {
         self.count(0, size);
     }
 
-    /// Changes the size of a slot's block.
+    /// Resizes a slot's block.
     pub fn resize(&mut self, slot: usize, new: usize) {
         let (size, align) = self.blocks[slot];
         self.ops.push(op(Kind::Reallocate, slot, size, align, new));
@@ -53,13 +53,13 @@ impl Writer {
         self.peak = self.peak.max(self.live);
     }
 
-    /// The trace, over an arena of `room` bytes if it says how many.
+    /// Makes the trace, over an arena of `room` bytes if given.
     pub fn finish(self, name: impl Into<String>, room: Option<usize>) -> Trace {
         Trace { name: name.into(), ops: self.ops, slots: self.blocks.len(), peak: self.peak, room }
     }
 }
 
-/// 64 vectors that grow by doubling from 16 bytes to 16 KiB, each when chance wants it, `rounds` times.
+/// Makes 64 vectors that grow by doubling from 16 bytes to 16 KiB, in random order, `rounds` times.
 pub fn vectors(rounds: usize) -> Trace {
     const VECTORS: usize = 64;
     const FULL: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! Several threads on one heap: larson, producer and consumer, a mix.
+//! Several threads on one heap: larson, producer and consumer, and a mix.
 
 use std::alloc::Layout;
 use std::ptr;
@@ -61,10 +61,10 @@ fn tables(_: &Results) -> Vec<Table> {
     ]
 }
 
-/// A program for threads: the seconds that it takes for `work` operations per thread.
+/// A program for threads, which returns the seconds that it takes for `work` operations per thread.
 type Program<S> = fn(&S, usize, usize) -> f64;
 
-/// Seconds of one round for a subject: program, threads, operations per thread.
+/// Measures one round of a subject; the arguments are the program, the threads, and the operations per thread.
 type Round = fn(&Arena, usize, usize, usize) -> Option<f64>;
 
 fn round<S: Registered + Sync>(arena: &Arena, program: usize, threads: usize, work: usize) -> Option<f64> {
@@ -76,7 +76,7 @@ fn round<S: Registered + Sync>(arena: &Arena, program: usize, threads: usize, wo
 
 const PROGRAMS: [&str; 3] = ["larson", "producer-consumer", "mixed"];
 
-/// A new subject is one line.
+/// The subjects; adding one takes one line.
 const SUBJECTS: &[(&str, Round)] = &[
     ("talc-5", round::<registered::Talc>),
     ("Heap", round::<Heap>),
@@ -131,13 +131,13 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The time of `round`, which is repeated if its threads did not have a core each; `None` if they never had.
+/// Returns the time of `round`, repeating it if its threads did not have a core each; `None` if they never had.
 fn in_parallel(threads: usize, round: impl Fn() -> Result<f64>) -> Result<Option<f64>> {
     const TRIES: usize = 20;
     for _ in 0..TRIES {
         let before = processor_time();
         let seconds = round()?;
-        // Without a core each, a thread that waits for a lock waits for the scheduler. Barriers sleep, too.
+        // Without a core each, a thread that waits for a lock waits for the scheduler. Barriers sleep as well.
         if processor_time() - before > 0.85 * seconds * threads as f64 {
             return Ok(Some(seconds));
         }
@@ -145,7 +145,7 @@ fn in_parallel(threads: usize, round: impl Fn() -> Result<f64>) -> Result<Option
     Ok(None)
 }
 
-/// Processor time of all threads of this process, in seconds.
+/// Returns the processor time of all threads of this process in seconds.
 fn processor_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock is written to a local variable.
@@ -154,11 +154,11 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-/// A block that may move between threads.
+/// A block that can move between threads.
 #[derive(Clone, Copy)]
 struct Block(*mut u8, u32);
 
-// SAFETY: a block belongs to whoever holds this value.
+// SAFETY: a block belongs to the owner of this value.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -187,7 +187,7 @@ fn layout(size: u32) -> Layout {
     unsafe { Layout::from_size_align_unchecked(size as usize, 8) }
 }
 
-/// Runs `body` on every thread; seconds from the moment when all are there until all are done.
+/// Runs `body` on every thread. Returns the seconds from the time when all threads are ready until all are done.
 fn together(threads: usize, body: impl Fn(usize, &Barrier) + Sync) -> f64 {
     let barrier = Barrier::new(threads + 1);
     thread::scope(|scope| {
@@ -232,7 +232,7 @@ fn larson<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64
     })
 }
 
-/// A ring of blocks between two threads. The size stands in the block's first bytes.
+/// A ring of blocks between two threads. The size is stored in the block's first bytes.
 struct Ring {
     slots: Vec<AtomicPtr<u8>>,
 }
@@ -242,7 +242,7 @@ impl Ring {
         Self { slots: (0..1024).map(|_| AtomicPtr::default()).collect() }
     }
 
-    /// Puts a block of at least 16 bytes in place `place`; gives it back if the place is taken.
+    /// Puts a block of at least 16 bytes into slot `place`; returns `false` if the slot is occupied.
     fn put(&self, place: usize, block: Block) -> bool {
         let slot = &self.slots[place % self.slots.len()];
         if !slot.load(Ordering::Acquire).is_null() {
@@ -266,7 +266,7 @@ impl Ring {
     }
 }
 
-/// Spins a while, then lets others run: the machine may have fewer cores than threads.
+/// Spins for a while, then yields, since the machine may have fewer cores than threads.
 fn pause(tries: &mut u32) {
     *tries += 1;
     if tries.is_multiple_of(64) { thread::yield_now() } else { std::hint::spin_loop() }
@@ -319,7 +319,7 @@ fn mixed<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 
                 let bits = random.u32(4..12);
                 *block = Block::new(subject, random.u32(1 << bits..=2 << bits));
             } else {
-                // With one thread the other is the same.
+                // With one thread, the other thread is the same one.
                 if number % 8 == 0 && rings[(thread + 1) % threads].put(given, *block) {
                     given += 1;
                 } else {

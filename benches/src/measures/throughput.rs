@@ -68,7 +68,7 @@ pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for trace in traces {
         let arena = Arena::new(trace.arena())?;
-        // Every page is there before the clock runs.
+        // Touch every page before the clock runs.
         // SAFETY: the arena is ours.
         unsafe { arena.start().write_bytes(0, arena.size()) };
         let admitted = subjects(|entry| serves(entry, trace.arena()) && !is_slow_twin(entry));
@@ -76,8 +76,8 @@ pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
         let sample = |id: &str, repeat: usize| -> Result<Duration> {
             with(id, Timed { trace, arena: &arena, repeat }).context("no such subject")?
         };
-        // How often a replay is repeated to take long enough for the clock, and which are so slow
-        // that two rounds must do.
+        // How often a replay is repeated to take long enough for the clock, and which subjects are so slow that two
+        // rounds must suffice.
         let once = sample(base(Form::Bare), 1)?.min(sample(base(Form::Bare), 1)?);
         let enough = Duration::from_millis(options.pick(20, 5));
         let repeat = (enough.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
@@ -117,13 +117,13 @@ pub fn compare(options: &Options, traces: &[Trace]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The time of `repeat` replays, each on a fresh subject.
+/// Measures the time of `repeat` replays, each on a fresh subject.
 pub struct Timed<'a> {
     /// The trace.
     pub trace: &'a Trace,
     /// The memory.
     pub arena: &'a Arena,
-    /// How often.
+    /// The number of replays.
     pub repeat: usize,
 }
 

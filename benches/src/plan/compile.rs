@@ -1,4 +1,4 @@
-//! What a plan in a `const` costs the compiler.
+//! The compile time of plans in a `const`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +12,7 @@ use super::run::{head, processor};
 use super::{Args, Findings};
 use crate::statistics::median;
 
-/// A program whose plan for `count` random buffers is made by the compiler.
+/// Makes a program in which the compiler plans `count` random buffers.
 fn source(count: usize) -> String {
     let mut text = format!(
         "use allotment::plan::{{Buffer, Plan, plan}};\n#[allow(long_running_const_eval)]\nconst PLAN: Plan<{count}> = \
@@ -48,7 +48,7 @@ pub fn compile(_: &Args) -> Result<Findings> {
         let start = processor(libc::RUSAGE_CHILDREN);
         let mut command = Command::new(&cargo);
         command.args(["build", "--quiet"]).current_dir(folder.path()).env_remove("CARGO_TARGET_DIR");
-        // An incremental build would find the plan of the build before.
+        // An incremental build would reuse the plan of the previous build.
         command.env("CARGO_INCREMENTAL", "0");
         ensure!(command.status().context("cargo does not start")?.success(), "the program does not build");
         Ok(processor(libc::RUSAGE_CHILDREN) - start)

@@ -1,4 +1,4 @@
-//! Instances of 10^3 to 10^6 buffers, each in a process of its own: the system then tells its memory.
+//! Instances of 10^3 to 10^6 buffers, each in a separate process, so that the system reports its memory.
 
 use std::process::Command;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::plot;
 use crate::report::Table;
 use crate::results::{Results, Row};
 
-/// Name, seconds at most, and what idealloc reached on another machine.
+/// Name, time limit in seconds, and the result of idealloc on another machine.
 const NAMED: [(&str, f64, &str); 3] =
     [("resnet50", 1.0, "+0.6 %"), ("G_1", 1.0, "+0.3 %"), ("S_1", 10.0, "+1.6 % in 31 s")];
 
@@ -27,7 +27,7 @@ const RANDOM: [(usize, f64); 5] =
 
 const SIZES: [usize; 7] = [1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_000];
 
-/// What a process tells of its run.
+/// The report of a process on its run.
 #[derive(Serialize, Deserialize)]
 struct Alone {
     buffers: usize,
@@ -41,7 +41,7 @@ struct Alone {
     most: u64,
 }
 
-/// Runs `NAME@SECONDS`, `NAME` a number of random buffers or a path, and prints what came out as a CSV line.
+/// Runs `NAME@SECONDS`, where `NAME` is a number of random buffers or a path, and prints the result as a CSV line.
 pub fn alone(_: &Args, name: &str) -> Result<()> {
     let (name, seconds) = name.rsplit_once('@').context("write NAME@SECONDS")?;
     let instance: Instance = match name.parse() {
@@ -62,12 +62,14 @@ pub fn alone(_: &Args, name: &str) -> Result<()> {
     tell(&Alone { buffers: instance.len(), peak, bound, first, best, all, before, most })
 }
 
-/// The bound and the first plan alone, in processor seconds: other work on the machine does not count.
+/// Measures only the bound and the first plan, in processor seconds, so that other work on the machine does not
+/// count.
 fn first_plan(instance: &Instance, before: u64) -> Result<()> {
     let start = processor(libc::RUSAGE_SELF);
     let bound = lower_bound(instance).bytes;
     let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
-    let offsets = descend(instance, descent, &Deadline::never()).context("a deadline passed that never does")?;
+    let offsets =
+        descend(instance, descent, &Deadline::never()).context("a deadline passed that never does")?;
     let first = processor(libc::RUSAGE_SELF) - start;
     let most = resident("VmHWM:");
     validate(instance, &offsets, None)?;
@@ -81,7 +83,7 @@ fn tell(row: &Alone) -> Result<()> {
     Ok(writer.flush()?)
 }
 
-/// A line of Linux's account of this process's memory, in MiB; 0 where the system does not say.
+/// Returns a line of Linux's account of this process's memory in MiB; 0 if the system does not provide it.
 fn resident(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -101,7 +103,7 @@ fn spawn(name: &str, seconds: f64) -> Result<Alone> {
         .context("the process said something else")
 }
 
-/// All large instances, and how time and memory grow.
+/// Measures all large instances, and how time and memory grow.
 pub fn large(args: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     let label = if args.idealloc.is_some() { "measured beside, 1 try" } else { "reference, another machine" };
@@ -182,7 +184,7 @@ pub fn large(args: &Args) -> Result<Findings> {
     Ok(found)
 }
 
-/// The first plan over the number of buffers, as a table, a chart, and an exponent.
+/// Shows the time of the first plan over the number of buffers as a table, a chart and an exponent.
 fn growth(found: &mut Findings) -> Result<()> {
     const METRIC: &str = "processor seconds to the first plan";
     found.line("\nBound and first plan by number of random buffers, processor seconds, median of 5 runs.\n");

@@ -1,8 +1,9 @@
-//! Static planning: the planner's targets, and its tables beside its peers.
+//! Static planning: the planner's targets, and its tables next to its peers.
 //!
 //! `cargo xtask plan` runs this. Each part writes one page `results/plan/PART.md` and its lines of
-//! `results/plan/targets.csv`; parts that are not run keep their last results. Peers are never part of the project: paths to
-//! their programs are given, and what is not given stands in the tables as a reference from another machine, or not at all.
+//! `results/plan/targets.csv`; parts that are not run keep their last results. Peers are not part of the project:
+//! the caller passes paths to their programs, and for missing ones the tables show reference figures from another
+//! machine, or nothing.
 
 mod compile;
 mod large;
@@ -23,11 +24,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::origin;
 
-/// What to measure, and where the peers and instances are.
+/// What to measure, and where to find the peers and the instances.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Folder with the folders `minimalloc`, `idealloc`, `tflm` and `torch` of CSV instances; what the planner's test data
-    /// hold needs none
+    /// Folder with the subfolders `minimalloc`, `idealloc`, `tflm` and `torch` of CSV instances; not needed for
+    /// instances in the planner's test data
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Folder with `.tflite` files
@@ -47,18 +48,18 @@ pub struct Args {
     parts: Vec<String>,
 }
 
-/// One line of the targets.
+/// A target and its outcome.
 #[derive(Clone, Serialize, Deserialize)]
 struct Target {
     part: String,
     target: String,
     measured: String,
     met: String,
-    /// Why a miss is one.
+    /// The reason for a miss.
     reason: String,
 }
 
-/// What a part found out.
+/// The findings of a part.
 #[derive(Default)]
 struct Findings {
     text: String,
@@ -71,7 +72,7 @@ impl Findings {
         self.text.push('\n');
     }
 
-    /// A line of the targets; `reason` is kept where it is missed.
+    /// Adds a target; `reason` is kept if the target is missed.
     fn target(&mut self, target: &str, measured: impl Into<String>, met: bool, reason: &str) {
         let (met, reason) = if met { ("met", "") } else { ("**missed**", reason) };
         let (target, measured) = (target.into(), measured.into());
@@ -85,7 +86,7 @@ impl Findings {
     }
 }
 
-/// One page of the tables.
+/// A page of the tables.
 struct Part {
     name: &'static str,
     title: &'static str,
@@ -112,7 +113,7 @@ const PARTS: [Part; 9] = [
     Part { name: "compile", title: "Compile time of plans in a `const`", run: compile::compile },
 ];
 
-/// Runs the parts that were asked for. Writes their pages, and their section of the report, below `home`.
+/// Runs the requested parts. Writes their pages, and their section of the report, below `home`.
 pub fn run(args: &Args, home: &Path) -> Result<()> {
     let folder = &home.join("results/plan");
     if let Some(name) = &args.alone {
@@ -165,13 +166,14 @@ fn remember(folder: &Path, part: &str, new: Vec<Target>) -> Result<()> {
     Ok(writer.flush()?)
 }
 
-/// Puts the section into a report in which everything else stays: the program may have been built without some peers.
+/// Replaces the section in a report and leaves the rest unchanged, since the program may have been built without
+/// some peers.
 fn update(folder: &Path, report: &Path) -> Result<()> {
     let text = fs::read_to_string(report).with_context(|| report.display().to_string())?;
     fs::write(report, splice(&text, &section(folder)?)).with_context(|| report.display().to_string())
 }
 
-/// In the place of the section of before, or in front of what stands at the end.
+/// Replaces the old section, or inserts the new one before the final sections.
 fn splice(text: &str, section: &str) -> String {
     const HEAD: &str = "\n## Static planning\n";
     let next = |from: usize| text[from..].find("\n## ").map_or(text.len(), |at| from + at);

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use super::run::{find, head, own, percent, plan, read, rules};
 use super::{Args, Findings};
 
-/// The peak of the planner that runs in a `const`; `None` for a number of buffers that is not listed here.
+/// Returns the peak of the `const` planner; `None` for a number of buffers that is not listed here.
 fn constant(instance: &Instance) -> Option<u64> {
     let buffer = |b: &allotment_planner::model::Buffer| {
         Buffer::new(b.size, b.start as u64..b.end as u64).align(b.align)
@@ -36,7 +36,7 @@ fn constant(instance: &Instance) -> Option<u64> {
     sizes!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 85)
 }
 
-/// Peaks of a graph: as it is, in place, in another order, both, and streamed.
+/// Peaks of a graph: unchanged, in place, reordered, both, and streamed.
 struct Peaks {
     buffers: usize,
     naive: u64,
@@ -69,7 +69,8 @@ fn peaks(graph: &Graph, lowering: Lowering) -> Result<Peaks> {
     })
 }
 
-/// TensorFlow Lite Micro's instances beside the rules of others, and what its model files allow beyond.
+/// Compares TensorFlow Lite Micro's instances with the rules of other planners, and shows what else its model files
+/// allow.
 pub fn tflm(args: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line("Above the bound; the rules of others are re-implemented. `const`: the library's own planner, as a `const` runs it.\n");
@@ -192,7 +193,7 @@ pub fn tflm(args: &Args) -> Result<Findings> {
     Ok(found)
 }
 
-/// What transformations save on ONNX models.
+/// Shows what transformations save on ONNX models.
 pub fn onnx(_: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line(

@@ -1,4 +1,4 @@
-//! Rectangles cut at random: instances of known optimum.
+//! Rectangles cut at random: instances with a known optimum.
 
 use allotment_planner::generate::perfect_packing;
 use anyhow::Result;
@@ -12,7 +12,7 @@ const HEIGHT: u64 = 1 << 24;
 const SETS: [(usize, u64, f64); 6] =
     [(50, 20, 60.0), (100, 20, 60.0), (200, 20, 60.0), (500, 10, 20.0), (1000, 5, 20.0), (2000, 5, 30.0)];
 
-/// How well perfect packings are found again.
+/// Measures how closely perfect packings are found again.
 pub fn packings(_: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line(

@@ -13,12 +13,12 @@ use super::{Args, Findings};
 use crate::arena::Arena;
 use crate::trace::{Kind, Op, Trace};
 
-/// Requests of an iteration that can be planned, at most.
+/// The most requests of an iteration that can be planned.
 const REQUESTS: usize = 2048;
 
 type Planned = PlannedHeap<Heap<Tlsf, Unsync>, REQUESTS, Unsync>;
 
-/// Name, iterations after the first, events of each, and events after the last.
+/// Name, number of iterations after the first, events per iteration, and events after the last.
 const RUNS: [(&str, usize, usize, usize); 3] =
     [("resnet18_train", 4, 1426, 184), ("gpt_train", 4, 2998, 304), ("bert_infer", 40, 298, 81)];
 
@@ -46,8 +46,8 @@ impl Replay<'_> {
     }
 }
 
-/// Replays a run in `memory` bytes, with a plan from the beginning or with one that is made again after every
-/// iteration that was not served entirely.
+/// Replays a run in `memory` bytes, with a given plan or with one that is made again after every iteration that was
+/// not served entirely.
 fn replay(
     trace: &Trace,
     bounds: &[usize],
@@ -83,7 +83,8 @@ fn replay(
     Ok((reports, plan))
 }
 
-/// Requests of one iteration of a size that the first has not as often: no plan made from that one has them.
+/// Counts the requests of an iteration whose size occurs less often in the first one; no plan made from the first
+/// one contains them.
 fn unknown(first: &[Op], later: &[Op]) -> usize {
     let sizes = |ops: &[Op]| {
         let mut counts = std::collections::BTreeMap::<u32, usize>::new();
@@ -96,7 +97,7 @@ fn unknown(first: &[Op], later: &[Op]) -> usize {
     sizes(later).iter().map(|(size, count)| count.saturating_sub(known.get(size).copied().unwrap_or(0))).sum()
 }
 
-/// How many requests the plans serve, and in how much memory.
+/// Measures how many requests the plans serve, and in how much memory.
 pub fn recorded(_: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line(
@@ -132,7 +133,7 @@ pub fn recorded(_: &Args) -> Result<Findings> {
             (hits, all, 100.0 * hits as f64 / all.max(1) as f64)
         };
         let (second, later, stored) = (rate(&reports[..1]), rate(&reports[1..]), rate(&again));
-        // What comes before the requests of random lengths is no iteration.
+        // Events before the requests of random lengths are not part of an iteration.
         let unknown = match random {
             true => "–".into(),
             false => unknown(&trace.ops[..bounds[0]], &trace.ops[bounds[0]..bounds[1]]).to_string(),

@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use super::run::{above, find, head, idealloc, minimalloc, plan, read, times};
 use super::{Args, Findings};
 
-/// Seconds of MiniMalloc to a fit, and percent of idealloc above the bound in 1000 tries, A to K, on another machine.
+/// MiniMalloc's seconds to a fit, and idealloc's percentage above the bound in 1000 tries, A to K, on another
+/// machine.
 const REFERENCE: [(f64, f64); 11] = [
     (5.8, 28.0),
     (4.3, 31.0),
@@ -31,7 +32,7 @@ fn challenging(args: &Args) -> Vec<(usize, char, PathBuf)> {
     ('A'..='K').enumerate().filter_map(|(n, name)| Some((n, name, path(name)?))).collect()
 }
 
-/// Time to a fit, beside MiniMalloc.
+/// Measures the time to a fit, compared with MiniMalloc.
 pub fn fit(args: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     let label = |given: bool| if given { "measured beside" } else { "reference, another machine" };
@@ -86,7 +87,7 @@ pub fn fit(args: &Args) -> Result<Findings> {
     Ok(found)
 }
 
-/// How small they get.
+/// Measures how small the instances get.
 pub fn minimum(args: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line(

@@ -1,4 +1,4 @@
-//! What the parts share: instances, runs, peers.
+//! Shared code of the parts: instances, runs, peers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ pub fn own(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../planner/tests/data").join(path)
 }
 
-/// An instance of the data folder, or of the test data; `None` if neither has it.
+/// Finds an instance in the data folder or the test data; `None` if neither has it.
 pub fn find(args: &Args, path: &str) -> Option<PathBuf> {
     let given = args.data.as_ref().map(|data| data.join(path));
     given.into_iter().chain([own(path)]).find(|path| path.is_file())
@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> Result<Instance> {
     read_instance(path).with_context(|| path.display().to_string())
 }
 
-/// Plans with two threads, and has the plan validated.
+/// Plans with two threads, and validates the plan.
 pub fn plan(instance: &Instance, capacity: Option<u64>, seconds: f64, seed: u64) -> Result<Solution> {
     let time_limit = Duration::from_secs_f64(seconds);
     let options = Options { capacity, time_limit, threads: 2, seed, ..Options::default() };
@@ -39,24 +39,24 @@ pub fn plan(instance: &Instance, capacity: Option<u64>, seconds: f64, seed: u64)
     Ok(solution)
 }
 
-/// When the first and the best plan existed, in seconds.
+/// Returns when the first and the best plan existed, in seconds.
 pub fn times(solution: &Solution) -> (f64, f64) {
     let at = |entry: Option<&(Duration, u64)>| entry.map_or(0.0, |entry| entry.0.as_secs_f64());
     (at(solution.history.first()), at(solution.history.last()))
 }
 
-/// How far a peak lies above a bound, in percent.
+/// Returns how far a peak lies above a bound, in percent.
 pub fn above(peak: u64, bound: u64) -> f64 {
     (peak as f64 / bound.max(1) as f64 - 1.0) * 100.0
 }
 
-/// The same as text.
+/// Formats the same as text.
 pub fn percent(peak: u64, bound: u64) -> String {
-    // The smallest misses must be seen as well.
+    // Even the smallest misses must be visible.
     format!("{:+.3} %", above(peak, bound))
 }
 
-/// How far the plans of the given rules lie above the bound, in percent.
+/// Returns how far the plans of the given rules lie above the bound, in percent.
 pub fn rules(instance: &Instance, rules: &[Baseline]) -> Result<Vec<f64>> {
     let conflicts = Conflicts::new(instance);
     let bound = lower_bound(instance).bytes;
@@ -68,12 +68,12 @@ pub fn rules(instance: &Instance, rules: &[Baseline]) -> Result<Vec<f64>> {
     rules.iter().map(one).collect()
 }
 
-/// The head of a table whose columns but the first are numbers.
+/// Makes the head of a table in which all columns but the first are numbers.
 pub fn head(columns: &[&str]) -> String {
     format!("| {} |\n| --- |{}", columns.join(" | "), " ---: |".repeat(columns.len() - 1))
 }
 
-/// Seconds that MiniMalloc takes to fit an instance into `capacity`.
+/// Measures the seconds that MiniMalloc takes to fit an instance into `capacity`.
 pub fn minimalloc(program: &Path, input: &Path, capacity: u64) -> Result<f64> {
     let start = Instant::now();
     let mut command = Command::new(program);
@@ -84,7 +84,7 @@ pub fn minimalloc(program: &Path, input: &Path, capacity: u64) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// The peak that idealloc reaches in so many tries, and its seconds.
+/// Returns the peak that idealloc reaches in this many tries, and its seconds.
 pub fn idealloc(program: &Path, input: &Path, tries: u32) -> Result<(u64, f64)> {
     let start = Instant::now();
     let mut command = Command::new(program);
@@ -98,7 +98,8 @@ pub fn idealloc(program: &Path, input: &Path, tries: u32) -> Result<(u64, f64)> 
     Ok((peak, start.elapsed().as_secs_f64()))
 }
 
-/// Processor seconds so far, of this process or of its children: other work on the machine does not count.
+/// Returns the processor seconds so far, of this process or of its children, so that other work on the machine does
+/// not count.
 pub fn processor(whose: libc::c_int) -> f64 {
     // SAFETY: all zeros are a valid `rusage`, which the call overwrites.
     let usage = unsafe {

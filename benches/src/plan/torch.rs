@@ -1,4 +1,4 @@
-//! Training and generation as PyTorch does them.
+//! Training and generation with PyTorch.
 
 use allotment_planner::greedy::Baseline;
 use anyhow::Result;
@@ -9,7 +9,7 @@ use super::{Args, Findings};
 const RULES: [Baseline; 4] =
     [Baseline::TfLiteMicro, Baseline::SizeBestFit, Baseline::FirstFitByBirth, Baseline::FirstFitByDuration];
 
-/// One steady iteration of each.
+/// Plans one steady iteration of each.
 pub fn torch(args: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line("20 s at most; the rules of others are re-implemented, in percent above the bound.\n");

@@ -1,4 +1,4 @@
-//! Peers that search lists: linked_list_allocator, buddy_system_allocator, good_memory_allocator.
+//! Peers that search lists: linked_list_allocator, buddy_system_allocator and good_memory_allocator.
 
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
@@ -12,12 +12,12 @@ pub struct LinkedList(linked_list_allocator::Heap);
 // SAFETY: the heap hands out disjoint blocks of the arena.
 unsafe impl Subject for LinkedList {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        // It panics below three words.
+        // The allocator panics below three words.
         if arena.size < 64 {
             return None;
         }
         let mut heap = Box::new(Self(linked_list_allocator::Heap::empty()));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { heap.0.init(arena.start, arena.size) };
         Some(heap)
     }
@@ -29,7 +29,7 @@ unsafe impl Subject for LinkedList {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller's contract; live blocks are not null.
         unsafe { self.0.deallocate(NonNull::new_unchecked(block), layout) }
     }
 }
@@ -41,7 +41,7 @@ pub struct BuddySystem(buddy_system_allocator::Heap<32>);
 unsafe impl Subject for BuddySystem {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut heap = Box::new(Self(buddy_system_allocator::Heap::empty()));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { heap.0.init(arena.start.expose_provenance(), arena.size) };
         Some(heap)
     }
@@ -53,7 +53,7 @@ unsafe impl Subject for BuddySystem {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller's contract; live blocks are not null.
         unsafe { self.0.dealloc(NonNull::new_unchecked(block), layout) }
     }
 }
@@ -64,12 +64,12 @@ pub struct GoodMemory(good_memory_allocator::Allocator);
 // SAFETY: the allocator hands out disjoint blocks of the arena.
 unsafe impl Subject for GoodMemory {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        // It panics if nothing is left after its first header.
+        // The allocator panics if nothing is left after its first header.
         if arena.size < 64 {
             return None;
         }
         let mut heap = Box::new(Self(good_memory_allocator::Allocator::empty()));
-        // SAFETY: the caller hands the arena over; the allocator stays in its box.
+        // SAFETY: the caller gives the arena to this allocator alone; the allocator stays in its box.
         unsafe { heap.0.init(arena.start.expose_provenance(), arena.size) };
         Some(heap)
     }
@@ -82,13 +82,13 @@ unsafe impl Subject for GoodMemory {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, _layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.dealloc(block) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.realloc(block, layout, size) }
     }
 }

@@ -17,54 +17,55 @@ use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;
 
-/// An allocator as all measures see it.
+/// An allocator, as used by all measures.
 ///
 /// # Safety
 ///
-/// Unless [`Subject::MEMORY`] is false, blocks that are live at the same time do not overlap, lie in the arena
-/// if there is one, and have the size and alignment asked for.
+/// Unless [`Subject::MEMORY`] is false, live blocks must not overlap, must lie in the arena if there is one, and
+/// must have the requested size and alignment.
 pub unsafe trait Subject: Sized + 'static {
     /// Whether it is confined to the arena.
     const CONFINED: bool = true;
-    /// Whether blocks are memory; else their addresses are mere names.
+    /// Whether blocks are memory; otherwise their addresses are mere names.
     const MEMORY: bool = true;
-    /// Whether every value needs a thread that is new: see [`isolated`].
+    /// Whether every value needs a new thread; see [`isolated`].
     const OWN_THREAD: bool = false;
 
-    /// An allocator over `arena`; `None` if the arena is too small. It stays in the box, since some
-    /// allocators may not move.
+    /// Makes an allocator over `arena`; `None` if the arena is too small. It stays in the box, since some
+    /// allocators must not move.
     ///
     /// # Safety
     ///
-    /// The arena is valid and used by nobody else as long as the allocator is.
+    /// The arena must be valid, and nothing else may use it while the allocator exists.
     unsafe fn new(arena: Range) -> Option<Box<Self>>;
 
-    /// Bytes of state outside the arena, which the density measures charge: the allocator's own size.
+    /// Returns the bytes of state outside the arena, which the density measures charge: the allocator's own size.
     fn state() -> usize {
         size_of::<Self>()
     }
 
-    /// A block, or null.
+    /// Allocates a block; null if there is no room.
     ///
     /// # Safety
     ///
-    /// The layout's size is not zero.
+    /// The layout's size must not be zero.
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8;
 
     /// Frees a block.
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `layout`.
+    /// The block must be live and allocated with `layout`.
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout);
 
-    /// Changes a block's size in place or by moving it; null and nothing done if that is impossible.
+    /// Resizes a block in place or by moving it. If that is impossible, returns null and leaves the block
+    /// unchanged.
     ///
     /// # Safety
     ///
-    /// As for [`Subject::dealloc`]; the new size is not zero.
+    /// The block must be live and allocated with `layout`, and the new size must not be zero.
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
+        // SAFETY: the caller's contract; both blocks are live, so they do not overlap.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -78,38 +79,39 @@ pub unsafe trait Subject: Sized + 'static {
     }
 }
 
-/// Every operation of every allocator is measured behind one call that is not inlined, as those of a global
-/// allocator are; the null subject's calls are subtracted.
+/// Every operation of every allocator is measured behind one call that is not inlined, as with a global allocator.
+/// The calls of the null subject are subtracted.
 pub mod call {
     use super::{Layout, Subject};
 
-    /// [`Subject::alloc`].
+    /// Calls [`Subject::alloc`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Subject::alloc`]: the layout's size must not be zero.
     #[inline(never)]
     pub unsafe fn alloc<S: Subject>(subject: &mut S, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { subject.alloc(layout) }
     }
 
-    /// [`Subject::dealloc`].
+    /// Calls [`Subject::dealloc`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Subject::dealloc`]: the block must be live and allocated with `layout`.
     #[inline(never)]
     pub unsafe fn dealloc<S: Subject>(subject: &mut S, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { subject.dealloc(block, layout) }
     }
 
-    /// [`Subject::realloc`].
+    /// Calls [`Subject::realloc`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Subject::realloc`]: the block must be live and allocated with `layout`, and the new size
+    /// must not be zero.
     #[inline(never)]
     pub unsafe fn realloc<S: Subject>(
         subject: &mut S,
@@ -117,13 +119,13 @@ pub mod call {
         layout: Layout,
         size: usize,
     ) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { subject.realloc(block, layout, size) }
     }
 }
 
-/// Runs `f`, in a thread of its own if the subject needs that. The thread has ended, destructors included, when this
-/// returns.
+/// Runs `f`, in a separate thread if the subject needs one. When this returns, that thread has ended, destructors
+/// included.
 pub fn isolated<S: Subject, T: Send>(f: impl FnOnce() -> T + Send) -> T {
     if !S::OWN_THREAD {
         return f();
@@ -131,18 +133,18 @@ pub fn isolated<S: Subject, T: Send>(f: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(f).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Code that is compiled once for every subject.
+/// Code that is compiled once per subject.
 pub trait Visitor {
-    /// What it finds out.
+    /// The result.
     type Out;
-    /// Runs for one subject.
+    /// Runs with one subject.
     fn visit<S: Subject>(self) -> Self::Out;
 }
 
-/// In which form an allocator is measured.
+/// The form in which an allocator is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As programs register it: with its usual lock, with statistics, regions and what else it has by default.
+    /// As registered by programs: with its usual lock, statistics, regions and other defaults.
     Registered,
     /// The same without a lock.
     Bare,
@@ -150,21 +152,21 @@ pub enum Form {
     Stripped,
 }
 
-/// What the tables say of a subject.
+/// The description of a subject for the tables.
 pub struct Entry {
     /// Its name in tables and files.
     pub id: &'static str,
-    /// Whether it is allotment's.
+    /// Whether it belongs to allotment.
     pub own: bool,
-    /// In which form it is measured.
+    /// The form in which it is measured.
     pub form: Form,
     /// Whether it is confined to an arena.
     pub confined: bool,
     /// Whether its blocks are memory.
     pub memory: bool,
-    /// Whether every value needs a thread that is new.
+    /// Whether every value needs a new thread.
     pub own_thread: bool,
-    /// What it is, with its parameters.
+    /// A description with its parameters.
     pub about: &'static str,
 }
 
@@ -181,7 +183,7 @@ macro_rules! subjects {
             about: $about,
         }),*];
 
-        /// Runs `visitor` for the subject `id`; `None` if there is no such subject.
+        /// Runs `visitor` with the subject `id`; `None` if there is no such subject.
         pub fn with<V: Visitor>(id: &str, visitor: V) -> Option<V::Out> {
             match id {
                 NULL => Some(visitor.visit::<null::Null>()),
@@ -198,13 +200,13 @@ macro_rules! subjects {
 /// The subject that does nothing and reads nothing; not in [`ENTRIES`].
 pub const NULL: &str = "null";
 
-/// The subject that does nothing with what it reads, whose cost is subtracted; not in [`ENTRIES`].
+/// The subject that does nothing with its arguments, whose cost is subtracted; not in [`ENTRIES`].
 pub const LOADING: &str = "null, arguments loaded";
 
-/// The bytes of the [`allotment::CompactHeap`] that replays traces: the most that there can be.
+/// The bytes of the [`allotment::CompactHeap`] that replays traces, which is the maximum.
 pub const COMPACT: usize = 512 << 10;
 
-/// The base of ratios for a subject: talc 5 in the same form.
+/// The subject that ratios refer to: talc 5 in the same form.
 pub fn base(form: Form) -> &'static str {
     match form {
         Form::Registered => "talc-5",
@@ -212,7 +214,7 @@ pub fn base(form: Form) -> &'static str {
     }
 }
 
-// A new subject is one line: name, type, whose it is, in which form, what it is.
+// A new subject takes one line: name, type, origin, form, description.
 subjects! {
     "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
@@ -255,7 +257,7 @@ subjects! {
     "offset-allocator": wrapped::Offsets, peer, Bare, "offset-allocator on byte offsets, no memory behind it";
 }
 
-/// The entry of a subject.
+/// Returns the entry of a subject.
 pub fn entry(id: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.id == id)
 }

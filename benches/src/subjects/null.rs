@@ -1,4 +1,4 @@
-//! Subjects that do nothing, whose cost is the harness'.
+//! Subjects that do nothing, whose cost is that of the harness.
 
 use std::alloc::Layout;
 use std::arch::asm;
@@ -7,7 +7,7 @@ use std::ptr;
 use super::Subject;
 use crate::arena::Range;
 
-/// Does nothing and reads nothing of what it is given: its cost is that of the loop and of the calls.
+/// Does nothing and reads no arguments: its cost is that of the loop and of the calls.
 pub struct Null;
 
 // SAFETY: `MEMORY` is false.
@@ -37,15 +37,15 @@ unsafe impl Subject for Null {
     }
 }
 
-/// No instruction, but something that the compiler may not leave out with the call around it.
+/// An empty assembly block, which keeps the compiler from removing the call around it.
 #[inline(always)]
 fn opaque() {
-    // SAFETY: there is nothing in it.
+    // SAFETY: the block is empty.
     unsafe { asm!("", options(nostack, preserves_flags)) }
 }
 
-/// Does nothing either, but has all that it is given in registers, as every allocator needs it: what it costs is
-/// subtracted from the others' figures.
+/// Does nothing either, but has all arguments in registers, as every allocator needs them. Its cost is subtracted
+/// from the other figures.
 pub struct Loading(u8);
 
 // SAFETY: `MEMORY` is false.
@@ -75,11 +75,11 @@ unsafe impl Subject for Loading {
     }
 }
 
-/// No instruction, but all values must be in registers for it.
+/// An empty assembly block, for which all values must be in registers.
 #[inline(always)]
 fn need<const N: usize>(values: [usize; N]) {
     for value in values {
-        // SAFETY: there is nothing in it but a comment.
+        // SAFETY: the block contains only a comment.
         unsafe { asm!("/* {0} */", in(reg) value, options(nostack, preserves_flags)) }
     }
 }

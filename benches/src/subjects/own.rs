@@ -1,4 +1,4 @@
-//! allotment's heaps: as programs register them, without a lock, and stripped of all but the placement.
+//! allotment's heaps: as programs register them, without a lock, and stripped to the placement.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{self, NonNull};
@@ -12,13 +12,13 @@ use allotment::{CompactHeap, Heap, Region, Tiered, Tlsf, meta::InBand};
 use super::registered::Registered;
 use crate::arena::{Arena, Range};
 
-/// A heap as [`heap!`](allotment::heap) makes it, less the lock.
+/// A heap as made by [`heap!`](allotment::heap), without the lock.
 pub type Bare<P> = Heap<P, Unsync, Counters>;
 
 /// A heap over one placement, without lock and statistics.
 pub type Stripped<P> = Heap<P, Unsync, NoStatistics>;
 
-/// Bytes that a thread may keep.
+/// The most bytes that a thread may keep.
 pub const CACHE: usize = 512 << 10;
 
 /// Placements of one region.
@@ -29,7 +29,7 @@ pub mod one_region {
 
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = super::Tlsf<Narrow>;
-    /// Small objects in front of it.
+    /// Small objects in front of the TLSF.
     pub type Tiered = super::Tiered<Tlsf8>;
     /// 32-bit indices, 16-byte granules.
     pub type Tlsf16 = super::Tlsf<InBand<u32, 16, 1>>;
@@ -45,30 +45,30 @@ pub mod one_region {
     pub type Slab = allotment::Slab<Narrow>;
 }
 
-// SAFETY: `Heap` is a global allocator that is confined to what it claimed.
+// SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
 unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered for Heap<P, L, S> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Heap::empty());
         let region = Region::new(NonNull::new(arena.start)?, arena.size);
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { heap.claim(region) }.ok()?;
         Some(heap)
     }
 }
 
-// SAFETY: `Cached` is a global allocator that is confined to its heap's memory.
+// SAFETY: `Cached` is a global allocator that uses only its heap's memory.
 unsafe impl<P, L, S> Registered for Cached<P, L, S>
 where
     P: Placement + 'static,
     L: Lock + 'static,
     S: Statistics + 'static,
 {
-    // A thread's cache holds blocks until the thread ends, and a thread caches a few heaps only.
+    // A thread's cache holds blocks until the thread ends, and a thread caches only a few heaps.
     const OWN_THREAD: bool = true;
 
-    /// Heap and depot are leaked: they must live as long as any thread that used them.
+    /// Leaks the heap and the depot, which must outlive every thread that used them.
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         let heap = Box::leak(unsafe { Heap::<P, L, S>::over(arena) }?);
         let depot = Box::leak(Box::new(Depot::new(heap, CACHE)));
         Some(Box::new(Cached::new(depot)))
@@ -79,19 +79,19 @@ where
     }
 }
 
-/// A [`CompactHeap`], whose memory is part of its value and is charged as the arena: it leaves the arena that it is
-/// given alone.
+/// A [`CompactHeap`], whose memory is part of its value and is charged as the arena. It does not use the arena that
+/// it is given.
 pub struct Compact<const BYTES: usize, L: 'static = lock::Default> {
     heap: &'static CompactHeap<BYTES, L>,
     _memory: Arena,
 }
 
-// SAFETY: `CompactHeap` is a global allocator in memory of its own, which lives as long as this value.
+// SAFETY: `CompactHeap` is a global allocator in its own memory, which lives as long as this value.
 unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Compact<BYTES, L> {
     unsafe fn over(_: Range) -> Option<Box<Self>> {
         let memory = Arena::new(size_of::<CompactHeap<BYTES, L>>()).ok()?;
         let place = memory.start().cast::<CompactHeap<BYTES, L>>();
-        // All pages are there after this, as those of the arenas are.
+        // Touch all pages, as those of the arenas are.
         // SAFETY: the arena is that long, aligned to much more, and zero.
         let heap = unsafe {
             memory.start().write_bytes(0, memory.size());
@@ -106,23 +106,23 @@ unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Compact<BYTES,
     }
 }
 
-// SAFETY: passed on to a global allocator.
+// SAFETY: the calls are passed on to a global allocator.
 unsafe impl<const BYTES: usize, L: Lock + 'static> GlobalAlloc for Compact<BYTES, L> {
     #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap.alloc(layout) }
     }
 
     #[inline(always)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap.dealloc(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap.realloc(block, layout, size) }
     }
 }

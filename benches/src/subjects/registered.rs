@@ -5,39 +5,39 @@ use std::alloc::{GlobalAlloc, Layout};
 use super::Subject;
 use crate::arena::Range;
 
-/// What a program can register with `#[global_allocator]`, lock and statistics included. Every such type is a
-/// [`Subject`].
+/// A global allocator that a program can register with `#[global_allocator]`, lock and statistics included. Every
+/// such type is a [`Subject`].
 ///
 /// # Safety
 ///
-/// As for [`Subject`].
+/// Same contract as [`Subject`]: live blocks must not overlap and must lie in the arena.
 pub unsafe trait Registered: GlobalAlloc + Sized + 'static {
-    /// See [`Subject::CONFINED`].
+    /// Whether it is confined to the arena; see [`Subject::CONFINED`].
     const CONFINED: bool = true;
 
-    /// See [`Subject::OWN_THREAD`].
+    /// Whether every value needs a new thread; see [`Subject::OWN_THREAD`].
     const OWN_THREAD: bool = false;
 
-    /// See [`Subject::new`].
+    /// Makes an allocator over the arena; see [`Subject::new`].
     ///
     /// # Safety
     ///
-    /// See [`Subject::new`].
+    /// Same contract as [`Subject::new`]: nothing else may use the arena while the allocator exists.
     unsafe fn over(arena: Range) -> Option<Box<Self>>;
 
-    /// See [`Subject::state`].
+    /// Returns the bytes of state outside the arena; see [`Subject::state`].
     fn state() -> usize {
         size_of::<Self>()
     }
 }
 
-// SAFETY: a global allocator makes the same promises, and `Registered` those about the arena.
+// SAFETY: the contract of a global allocator, together with `Registered`'s on the arena, implies that of a subject.
 unsafe impl<T: Registered> Subject for T {
     const CONFINED: bool = <T as Registered>::CONFINED;
     const OWN_THREAD: bool = <T as Registered>::OWN_THREAD;
 
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { T::over(arena) }
     }
 
@@ -47,19 +47,19 @@ unsafe impl<T: Registered> Subject for T {
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { GlobalAlloc::alloc(self, layout) }
     }
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { GlobalAlloc::dealloc(self, block, layout) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { GlobalAlloc::realloc(self, block, layout, size) }
     }
 }
@@ -71,7 +71,7 @@ pub type Talc = talc::TalcLock<spinning_top::RawSpinlock, talc::source::Manual>;
 unsafe impl Registered for Talc {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let talc = Box::new(Talc::new(talc::source::Manual));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { talc.lock().claim(arena.start, arena.size)? };
         Some(talc)
     }
@@ -80,12 +80,12 @@ unsafe impl Registered for Talc {
 // SAFETY: the heap hands out disjoint blocks of the arena.
 unsafe impl Registered for linked_list_allocator::LockedHeap {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
-        // It panics below three words.
+        // The allocator panics below three words.
         if arena.size < 64 {
             return None;
         }
         let heap = Box::new(Self::empty());
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { heap.lock().init(arena.start, arena.size) };
         Some(heap)
     }
@@ -98,7 +98,7 @@ pub type BuddySystem = buddy_system_allocator::LockedHeap<32>;
 unsafe impl Registered for BuddySystem {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Self::empty());
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { heap.lock().init(arena.start.expose_provenance(), arena.size) };
         Some(heap)
     }
@@ -110,12 +110,12 @@ pub type GoodMemory = good_memory_allocator::SpinLockedAllocator;
 // SAFETY: the allocator hands out disjoint blocks of the arena.
 unsafe impl Registered for GoodMemory {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
-        // It panics if nothing is left after its first header.
+        // The allocator panics if nothing is left after its first header.
         if arena.size < 64 {
             return None;
         }
         let heap = Box::new(Self::empty());
-        // SAFETY: the caller hands the arena over; the allocator stays in its box.
+        // SAFETY: the caller gives the arena to this allocator alone; the allocator stays in its box.
         unsafe { heap.init(arena.start.expose_provenance(), arena.size) };
         Some(heap)
     }
@@ -130,7 +130,7 @@ macro_rules! embedded {
                     return None;
                 }
                 let heap = Box::new(<$heap>::empty());
-                // SAFETY: the caller hands the arena over.
+                // SAFETY: the caller gives the arena to this allocator alone.
                 unsafe { heap.init(arena.start.expose_provenance(), arena.size) };
                 Some(heap)
             }
@@ -141,28 +141,28 @@ macro_rules! embedded {
 embedded!(embedded_alloc::TlsfHeap);
 embedded!(embedded_alloc::LlffHeap);
 
-/// rlsf as a global allocator, which maps its memory itself. All values are one allocator.
+/// rlsf as a global allocator, which maps its memory itself. All values share one allocator.
 pub struct GlobalRlsf;
 
 static RLSF: rlsf::GlobalTlsf = rlsf::GlobalTlsf::new();
 
-// SAFETY: passed on to a global allocator.
+// SAFETY: the calls are passed on to a global allocator.
 unsafe impl GlobalAlloc for GlobalRlsf {
     #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { RLSF.alloc(layout) }
     }
 
     #[inline(always)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { RLSF.dealloc(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { RLSF.realloc(block, layout, size) }
     }
 }
@@ -170,7 +170,7 @@ unsafe impl GlobalAlloc for GlobalRlsf {
 macro_rules! process {
     ($(#[$attribute:meta])* $type:ty, $value:expr) => {
         $(#[$attribute])*
-        // SAFETY: a global allocator of the whole process makes the same promises; it is not confined.
+        // SAFETY: a global allocator of the whole process fulfils the contract; it is not confined.
         unsafe impl Registered for $type {
             const CONFINED: bool = false;
 

@@ -21,7 +21,7 @@ unsafe impl<const ROWS: usize> Subject for Rlsf<ROWS> {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut tlsf = Box::new(Self(Tlsf::new()));
         let memory = NonNull::slice_from_raw_parts(NonNull::new(arena.start)?, arena.size);
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { tlsf.0.insert_free_block_ptr(memory)? };
         Some(tlsf)
     }
@@ -33,13 +33,13 @@ unsafe impl<const ROWS: usize> Subject for Rlsf<ROWS> {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller's contract; live blocks are not null.
         unsafe { self.0.deallocate(NonNull::new_unchecked(block), layout.align()) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on; live blocks are not null; the caller's size makes a valid layout.
+        // SAFETY: the caller's contract; live blocks are not null, and the caller's size makes a valid layout.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, layout.align());
             let new = self.0.reallocate(NonNull::new_unchecked(block), layout);

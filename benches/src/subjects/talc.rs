@@ -17,7 +17,7 @@ pub struct Five(Talc<Manual, DefaultBinning>);
 unsafe impl Subject for Five {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut talc = Box::new(Self(Talc::new(Manual)));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { talc.0.claim(arena.start, arena.size)? };
         Some(talc)
     }
@@ -30,13 +30,13 @@ unsafe impl Subject for Five {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.deallocate(block, layout) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on; a block that moves is copied into one that is live beside it.
+        // SAFETY: the caller's contract; a block that moves is copied into another live block.
         unsafe {
             if self.0.try_realloc_in_place(block, layout, size) {
                 return block;
@@ -58,7 +58,7 @@ pub struct Four(talc4::Talc<talc4::ErrOnOom>);
 unsafe impl Subject for Four {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut talc = Box::new(Self(talc4::Talc::new(talc4::ErrOnOom)));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller gives the arena to this allocator alone.
         unsafe { talc.0.claim(talc4::Span::from_base_size(arena.start, arena.size)).ok()? };
         Some(talc)
     }
@@ -71,13 +71,13 @@ unsafe impl Subject for Four {
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller's contract; live blocks are not null.
         unsafe { self.0.free(NonNull::new_unchecked(block), layout) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller's contract; live blocks are not null.
         unsafe {
             let old = NonNull::new_unchecked(block);
             if size > layout.size() {

@@ -1,4 +1,4 @@
-//! Peers that need something around them: dlmalloc a system allocator, offset-allocator a place for its tokens.
+//! Peers that need a wrapper: a system allocator for dlmalloc, and a place for the tokens of offset-allocator.
 
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -7,12 +7,12 @@ use std::ptr;
 use super::Subject;
 use crate::arena::Range;
 
-/// Hands the arena out once.
+/// A system allocator that hands out the arena once.
 struct Once {
     arena: Cell<Option<Range>>,
 }
 
-// SAFETY: the range is only a pair of numbers to this type.
+// SAFETY: to this type the range is only a pair of numbers.
 unsafe impl Send for Once {}
 
 // SAFETY: the arena is handed out at most once and never taken back.
@@ -52,32 +52,32 @@ unsafe impl dlmalloc::Allocator for Once {
 /// The Rust translation of dlmalloc.
 pub struct Dlmalloc(dlmalloc::Dlmalloc<Once>);
 
-// SAFETY: dlmalloc hands out disjoint blocks of what its system allocator gave.
+// SAFETY: dlmalloc hands out disjoint blocks of the memory from its system allocator.
 unsafe impl Subject for Dlmalloc {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let once = Once { arena: Cell::new(Some(arena)) };
         let mut heap = Box::new(Self(dlmalloc::Dlmalloc::new_with_allocator(once)));
-        // What it asks for at a time is of no importance: it gets the arena as a whole.
+        // The requested size does not matter, since it gets the whole arena.
         heap.0.set_granularity(64);
-        // Its first request decides whether the arena is long enough for its bookkeeping.
+        // Its first request shows whether the arena is long enough for its bookkeeping.
         (arena.size >= 512).then_some(heap)
     }
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.malloc(layout.size(), layout.align()) }
     }
 
     #[inline(always)]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.free(block, layout.size(), layout.align()) }
     }
 
     #[inline(always)]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.0.realloc(block, layout.size(), layout.align(), size) }
     }
 }
@@ -106,7 +106,7 @@ unsafe impl Subject for Offsets {
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // It knows no alignment: sizes are rounded up, which keeps every offset aligned to 8.
+        // The allocator has no alignment: sizes are rounded up, which keeps every offset aligned to 8.
         let size = layout.size().next_multiple_of(layout.align().max(8));
         let Ok(size) = u32::try_from(size) else { return ptr::null_mut() };
         let Some(token) = self.allocator.allocate(size) else { return ptr::null_mut() };

@@ -12,7 +12,7 @@ use anyhow::Result;
 use crate::device::Device;
 use crate::run::{Sample, Setup};
 
-/// The bytes of a pinned chunk, as they are.
+/// A reader that leaves the bytes of a pinned chunk unchanged.
 struct AsTheyAre {
     left: u64,
 }
@@ -25,10 +25,10 @@ impl Read for AsTheyAre {
     }
 }
 
-/// One round.
+/// Measures one round.
 pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     let Device::Driver(gpu) = &setup.device else { return Ok(Vec::new()) };
-    // One copy at once, three chunks, and room to spare; no more than 1 GiB is pinned.
+    // One copy at once, three chunks, and some reserve. At most 1 GiB is pinned.
     let bytes = (setup.budget / 2).min(setup.pick(1 << 30, 64 << 20)) & !((1 << 20) - 1);
     let times = setup.pick(4, 2);
     if bytes < 64 << 20 {
@@ -59,7 +59,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     let all = (times * bytes) as u64;
     let mut staging = Staging::new(&gpu.context, StagingOptions::default())?;
     let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), CopyError>(());
-    // The pool reserves the chunks, and the streams are used for the first time.
+    // The first use makes the pool reserve the chunks and initialises the streams.
     staging.read(AsTheyAre { left: 64 << 20 }, &pool, &stream, work)?;
     stream.synchronize()?;
     let start = Instant::now();

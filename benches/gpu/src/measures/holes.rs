@@ -1,4 +1,4 @@
-//! 1 KiB while very many holes are free.
+//! Pairs of 1 KiB while very many holes are free.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl Use for Holes<'_> {
         let setup = self.setup;
         let time = setup.pick(Duration::from_millis(50), Duration::from_millis(1));
         let mut samples = Vec::new();
-        // The stand-in has a mapping of the system's for each block of its own, of which there are not enough.
+        // The stand-in has one system mapping per block of its own, and there are not enough mappings.
         if setup.is_stand_in() && self.subject.is_peer() {
             return Ok(samples);
         }

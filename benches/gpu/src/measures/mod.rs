@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 use crate::run::{Sample, Setup};
 use crate::subjects::{Allocator, Form, Need, Subject};
 
-/// Names of the measures, in the order in which they run.
+/// The names of the measures, in the order in which they run.
 const PAIRS: &str = "pairs";
 const RMM: &str = "rmm";
 const HOLES: &str = "holes";
@@ -46,7 +46,7 @@ const REPLAYED: &[Subject] = &[
     Subject::Harness,
 ];
 
-/// The measures that are asked for; all if none is.
+/// Returns the requested measures; all if none is named.
 pub fn names(asked: &[String]) -> Result<Vec<&'static str>> {
     if asked.is_empty() {
         return Ok(ALL.to_vec());
@@ -61,7 +61,7 @@ pub fn names(asked: &[String]) -> Result<Vec<&'static str>> {
     Ok(names)
 }
 
-/// The subjects of a measure.
+/// Returns the subjects of a measure.
 pub fn subjects(name: &str) -> &'static [Subject] {
     match name {
         REPLAY => REPLAYED,
@@ -70,7 +70,7 @@ pub fn subjects(name: &str) -> &'static [Subject] {
     }
 }
 
-/// One round of a measure with one subject.
+/// Measures one round with one subject.
 pub fn measure(name: &str, subject: &Subject, setup: &Setup) -> Result<Vec<Sample>> {
     match name {
         PAIRS => subject.with(setup, &pairs::Pairs(setup)),
@@ -82,17 +82,18 @@ pub fn measure(name: &str, subject: &Subject, setup: &Setup) -> Result<Vec<Sampl
     }
 }
 
-/// As much as the budget, as it is needed.
+/// The whole budget, reserved as needed.
 fn all_of(setup: &Setup) -> Need {
     Need { bytes: setup.budget, at_once: false }
 }
 
-/// Nanoseconds for each of `count` calls.
+/// Nanoseconds per call, for `count` calls.
 fn nanoseconds(time: Duration, count: usize) -> f64 {
     time.as_nanos() as f64 / count.max(1) as f64
 }
 
-/// Calls `pair` once, and then for at least `time`, in rounds that double; nanoseconds per call of the last round.
+/// Calls `pair` once, and then for at least `time` in rounds that double. Returns the nanoseconds per call in the
+/// last round.
 fn repeat(time: Duration, mut pair: impl FnMut() -> Result<()>) -> Result<f64> {
     pair()?;
     let mut count = 1;
@@ -109,7 +110,7 @@ fn repeat(time: Duration, mut pair: impl FnMut() -> Result<()>) -> Result<f64> {
     }
 }
 
-/// Allocates and frees one block; `false` if there is no room.
+/// Allocates and frees one block; returns `false` if there is no room.
 #[inline]
 fn pair<A: Allocator>(allocator: &A, bytes: usize, stream: &A::Stream) -> Result<bool> {
     match allocator.allocate(std::hint::black_box(bytes), stream)? {
@@ -121,7 +122,7 @@ fn pair<A: Allocator>(allocator: &A, bytes: usize, stream: &A::Stream) -> Result
     }
 }
 
-/// How people write a size.
+/// Formats a size with its unit.
 fn size(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),

@@ -1,4 +1,4 @@
-//! One size, allocated and freed again and again.
+//! Pairs of one size, allocated and freed repeatedly.
 
 use std::time::{Duration, Instant};
 

@@ -47,14 +47,14 @@ impl Use for Replay<'_> {
     }
 }
 
-/// Whether there was room for all of it. What the run leaves is freed.
+/// Replays the run, and returns whether there was room for all of it. Blocks that the run leaves are freed.
 fn replay<A: Allocator>(allocator: &A, stream: &A::Stream, trace: &Trace) -> Result<bool> {
     let mut live: Vec<Option<A::Block>> = (0..trace.program.slots).map(|_| None).collect();
     let mut served = true;
     for op in &trace.program.ops {
         let slot = &mut live[op.slot as usize];
         if op.kind == Kind::Allocate {
-            // The driver refuses requests of nothing.
+            // The driver refuses requests for zero bytes.
             *slot = allocator.allocate((op.size as usize).max(1), stream)?;
             served &= slot.is_some();
         } else if served {

@@ -25,7 +25,7 @@ impl Use for Rmm<'_> {
     fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<Vec<Sample>> {
         let setup = self.setup;
         let mut samples = Vec::new();
-        // The stand-in's own allocators are nothing to compare with.
+        // Comparing with the stand-in's own allocators would be meaningless.
         if setup.is_stand_in() && self.subject.is_peer() {
             return Ok(samples);
         }
@@ -33,7 +33,7 @@ impl Use for Rmm<'_> {
         for (&count, size) in counts.iter().flat_map(|count| SIZES.map(|size| (count, size))) {
             let case = format!("{count}, {size}");
             let bytes = setup.budget.min(POOL);
-            // Room for what is live at most, and a quarter more.
+            // Leave room for the most that is live, plus a quarter.
             let live = workload(&mut Nothing, count, size).peak as usize;
             if live + live / 4 > bytes {
                 setup.note(format!("{case}: needs --memory {}", (live + live / 4).div_ceil(1 << 20)));
@@ -64,7 +64,7 @@ impl Use for Rmm<'_> {
 }
 
 impl Rmm<'_> {
-    /// Time and failed requests; `None` if it was given up.
+    /// Returns the time and the number of failed requests; `None` if the run was given up.
     fn run<A: Allocator>(
         &self,
         make: &impl Fn(Need) -> Result<A>,
@@ -78,7 +78,7 @@ impl Rmm<'_> {
             allocator: &allocator,
             stream,
             error: None,
-            // Our pools have their limit, are never given up, and do not pay for asking.
+            // Our pools have a limit, are never given up, and need no check of the deadline.
             peer: self
                 .subject
                 .is_peer()
@@ -103,14 +103,14 @@ struct Timed<'a, A: Allocator> {
     is_over: bool,
 }
 
-/// What holds for allocators that have no limit of their own.
+/// Limits for allocators without a limit of their own.
 struct Peer {
     deadline: Instant,
     /// Bytes that it may still take.
     left: u64,
 }
 
-/// What a block takes of the driver at most: whole pages, unless several share one.
+/// The most that a block takes from the driver: whole pages, unless several blocks share one.
 fn taken(bytes: u64) -> u64 {
     bytes.next_multiple_of(if bytes > MIB { 2 * MIB } else { 512 })
 }
@@ -126,7 +126,7 @@ impl<A: Allocator> Target for Timed<'_, A> {
                 return None;
             }
         }
-        // A pool of the device has 64-bit addresses.
+        // Addresses on a device have 64 bits.
         let block = self.allocator.allocate(bytes as usize, &self.stream).unwrap_or_else(|error| {
             self.error = Some(error);
             None

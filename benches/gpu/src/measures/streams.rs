@@ -1,4 +1,4 @@
-//! Several threads with a stream each, and one with several.
+//! Several threads with one stream each, and one thread with several streams.
 
 use std::sync::Barrier;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::subjects::{Allocator, Need, Use};
 /// The measure.
 pub struct Streams<'a>(pub &'a Setup);
 
-/// Blocks that each thread keeps.
+/// How many blocks each thread keeps.
 const KEPT: usize = 64;
 
 impl Use for Streams<'_> {
@@ -33,7 +33,7 @@ impl Use for Streams<'_> {
         cases.push((1, 4, "1 thread, 4 streams".to_owned()));
         let mut samples = Vec::new();
         for (threads, streams, case) in cases {
-            // What is kept, and as much again for what lies between.
+            // The kept blocks, and as much again for the gaps between them.
             let need = (2 * KEPT * threads.max(streams)) << 20;
             if need > setup.budget {
                 setup.note(format!("{case}: needs --memory {}", need >> 20));
@@ -65,7 +65,7 @@ impl Use for Streams<'_> {
     }
 }
 
-/// What one thread does: how many pairs.
+/// The work of one thread; returns the number of pairs.
 fn work<A: Allocator>(
     allocator: &A,
     seed: u64,
@@ -87,7 +87,7 @@ fn work<A: Allocator>(
                 allocator.free(block, &streams[stream])?;
             }
             let stream = random.usize(..streams.len());
-            // Small ones are as many as large ones.
+            // Small blocks are as frequent as large ones.
             let bytes = random.usize(1..=256) << random.u32(0..13);
             let block = allocator.allocate(bytes, &streams[stream])?;
             ensure!(block.is_some(), "there is no room");
@@ -102,7 +102,7 @@ fn work<A: Allocator>(
         }
         Ok(done)
     });
-    // Whatever has happened: the others wait here.
+    // Wait in any case, because the other threads wait here.
     barrier.wait();
     outcome
 }

@@ -1,4 +1,4 @@
-//! The driver's own allocators, and what cudarc makes of them.
+//! The driver's own allocators, and cudarc's use of them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::Allocator;
 use crate::device::Gpu;
 
-/// `None` where the device has no room.
+/// Converts a lack of memory to `None`.
 fn room<T>(outcome: Result<T, DriverError>) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -23,7 +23,7 @@ fn room<T>(outcome: Result<T, DriverError>) -> Result<Option<T>> {
 pub struct Malloc<'a>(&'a Gpu);
 
 impl<'a> Malloc<'a> {
-    /// It keeps nothing, so there is nothing to make.
+    /// Makes the subject, which has no state.
     pub fn new(gpu: &'a Gpu) -> Self {
         Self(gpu)
     }
@@ -41,13 +41,13 @@ impl Allocator for Malloc<'_> {
     #[inline]
     fn allocate(&self, bytes: usize, _: &Stream) -> Result<Option<u64>> {
         let mut address = 0;
-        // SAFETY: the place is one of this type; `stream` has bound the context to the thread.
+        // SAFETY: the output has the type that the function writes; `stream` has bound the context to the thread.
         room(unsafe { sys::cuMemAlloc_v2(&mut address, bytes).result() }.map(|()| address))
     }
 
     #[inline]
     fn free(&self, block: u64, _: &Stream) -> Result<()> {
-        // SAFETY: `allocate` gave it, and nothing uses it.
+        // SAFETY: `allocate` returned it, and nothing uses it any more.
         Ok(unsafe { sys::cuMemFree_v2(block).result() }?)
     }
 
@@ -56,7 +56,7 @@ impl Allocator for Malloc<'_> {
     }
 }
 
-/// The device's default pool empty, with a release threshold, and its high-water mark forgotten.
+/// Prepares the device's default pool: empty, with a release threshold, and with its high-water mark reset.
 fn prepare(gpu: &Gpu, threshold: u64) -> Result<sys::CUmemoryPool> {
     use sys::CUmemPool_attribute as Attribute;
     let pool = gpu.default_pool.context("the device has no memory pools")?;
@@ -86,11 +86,12 @@ pub struct Ordered<'a> {
     pool: sys::CUmemoryPool,
 }
 
-// SAFETY: the driver lets any thread use any pool; the pointer is a handle that only the driver reads.
+// SAFETY: the driver allows any pool to be used from any thread, and the pointer is a handle that only the driver
+// reads.
 unsafe impl Sync for Ordered<'_> {}
 
 impl<'a> Ordered<'a> {
-    /// `keep`: what is free stays in the driver's pool.
+    /// Makes the subject; `keep` makes the driver's pool keep free memory.
     pub fn new(gpu: &'a Gpu, keep: bool) -> Result<Self> {
         Ok(Self { gpu, pool: prepare(gpu, if keep { u64::MAX } else { 0 })? })
     }
@@ -108,13 +109,13 @@ impl Allocator for Ordered<'_> {
     #[inline]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Option<u64>> {
         let mut address = 0;
-        // SAFETY: the place is one of this type, and the stream is alive.
+        // SAFETY: the output has the type that the function writes, and the stream is alive.
         room(unsafe { sys::cuMemAllocAsync(&mut address, bytes, stream.raw()).result() }.map(|()| address))
     }
 
     #[inline]
     fn free(&self, block: u64, stream: &Stream) -> Result<()> {
-        // SAFETY: `allocate` gave it, and the stream is alive.
+        // SAFETY: `allocate` returned it, and the stream is alive.
         Ok(unsafe { sys::cuMemFreeAsync(block, stream.raw()).result() }?)
     }
 
@@ -127,13 +128,13 @@ impl Allocator for Ordered<'_> {
     }
 }
 
-/// `CudaStream::alloc` and the slice's drop, as cudarc is without settings.
+/// `CudaStream::alloc` and the drop of the slice, with cudarc's defaults.
 pub struct Cudarc {
     context: Arc<CudaContext>,
 }
 
 impl Cudarc {
-    /// Over an empty pool of the driver's that keeps nothing, which is how it is found.
+    /// Makes the subject over an empty driver pool that keeps nothing, which is the default.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         if gpu.default_pool.is_some() {
             prepare(gpu, 0)?;
@@ -153,7 +154,7 @@ impl Allocator for Cudarc {
 
     #[inline]
     fn allocate(&self, bytes: usize, stream: &Arc<CudaStream>) -> Result<Option<CudaSlice<u8>>> {
-        // SAFETY: nobody reads it.
+        // SAFETY: nothing reads the memory.
         room(unsafe { stream.alloc::<u8>(bytes) })
     }
 

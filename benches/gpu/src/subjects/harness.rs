@@ -1,10 +1,10 @@
-//! No allocator.
+//! The subject without an allocator.
 
 use anyhow::Result;
 
 use super::Allocator;
 
-/// Gives nothing and takes nothing.
+/// Allocates nothing.
 pub struct Nothing;
 
 impl Allocator for Nothing {

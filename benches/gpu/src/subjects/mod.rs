@@ -12,53 +12,53 @@ use anyhow::{Result, bail};
 use crate::device::{Device, Gpu};
 use crate::run::Setup;
 
-/// An allocator under test, which threads may share.
+/// An allocator under test, which threads can share.
 pub trait Allocator: Sync {
-    /// What a block is freed by.
+    /// The type by which a block is freed.
     type Block: Send;
-    /// A queue of the device's work, of one thread.
+    /// A queue of the device's work, for one thread.
     type Stream: Send;
 
-    /// A new queue.
+    /// Makes a new queue.
     fn stream(&self) -> Result<Self::Stream>;
 
-    /// A block for work on `stream`, or `None` if there is no room.
+    /// Allocates a block for work on `stream`; `None` if there is no room.
     fn allocate(&self, bytes: usize, stream: &Self::Stream) -> Result<Option<Self::Block>>;
 
     /// Frees a block in the order of `stream`.
     fn free(&self, block: Self::Block, stream: &Self::Stream) -> Result<()>;
 
-    /// Waits for a queue.
+    /// Waits for all work of a queue.
     fn synchronize(&self, stream: &Self::Stream) -> Result<()>;
 
-    /// The most bytes that were reserved since it was made, if that can be told.
+    /// Returns the most bytes reserved since it was made, if that is known.
     fn reserved(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 }
 
-/// What a measure needs of an allocator.
+/// What a measure requires of an allocator.
 #[derive(Clone, Copy)]
 pub struct Need {
-    /// The most that it may reserve.
+    /// The most bytes that it may reserve.
     pub bytes: usize,
-    /// Whether pools shall reserve all of it before, in one segment.
+    /// Whether pools must reserve everything in advance, in one segment.
     pub at_once: bool,
 }
 
-/// How a pool grows.
+/// The growth of a pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// As it is without options.
+    /// The default options.
     Standard,
-    /// It reserves as little as it can.
+    /// As little memory as possible.
     Lean,
 }
 
 /// An allocator, by name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// Nothing: what measuring costs.
+    /// No allocator: the cost of measuring.
     Harness,
     /// Our pool over `cuMemAlloc` or simulated memory.
     Pool(Form),
@@ -66,25 +66,26 @@ pub enum Subject {
     Virtual(Form),
     /// `cuMemAlloc`.
     Malloc,
-    /// `cuMemAllocAsync`; `keep`: its pool keeps what is free, else the release threshold is 0, as it is at first.
+    /// `cuMemAllocAsync`. With `keep` its pool keeps free memory; otherwise the release threshold is 0, the
+    /// default.
     Ordered { keep: bool },
-    /// What `cudarc` does by itself.
+    /// cudarc with its defaults.
     Cudarc,
     /// No allocator: copies to the device.
     Copies,
 }
 
-/// What is done with an allocator of any kind.
+/// Something that is done with an allocator of any type.
 pub trait Use {
     /// The result.
     type Output;
 
-    /// Does it. `make` makes a new one, which holds nothing.
+    /// Does it. `make` makes a new allocator without memory.
     fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<Self::Output>;
 }
 
 impl Subject {
-    /// Its name in results.
+    /// Returns its name in the results.
     pub fn id(self) -> &'static str {
         match self {
             Self::Harness => allotment_benches_common::gpu::HARNESS,
@@ -100,17 +101,17 @@ impl Subject {
         }
     }
 
-    /// Whether it is another allocator.
+    /// Returns whether it is an allocator other than ours.
     pub fn is_peer(self) -> bool {
         matches!(self, Self::Malloc | Self::Ordered { .. } | Self::Cudarc)
     }
 
-    /// Whether it is a pool of ours.
+    /// Returns whether it is one of our pools.
     pub fn is_own(self) -> bool {
         matches!(self, Self::Pool(_) | Self::Virtual(_))
     }
 
-    /// Whether this device has it.
+    /// Returns whether this device supports it.
     pub fn is_there(self, setup: &Setup) -> bool {
         match (&setup.device, self) {
             (Device::Simulated, Self::Copies) => false,
@@ -121,7 +122,7 @@ impl Subject {
         }
     }
 
-    /// Uses it.
+    /// Runs `what` with this subject.
     pub fn with<U: Use>(self, setup: &Setup, what: &U) -> Result<U::Output> {
         match (&setup.device, self) {
             (_, Self::Harness) => what.with(|_| Ok(harness::Nothing)),
@@ -153,7 +154,7 @@ fn options(form: Form) -> PoolOptions {
     }
 }
 
-/// In segments that grow.
+/// Options for segments that grow.
 fn growing(form: Form) -> PoolOptions {
     match form {
         Form::Standard => options(form),
@@ -162,7 +163,7 @@ fn growing(form: Form) -> PoolOptions {
 }
 
 fn simulated(form: Form, need: Need, room: usize) -> Result<pools::Pooled<sim::DeviceMemory>> {
-    // As coarse as a device.
+    // The same granularity as on a device.
     let source = sim::DeviceMemory::new(need.bytes).with_granularity(2 * MIB).with_room(room);
     let device = source.clone();
     let options = if room > 0 { growing(form) } else { options(form) };

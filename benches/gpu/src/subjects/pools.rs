@@ -7,16 +7,16 @@ use super::{Allocator, Need};
 
 type Open<S> = Box<dyn Fn() -> Result<<S as Source>::Stream> + Send + Sync>;
 
-/// A pool, and what opens streams for it.
+/// A pool, and a function that opens streams for it.
 pub struct Pooled<S: Source> {
     pool: DevicePool<S>,
     open: Open<S>,
-    /// The stream for which memory was reserved before.
+    /// The stream for which memory was reserved in advance.
     first: std::sync::Mutex<Option<S::Stream>>,
 }
 
 impl<S: Source> Pooled<S> {
-    /// A pool over `source`.
+    /// Makes a pool over `source`.
     pub fn new(
         source: S,
         options: PoolOptions,
@@ -25,7 +25,7 @@ impl<S: Source> Pooled<S> {
     ) -> Result<Self> {
         let mut options = options.limit(Limit::Bytes(need.bytes));
         if need.at_once {
-            // One segment for all.
+            // One segment for everything.
             options = options.small(0, 0);
         }
         let pool = DevicePool::new(source, options)?;
