@@ -1,4 +1,4 @@
-//! A heap with caches as the global allocator of this test program: everything here is allocated from it.
+//! A heap with caches as the global allocator of this test program, which serves all its allocations.
 #![cfg(feature = "std")]
 
 use allotment::os::{Cached, Depot};
@@ -11,7 +11,7 @@ static DEPOT: Depot<Tiered> = Depot::new(&HEAP, 512 * 1024);
 #[global_allocator]
 static CACHED: Cached<Tiered> = Cached::new(&DEPOT);
 
-/// Threads build maps and send them on; others take them apart.
+/// Threads build maps and send them to other threads, which take them apart.
 fn work() {
     let (give, take) = mpsc::channel::<BTreeMap<String, Vec<u8>>>();
     let makers: Vec<_> = (0..3u8)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// Allocates for everything that it sees.
+/// An observer that allocates for every observation.
 struct Greedy(Vec<String>);
 
 impl Observer for Greedy {
@@ -26,14 +26,14 @@ static HEAP: Observed<Heap<Tlsf, Spin>, (Greedy, Profile, Leaks<4096>, TraceWrit
     (Greedy(Vec::new()), Profile::new(), Leaks::new(), TraceWriter::new()),
 );
 
-/// One test at a time: they share the heap.
+/// Tests run one at a time, because they share the heap.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> impl Drop {
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A file in memory, which may be told to fail.
+/// A file in memory that can be told to fail.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<(Vec<u8>, bool)>>);
 
@@ -127,7 +127,7 @@ fn a_program_is_traced() {
     names.sort();
     assert_eq!(names, [("even".to_owned(), true), ("odd".to_owned(), true)]);
     if cfg!(all(feature = "backtrace", unix)) {
-        // A third of each thread's.
+        // A third of each thread's allocations.
         assert!(
             (allocations / 3 - 5..allocations / 3 + 10).contains(&backtraces),
             "{backtraces} of {allocations}"
@@ -145,7 +145,7 @@ fn observers_that_allocate_do_not_see_themselves() {
     let before = HEAP.observers(|all| all.1.allocations);
     let boxed = std::hint::black_box(Box::new(1u64));
     let after = HEAP.observers(|all| all.1.allocations);
-    // Other threads of the test program may allocate now and then.
+    // Other threads of the test program may allocate occasionally.
     assert!((1..20).contains(&(after - before)), "{}", after - before);
     let address = (&raw const *boxed).addr();
     assert!(HEAP.leaks_since(mark).any(|leak| leak.address == address && leak.size == 8));
@@ -161,7 +161,7 @@ fn a_writer_that_fails_ends_the_trace() {
     assert!(work(100) > 0);
     file.0.lock().unwrap().1 = true;
     assert!(work(30_000) > 0);
-    // It does not help that there is space again: the trace has a hole.
+    // More space later does not help, because the trace has a gap.
     file.0.lock().unwrap().1 = false;
     let error = HEAP.observers(|all| all.3.finish()).unwrap_err();
     assert_eq!(error.to_string(), "no space");

@@ -1,4 +1,4 @@
-//! Links with esp-hal's own script, which knows the chip's memory.
+//! Links with esp-hal's own script, which defines the chip's memory.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// Arm's MPS2 board with image AN385, in QEMU. It runs the code of smaller cores as well.
+/// QEMU's model of Arm's MPS2 board with image AN385, which also runs the code of smaller cores.
 const MPS2: &str = "MEMORY
 {
   FLASH : ORIGIN = 0x00000000, LENGTH = 4M
@@ -33,7 +33,7 @@ fn main() {
     assert!(chosen.len() == 1, "choose one subject, as `--features talc`; chosen: {chosen:?}");
     let (memory, arguments): (_, &[&str]) = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("arm") => (MPS2, &["--nmagic", "-Tlink.x"]),
-        // The memory comes first: lld wants regions before their use.
+        // The memory comes first, because lld needs regions before their use.
         Ok("riscv32") => (VIRT, &["-Tmemory.x", "-Tlink.x"]),
         _ => return,
     };
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// The features that are on and choose a subject.
+/// The enabled features that choose a subject.
 fn subjects() -> Vec<String> {
     let features = env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_owned()));
     features.filter(|name| name != "IN_PLACE" && !name.starts_with('_')).collect()

@@ -1,4 +1,4 @@
-//! Asks the linker for a small stack, in front of the variables, and for the borders of those.
+//! Asks the linker for a small stack in front of the variables, and for the addresses where those begin and end.
 
 fn main() {
     let arguments = [

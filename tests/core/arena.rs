@@ -1,4 +1,4 @@
-//! Planned memory: who gets what, when. Nothing in here is unsafe.
+//! Planned memory: which buffers are available at which steps. Nothing in here is unsafe.
 #![forbid(unsafe_code)]
 
 use allotment::arena;
@@ -27,7 +27,7 @@ fn names_lead_to_memory() {
     let (input, sums) = run.at::<1>().get((Net::INPUT, Net::SUMS));
     sums[63] = i32::from(input[255]) * 100;
     let scaled = run.at::<2>().in_place(Net::SUMS, Net::SCALED);
-    // The bits of the sums, in the same place.
+    // The bits of the sums, in the same memory.
     scaled[63] = (scaled[63].to_bits() as i32) as f32 / 100.0;
     let (scaled, output) = run.step(3).get((Net::SCALED, Net::OUTPUT)).unwrap();
     output[63] = scaled[63] as i8;
@@ -39,7 +39,7 @@ fn names_lead_to_memory() {
 fn the_plan_saves_memory() {
     let arena = Arena::<Net>::new();
     let plan = arena.plan();
-    // The input and the sums, and the state; the output lies where the input was.
+    // Input, sums and state; the output has the address of the input.
     assert_eq!((plan.peak(), plan.lower_bound(), plan.naive()), (520, 520, 840));
     assert!(Net::SCALED.shares_place_with(Net::SUMS));
     assert!(size_of::<Arena<Net>>() < 520 + 2 * 64);
@@ -60,7 +60,7 @@ fn buffers_are_there_while_they_live() {
         assert_eq!(run.step(step).get(Net::SCALED).map(drop), expected(2));
         assert_eq!(run.step(step).get(Net::OUTPUT).map(drop), expected(3));
         assert_eq!(run.step(step).get(Net::STATE).map(drop), expected(4));
-        // One that is not live spoils the rest.
+        // One buffer that is not live makes the whole request fail.
         assert_eq!(run.step(step).get((Net::STATE, Net::INPUT)).map(drop), expected(4).and(expected(0)));
     }
     assert_eq!(run.step(9).in_place(Net::SUMS, Net::SCALED), Err(NotLive { buffer: 1, step: 9 }));
@@ -72,14 +72,15 @@ fn one_run_at_a_time() {
     let run = NET.begin().unwrap();
     assert!(NET.begin().is_none());
     std::thread::scope(|scope| {
-        // A run may go to another thread, and end there.
+        // A run may move to another thread and end there.
         scope.spawn(move || drop(run));
     });
     assert!(NET.begin().is_some());
     assert!(NET.begin().is_some());
 }
 
-/// Debug builds overwrite what ends; what goes on is kept, also by a buffer in the place of another.
+/// Debug builds overwrite a buffer when its life ends, but keep what stays live, including in a buffer that took
+/// another's place.
 #[test]
 #[cfg(debug_assertions)]
 fn ends_are_poisoned() {
@@ -92,16 +93,16 @@ fn ends_are_poisoned() {
     *run.at::<2>().get(Net::STATE) = 5;
     let scaled = run.at::<2>().in_place(Net::SUMS, Net::SCALED);
     assert!(scaled.iter().all(|x| x.to_bits() == 2));
-    // The sums end here, but their place is taken.
+    // The sums end here, but their place has been taken over.
     assert!(run.at::<3>().get(Net::SCALED).iter().all(|x| x.to_bits() == 2));
-    // The output lies where the input was, which is gone.
+    // The output has the address of the input, which is gone.
     assert_eq!(Net::OUTPUT.offset(), Net::INPUT.offset());
     assert_eq!(run.at::<3>().get(Net::OUTPUT), &[-1; 64]);
     run.at::<4>().get(Net::OUTPUT).fill(3);
-    // The next run: the state was live all along, the input was not.
+    // In the next run, the state has been live all along, but the input has not.
     let (input, state) = run.at::<0>().get((Net::INPUT, Net::STATE));
     assert_eq!((&*input, *state), (&[-1; 256], 5));
-    // All steps left out at once; floats become not-a-number.
+    // Skip all steps at once; floats become NaN.
     run.at::<1>().get(Net::SUMS).fill(2);
     assert!(run.at::<3>().get(Net::SCALED)[0].is_nan());
 }

@@ -1,4 +1,4 @@
-//! The map of a heap: it has all memory once, no live block in what is free, and no free byte missing.
+//! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
@@ -14,20 +14,20 @@ struct Subject<P: Placement> {
     heap: Heap<P, Unsync>,
     memory: [Vec<u128>; 2],
     live: BTreeMap<usize, Layout>,
-    /// Bytes of a block that may seem free: none, unless what is in it looks like bookkeeping.
+    /// Bytes of a block that may appear free: none, unless its contents look like bookkeeping.
     tolerance: usize,
 }
 
 /// What the map must agree with.
 #[derive(Clone, Copy, PartialEq)]
 enum Detail {
-    /// Free bytes are those of the statistics.
+    /// Free bytes agree with the statistics.
     Exact,
-    /// The same, and each block in use is a run of its own.
+    /// The same, and each block in use is a separate run.
     Blocks,
-    /// Some of what is free counts as in use.
+    /// Some free memory counts as in use.
     Coarse,
-    /// What is free may be lent as more than its blocks.
+    /// Free memory may be lent as more than its blocks.
     Buddies,
 }
 
@@ -175,7 +175,7 @@ fn pages_are_in_use_as_a_whole() {
     plain::<Tiered>(Detail::Coarse);
 }
 
-/// What is done with a run may use the heap.
+/// The heap may be used while a run is handled.
 #[test]
 fn the_heap_may_change_meanwhile() {
     let mut subject = Subject::<FirstFit>::new(|_| ());
@@ -189,7 +189,7 @@ fn the_heap_may_change_meanwhile() {
             let region = subject.region(run.start).unwrap();
             assert!(run.start >= last[region] && run.size > 0, "no byte is seen twice");
             last[region] = run.start + run.size;
-            // From the far end towards the walk, and around where it is.
+            // From the far end towards the walk, and around its position.
             if let Some(block) = blocks.iter().skip(1).step_by(2).rev().nth(n) {
                 subject.heap.dealloc(block.as_ptr(), layout);
             }

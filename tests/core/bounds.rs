@@ -1,5 +1,5 @@
-//! Sizes that are proven, against programs that do their worst: inside its bound a heap serves them all, and with
-//! less than Robson's bound for every allocator each heap fails.
+//! The proven sizes against adversarial programs: within its bound a heap serves all of them, and with less than
+//! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{self, Backing, Subject};
 use allotment::lock::Unsync;
@@ -11,7 +11,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// A program that keeps to its limits, and a heap; lengths in granules.
+/// A program that keeps within its limits, and its heap; lengths in granules.
 struct Program<P: Subject + Space> {
     heap: Heap<P, Unsync>,
     _backing: Backing,
@@ -20,7 +20,7 @@ struct Program<P: Subject + Space> {
     live: usize,
     max_live: usize,
     failed: bool,
-    /// The block that was served last.
+    /// The most recently served block.
     newest: usize,
 }
 
@@ -29,7 +29,7 @@ fn granule<P: Space>() -> usize {
 }
 
 impl<P: Subject + Space> Program<P> {
-    /// In `arena` bytes, with at most `max_live` bytes live.
+    /// Makes a heap of `arena` bytes for a program with at most `max_live` bytes live.
     fn new(arena: usize, skew: usize, max_live: usize) -> Self {
         let mut backing = Backing::new(arena, skew);
         let heap = shadow::empty(arena);
@@ -38,16 +38,16 @@ impl<P: Subject + Space> Program<P> {
         Self { heap, _backing: backing, blocks: BTreeMap::new(), live: 0, max_live, failed: false, newest: 0 }
     }
 
-    /// In an arena that has `len` granules to give, or as few less as can be had.
+    /// Makes a heap with `len` granules, or as few less as possible.
     fn with_granules(len: usize, max_live: usize) -> Self {
         let bytes = len * granule::<P>();
-        // Bookkeeping takes less than the blocks.
+        // The bookkeeping takes less than the blocks.
         let arenas = (bytes..2 * bytes + 512).step_by(8);
         let fitting = |program: &Self| program.heap.free() <= bytes;
         arenas.map(|arena| Self::new(arena, 0, max_live)).take_while(fitting).last().unwrap()
     }
 
-    /// Allocates `size` bytes if the limit allows it. Whether a block was served.
+    /// Allocates `size` bytes if the limit allows it. Returns whether a block was served.
     fn allocate(&mut self, size: usize) -> bool {
         if self.failed || self.live + size > self.max_live {
             return false;
@@ -85,9 +85,9 @@ impl<P: Subject + Space> Program<P> {
         self.blocks.iter().map(|(&place, (_, layout))| (place, len(layout))).collect()
     }
 
-    /// Robson's program (1974): it starts with blocks of one granule, and in step `i` keeps those that lie on the
-    /// places `f` modulo `2^i`, where `f` is chosen so that what they spoil is most; what it has freed it spends
-    /// on blocks of `2^i`.
+    /// Robson's program (1974): it starts with blocks of one granule, and in step `i` keeps those at the places `f`
+    /// modulo `2^i`, where `f` is chosen so that they waste the most. It spends what it has freed on blocks of
+    /// `2^i`.
     fn robson(&mut self, max_block: usize) {
         let unit = granule::<P>();
         while self.allocate(unit) {}
@@ -108,8 +108,8 @@ impl<P: Subject + Space> Program<P> {
         }
     }
 
-    /// Frees as much as can be freed without a gap that is as long as `next` granules; blocks that stay are
-    /// shrunk to `pin` bytes if that is not 0.
+    /// Frees as much as possible without a gap of `next` granules; the remaining blocks are shrunk to `pin` bytes
+    /// if that is not 0.
     fn comb(&mut self, next: usize, pin: usize) {
         let places = self.places();
         let mut end = None;
@@ -127,7 +127,7 @@ impl<P: Subject + Space> Program<P> {
         }
     }
 
-    /// Blocks of ever greater lengths, by which gaps come to be that are just too short for the next.
+    /// Allocates blocks of ever greater lengths, so that gaps are always just too short for the next.
     fn combs(&mut self, min_block: usize, lengths: impl Iterator<Item = usize>, shrinks: bool) {
         let mut size = min_block;
         for next in lengths {
@@ -138,7 +138,7 @@ impl<P: Subject + Space> Program<P> {
         while self.allocate(size) {}
     }
 
-    /// Whatever comes.
+    /// Random operations.
     fn noise(&mut self, min_block: usize, max_block: usize, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         for _ in 0..2000 {
@@ -175,7 +175,7 @@ fn attack<P: Subject + Space>(arena: usize, skew: usize, limits: [usize; 3], see
     run("noise", &|heap| heap.noise(least, most, seed));
 }
 
-/// Those that shrink blocks in place.
+/// The adversaries that shrink blocks in place.
 fn attack_resizing<P: Subject + Space>(arena: usize, limits: [usize; 3]) -> bool {
     let [max_live, least, most] = limits;
     let mut rising = Program::<P>::new(arena, 0, max_live);
@@ -204,7 +204,7 @@ type Tlsf4 = Tlsf<InBand<u16>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
-    /// In an arena of the proven size no program fails.
+    /// No program fails in an arena of the proven size.
     #[test]
     fn heaps_never_fail_inside_their_bounds(
         blocks in 1..60usize, least in 1..80usize, factor in 1..20usize, skew in 0..16usize, seed: u64
@@ -223,7 +223,7 @@ proptest! {
         check!(Buddy, Buddy<InBand<u16>>, Buddy<InBand<u32, 16>>, Buddy<SideTable<u32, 16>>);
     }
 
-    /// Nor if blocks are resized in place, where that is what the bound is for.
+    /// Nor if blocks are resized in place, with the bounds that allow it.
     #[test]
     fn heaps_never_fail_when_blocks_are_resized(
         blocks in 1..60usize, least in 1..80usize, factor in 1..20usize
@@ -242,7 +242,7 @@ proptest! {
         check!(Buddy: worst_case_arena_resizing, Buddy<InBand<u16>>: worst_case_arena_resizing);
     }
 
-    /// What a bump pointer is given is exactly what it needs, up to the granule.
+    /// A bump pointer's bound is exactly what it needs, up to the granule.
     #[test]
     fn a_bump_heap_serves_its_total(total in 1..20_000usize, least in 1..100usize, skew in 0..16usize, seed: u64) {
         let least = least.min(total);
@@ -256,8 +256,8 @@ proptest! {
     }
 }
 
-/// With one granule less than Robson's bound his program defeats every placement; with the bound, and first fit's
-/// own, first fit withstands it.
+/// With one granule less than Robson's bound, his program defeats every placement. With the bound, and also with
+/// first fit's own bound, first fit withstands it.
 #[test]
 fn every_heap_fails_with_less_than_is_unavoidable() {
     fn fails<P: Subject + Space>(live: usize, most: usize, less: usize) -> bool {
@@ -282,9 +282,9 @@ fn every_heap_fails_with_less_than_is_unavoidable() {
     }
 }
 
-/// Why there are two bounds: blocks that are shrunk in place defeat the one for programs that do not. And how
-/// close the count is: best fit fails with two fifths of it. (Half of the rest is for sizes that are not multiples
-/// of a granule, which these programs do not use.)
+/// Shows why there are two bounds: programs that shrink blocks in place defeat the bound for those that do not.
+/// Also shows how close the count is: best fit fails with two fifths of it. (Half of the rest is for sizes that are
+/// not multiples of a granule, which these programs do not use.)
 #[test]
 fn resizing_needs_its_own_bound() {
     let limits @ [live, least, most] = [8 * 1024, 8, 256];
@@ -301,12 +301,12 @@ fn resizing_needs_its_own_bound() {
     }
 }
 
-/// For blocks of one and two granules the count is exact: with one granule less a program defeats the heap.
+/// For blocks of one and two granules the count is exact: with one granule less, a program defeats the heap.
 #[test]
 fn the_count_is_reached() {
-    /// Pins of one granule, with a gap of one granule behind each of them. Where blocks are cut from the front
-    /// there is a gap in front of them all as well if that granule was taken `first`; where they are cut from
-    /// the back it is left there.
+    /// Allocates pins of one granule with a gap of one granule behind each. If blocks are cut from the front and
+    /// that granule was taken `first`, there is also a gap in front of all of them; if they are cut from the back,
+    /// it remains there.
     fn served<P: Subject + Space>(len: usize, live: usize, first: bool) -> bool {
         let unit = granule::<P>();
         let mut program = Program::<P>::with_granules(len, live * unit);
@@ -336,7 +336,7 @@ fn the_count_is_reached() {
     }
 }
 
-/// The sizes are constants, and a static heap has one.
+/// The sizes are constants, and a static heap can have one.
 #[test]
 fn a_static_heap_of_a_proven_size() {
     static HEAP: Heap<FirstFit<InBand<u16>>, Unsynced> =
@@ -350,7 +350,7 @@ fn a_static_heap_of_a_proven_size() {
     let _ = <Tlsf as Placement>::MAX_REGION;
 }
 
-/// A lock for a static heap that one test uses.
+/// A lock for a static heap that only one test uses.
 struct Unsynced;
 // SAFETY: only one thread uses the heap.
 unsafe impl allotment::lock::Lock for Unsynced {

@@ -1,4 +1,4 @@
-//! The smallest heaps, against the shadow allocator and at their borders.
+//! The smallest heaps, with the shadow allocator and at their limits.
 
 use crate::shadow::steps::{follow, steps};
 use crate::shadow::trace::{self, Event};
@@ -13,32 +13,32 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// A heap in the region that it is given: the shadow allocator wants to know where blocks may lie. Blocks take what
-/// those of [`CompactTlsf`] take.
+/// A heap inside its region, since the shadow allocator must know where blocks may lie. Blocks take as much as
+/// those of [`CompactTlsf`].
 struct Placed<const BYTES: usize>(Cell<Option<NonNull<CompactHeap<BYTES, Unsync, Counters>>>>);
 
 impl<const BYTES: usize> Placed<BYTES> {
     fn heap(&self) -> &CompactHeap<BYTES, Unsync, Counters> {
-        // SAFETY: the heap stays in its region as long as the shadow uses it.
+        // SAFETY: the heap stays in its region while the shadow uses it.
         unsafe { self.0.get().expect("it has its region").as_ref() }
     }
 }
 
-// SAFETY: all is passed on.
+// SAFETY: all calls are passed on to the heap.
 unsafe impl<const BYTES: usize> GlobalAlloc for Placed<BYTES> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // The shadow asks for nothing, too.
+        // The shadow requests zero bytes as well.
         self.heap().try_allocate(layout).map_or(std::ptr::null_mut(), NonNull::as_ptr)
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Memory::deallocate(&self.heap(), NonNull::new(block).unwrap(), layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if layout.size() == 0 {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             return unsafe {
                 let moved = self.alloc(Layout::from_size_align(size, layout.align()).unwrap());
                 if !moved.is_null() {
@@ -47,7 +47,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Placed<BYTES> {
                 moved
             };
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap().realloc(block, layout, size) }
     }
 }
@@ -58,7 +58,7 @@ impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
     }
 
     fn stats(&self) -> Stats {
-        // Without its region, what a heap without a region says.
+        // Without its region, return the statistics of a heap without regions.
         self.0.get().map_or_else(|| Heap::<CompactTlsf, Unsync>::empty().stats(), |_| self.heap().stats())
     }
 
@@ -69,7 +69,7 @@ impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
         let place = region.start.cast::<CompactHeap<BYTES, Unsync, Counters>>();
         assert!(region.size >= size_of::<CompactHeap<BYTES, Unsync, Counters>>());
-        // SAFETY: the region is large enough, aligned, and the heap's alone.
+        // SAFETY: the region is large enough and aligned, and only the heap uses it.
         unsafe { place.write(CompactHeap::new()) };
         self.0.set(Some(place));
         Ok(())
@@ -88,7 +88,7 @@ impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
     fn trim(&self) {}
 }
 
-/// A region of that many bytes for the heap, and what counts in it.
+/// A region of that many bytes, and the bytes that count in it.
 fn region<const BYTES: usize>() -> [(usize, usize); 1] {
     [(size_of::<CompactHeap<BYTES, Unsync, Counters>>(), 0)]
 }
@@ -160,7 +160,7 @@ fn all_of_it_can_be_had() {
     fn run<const BYTES: usize>() {
         let heap = Box::new(CompactHeap::<BYTES, Unsync, Counters>::new());
         let capacity = CompactHeap::<BYTES, Unsync, Counters>::CAPACITY;
-        // 1 of 65 bytes for the edge bits; lists of 2 bytes; a byte and a unit of rounding at most.
+        // 1 of 65 bytes is for the edge bits; lists take 2 bytes each; rounding takes a byte and a unit at most.
         let bits = (BYTES / 8).ilog2() as usize + 1;
         assert!(capacity >= BYTES - BYTES / 65 - 4 * bits - 20, "{BYTES}: {capacity}");
         assert_eq!(heap.largest_free(), capacity);
@@ -184,7 +184,7 @@ fn all_of_it_can_be_had() {
 
 #[test]
 fn the_smallest_heaps_cost_little() {
-    // The lists of 16 KiB, with edge bits for the rest.
+    // The lists of 16 KiB, and edge bits for the rest.
     let control = 16384 - CompactHeap::<16384, Unsync>::CAPACITY;
     assert!(control <= 128 + 16384 / 65, "{control}");
     assert_eq!(size_of::<CompactHeap<16384, Unsync>>(), 16384);
@@ -199,7 +199,7 @@ fn what_is_too_large_fails() {
             assert_eq!(heap.try_allocate(layout).unwrap_err().requested, size);
         }
     }
-    // An alignment that the address space hardly has.
+    // An alignment that hardly any address has.
     let layout = Layout::from_size_align(8, 1 << (usize::BITS - 2)).unwrap();
     assert!(heap.try_allocate(layout).is_err());
     let block = heap.try_allocate(Layout::new::<u64>()).unwrap();
@@ -215,7 +215,7 @@ fn what_is_too_large_fails() {
     assert_eq!(heap.largest_free(), CompactHeap::<1024, Unsync, Counters>::CAPACITY);
 }
 
-/// Random programs, made of few lengths so that gaps do not fit; whether a request failed.
+/// Runs random programs of a few lengths, so that gaps do not fit. Returns whether a request failed.
 fn is_broken<const BYTES: usize>(live: usize, least: usize, most: usize, rounds: u64) -> bool {
     for seed in 0..rounds {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -231,7 +231,7 @@ fn is_broken<const BYTES: usize>(live: usize, least: usize, most: usize, rounds:
                 blocks.push((block, layout));
                 asked += size;
             } else {
-                // Those that are left lie far apart.
+                // The remaining blocks lie far apart.
                 for _ in 0..random.usize(1..8).min(blocks.len()) {
                     let (block, layout) = blocks.swap_remove(random.usize(0..blocks.len()));
                     // SAFETY: the block is live.
@@ -250,7 +250,7 @@ fn heaps_never_fail_inside_their_bounds() {
         ($(($live:expr, $least:expr, $most:expr)),*) => {$({
             const PROVEN: usize = bounds::compact_heap($live, $least, $most);
             assert!(!is_broken::<PROVEN>($live, $least, $most, 40), "{} bytes", PROVEN);
-            // Room for what is live, and no more.
+            // Room for the live bytes and nothing more.
             assert!(is_broken::<{ ($live + 200) / 8 * 8 }>($live, $least, $most, 40));
         })*};
     }
@@ -265,7 +265,7 @@ fn wrong_frees_are_found() {
     let used = heap.used();
     let outside = NonNull::from(&used).cast();
     let long = Layout::new::<[u64; 1000]>();
-    // SAFETY: none of them passes the check, except where the block is live.
+    // SAFETY: none of them passes the check, unless the block is live.
     unsafe {
         assert_eq!(heap.try_deallocate(outside, layout), Err(FreeError::Foreign));
         assert_eq!(heap.try_deallocate(NonNull::dangling(), layout), Err(FreeError::Foreign));
@@ -275,7 +275,7 @@ fn wrong_frees_are_found() {
         assert_eq!(heap.try_deallocate(first, layout), Ok(()));
         assert_eq!(heap.try_deallocate(first, layout), Err(FreeError::AlreadyFree));
         assert_eq!(heap.try_deallocate(second, layout), Ok(()));
-        // The end of all that is free.
+        // The end of all free memory.
         assert_eq!(heap.try_deallocate(first, layout), Err(FreeError::AlreadyFree));
     }
     assert_eq!(heap.used(), 0);
@@ -299,7 +299,7 @@ fn growing_blocks_stay_and_shrinking_ones_move() {
     let layout = |size| Layout::from_size_align(size, 8).unwrap();
     // SAFETY: blocks are used as they were allocated.
     unsafe {
-        // From the back: each lies before the one that was allocated before it.
+        // Allocates from the back: each block lies before the one that was allocated before it.
         let wall = heap.alloc(layout(64));
         let behind = heap.alloc(layout(256));
         let block = heap.alloc(layout(64));
@@ -316,7 +316,7 @@ fn growing_blocks_stay_and_shrinking_ones_move() {
         heap.dealloc(moved, layout(32));
         heap.dealloc(fence, layout(8));
         heap.dealloc(wall, layout(64));
-        // When nothing else is free, it shrinks where it is.
+        // If nothing else is free, it shrinks in place.
         let all = CompactHeap::<4096, Unsync>::CAPACITY;
         let block = heap.alloc(layout(all));
         assert_eq!(heap.realloc(block, layout(all), all - 8), block);
@@ -354,7 +354,7 @@ fn threads_take_turns() {
                     if blocks.len() < 40 && random.bool() {
                         let layout = Layout::from_size_align(random.usize(1..300), 4).unwrap();
                         let block = HEAP.try_allocate(layout).unwrap();
-                        // SAFETY: the block is ours and has that size.
+                        // SAFETY: the block belongs to this thread and has that size.
                         unsafe { block.write_bytes(thread, layout.size()) };
                         blocks.push((block, layout));
                     } else if !blocks.is_empty() {

@@ -3,7 +3,7 @@
 use allotment::meta::Block;
 use allotment::{FreeError, OutOfMemory, Region, RegionError, Stats};
 
-/// Compiles for types that can be logged.
+/// Compiles only for types that can be logged.
 fn loggable<T: defmt::Format>() -> &'static str {
     std::any::type_name::<T>()
 }

@@ -21,7 +21,7 @@ mod sizes_and_alignments {
     fn run<P: Subject>(_: PhantomData<P>) {
         let mut shadow = Shadow::<P>::new(&[(40_000, 3)]);
 
-        // Layouts of size zero get blocks of their own.
+        // Layouts of size zero get distinct blocks.
         let a = shadow.allocate(layout(0, 1)).unwrap();
         let b = shadow.allocate(layout(0, 64)).unwrap();
         assert_ne!(a, b);
@@ -37,16 +37,16 @@ mod sizes_and_alignments {
                 }
             }
         }
-        // And so do alignments that no address in the region has.
+        // So do alignments that no address in the region has.
         for shift in 16..usize::BITS - 1 {
-            // By chance one may: the shadow checks that it is aligned and inside.
+            // By chance one may fit; the shadow checks that it is aligned and inside.
             if let Some(block) = shadow.allocate(layout(1, 1 << shift)) {
                 assert!(shift < 40);
                 shadow.free(block);
             }
         }
 
-        // A failed reallocation leaves the block as it was.
+        // A failed reallocation leaves the block unchanged.
         let block = shadow.allocate(layout(100, 8)).unwrap();
         assert_eq!(shadow.reallocate(block, max - 4096), None);
         assert_eq!(shadow.reallocate(block, 100_000), None);
@@ -110,7 +110,7 @@ mod init_as_others_have_it {
 
     fn run<P: Subject>(_: PhantomData<P>) {
         let heap = shadow::empty::<P>(100_000);
-        // SAFETY: an empty heap may be asked; it has nothing.
+        // SAFETY: an empty heap may be asked; it has no memory.
         assert!(unsafe { heap.alloc(layout(8, 8)) }.is_null());
         assert_eq!((heap.used(), heap.peak(), heap.free(), heap.largest_free()), (0, 0, 0, 0));
         let mut small = Backing::new(3, 1);
@@ -133,7 +133,7 @@ mod init_as_others_have_it {
     for_each_placement!(run);
 }
 
-/// The reported largest block can be allocated, to the byte, straight after the start (rlsf#15).
+/// The reported largest block can be allocated, to the byte, right at the start (rlsf#15).
 #[test]
 fn all_that_is_free_can_be_had_in_one_piece() {
     fn check<P: Subject>() {
@@ -163,8 +163,8 @@ fn all_that_is_free_can_be_had_in_one_piece() {
     check::<Buddy<SideTable<u32, 16>>>();
 }
 
-/// A region of a power of two serves one request of exactly that size (buddy_system_allocator#20),
-/// though its bookkeeping lies in it, and is a heap like any other afterwards.
+/// A region whose size is a power of two serves one request of exactly that size (buddy_system_allocator#20),
+/// although its bookkeeping lies in it, and is an ordinary heap afterwards.
 #[test]
 fn a_buddy_heap_lends_a_whole_region() {
     fn check<P: Subject>(sizes: &[usize]) {
@@ -211,7 +211,7 @@ fn a_buddy_heap_lends_a_whole_region() {
     check::<Buddy<SideTable<u32, 16>>>(&[4096, 65_536]);
 }
 
-/// Regions whose size is no power of two are used whole by buddies.
+/// Buddies use regions completely even if the size is not a power of two.
 #[test]
 fn buddies_use_odd_regions_whole() {
     for size in [1000, 12_345, 65_535, 100_000] {
@@ -227,7 +227,7 @@ fn buddies_use_odd_regions_whole() {
     }
 }
 
-/// A slab refuses foreign and double frees, in release builds too, and stays intact.
+/// A slab refuses foreign and double frees, also in release builds, and stays intact.
 #[test]
 fn slabs_detect_foreign_and_double_frees() {
     fn check<P: Subject>() {
@@ -282,7 +282,7 @@ mod wrong_frees {
             assert_eq!((heap.used(), heap.stats().live_blocks), (used, 1));
             heap.try_deallocate(block, big).unwrap();
             if P::SURE_LARGEST {
-                // The block starts its region, so it is at the edge of the free block now.
+                // The block starts its region, so it is now at the edge of the free block.
                 assert!(heap.try_deallocate(block, big).is_err(), "double free");
                 assert_eq!(heap.stats().live_blocks, 0);
             }
@@ -302,7 +302,7 @@ mod wrong_frees {
 
 #[test]
 fn regions_that_do_not_fit_the_index_are_refused() {
-    // Never touched, so it may be as large as the address space allows.
+    // The memory is never touched, so it may be as large as the address space allows.
     fn claim<P: Placement>(size: usize) -> Result<(), RegionError> {
         let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000)).unwrap();
         // SAFETY: the region is refused before any byte of it is used.
@@ -319,7 +319,7 @@ fn regions_that_do_not_fit_the_index_are_refused() {
         claim::<Tlsf>(usize::MAX - 0x1000),
         Err(RegionError::TooLarge { max: Tlsf::<InBand<u32>>::MAX_REGION })
     );
-    // A side table never touches the memory: half a TiB in granules of 512 bytes.
+    // A side table never touches the memory, which here is half a TiB in granules of 512 bytes.
     #[cfg(feature = "alloc")]
     {
         let heap = Heap::<Tlsf<SideTable<u32, 512>>, Unsync>::empty();
@@ -351,7 +351,7 @@ fn every_size_is_reused() {
     }
 }
 
-/// The alignment trap: what an alignment skips can be used (rlsf fits 55 blocks where this fits all).
+/// The alignment trap: memory skipped for an alignment can be used (rlsf fits 55 blocks where this fits all).
 #[test]
 fn alignment_gaps_are_given_back() {
     fn check<P: Subject>() {
@@ -434,7 +434,7 @@ fn a_bump_heap_is_reset_as_a_whole() {
     assert_eq!(heap.free(), 0);
 }
 
-/// With 16-bit indices a block of 8 bytes takes 8 bytes, and with 32 bits as well.
+/// A block of 8 bytes takes 8 bytes, with 16-bit and with 32-bit indices.
 #[test]
 fn small_blocks_take_what_they_ask_for() {
     fn check<P: Subject>(size: usize, at_least: usize) {
@@ -457,7 +457,7 @@ fn small_blocks_take_what_they_ask_for() {
     check::<Tlsf<InBand<u16, 4>>>(8, 495);
 }
 
-/// A block of the right size is preferred to the larger ones that are there.
+/// A block of the right size is preferred to larger free ones.
 #[test]
 fn the_right_block_is_found() {
     for size in [24, 400, 1_000, 3_000] {
@@ -468,7 +468,7 @@ fn the_right_block_is_found() {
         assert_eq!(shadow.allocate(layout(size, 8)), Some(block), "{size} bytes");
         shadow.finish();
     }
-    // Holes of 512, 256 and 1,024 bytes, and the rest behind them.
+    // Holes of 512, 256 and 1,024 bytes, and the rest of the memory behind them.
     fn holes<P: Subject>() -> (Shadow<P>, [usize; 3]) {
         let mut shadow = Shadow::<P>::new(&[(64 * 1024, 0)]);
         let holes = [512, 256, 1_024].map(|size| {
@@ -502,7 +502,7 @@ fn slabs_open_page_after_page() {
     shadow.finish();
 }
 
-/// All of a lent region is cleared, whatever lay in its bookkeeping.
+/// A region that is lent as a whole is cleared completely, whatever its bookkeeping contained.
 #[test]
 fn a_lent_region_can_be_zeroed() {
     for zeroed in [true, false] {
@@ -520,7 +520,7 @@ fn a_lent_region_can_be_zeroed() {
     }
 }
 
-/// What a side table has no node for is never handed out, nor lost.
+/// Memory for which a side table has no node is neither handed out nor lost.
 #[cfg(not(feature = "alloc"))]
 #[test]
 fn buddies_without_nodes_refuse() {

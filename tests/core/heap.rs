@@ -1,4 +1,4 @@
-//! The front end: static heaps, zeroed memory, errors, statistics on and off, the Allocator traits.
+//! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
 use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
@@ -27,7 +27,7 @@ fn a_static_heap_needs_no_call() {
     assert_eq!(FRESH.stats().failed, 0, "the late claim is no failure");
 }
 
-/// One arena serves one heap, however often the expression is evaluated.
+/// One `heap!` expression makes one heap, however often it is evaluated.
 #[test]
 fn an_arena_is_given_away_once() {
     fn make() -> Heap<Tlsf, Unsync> {
@@ -51,7 +51,7 @@ fn linker_symbols_make_a_heap() {
         Heap::from_symbols(start.cast(), start.cast::<u8>().wrapping_add(10_000))
     };
     assert!(HEAP.free() > 9_700);
-    // SAFETY: the range is empty, and so the heap.
+    // SAFETY: the range is empty, and so is the heap.
     let empty = unsafe { Heap::<Tlsf, Unsync>::from_symbols(std::ptr::dangling_mut(), std::ptr::null_mut()) };
     assert_eq!(empty.free(), 0);
     assert!(empty.try_allocate(layout(1)).is_err());
@@ -73,7 +73,7 @@ fn errors_say_why() {
     shadow.allocate(layout(8)).unwrap();
 }
 
-/// Zeroed memory is zero, whatever was there, and is cleared no more than needed.
+/// Zeroed memory is zero, whatever it contained, and no more than necessary is cleared.
 mod zeroed {
     use super::*;
 
@@ -120,12 +120,12 @@ mod zeroed {
 
     for_each_placement!(run);
 
-    /// Fresh memory of a zeroed region is not written to: its pages stay untouched.
+    /// Fresh memory of a zeroed region is not written, so its pages stay untouched.
     #[test]
     fn fresh_memory_is_not_cleared() {
         let size = 1 << 20;
         let mut memory = vec![0u64; size / 8];
-        // A lie that makes visible which bytes are cleared.
+        // The region falsely claims to be zero, which shows which bytes are cleared.
         memory.fill(u64::MAX);
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
         let heap = Heap::<Tlsf, Unsync>::empty();
@@ -235,12 +235,12 @@ mod collections {
     for_each_placement!(run);
 }
 
-/// A wrong free that is noticed ends a debug build with a message; a release build ignores it.
+/// A wrong free that is detected ends a debug build with a message; a release build ignores it.
 #[test]
 fn wrong_frees_abort_debug_builds() {
     if std::env::var_os("ALLOTMENT_WRONG_FREE").is_some() {
         static HEAP: Heap<Slab> = heap!(16 * 1024);
-        // SAFETY: none: that is the point. A slab notices and refuses.
+        // SAFETY: the contract is violated on purpose. A slab detects that and refuses.
         unsafe {
             let block = HEAP.alloc(layout(16));
             let other = HEAP.alloc(layout(16));
@@ -271,7 +271,7 @@ fn buddies_merge_with_buddies_only() {
         let mut shadow = Shadow::<P>::new(&[(16_384, 0)]);
         while shadow.allocate(layout(256)).is_some() {}
         while shadow.allocate(layout(1)).is_some() {}
-        // The second and third quarter of a kilobyte are neighbours, but no buddies.
+        // The second and third quarter of a kilobyte are neighbours, but not buddies.
         let kilobyte = (0..shadow.live()).map(|n| shadow.nth(n)).find(|block| block % 1024 == 0).unwrap();
         let quarters = [1, 2, 3, 0].map(|quarter| kilobyte + 256 * quarter);
         for (quarter, largest) in quarters.into_iter().zip([256, 256, 512, 1024]) {

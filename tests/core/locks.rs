@@ -1,10 +1,10 @@
-//! Threads hammer a heap under every lock; each checks the contents of its own blocks.
+//! Threads use a heap concurrently under every lock, and each checks the contents of its own blocks.
 
 use allotment::lock::Lock;
 use allotment::{Buddy, FirstFit, Heap, Slab, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 
-/// Two threads allocate, reallocate, hand over and free.
+/// Two threads allocate, reallocate, exchange and free blocks.
 fn hammer<P, L>(heap: &'static Heap<P, L>)
 where
     P: allotment::placement::Placement + Send,
@@ -12,7 +12,7 @@ where
 {
     const ROUNDS: usize = 40_000;
     struct Block(*mut u8, Layout, u8);
-    // SAFETY: a block belongs to whoever holds the value.
+    // SAFETY: a block belongs to the owner of the value.
     unsafe impl Send for Block {}
 
     let check = |Block(start, layout, tag): &Block| {
@@ -95,7 +95,7 @@ fn spin() {
 #[cfg(feature = "std")]
 #[test]
 fn futex() {
-    // The default lock with an operating system.
+    // The default lock on an operating system.
     static HEAP: Heap<Tlsf> = heap!(64 * 1024);
     let _: &Heap<Tlsf, allotment::lock::Futex> = &HEAP;
     hammer(&HEAP);
@@ -115,7 +115,7 @@ fn any_raw_mutex() {
     hammer(&HEAP);
 }
 
-/// Without a lock a heap serves one thread; it can be sent to another one.
+/// Without a lock a heap serves one thread, but can be sent to another.
 #[test]
 fn unsync_heaps_move_between_threads() {
     let mut memory = vec![0u64; 1024];

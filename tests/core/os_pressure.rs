@@ -1,4 +1,4 @@
-//! Readings of how short memory is: against files of our own, and against the real ones, which are only read.
+//! Readings of memory pressure, from made-up files and from the real ones, which are only read.
 
 use allotment::lock::Unsync;
 use allotment::os::pressure::{Group, ReadError, Reading, Stalls, Thresholds, Watch};
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A folder that stands for the root of a system.
+/// A folder that stands in for the root of a system.
 struct System(PathBuf);
 
 impl System {
@@ -66,7 +66,7 @@ fn stalls_are_read() {
     assert_eq!((stalls.some.avg10, stalls.full.avg10), (12.34, 0.5));
     assert_eq!((stalls.some.avg60, stalls.some.avg300), (1.5, 0.25));
     assert_eq!(stalls.full.total, Duration::from_micros(1_234_567));
-    // Early kernels have no second line, later ones may have more figures.
+    // Early kernels have no second line, and later ones may have more figures.
     system.write("proc/pressure/memory", "some avg10=3.00 avg60=0.00 avg300=0.00 total=9 new=1\n");
     let stalls = system.watch().read().unwrap().stalls.unwrap();
     assert_eq!((stalls.some.avg10, stalls.full), (3.0, Stalls::default().full));
@@ -86,14 +86,14 @@ fn the_tightest_group_counts() {
     assert_eq!(system.watch().read().unwrap().group, group(700, 600), "what slows down is a limit");
     system.group("/user/app", 600, "max", "max", 0).group("/user", 9_000, "max", "max", 0);
     assert_eq!(system.watch().read().unwrap().group, None);
-    // A group that is not there, as after a move; and what a container sees of the tree.
+    // A group that does not exist, as after a move, and what a container sees of the tree.
     system.in_group("/gone").group("", 5, "10", "max", 0);
     assert_eq!(system.watch().read().unwrap().group, group(10, 5));
     system.in_group("/../../elsewhere");
     assert_eq!(system.watch().read().unwrap().group, group(10, 5));
     system.write("proc/self/cgroup", "4:memory:/old\n0::/user/app\n");
     assert_eq!(system.watch().read().unwrap().group, group(10, 5), "the older version's line is passed over");
-    // Both versions at once have a folder more.
+    // Systems with both versions have one more folder.
     system.in_group("/app").group("/unified/app", 3, "7", "max", 0);
     assert_eq!(system.watch().read().unwrap().group, group(7, 3));
     system.write("sys/fs/cgroup/cgroup.controllers", "memory\n");

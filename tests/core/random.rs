@@ -3,7 +3,7 @@
 use crate::shadow::{Shadow, Subject, random_run};
 use std::marker::PhantomData;
 
-/// Regions with odd sizes and starts, as many as the subject takes.
+/// Regions with odd sizes and starts, as many as the subject supports.
 fn regions<P: Subject>(count: usize) -> Vec<(usize, usize)> {
     let sizes = [(65_536, 0), (20_011, 4), (32_767, 9), (9_001, 2_049)];
     sizes.into_iter().take(count.min(P::REGIONS)).collect()

@@ -1,4 +1,4 @@
-//! Several regions: claiming, extending, releasing, on every placement that can.
+//! Several regions: claiming, extending and releasing, on every placement that supports them.
 
 use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
@@ -11,7 +11,7 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
 
-/// The first `size` bytes of a region, and the rest.
+/// Splits a region into its first `size` bytes and the rest.
 fn split(region: Region, size: usize) -> (Region, Region) {
     // SAFETY: `size` is less than the region's.
     let rest = unsafe { region.start.add(size) };
@@ -54,7 +54,7 @@ mod extending {
                 }
                 assert!(size > 59_000 && heap.stats().capacity > size - size / 16 - 512);
                 if P::MONOTONE && P::GENERAL {
-                    // Old and new memory are one.
+                    // Old and new memory form one region.
                     let b =
                         heap.try_allocate(layout(if P::EXACT_LARGEST { 54_000 } else { 16_384 })).unwrap();
                     heap.dealloc(b.as_ptr(), layout(if P::EXACT_LARGEST { 54_000 } else { 16_384 }));
@@ -104,7 +104,7 @@ mod many {
     for_each_placement!(run);
 }
 
-/// What lies between two regions costs nothing, even with narrow indices.
+/// The address space between two regions costs nothing, even with narrow indices.
 #[test]
 fn the_gap_between_regions_costs_nothing() {
     type Narrow = Heap<Tlsf<InBand<u16>>, Unsync>;
@@ -132,7 +132,7 @@ fn the_gap_between_regions_costs_nothing() {
     assert_eq!(heap.release(stack.start.as_ptr()), Ok(stack));
 }
 
-/// Two regions that touch stay two: each can be released alone.
+/// Two adjacent regions stay separate: each can be released alone.
 #[test]
 fn blocks_never_cross_a_border() {
     fn check<P: Subject>() {
@@ -162,7 +162,7 @@ fn blocks_never_cross_a_border() {
     check::<Tlsf<SideTable<u32, 16>>>();
 }
 
-/// Without the global allocator a side table lives in a static array, and says when it is full.
+/// Without the global allocator a side table lies in a static array, and reports when it is full.
 #[test]
 fn a_side_table_works_from_a_static_array() {
     static mut SLOTS: [NodeSlot<u32>; 8] = [NodeSlot::EMPTY; 8];
@@ -180,7 +180,7 @@ fn a_side_table_works_from_a_static_array() {
         assert_eq!(nodes(), 1);
         let blocks: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(100)).unwrap()).collect();
         assert_eq!(nodes(), 8, "one per block and one for the rest");
-        // No node is left to split with: the rest goes out whole.
+        // No node is left for a split, so the rest is handed out as a whole.
         let last = heap.try_allocate(layout(100)).unwrap();
         assert_eq!((heap.free(), nodes()), (0, 8));
         for &block in &blocks {
@@ -215,7 +215,7 @@ fn regions_in_use_stay() {
     check::<Tlsf<SideTable<u32, 16>>>();
 }
 
-/// A bump heap goes on in a region that comes after its last one was released.
+/// A bump heap continues in a region that was added after its last one was released.
 #[test]
 fn a_bump_heap_outlives_its_last_region() {
     use allotment::Bump;
@@ -234,7 +234,7 @@ fn a_bump_heap_outlives_its_last_region() {
     }
 }
 
-/// What extends a region is not taken for zero.
+/// Memory that extends a region is not assumed to be zero.
 #[test]
 fn extensions_are_cleared() {
     fn check<P: Subject>() {

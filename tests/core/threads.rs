@@ -1,4 +1,4 @@
-//! Caches per thread: every block is checked against a map of the whole arena, from all threads.
+//! Thread caches: every block is checked against a map of the whole arena, from all threads.
 
 use allotment::lock::Spin;
 use allotment::os::{Cached, Depot};
@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-/// A cached heap over an arena of its own, and for every 8 bytes of that whether a block covers them. All of it
-/// lives for ever, as thread caches demand.
+/// A cached heap over its own arena, with a flag for every 8 bytes of that which says whether a block covers them.
+/// All of it lives forever, as thread caches require.
 struct Shadow<P: 'static> {
     cached: Cached<P, Spin>,
     start: usize,
     taken: Vec<AtomicBool>,
 }
 
-/// A live block; its bytes follow from its seed.
+/// A live block, whose contents follow from its seed.
 struct Block {
     start: NonNull<u8>,
     layout: Layout,
     seed: u8,
 }
 
-// SAFETY: a block belongs to whoever holds the value.
+// SAFETY: a block belongs to the owner of the value.
 unsafe impl Send for Block {}
 
 fn layout(size: usize, align: usize) -> Layout {
@@ -58,7 +58,7 @@ impl<P: Placement + Send + 'static> Shadow<P> {
         let heap: &'static Heap<P, Spin> = Box::leak(Box::new(Heap::empty()));
         let arena: &'static mut [u64] = vec![0; size / 8].leak();
         let start = NonNull::from(&mut *arena).cast::<u8>();
-        // SAFETY: the arena is the heap's for ever.
+        // SAFETY: the arena belongs to the heap forever.
         unsafe { heap.claim(Region::new(start, size)) }.unwrap();
         let depot = Box::leak(Box::new(Depot::new(heap, cache)));
         Box::leak(Box::new(Self {
@@ -68,7 +68,7 @@ impl<P: Placement + Send + 'static> Shadow<P> {
         }))
     }
 
-    /// Marks the words of a block. `Relaxed`, so that the marks order nothing that the allocator does not.
+    /// Marks the words of a block. `Relaxed`, so that the marks add no ordering that the allocator does not have.
     fn mark(&self, block: &Block, taken: bool) {
         let offset = block.start.addr().get().checked_sub(self.start).expect("the block lies in the arena");
         assert_eq!(block.start.addr().get() % block.layout.align(), 0);
@@ -101,7 +101,7 @@ impl<P: Placement + Send + 'static> Shadow<P> {
     fn free(&self, block: Block) {
         block.check(block.layout.size());
         self.mark(&block, false);
-        // SAFETY: the block is live, and nobody uses it any more.
+        // SAFETY: the block is live and not used any more.
         unsafe { self.cached.dealloc(block.start.as_ptr(), block.layout) }
     }
 
@@ -122,7 +122,7 @@ impl<P: Placement + Send + 'static> Shadow<P> {
         block
     }
 
-    /// Random operations; one block in eight is left for another thread to free.
+    /// Performs random operations; one block in eight is left for another thread to free.
     fn stress(&self, seed: u64, rounds: usize, mail: &[Mutex<Vec<Block>>]) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut live = Vec::new();
@@ -193,7 +193,7 @@ fn threads_with_room() {
     stress::<Tlsf>(16 << 20, 512 << 10);
 }
 
-/// All threads together want several times what there is.
+/// The threads together request several times what there is.
 #[test]
 fn threads_that_run_out_of_memory() {
     stress::<Tiered>(256 << 10, 128 << 10);
@@ -207,8 +207,8 @@ fn threads_with_small_caches() {
     stress::<FirstFit>(4 << 20, 1);
 }
 
-/// What one thread allocates and another frees comes back, though neither cache is ever flushed: the arena is a
-/// small part of all that is allocated.
+/// Blocks that one thread allocates and another frees come back, although neither cache is ever flushed: the arena
+/// is a small part of all that is allocated.
 #[test]
 fn blocks_flow_from_thread_to_thread() {
     let shadow = Shadow::<Tiered>::new(4 << 20, 64 << 10);
@@ -254,12 +254,12 @@ fn a_failing_request_empties_the_depot_and_other_caches() {
             fill(shadow).into_iter().for_each(|block| shadow.free(block));
             filled.wait();
             failed.wait();
-            // One operation, and all that was cached here is the heap's again.
+            // After one operation, everything that was cached here belongs to the heap again.
             shadow.free(shadow.allocate(layout(8, 8), 3).unwrap());
             filled.wait();
             failed.wait();
         } else {
-            // Asserted at the end, so that the other thread does not wait for one that has panicked.
+            // Assert at the end, so that the other thread does not wait for one that has panicked.
             filled.wait();
             let early = shadow.allocate(large, 4);
             failed.wait();
@@ -307,7 +307,7 @@ thread_local! {
     static AFTER: Late = const { Late(RefCell::new(None)) };
 }
 
-/// One destructor was registered before the cache's, one after it, so one of them runs when that is gone.
+/// One destructor was registered before the cache's and one after it, so one of them runs when the cache is gone.
 #[test]
 fn destructors_of_threads_may_free() {
     let shadow = Shadow::<Tiered>::new(1 << 20, 256 << 10);
@@ -328,7 +328,7 @@ fn destructors_of_threads_may_free() {
     shadow.finish();
 }
 
-/// More heaps than a thread has caches; blocks of one never come from another.
+/// More heaps than a thread has caches for; blocks of one never come from another.
 #[test]
 fn heaps_do_not_mix() {
     let shadows: Vec<_> = (0..6).map(|_| Shadow::<Tiered>::new(1 << 20, 64 << 10)).collect();
@@ -350,7 +350,7 @@ fn heaps_do_not_mix() {
     shadows.iter().for_each(|shadow| shadow.finish());
 }
 
-/// Through the `Allocator` trait, too.
+/// The same through the `Allocator` trait.
 #[cfg(feature = "allocator-api2")]
 #[test]
 fn collections_of_several_threads() {

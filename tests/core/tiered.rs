@@ -1,4 +1,4 @@
-//! Blocks that `Tiered` keeps as they are: when it does, and that they come back.
+//! Blocks that `Tiered` keeps for reuse: when it keeps them, and that they come back.
 
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
@@ -10,7 +10,7 @@ type Pages = Heap<Tiered<Tlsf<InBand<u32, 8, 1>>>, Unsync>;
 
 const SIZE: usize = 1 << 20;
 
-/// A heap over memory of its own.
+/// Makes a heap over its own memory.
 fn heap() -> (Box<Pages>, Vec<u64>) {
     let mut memory = vec![0; SIZE / 8];
     let heap = Box::new(Pages::empty());
@@ -23,7 +23,7 @@ fn bytes(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
 
-/// Frees what was allocated with `bytes(size)`.
+/// Frees a block that was allocated with `bytes(size)`.
 fn free(heap: &Pages, block: NonNull<u8>, size: usize) {
     // SAFETY: the caller passes live blocks.
     unsafe { heap.dealloc(block.as_ptr(), bytes(size)) }
@@ -38,12 +38,12 @@ fn freed_blocks_are_kept_and_come_back() {
         free(&heap, block, size);
     }
     assert_eq!(heap.used(), 0);
-    // The last one of a size first.
+    // The block of a size that was freed last is used first.
     assert_eq!(heap.try_allocate(bytes(1000)), Ok(blocks[2].0));
     assert_eq!(heap.try_allocate(bytes(2000)), Ok(blocks[3].0));
     free(&heap, blocks[2].0, 1000);
     free(&heap, blocks[3].0, 2000);
-    // A request that would fail has them all.
+    // A request that would fail otherwise gets all of them.
     let all = heap.try_allocate(bytes(before)).unwrap();
     free(&heap, all, before);
     assert!(!heap.trim());
@@ -62,7 +62,7 @@ fn no_more_is_kept_than_there_is_room_for() {
     assert!(keeps(300));
     assert!(keeps(SIZE / 32 - 1024));
     assert!(!keeps(SIZE / 32 + 8), "more than its share");
-    // Not while memory is short.
+    // Nothing is kept while memory is short.
     let most = heap.try_allocate(bytes(SIZE / 16 * 13)).unwrap();
     assert!(!keeps(1000));
     free(&heap, most, SIZE / 16 * 13);
@@ -77,7 +77,7 @@ fn nothing_is_kept_where_that_is_no_use() {
         free(&heap, block, size);
         heap.trim()
     };
-    // No two requests in a row have the same size.
+    // No two consecutive requests have the same size.
     let rounds: Vec<_> = (0..2000).map(|round| kept(1000 + 8 * (round % 200))).collect();
     assert!(rounds[..255].iter().all(|&kept| kept));
     assert!(rounds[256..512].iter().all(|&kept| !kept), "it rests after a while");
@@ -99,7 +99,7 @@ fn a_second_free_of_a_kept_block_is_found() {
     let last = *objects.last().unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(100)) }, Err(FreeError::NotABlock));
-    // SAFETY: this one passes, and the block is live.
+    // SAFETY: this one passes the check, and the block is live.
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Ok(()));
     // SAFETY: as above.
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Err(FreeError::AlreadyFree));

@@ -1,4 +1,4 @@
-//! The binary form of traces: what is written is read again, and bad bytes are refused with a reason.
+//! The binary form of traces: what is written is read back, and invalid bytes are refused with a reason.
 
 use allotment::observe::event::{
     Action, DecodeError, Decoder, EncodeError, Encoder, Event, Header, Record, Records,
@@ -25,7 +25,7 @@ impl Owned {
     }
 }
 
-/// Numbers of all lengths, those next to the borders of a varint among them.
+/// Numbers of all lengths, including those next to the length borders of a varint.
 fn number(max: u64) -> impl Strategy<Value = u64> {
     let near = (0..64u32, -1..=1i64).prop_map(|(bit, off)| (1u64 << bit).wrapping_add_signed(off));
     prop_oneof![0..200u64, near, any::<u64>()].prop_map(move |number| number & max)
@@ -63,7 +63,7 @@ fn record(max: u64) -> impl Strategy<Value = Owned> {
     ]
 }
 
-/// A header, and records that fit it.
+/// A header, and records that match it.
 fn trace() -> impl Strategy<Value = (Header, Vec<Owned>)> {
     let header = (any::<bool>(), prop_oneof![Just(2u8), Just(4), Just(8)], any::<u64>())
         .prop_map(|(addresses, width, lost)| Header { addresses, width, lost });
@@ -73,7 +73,7 @@ fn trace() -> impl Strategy<Value = (Header, Vec<Owned>)> {
     })
 }
 
-/// The bytes of a trace, and where each record starts.
+/// Encodes a trace, and returns the offset of each record.
 fn encode(header: &Header, records: &[Owned]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = header.encode().to_vec();
     let mut starts = Vec::new();
@@ -105,7 +105,7 @@ proptest! {
         prop_assert_eq!(again.next(), None);
     }
 
-    /// A stream is read byte by byte; an incomplete record is an incomplete record, never another one.
+    /// A stream is read byte by byte; an incomplete record is always reported as incomplete.
     #[test]
     fn streams_may_stop_anywhere((header, records) in trace()) {
         let (bytes, mut starts) = encode(&header, &records);
@@ -124,7 +124,7 @@ proptest! {
         }
     }
 
-    /// A record that there is no room for leaves no trace in the encoder.
+    /// A record for which there is no room does not change the encoder.
     #[test]
     fn what_has_no_room_is_left_out((header, records) in trace(), room in 0..24usize) {
         let mut bytes = header.encode().to_vec();
@@ -144,7 +144,7 @@ proptest! {
         prop_assert_eq!(read, Ok(kept));
     }
 
-    /// Any bytes are a trace or an error; what is read is written and read again.
+    /// Any bytes are either a trace or an error; what is read can be written and read again.
     #[test]
     fn any_bytes_are_read(mut bytes in proptest::collection::vec(any::<u8>(), 16..200), width in 1..4u32) {
         bytes[..Header::SIZE].copy_from_slice(&Header { width: 1 << width, ..Header::HERE }.encode());
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// The layout is as documented: other programs depend on it.
+/// The layout is the documented one, because other programs depend on it.
 #[test]
 fn the_bytes_are_as_documented() {
     let header = Header { addresses: true, width: 4, lost: 0x0102 };
@@ -244,7 +244,7 @@ fn errors_say_why() {
     assert!(DecodeError::Version(9).to_string().contains('9'));
 }
 
-/// Real programs' events take about as many bytes as the documentation says.
+/// The events of real programs take about as many bytes as documented.
 #[test]
 fn records_are_compact() {
     let mut encoder = Encoder::new();

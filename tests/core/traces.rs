@@ -1,4 +1,4 @@
-//! Real programs: recorded traces replayed on every placement, every byte checked.
+//! Real programs: recorded traces are replayed on every placement, and every byte is checked.
 
 use crate::shadow::trace::{self, Event, Trace};
 use crate::shadow::{Shadow, Subject};
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 static TRACES: LazyLock<Vec<Trace>> =
     LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
 
-/// Replays a trace; the number of requests that failed.
+/// Replays a trace, and returns the number of failed requests.
 fn replay<P: Subject>(trace: &Trace, arena: usize) -> usize {
     let mut shadow = Shadow::<P>::new(&[(arena, 0)]);
     let mut blocks = vec![None; trace.ids];

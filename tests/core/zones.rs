@@ -1,4 +1,4 @@
-//! Zones: which one serves a request, frees that find their way, cache lines, moves.
+//! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
 
 use allotment::lock::Spin;
 use allotment::meta::{FreeError, InBand, SideTable};
@@ -23,7 +23,7 @@ fn region(size: usize) -> Region {
 fn heap<P: allotment::placement::Placement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
     let heap = Box::leak(Box::new(Heap::empty()));
     for &size in sizes {
-        // SAFETY: the memory is leaked and this heap's alone.
+        // SAFETY: the memory is leaked, and only this heap uses it.
         unsafe { heap.claim(region(size)) }.unwrap();
     }
     heap
@@ -31,7 +31,7 @@ fn heap<P: allotment::placement::Placement + Send>(sizes: &[usize]) -> &'static 
 
 type Small = Zones<'static, 3, 8, Spin>;
 
-/// Fast memory for up to 64 bytes, bulk memory above 1024, and some between that DMA reaches.
+/// Fast memory for up to 64 bytes, bulk memory above 1024 bytes, and DMA-capable memory in between.
 fn three(chain: &'static [usize]) -> Small {
     Zones::new([
         Zone::new("fast", heap::<Tlsf>(&[4096]), Can::INTERNAL | Can::FAST).up_to(64).aligned_up_to(16),
@@ -54,7 +54,7 @@ fn the_first_zone_whose_rules_fit_serves() {
     assert_eq!(chosen(&zones, 1024, 8, Can::INTERNAL), Ok(1));
     assert_eq!(chosen(&zones, 1025, 8, Can::empty()), Ok(2));
     assert_eq!(chosen(&zones, 8, 8, Can::DMA), Ok(1), "what is wanted comes before what is preferred");
-    // Rules are rules without a chain.
+    // Without a chain, rules are strict.
     let large_and_fast = zones.allocate(layout(2000, 8), Can::FAST);
     assert_eq!(large_and_fast, Err(ZoneError::NoRule { requested: 2000, align: 8 }));
     assert_eq!(
@@ -72,7 +72,7 @@ fn the_chain_comes_after_the_rules() {
     let error = loop {
         match chosen(&zones, 48, 8, Can::empty()) {
             Ok(zone) => {
-                // Zone 0 until it is full, then zone 1, then zone 2 by the chain.
+                // Zone 0 until it is full, then zone 1, then zone 2 through the chain.
                 assert!(served[zone + 1..].iter().all(|&later| later == 0), "{served:?} then {zone}");
                 served[zone] += 1;
             }
@@ -83,7 +83,7 @@ fn the_chain_comes_after_the_rules() {
     let ZoneError::OutOfMemory { last, tried } = error else { panic!("{error}") };
     assert_eq!((tried, last.requested), (3, 48));
     assert!(error.to_string().contains("no room in any of the 3 zones"), "{error}");
-    // Without the chain the bulk memory stays as it is.
+    // Without it in the chain, the bulk memory is not used.
     let zones = three(&[0]);
     let all = Memory::largest_free(&zones.zones()[2]);
     while zones.allocate(layout(48, 8), Can::empty()).is_ok() {}
@@ -99,7 +99,7 @@ fn a_chain_of_zones_that_are_not_there_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..Default::default() })]
 
-    /// The zone is the one that a plain reading of the rules gives.
+    /// The zone is the one that a literal reading of the rules gives.
     #[test]
     fn the_choice_is_as_documented(
         rules in prop::collection::vec((0..4u32, 0..300usize, 0..600usize, 0..7u32, any::<bool>()), 1..=4),
@@ -113,7 +113,7 @@ proptest! {
             let zone = Zone::new("zone", heap::<Tlsf>(&[1 << 16]), can);
             all.push(zone.above(above).up_to(up_to).aligned_up_to(1 << align));
         }
-        // Four zones always; the rest have nothing to offer and prefer nothing.
+        // Always four zones; the additional ones have no capabilities and prefer nothing.
         while all.len() < 4 {
             all.push(Zone::new("none", heap::<Tlsf>(&[]), Can::empty()).above(usize::MAX));
         }
@@ -135,8 +135,8 @@ proptest! {
     }
 }
 
-/// More regions than the table holds, of heaps of all kinds, some with several regions; every free finds
-/// its heap, whose statistics are right at the end.
+/// More regions than the table holds, from heaps of all kinds, some with several regions. Every free finds its
+/// heap, whose statistics are right at the end.
 #[test]
 fn frees_find_their_zone() {
     let heaps = (
@@ -188,7 +188,7 @@ fn frees_find_their_zone() {
     assert_eq!(zones.zone_of(foreign), None);
 }
 
-/// A region changes hands while the table knows its old owner.
+/// A region moves to another heap while the table knows its old owner.
 #[test]
 fn regions_may_move_between_zones() {
     let (a, b) = (heap::<Tlsf>(&[4096]), heap::<Tlsf>(&[]));
@@ -212,8 +212,8 @@ fn regions_may_move_between_zones() {
     assert_eq!((a.used(), b.used()), (0, 0));
 }
 
-/// No two buffers share a cache line, whatever they are allocated, resized and freed like; the padding is
-/// what the report says.
+/// No two buffers share a cache line, however they are allocated, resized and freed, and the padding is as
+/// reported.
 #[test]
 fn buffers_do_not_share_cache_lines() {
     const LINE: usize = 32;
@@ -290,7 +290,7 @@ fn blocks_move_with_their_contents() {
         assert_eq!(std::slice::from_raw_parts(moved.start.as_ptr(), 60), contents);
         let moved = zones.migrate(moved.start, request, 2).unwrap();
         assert_eq!(std::slice::from_raw_parts(moved.start.as_ptr(), 60), contents);
-        // What cannot be done leaves the block where it is.
+        // A move that is impossible leaves the block in place.
         assert_eq!(zones.migrate(moved.start, request, 3), Err(ZoneError::Unknown { zones: 3 }));
         while zones.zones()[0].allocate(layout(8, 8)).is_ok() {}
         let full = zones.migrate(moved.start, request, 0);
@@ -304,7 +304,7 @@ fn blocks_move_with_their_contents() {
     assert_eq!(Memory::largest_free(&zones.zones()[2]), all);
 }
 
-/// Addresses that the core must not touch: a side table keeps the books.
+/// Memory that the core must not touch; a side table keeps the bookkeeping.
 #[test]
 fn device_memory_is_for_those_who_ask() {
     static NODES: Heap<Tlsf<SideTable<u32, 64>>, Spin> = Heap::empty();
@@ -317,7 +317,7 @@ fn device_memory_is_for_those_who_ask() {
         assert!(provided.is_ok());
     }
     let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);
-    // SAFETY: the metadata is out of band; nobody accesses the memory.
+    // SAFETY: the metadata is out of band, and nothing accesses the memory.
     unsafe { NODES.claim(Region::new(nowhere, 1 << 20)) }.unwrap();
     let zones: Zones<2, 8, Spin> = Zones::new([
         Zone::new("device", &NODES, Can::DEVICE | Can::DMA),
@@ -332,7 +332,7 @@ fn device_memory_is_for_those_who_ask() {
         zones.allocate(layout(2048, 8), Can::DMA),
         Err(ZoneError::OutOfMemory { tried: 1, .. })
     ));
-    // Nothing that reads or writes is done there.
+    // Operations that would read or write the memory fail.
     assert!(zones.allocate_zeroed(request, Can::DEVICE).is_err());
     assert!(Memory::try_allocate(&zones.zones()[0], request).is_err());
     assert!(Memory::try_allocate(&zones.wanting(Can::DEVICE), request).is_err());
@@ -356,8 +356,7 @@ fn capabilities_are_sets() {
     assert!(zone.serves(Can::user(15)) && !zone.serves(Can::user(1)));
 }
 
-/// As a global allocator would be used: blocks that grow and shrink over the borders of the rules
-/// move, others stay.
+/// Used like a global allocator: blocks that grow or shrink across the limits of the rules move, and others stay.
 #[test]
 fn reallocated_blocks_go_where_they_belong() {
     let zones = three(&[]);
@@ -394,7 +393,7 @@ fn collections_live_in_zones() {
     assert_eq!((buffer.as_ptr().addr() % 32, *number), (0, 42));
     buffer.extend(0..200);
     assert!(buffer.iter().copied().eq(0..200));
-    // One that grows moves through the zones that it prefers, and stays within what is wanted.
+    // A growing block moves through the zones that prefer its size, and keeps to the wanted capabilities.
     let mut list: Vec<u32, _> = Vec::new_in(zones.wanting(Can::INTERNAL));
     list.extend(0..250);
     let start = NonNull::new(list.as_mut_ptr()).unwrap().cast();
@@ -405,7 +404,7 @@ fn collections_live_in_zones() {
     assert_eq!(Memory::largest_free(dma) / 1024, 7);
 }
 
-/// Threads free in zones what others allocated there.
+/// Threads free blocks in zones that other threads allocated there.
 #[test]
 fn threads_share_zones() {
     static FAST: Heap<Tlsf, Spin> = allotment::heap!(8192);
@@ -414,7 +413,7 @@ fn threads_share_zones() {
         Zones::new([Zone::new("fast", &FAST, Can::FAST).up_to(128), Zone::new("bulk", &BULK, Can::EXTERNAL)])
             .fallback(&[0]);
     struct Block(*mut u8, Layout);
-    // SAFETY: a block belongs to whoever holds the value.
+    // SAFETY: a block belongs to the owner of the value.
     unsafe impl Send for Block {}
     std::thread::scope(|scope| {
         for seed in 0..3 {

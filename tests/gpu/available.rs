@@ -6,10 +6,10 @@ use allotment::pool::SourceErrorKind;
 use std::process::{self, Command};
 use std::{env, fs};
 
-/// What the process that the tests below start shall find.
+/// The environment variable that tells the child process what to expect.
 const CHILD: &str = "ALLOTMENT_TEST_CHILD";
 
-/// Runs a test of this program in a process of its own, where the stand-in is not loaded.
+/// Runs a test of this program in a separate process, where the stand-in is not loaded.
 fn in_a_process(test: &str, set: impl FnOnce(&mut Command)) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(CHILD, "yes");
@@ -34,7 +34,7 @@ fn without_a_driver_there_is_a_typed_error() {
             assert_eq!(Device::all().unwrap_err(), error);
             assert!(!error.to_string().is_empty());
         }
-        // There is one, and this is not the test for it.
+        // There is a driver, so this is not the place to test its absence.
         Ok(()) => assert!(Device::count().is_ok()),
     }
 }
@@ -46,7 +46,7 @@ fn a_driver_that_lacks_functions_is_a_typed_error() {
         assert!(matches!(Context::new(0), Err(Error::MissingFunction(_))));
         return;
     }
-    // Another library by the driver's name: one that this program has loaded.
+    // Another library under the driver's name: one that this program has loaded.
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let library = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
     let library = library.into_iter().find(|file| file.contains("libgcc_s") || file.contains("libc.so"));
@@ -73,7 +73,7 @@ fn without_a_device_there_is_a_typed_error() {
     }
 }
 
-/// The stand-in with so many devices, which nobody has initialised.
+/// Returns the stand-in with this many devices, not initialised.
 fn stand_in_with(devices: u64) -> Option<allotment_stand_in::Exclusive> {
     if on_system() {
         return None;

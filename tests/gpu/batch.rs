@@ -1,4 +1,4 @@
-//! Many small copies in few calls of the driver.
+//! Many small copies joined into few driver calls.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
@@ -18,7 +18,7 @@ fn pool(gpu: &Gpu) -> DevicePool<DeviceMemory> {
     DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()
 }
 
-/// Calls that copy.
+/// Counts the driver calls that copy.
 fn copies(gpu: &Gpu) -> u64 {
     let names = [
         "cuMemcpyHtoDAsync_v2",
@@ -31,8 +31,8 @@ fn copies(gpu: &Gpu) -> u64 {
     names.iter().map(|name| gpu.control().calls(name)).sum()
 }
 
-/// Uploads values of its own to each buffer and reads all of them back; what both batches said. The driver refuses so many
-/// calls.
+/// Uploads different values to each buffer and reads all of them back. Returns the reports of both batches. The
+/// driver refuses `refused` calls.
 fn round_trip<S: Source<Stream = Stream>>(
     gpu: &Gpu,
     pool: &DevicePool<S>,
@@ -77,14 +77,15 @@ fn blocks_of_one_size_are_the_rows_of_one_copy() {
         let [up, down] = round_trip(&gpu, &pool, &vec![len; 200], &gpu.stream, 0);
         assert_eq!((up.calls, down.calls), (1, 1), "{len} values");
     }
-    // Values that need two pinned buffers.
+    // The values need two pinned buffers.
     let [up, down] = round_trip(&gpu, &pool, &[100; 200], &gpu.stream, 0);
     assert_eq!((up.bytes, up.calls <= 6, down.calls <= 6), (80_000, true, true), "{up:?} {down:?}");
     drop(pool);
     gpu.finish();
 }
 
-/// Sizes as they come: with a driver of CUDA 12.8 still one call for all, without one for each that has no neighbour.
+/// Random sizes: still one call for all of them with a driver of CUDA 12.8; without it, one for each that has no
+/// neighbour.
 #[test]
 fn whatever_is_left_is_one_call() {
     let gpu = Gpu::new();
@@ -100,7 +101,7 @@ fn whatever_is_left_is_one_call() {
     gpu.control().fail("cuMemcpyBatchAsync_v2", 1, 2, 801); // not supported
     let [alone, _] = round_trip(&gpu, &pool, &lens, &gpu.stream, 2);
     assert!(alone.calls > 50, "{alone:?}");
-    // A default stream takes no batches.
+    // A default stream does not support batches.
     let default = Stream::default_of(&gpu.context);
     assert_eq!(round_trip(&gpu, &pool, &lens, &default, 0)[0].calls, alone.calls);
     drop((default, pool));
@@ -121,14 +122,14 @@ fn any_memory_and_any_size() {
     gpu.finish();
 }
 
-/// A pool's neighbours in two pieces of the driver's memory are two copies, wherever they lie.
+/// Neighbours in a pool that lie in two of the driver's allocations are two copies, wherever they are.
 #[test]
 fn copies_do_not_cross_what_the_driver_gave_out() {
     let gpu = Gpu::new();
     if on_system() {
         return;
     }
-    // Segments of the stand-in's lie side by side, and each is one block.
+    // The stand-in's segments are adjacent, and each is one block.
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let (mut low, mut high) = (
         Buffer::<u8, _>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
@@ -143,7 +144,7 @@ fn copies_do_not_cross_what_the_driver_gave_out() {
     assert_eq!(gpu.control().calls("cuMemcpyBatchAsync_v2"), 1);
     assert_eq!(low.slice((2 << 20) - 5..).unwrap().to_vec().unwrap(), b"begin");
     assert_eq!(high.slice(..3).unwrap().to_vec().unwrap(), b"end");
-    // Within one buffer neighbours are one, and what is not in a row of equal distances is not taken for one.
+    // Within one buffer neighbours are joined, and pieces at unequal distances are not taken for rows.
     let mut batch = staging.batch(&gpu.stream);
     let (mut parts, mut rest) = (Vec::new(), low.as_view_mut());
     for len in [4, 4, 4, 4, 8, 4, 20, 4] {
@@ -168,7 +169,7 @@ fn copies_do_not_cross_what_the_driver_gave_out() {
     gpu.finish();
 }
 
-/// Equal pieces at unequal distances are not the rows of one copy, nor are those that go backwards.
+/// Equal pieces at unequal distances are not rows of one copy, and neither are pieces in descending order.
 #[test]
 fn rows_are_at_equal_distances() {
     let gpu = Gpu::new();
@@ -213,7 +214,7 @@ fn rows_are_at_equal_distances() {
     gpu.finish();
 }
 
-/// The copies come after what the buffers' own streams did before, and before what these do next.
+/// The copies come after earlier work of the buffers' own streams, and before their later work.
 #[test]
 fn batches_are_in_order_with_the_buffers_streams() {
     let gpu = Gpu::new();
@@ -304,7 +305,7 @@ fn batches_are_counted() {
     let (after, of_pool) = (gpu.context.copy_stats(), pool.stats().copies);
     assert_eq!(after.to_device.count - before.to_device.count, 50);
     assert_eq!((of_pool.to_device.count, of_pool.to_device.bytes), (50, 2000));
-    // With those that the test reads by itself.
+    // Plus the copies that the test reads by itself.
     assert_eq!((of_pool.to_host.count, of_pool.to_host.bytes), (100, 4000));
     drop(pool);
     gpu.finish();

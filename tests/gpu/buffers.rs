@@ -14,7 +14,7 @@ fn device(gpu: &Gpu) -> Arc<DeviceMemory> {
     Arc::new(DeviceMemory::new(&gpu.context))
 }
 
-/// Copies that were submitted, or calls that would submit one.
+/// Counts the submitted copies, or the calls that would submit one.
 fn copies(gpu: &Gpu) -> u64 {
     let names = ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyAsync", "cuMemcpy2DAsync_v2"];
     names.iter().map(|name| gpu.control().calls(name)).sum()
@@ -124,7 +124,7 @@ fn asynchronous_copies_keep_the_hosts_side() {
     assert_eq!(Arc::strong_count(&shared), 1);
     assert_eq!(buffer.to_vec().unwrap(), *shared);
     if !on_system() {
-        // The copy may still run, so what it writes to is not given back.
+        // The copy may still run, so its destination is not given back.
         let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
         gpu.control().fail("cuEventSynchronize", 1, 1, 999);
         let error = down.wait().unwrap_err();
@@ -159,7 +159,7 @@ fn pinned_buffers_are_slices_and_copies_from_them_do_not_wait() {
     gpu.finish();
 }
 
-/// Two streams, each with a buffer, in every order of their work: what is copied is what was there before.
+/// Two streams, each with a buffer, in every order of their work: the copy always gets the earlier contents.
 #[test]
 fn copies_between_streams_are_in_order() {
     let gpu = Gpu::new();
@@ -201,7 +201,7 @@ fn a_buffer_that_goes_waits_for_its_last_reader() {
     gpu.control().hold_all(true);
     to.as_view_mut().copy_from_view(&from.as_view()).unwrap();
     drop(from);
-    // The release is in the first stream, behind the copy in the second.
+    // The release is in the first stream, after the copy in the second.
     gpu.control().run(streams[0]);
     assert!(gpu.control().pending(streams[0]) > 0);
     gpu.control().run(streams[1]);
@@ -290,7 +290,7 @@ fn cudarc_launches_kernels_with_our_buffers() {
         .with_cudarc(&stream, |values| {
             let mut launch = stream.launch_builder(&kernel);
             launch.arg(values).arg(&factor).arg(&count);
-            // SAFETY: the kernel takes these arguments, and writes to as many values as there are.
+            // SAFETY: the kernel takes these arguments, and writes as many values as there are.
             unsafe { launch.launch(LaunchConfig::for_num_elems(3)) }.map(drop)
         })
         .unwrap()
@@ -298,7 +298,7 @@ fn cudarc_launches_kernels_with_our_buffers() {
     assert_eq!(buffer.to_vec().unwrap(), [2.5, 5.0, 7.5]);
     buffer.switch_to(&gpu.stream).unwrap();
     if !on_system() {
-        // What cudarc does comes after what was submitted before.
+        // cudarc's work comes after everything submitted before.
         gpu.control().hold_all(true);
         buffer.as_view_mut().fill(1.0).unwrap();
         buffer.with_cudarc(&stream, |values| stream.memset_zeros(values)).unwrap().unwrap();
@@ -307,7 +307,7 @@ fn cudarc_launches_kernels_with_our_buffers() {
         assert_eq!(buffer.to_vec().unwrap(), [0.0; 3]);
     }
 
-    // And the other way: a slice of cudarc's as a buffer.
+    // The other direction: a cudarc slice as a buffer.
     let slice = stream.clone_htod(&[7u8, 8, 9]).unwrap();
     let mut taken = Buffer::from_cudarc(&gpu.context, slice).unwrap();
     taken.slice_mut(1..2).unwrap().fill(0).unwrap();

@@ -1,5 +1,5 @@
-//! While a stream records a graph, pools make no call of the driver that would spoil the recording: they serve what they
-//! have, or say that they may not ask for more.
+//! While a stream captures a graph, pools make no driver call that would invalidate the capture: they serve what
+//! they have, or report that they may not ask for more.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
@@ -10,23 +10,23 @@ use allotment::gpu::{
 use allotment::pool::{Age, DevicePool, PoolError, PoolOptions, Reuse, Source, Stream as _};
 use allotment_stand_in::Misuse;
 
-/// Begins to record, in the mode that forbids unsafe calls of all threads.
+/// Begins a capture, in the mode that forbids unsafe calls from all threads.
 fn begin(stream: &Stream) {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     // SAFETY: the stream is alive.
     unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) }.result().unwrap();
 }
 
-/// Ends the recording, which nothing has spoiled.
+/// Ends the capture, which nothing has invalidated.
 fn end(stream: &Stream) {
     let mut graph = std::ptr::null_mut();
-    // SAFETY: the capture began before; the place is one of this type.
+    // SAFETY: the capture began before, and the output has the type that the function writes.
     unsafe { sys::cuStreamEndCapture(stream.raw(), &mut graph) }.result().unwrap();
-    // SAFETY: made above, and used by nobody. An empty capture may give no graph.
+    // SAFETY: made above and not used. An empty capture may return no graph.
     let _ = unsafe { sys::cuGraphDestroy(graph) };
 }
 
-/// Calls that memory is got and given back by, and that wait or ask.
+/// Counts the calls that get memory, give it back, wait or query.
 fn unsafe_calls(gpu: &Gpu) -> u64 {
     let names = [
         "cuMemAlloc_v2",
@@ -52,7 +52,7 @@ fn unsafe_calls(gpu: &Gpu) -> u64 {
 
 const MIB: usize = 1 << 20;
 
-/// Does all that a pool can be asked to, on the stream that records and on another one.
+/// Does everything that a pool supports, on the capturing stream and on another one.
 fn keeps_quiet<S: Source<Stream = Stream>>(gpu: &Gpu, source: S, reuse: Reuse) {
     let other = Stream::new(&gpu.context).unwrap();
     let options = PoolOptions::new().reuse(reuse).trim_after(Age::Steps(1));
@@ -130,7 +130,7 @@ fn of_pinned_memory() {
     of(|gpu| Pinned::new(&gpu.context));
 }
 
-/// What a graph records is counted, and not timed; a manager serves what its pools have.
+/// Copies in a capture are counted but not timed, and a manager serves what its pools have.
 #[test]
 fn buffers_and_managers_record() {
     let gpu = Gpu::new();
@@ -138,7 +138,7 @@ fn buffers_and_managers_record() {
     let request = manager.request().access(Access::Random);
     let warm = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
     gpu.context.time_copies(true);
-    // A copy that is under way on another stream is asked for meanwhile.
+    // Meanwhile, a copy under way on another stream is queried.
     let other = Stream::new(&gpu.context).unwrap();
     let mut far = Buffer::<u8, _>::zeros(&request, MIB, &other).unwrap();
     drop(warm);

@@ -1,4 +1,4 @@
-//! What is copied is counted by direction, for the context and for pools, and timed on request.
+//! Copies are counted by direction, for the context and for pools, and timed on request.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
@@ -43,7 +43,7 @@ fn every_direction_is_counted() {
     assert_eq!(figures(&stats), [(4, 1320), (3, 1000), (1, 400), (0, 0), (3, 1200), (2, 600)]);
     assert!(Direction::ALL.iter().all(|&direction| stats.of(direction).bandwidth().is_none()));
     if !on_system() {
-        // A copy that fails is none.
+        // A copy that fails does not count.
         gpu.control().fail("cuMemcpyHtoDAsync_v2", 1, 1, 999);
         assert!(near.copy_from(&[0; 100]).is_err());
         assert_eq!(gpu.context.copy_stats(), stats);
@@ -96,7 +96,7 @@ fn pools_count_the_copies_of_their_blocks() {
     gpu.finish();
 }
 
-/// In the stand-in's time, in which a byte takes a nanosecond.
+/// With the stand-in's simulated time, in which a byte takes a nanosecond.
 #[test]
 fn bandwidth_is_what_the_events_say() {
     let gpu = Gpu::new();
@@ -109,7 +109,7 @@ fn bandwidth_is_what_the_events_say() {
     buffer.copy_from(&vec![1; 1 << 20]).unwrap();
     gpu.context.time_copies(true);
     buffer.copy_from(&vec![2; 1 << 20]).unwrap();
-    // Held work before the copy is not the copy's.
+    // Held work before the copy is not attributed to it.
     gpu.control().hold_all(true);
     buffer.as_view_mut().clear().unwrap();
     let pinned = Arc::new(Pinned::new(&gpu.context));
@@ -131,11 +131,11 @@ fn bandwidth_is_what_the_events_say() {
         let bandwidth = figures.bandwidth().unwrap();
         assert!((bandwidth / 1e9 - 1.0).abs() < 1e-4, "{direction:?}: {bandwidth}");
     }
-    // Fills of the pinned buffer are not the pool's.
+    // Fills of the pinned buffer do not belong to the pool.
     assert_eq!(pool.stats().copies.fill.timed_bytes, 1 << 20);
     assert_eq!(pool.stats().copies.to_host, stats.to_host);
 
-    // Where the time cannot be had the copy is done all the same.
+    // If the time cannot be measured, the copy is done all the same.
     gpu.control().fail("cuEventRecord", 2, 1, 999);
     buffer.copy_from(&vec![3; 1 << 20]).unwrap();
     gpu.control().clear_failures();
@@ -147,7 +147,7 @@ fn bandwidth_is_what_the_events_say() {
     gpu.finish();
 }
 
-/// Any number of copies may be under way; a bounded number of them is timed.
+/// Any number of copies may be under way, and a bounded number of them is timed.
 #[test]
 fn copies_under_way_do_not_pile_up() {
     let gpu = Gpu::new();
@@ -189,7 +189,7 @@ fn host_memory_is_the_cpus_alone() {
     assert_eq!(back, [70, 0, 71]);
     if let Some(before) = before {
         assert_eq!(gpu.control().calls("cuMemcpyHtoDAsync_v2"), before);
-        // No device can reach it, and none is asked to.
+        // No device can access it, and none is asked to.
         let calls = gpu.control().calls("");
         let cudarc = gpu.context.to_cudarc().unwrap();
         let stream = cudarc.default_stream();
@@ -198,7 +198,7 @@ fn host_memory_is_the_cpus_alone() {
         assert_eq!(gpu.control().calls(""), made);
         assert!(made > calls);
     }
-    // To the device and back, and between two of the host's.
+    // To the device and back, and between two host buffers.
     let mut near = Buffer::<u16, _>::zeros(&device, 6, &gpu.stream).unwrap();
     near.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
     near.slice_mut(1..2).unwrap().fill(5).unwrap();

@@ -1,5 +1,5 @@
-//! Every call of the driver that a source makes fails once: nothing is left behind, nothing panics, and the error
-//! says which call it was.
+//! Every driver call that a source makes fails once: nothing is leaked, nothing panics, and the error names the
+//! call.
 
 use crate::support::{on_system, stand_in};
 use allotment::gpu::{
@@ -12,11 +12,11 @@ use include_dir::{Dir, File, include_dir};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-// Part of the program, which runs on machines without them.
+// Embedded in the program, which also runs on machines without the sources.
 const SOURCES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/gpu");
 
-/// Functions whose failure leaves behind what they would have given back; `cuStreamSynchronize` since memory that may
-/// be in use is rather kept.
+/// Functions whose failure leaks what they would have given back; `cuStreamSynchronize` because memory that may be
+/// in use is leaked rather than freed.
 const GIVING_BACK: [&str; 12] = [
     "cuMemFree_v2",
     "cuMemFreeAsync",
@@ -32,13 +32,13 @@ const GIVING_BACK: [&str; 12] = [
     "cuDevicePrimaryCtxRelease_v2",
 ];
 
-/// Uses a source as a pool does.
+/// Uses a source like a pool does.
 fn use_it<S: Source<Stream = Stream>>(source: &S, context: &Context) -> Result<(), Error> {
     let (stream, other) = (Stream::new(context)?, Stream::default_of(context));
     source.capacity()?;
     let unit = source.granularity();
     let mut segment = source.reserve(unit, &stream)?;
-    // What comes next must not lose the segment.
+    // A later failure must not lose the segment.
     let used = (|| {
         let event = stream.record()?;
         other.wait(&event)?;
@@ -46,21 +46,21 @@ fn use_it<S: Source<Stream = Stream>>(source: &S, context: &Context) -> Result<(
         event.synchronize()?;
         other.is_capturing()?;
         if source.room(&segment) > segment.bytes {
-            // SAFETY: the segment is lent, as it is.
+            // SAFETY: the source has lent the segment, in its current state.
             segment = unsafe { source.grow(segment, unit, &stream) }?;
         }
         let half = unit / 2;
         // SAFETY: both ranges are in the segment.
         unsafe { source.copy(segment.address.get(), segment.address.get() + half, half, &stream) }
     })();
-    // SAFETY: lent above, and nobody uses it any more.
+    // SAFETY: lent above and not used any more.
     let released = unsafe { source.release(segment, &stream) };
     used?;
     Ok(released?)
 }
 
-/// Lets the first, second, ... call of each function fail, until one is not made any more. `keeps` are more functions
-/// whose failure may leave memory behind.
+/// Makes the first, second, ... call of each function fail, until there are no more calls. `keeps` are further
+/// functions whose failure may leak memory.
 fn fails_cleanly(keeps: &[&str], scenario: impl Fn() -> Result<(), Error>) {
     if on_system() {
         return;
@@ -84,7 +84,7 @@ fn fails_cleanly(keeps: &[&str], scenario: impl Fn() -> Result<(), Error>) {
             }
             let is_last = GIVING_BACK.contains(&name) || keeps.contains(&name);
             match result {
-                // Where something is dropped, there is nobody to tell.
+                // A drop cannot report an error.
                 Ok(()) => {
                     assert!(is_last || name == "cuCtxGetCurrent" || name == "cuCtxSetCurrent", "{name} {nth}")
                 }
@@ -103,7 +103,7 @@ fn fails_cleanly(keeps: &[&str], scenario: impl Fn() -> Result<(), Error>) {
     }
 }
 
-/// The functions that the library looks for before it calls any.
+/// Returns the functions that the library looks up before it calls any.
 fn functions() -> BTreeSet<String> {
     let library = SOURCES.get_file("library.rs").and_then(File::contents_utf8).unwrap();
     let list = &library[library.find("FUNCTIONS").unwrap()..library.find("];").unwrap()];
@@ -162,7 +162,7 @@ fn of_registered_memory() {
 
 #[test]
 fn of_buffers() {
-    // Without the order of an event a segment is rather kept.
+    // Without an event to order it, a segment is leaked rather than freed.
     let keeps = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"];
     fails_cleanly(&keeps, || {
         let called = |error| match error {
@@ -185,7 +185,7 @@ fn of_buffers() {
     });
 }
 
-/// What a driver's call has failed with, wherever it comes out.
+/// Extracts the error of a driver call, wherever it is reported.
 fn call_of(error: AllocateError<ManageError>) -> Error {
     match error {
         AllocateError::Copy(CopyError::Call(error)) => error.into(),
@@ -200,7 +200,7 @@ fn call_of(error: AllocateError<ManageError>) -> Error {
 
 #[test]
 fn of_managers_and_batches() {
-    // Pools give everything back, but without an event they cannot know when; asking is repeated.
+    // Pools give everything back, but without an event they cannot know when, so they query repeatedly.
     let keeps = [
         "cuEventCreate",
         "cuEventRecord",
@@ -264,7 +264,7 @@ fn of_shared_memory() {
     });
 }
 
-/// cudarc panics where a function is missing, so every one that is called must be asked for.
+/// cudarc panics if a function is missing, so every function that is called must be looked up first.
 #[test]
 fn every_function_that_is_called_is_asked_for() {
     let mut called = BTreeSet::new();

@@ -1,6 +1,6 @@
-//! The feature `gpu` through cudarc's dynamic loading: against the stand-in driver (`stand-in`), which is built when
-//! the first test needs it, or against the system's driver with `ALLOTMENT_CUDA_DRIVER=system`. Tests that control the
-//! driver have nothing to do on a real one.
+//! The feature `gpu` through cudarc's dynamic loading: with the stand-in driver (`stand-in`), which is built when
+//! the first test needs it, or with the system's driver if `ALLOTMENT_CUDA_DRIVER=system`. Tests that control the
+//! driver do nothing on a real one.
 
 mod available;
 mod batch;

@@ -1,4 +1,4 @@
-//! One front for the memory of all devices and of the host.
+//! The memory of all devices and of the host behind one front.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
@@ -43,7 +43,7 @@ fn the_table_decides() {
         assert!(buffer.to_vec().unwrap().iter().all(|&value| value == 0));
         buffer.slice_mut(len - 1..).unwrap().fill(9).unwrap();
         assert_eq!(buffer.to_vec().unwrap().last(), Some(&9));
-        // The CPU reaches all but the device's own memory.
+        // The CPU can access everything but the device's own memory.
         match buffer.try_as_mut_slice() {
             Ok(values) => values[0] = 7,
             Err(error) => assert_eq!((error, target), (CopyError::Invisible, Target::Device)),
@@ -96,7 +96,8 @@ fn the_table_can_be_replaced() {
     gpu.finish();
 }
 
-/// Each pool is full in turn: what does not fit goes to the next place that is allowed, and nowhere else.
+/// Each pool is full in turn: a request that does not fit goes to the next allowed kind of memory, and nowhere
+/// else.
 #[test]
 fn full_places_fall_back_as_far_as_allowed() {
     let gpu = Gpu::new();
@@ -125,7 +126,7 @@ fn full_places_fall_back_as_far_as_allowed() {
     assert_eq!(two.targets(1), [Target::Device, Target::Pinned]);
     assert_eq!(full(&two).pools.len(), 2);
     assert_eq!(full(&any.clone().fallback(&[])).pools.len(), 1);
-    // Where room is again, it is used.
+    // Freed room is used again.
     drop(held.into_iter().nth(2));
     assert_eq!(bytes(&two, 6 * MIB, &gpu).backing().target(), Target::Device);
     assert_eq!(manager.totals().blocks, 0);
@@ -154,7 +155,7 @@ fn what_a_device_lacks_is_a_typed_error_or_passed_over() {
     let lacks = AllocateError::Allocation(ManageError::Unavailable(Target::Managed));
     assert_eq!(on(Placement::Managed, &streams[1]), Err(lacks));
     assert_eq!(on(Placement::ReadOnly, &streams[1]), Ok((Target::Device, true)));
-    // One manager's stream, another one's memory.
+    // A stream of one manager with memory of another.
     let one = manager(&gpu);
     let error = Buffer::<u8, _>::zeros(&one.request(), 100, &streams[1]).unwrap_err();
     assert_eq!(error, AllocateError::Allocation(ManageError::OtherDevice { ordinal: 1 }));
@@ -174,7 +175,7 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     let advised = |buffer: &Buffer<u8, Placed<'_>>| {
         let mut value = 0i32;
         let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
-        // SAFETY: the place has the attribute's size, and the range is that of the buffer.
+        // SAFETY: the output has the attribute's size, and the range is that of the buffer.
         unsafe { sys::cuMemRangeGetAttribute((&raw mut value).cast(), 4, which, buffer.address(), 1000) }
             .result()
             .unwrap();
@@ -195,8 +196,8 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     gpu.finish();
 }
 
-/// Buffers that are used otherwise than where they are is good for are named, and what is asked for next at the same place
-/// in the program goes where it belongs.
+/// Buffers that are used unsuitably for their memory are listed, and the next request of the same call site goes to
+/// suitable memory.
 #[test]
 fn measured_accesses_revise_the_table() {
     let gpu = Gpu::new();
@@ -232,24 +233,24 @@ fn measured_accesses_revise_the_table() {
         "{text}"
     );
     assert!(manager.request().targets(4 * MIB)[0] == Target::Device, "another place in the program");
-    // What is asked for next.
+    // The next requests.
     let (next, last) = (polled(&manager), small(&manager));
     assert_eq!((next.backing().target(), last.backing().target()), (Target::Pinned, Target::Device));
     assert_eq!(
         manager.allocate::<u8>(MIB, Placement::Auto, Access::Unknown).unwrap().kind(),
         MemoryKind::Device
     );
-    // And what is there moves.
+    // Existing buffers can be moved.
     let request = manager.request().placement(Placement::Pinned);
     let moved = flags.migrate(&request, &gpu.stream).unwrap();
-    // Its own first access is the device's, which wrote it.
+    // Its first own access is that of the device, which wrote it.
     assert_eq!((moved.backing().target(), moved.backing().usage().on_device), (Target::Pinned, 1));
     assert_eq!(manager.recommendations().len(), 1);
     drop((next, last, moved, kernel));
     assert_eq!(manager.recommendations(), []);
     drop(manager);
 
-    // Not where the user does not want that.
+    // No revision if the user does not want it.
     let policy = Policy { revise: false, ..Policy::default() };
     let options = ManagerOptions { policy, ..ManagerOptions::default() };
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
@@ -304,7 +305,7 @@ fn totals_and_cleanup_are_of_all_devices() {
     let totals = manager.totals();
     assert_eq!((totals.blocks, totals.requested, totals.allocated), (8, 32_000, 8 * 4096));
     let reserved = |kind| totals.reserved_of(kind) as usize;
-    // Pinned and host memory is one pool for both devices, with memory of its own for each stream.
+    // Pinned and host memory have one pool each for both devices, with memory of its own for each stream.
     for kind in [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host] {
         assert_eq!(reserved(kind), 4 * MIB, "{kind:?}");
     }
@@ -325,7 +326,7 @@ fn totals_and_cleanup_are_of_all_devices() {
     gpu.finish();
 }
 
-/// Buffers of one manager come and go on several threads, each on a stream of its own.
+/// Buffers of one manager are made and dropped on several threads, each on its own stream.
 #[test]
 fn threads_share_a_manager() {
     let gpu = Gpu::new();

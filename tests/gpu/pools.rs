@@ -11,7 +11,7 @@ use allotment::pool::{
     DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
 };
 
-/// Many buffers of many sizes on two streams, each full of its own number; what is freed is used again.
+/// Many buffers of many sizes on two streams, each filled with its own number; freed memory is used again.
 fn serves<S: Source<Stream = Stream>>(gpu: &Gpu, source: S) {
     let other = Stream::new(&gpu.context).unwrap();
     let pool = DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap();
@@ -102,7 +102,7 @@ fn virtual_memory_is_one_segment_that_grows() {
     gpu.finish();
 }
 
-/// A block that is freed while its work waits is not given to another stream.
+/// A block that is freed while its work is pending is not given to another stream.
 #[test]
 fn blocks_wait_for_their_work() {
     let gpu = Gpu::new();
@@ -130,7 +130,7 @@ fn blocks_wait_for_their_work() {
     gpu.finish();
 }
 
-/// A block that another stream still uses is not given to anybody, its own stream included.
+/// A block that another stream still uses is given to no stream, not even its own.
 #[test]
 fn blocks_wait_for_other_streams() {
     let gpu = Gpu::new();
@@ -167,7 +167,7 @@ fn a_full_device_is_a_typed_error() {
     let error = pool.allocate(8 << 30, &gpu.stream).unwrap_err();
     let PoolError::OutOfMemory(full) = error else { panic!("{error}") };
     assert_eq!(full.requested, 8 << 30);
-    // What is cached goes back before a request fails.
+    // Before a request fails, cached memory goes back.
     drop(pool.allocate(3 << 30, &gpu.stream).unwrap());
     let second = pool.allocate((3 << 30) + (512 << 20), &gpu.stream).unwrap();
     drop((kept, second));
@@ -187,9 +187,9 @@ fn nothing_is_reserved_while_a_stream_captures() {
     let inside = pool.allocate(1 << 10, &gpu.stream).unwrap();
     assert_eq!(pool.allocate(1 << 30, &gpu.stream).unwrap_err(), PoolError::Capturing);
     let mut graph = std::ptr::null_mut();
-    // SAFETY: the capture began above; the place is one of this type.
+    // SAFETY: the capture began above, and the output has the type that the function writes.
     unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) }.result().unwrap();
-    // SAFETY: made above, and used by nobody. An empty capture may give no graph.
+    // SAFETY: made above and not used. An empty capture may return no graph.
     let _ = unsafe { sys::cuGraphDestroy(graph) };
     drop(inside);
     drop(pool);
@@ -244,7 +244,7 @@ arena! {
     }
 }
 
-/// Typed buffers at the places of a static plan.
+/// Typed buffers in the slots of a static plan.
 #[test]
 fn static_plans_hold_typed_buffers() {
     let gpu = Gpu::new();

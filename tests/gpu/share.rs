@@ -1,4 +1,4 @@
-//! Memory for other processes: the tests start themselves again, with what they share.
+//! Memory shared with other processes: the tests start themselves again and pass on what they share.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 
-/// What the other process is told.
+/// The environment variable for the other process.
 const SHARED: &str = "ALLOTMENT_TEST_SHARED";
 
 fn in_another_process(test: &str, shared: String) {
@@ -39,7 +39,7 @@ fn handles_name_blocks_of_pools() {
         assert_eq!(open(&handle, &gpu).unwrap().to_vec().unwrap(), [4, 5, 6], "it may be open twice");
         buffer.slice_mut(..1).unwrap().fill(7).unwrap();
         drop(buffer); // waits for that
-        // A handle that says more than there is.
+        // A handle that claims more than there is.
         let mut bytes = handle.to_bytes();
         bytes[72..].copy_from_slice(&(1u64 << 40).to_le_bytes());
         let error = open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err();
@@ -66,7 +66,7 @@ fn wrong_handles_and_memory_are_typed_errors() {
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
     let handle = buffer.export().unwrap();
-    // Its own.
+    // The process's own memory.
     assert!(matches!(open(&handle, &gpu), Err(ShareError::Driver(Error::Call(_)))));
     let changed = |at: usize, value: u64| {
         let mut bytes = handle.to_bytes();
@@ -79,7 +79,7 @@ fn wrong_handles_and_memory_are_typed_errors() {
     assert_eq!(changed(64, 2), ShareError::Values { bytes: 12, offset: 2 });
     let pinned = Buffer::from_slice(&Arc::new(Pinned::new(&gpu.context)), &[1u8], &gpu.stream).unwrap();
     assert_eq!(pinned.export(), Err(ShareError::NotShareable));
-    // The driver has no handles of these.
+    // The driver has no handles for this kind of memory.
     let ordered = AsyncMemory::new(&gpu.context).unwrap();
     let ordered = Buffer::from_slice(&Arc::new(ordered), &[1u8], &gpu.stream).unwrap();
     assert!(matches!(ordered.export(), Err(ShareError::Driver(Error::Call(_)))));
@@ -97,7 +97,7 @@ fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32, Mapped>, ShareErr
 
 const MIB: usize = 1 << 20;
 
-/// Blocks of a segment that has grown: what is shared lies in one piece or several.
+/// Blocks of a segment that has grown: the shared memory lies in one piece or in several.
 #[test]
 fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
     let gpu = Gpu::new();
@@ -115,7 +115,7 @@ fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
     mapped.as_view_mut().fill(3).unwrap();
     gpu.stream.context().synchronize().unwrap();
     assert!(second.to_vec().unwrap() == vec![3; MIB] && first.to_vec().unwrap() == vec![1; MIB / 2]);
-    // The memory is there as long as anybody has it.
+    // The memory lives as long as anything refers to it.
     drop((first, second));
     drop(pool);
     assert!(mapped.to_vec().unwrap() == vec![3; MIB]);
@@ -205,7 +205,7 @@ fn wrong_descriptors_leave_nothing_behind() {
     }
     (shared.offset, shared.bytes) = (0, 12);
     let before = (!on_system()).then(|| gpu.live());
-    // A descriptor of something else, and a size that is not the piece's.
+    // A descriptor of something else, and a size that differs from the piece's.
     let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let right = shared.pieces[0].descriptor.try_clone().unwrap();
     shared.pieces.push(SharedPiece { descriptor: file, bytes: piece });

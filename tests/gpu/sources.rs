@@ -1,4 +1,4 @@
-//! What every source does, and what each does alone.
+//! The common behaviour of all sources, and the particular behaviour of each.
 
 use crate::support::{Gpu, on_system, release};
 use allotment::gpu::{
@@ -9,15 +9,15 @@ use allotment::pool::{Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
 use std::sync::Arc;
 
-/// The segment as a slice, of memory that the CPU can see.
+/// Returns the segment as a slice, for memory that the CPU can access.
 fn slice<S: Source>(_: &S, segment: Segment) -> &'static mut [u8] {
     assert!(S::CPU_VISIBLE);
     let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
-    // SAFETY: the tests use it only while they hold the segment, and while no work does.
+    // SAFETY: the tests use it only while they hold the segment and no work uses it.
     unsafe { std::slice::from_raw_parts_mut(pointer, segment.bytes) }
 }
 
-/// What the trait asks of every source.
+/// Checks what the trait requires of every source.
 fn keeps_the_contract<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
     let unit = source.granularity();
     assert!(unit.is_power_of_two() && source.alignment().is_power_of_two());
@@ -38,11 +38,11 @@ fn keeps_the_contract<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
     let (low, high) = if first.address < second.address { (first, second) } else { (second, first) };
     assert!(low.address.get() + low.bytes <= high.address.get());
 
-    // Both ends hold what is put there, and a copy is in the stream's order.
+    // Both ends can be used, and a copy is in the stream's order.
     gpu.upload(first.address, b"begin");
     let last = first.address.checked_add(first.bytes - 3).unwrap();
     gpu.upload(last, b"end");
-    // SAFETY: both ranges are in segments of this source, and nobody uses them.
+    // SAFETY: both ranges are in segments of this source and not in use.
     unsafe { source.copy(first.address.get(), second.address.get(), 5, &gpu.stream) }.unwrap();
     assert_eq!(gpu.download(second.address, 5), b"begin");
     assert_eq!(gpu.download(last, 3), b"end");
@@ -77,13 +77,13 @@ fn device_memory() {
     gpu.finish();
 }
 
-/// A segment with work on it is given back when that is done.
+/// A segment with pending work is given back when the work is done.
 fn waits_for_its_work<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
     let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
     let number = Gpu::number(&gpu.stream);
     gpu.control().hold(number, true);
     let half = segment.bytes / 2;
-    // SAFETY: both ranges are in the segment, and nobody uses them.
+    // SAFETY: both ranges are in the segment and not in use.
     unsafe { source.copy(segment.address.get(), segment.address.get() + half, half, &gpu.stream) }.unwrap();
     assert_eq!(gpu.control().pending(number), 1);
     release(source, segment, &gpu.stream);
@@ -111,7 +111,7 @@ fn async_memory() {
     let gpu = Gpu::new();
     let source = AsyncMemory::new(&gpu.context).unwrap();
     keeps_the_contract(&gpu, &source);
-    // What is freed stays in the driver's pool, and the host has waited since.
+    // Freed memory stays in the driver's pool, and the host has waited since.
     assert_eq!(source.used().unwrap(), 0);
     let kept = source.reserved().unwrap();
     assert!(kept >= 3 * source.granularity() as u64);
@@ -139,7 +139,7 @@ fn async_memory_waits_for_nothing() {
     gpu.control().hold(number, true);
     let bytes = source.granularity();
     let segment = source.reserve(bytes, &gpu.stream).unwrap();
-    // SAFETY: both ranges are in the segment, and nobody uses them.
+    // SAFETY: both ranges are in the segment and not in use.
     unsafe { source.copy(segment.address.get(), segment.address.get() + bytes / 2, bytes / 2, &gpu.stream) }
         .unwrap();
     release(&source, segment, &gpu.stream);
@@ -179,11 +179,11 @@ fn pinned() {
     gpu.finish();
 }
 
-/// The flags with which a segment was pinned.
+/// Returns the flags with which a segment was pinned.
 fn flags_of(segment: Segment) -> u32 {
     let mut flags = 0;
     let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
-    // SAFETY: the place is one of this type; the address is checked by the driver.
+    // SAFETY: the output has the type that the function writes, and the driver checks the address.
     let code = unsafe { allotment::gpu::cudarc::driver::sys::cuMemHostGetFlags(&mut flags, pointer) };
     code.result().unwrap();
     flags
@@ -192,7 +192,7 @@ fn flags_of(segment: Segment) -> u32 {
 #[test]
 fn the_default_limit_of_pinned_memory_is_a_part_of_the_systems() {
     let limit = PinnedOptions::default().limit;
-    // Every machine that runs this has between 512 MiB and 64 TiB.
+    // Every machine that runs this test has between 512 MiB and 64 TiB.
     assert!((128 << 20..16 << 40).contains(&limit), "{limit}");
 }
 
@@ -221,7 +221,7 @@ fn managed() {
         use allotment::gpu::cudarc::driver::sys;
         let mut value = 0i32;
         let place = (&raw mut value).cast();
-        // SAFETY: the place has the size that is said; the range is the segment.
+        // SAFETY: the output has the given size, and the range is the segment.
         let code = unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address, bytes) };
         code.result().unwrap();
         value
@@ -236,7 +236,7 @@ fn managed() {
     }
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY), 0);
     assert_eq!(told(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), -2);
-    // To memory of another kind, and there the driver refuses.
+    // To another kind of memory, for which the driver refuses.
     let device = Arc::new(DeviceMemory::new(&gpu.context));
     let mut buffer = buffer;
     buffer.as_mut_slice().unwrap()[999] = 7;
@@ -283,7 +283,7 @@ fn virtual_memory_grows_in_place() {
     let other = source.reserve(unit, &gpu.stream).unwrap();
     gpu.upload(small.address, b"stays");
     assert_eq!(source.room(&small), (8_usize << 20).next_multiple_of(unit));
-    // SAFETY: the segment is lent, as it is.
+    // SAFETY: the source has lent the segment, in its current state.
     let large = unsafe { source.grow(small, unit, &gpu.stream) }.unwrap();
     assert_eq!((large.address, large.bytes), (small.address, 2 * unit));
     // Across the border of the two pieces.
@@ -291,7 +291,7 @@ fn virtual_memory_grows_in_place() {
     assert_eq!(gpu.download(large.address.checked_add(unit - 2).unwrap(), 4), b"over");
     assert_eq!(gpu.download(large.address, 5), b"stays");
     let rest = source.room(&large) - large.bytes;
-    // SAFETY: the segment is lent, as it is.
+    // SAFETY: the source has lent the segment, in its current state.
     let error = unsafe { source.grow(large, rest + unit, &gpu.stream) }.unwrap_err();
     assert!(error.is_out_of_memory());
     if !on_system() {

@@ -1,4 +1,4 @@
-//! Data that goes through a device in chunks.
+//! Data that is streamed through a device in chunks.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{Buffer, CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 const CHUNK: usize = 64 << 10;
 
-/// Bytes that are no multiple of a chunk.
+/// Data whose length is not a multiple of a chunk.
 fn data(chunks: usize, more: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(3);
     (0..chunks * CHUNK + more).map(|_| random.u8(..)).collect()
 }
 
-/// Adds 1 to every byte of a chunk, on the host, since the stand-in's kernels count in words.
+/// Adds 1 to every byte of a chunk on the host, since the stand-in's kernels work on words.
 fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyError> {
     let bytes: Vec<u8> = chunk.as_view().to_vec()?.iter().map(|byte| byte.wrapping_add(1)).collect();
     chunk.copy_from(&bytes)
@@ -52,7 +52,7 @@ fn everything_goes_through_in_order() {
     gpu.finish();
 }
 
-/// The copies run when they like, the work too: chunks are never mixed up.
+/// Copies and work may run at any time, and chunks are never mixed up.
 #[test]
 fn held_streams_do_not_mix_chunks_up() {
     let gpu = Gpu::new();
@@ -112,7 +112,7 @@ fn more_than_the_device_has_goes_through() {
     if on_system() {
         return;
     }
-    // 1 GiB through a device of half as much, in a pool of 64 MiB.
+    // Streams 1 GiB through a device with half as much memory, in a pool of 64 MiB.
     let gpu = Gpu::with_memory(512 << 20);
     let options = PoolOptions::new().limit(Limit::Bytes(64 << 20));
     let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();

@@ -5,7 +5,7 @@ use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{Context, Event, Stream};
 use allotment::pool::{Event as _, Stream as _, StreamId};
 
-/// Gives a stream some work that changes nothing.
+/// Submits work to a stream that changes nothing.
 fn work(gpu: &Gpu, stream: &Stream) {
     gpu.context.bind().unwrap();
     extern "C" fn nothing(_: *mut std::ffi::c_void) {}
@@ -24,7 +24,7 @@ fn streams_have_numbers_of_their_own() {
     assert_eq!(Stream::default_of(&gpu.context).id(), StreamId(0));
     assert_eq!(Stream::default_of(&gpu.context).id(), Stream::default_of(&gpu.context).id());
     drop(other);
-    // A number is never used again, as the driver's handle may be: the same one has two numbers here.
+    // A number is never used again, although the driver's handle may be: the same handle has two numbers here.
     let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
     let [one, two] = [(); 2].map(|()| Stream::from_cudarc(&gpu.context, cudarc.clone()).unwrap());
     assert!(one.raw() == two.raw() && one.id() != two.id());
@@ -109,10 +109,10 @@ fn capturing_is_seen() {
     unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), mode) }.result().unwrap();
     assert!(gpu.stream.is_capturing().unwrap());
     let mut graph = std::ptr::null_mut();
-    // SAFETY: the capture began above; the place is one of this type.
+    // SAFETY: the capture began above, and the output has the type that the function writes.
     unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) }.result().unwrap();
     assert!(!gpu.stream.is_capturing().unwrap());
-    // SAFETY: made above, and used by nobody. An empty capture may give no graph.
+    // SAFETY: made above and not used. An empty capture may return no graph.
     let _ = unsafe { sys::cuGraphDestroy(graph) };
     gpu.finish();
 }

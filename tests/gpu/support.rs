@@ -7,14 +7,14 @@ use allotment_stand_in::{Exclusive, Live, StandIn};
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether the tests run on the system's driver: if `ALLOTMENT_CUDA_DRIVER` says so, or said so when they were built
-/// for a bundle.
+/// Returns whether the tests run on the system's driver: if `ALLOTMENT_CUDA_DRIVER` says so, or said so when they
+/// were built for a bundle.
 pub fn on_system() -> bool {
     let driver = std::env::var("ALLOTMENT_CUDA_DRIVER");
     driver.as_deref().ok().or(option_env!("ALLOTMENT_BUNDLED_CUDA_DRIVER")) == Some("system")
 }
 
-/// The stand-in, fresh and initialised; `None` on the system's driver.
+/// Returns the stand-in, reset and initialised; `None` on the system's driver.
 pub fn stand_in() -> Option<Exclusive> {
     if on_system() {
         return None;
@@ -24,10 +24,10 @@ pub fn stand_in() -> Option<Exclusive> {
     Some(driver)
 }
 
-/// One test at a time on a real device too: what is pinned is counted for the process.
+/// Tests run one at a time on a real device too, because pinned memory is counted per process.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A device with a stream, for one test at a time; nothing may be left of it at the end.
+/// A device with a stream, for one test at a time. Everything must have been freed at its end.
 pub struct Gpu {
     pub stream: Stream,
     pub context: Context,
@@ -40,7 +40,7 @@ impl Gpu {
         Self::with(|_| ())
     }
 
-    /// A device of the stand-in's with so much memory.
+    /// Opens a device of the stand-in with this much memory.
     pub fn with_memory(bytes: u64) -> Self {
         Self::with(|driver| driver.set_devices(1, bytes))
     }
@@ -56,17 +56,17 @@ impl Gpu {
         Self { stream, context, driver, _one: one }
     }
 
-    /// The control of the stand-in, on which the test must run.
+    /// Returns the control of the stand-in, which the test requires.
     pub fn control(&self) -> &StandIn {
         self.driver.as_ref().expect("this test has asked `on_system`")
     }
 
-    /// The driver's number of a stream, for the stand-in's control.
+    /// Returns the driver's handle of a stream, for the stand-in's control.
     pub fn number(stream: &Stream) -> u64 {
         stream.raw() as u64
     }
 
-    /// Ends the context: nothing is left, and nothing was done wrong.
+    /// Releases the context. Everything must have been freed, and no misuse may have occurred.
     pub fn finish(self) {
         let Self { stream, context, driver, _one } = self;
         stream.synchronize().unwrap();
@@ -77,7 +77,7 @@ impl Gpu {
         }
     }
 
-    /// What lives besides the context and the stream.
+    /// Returns what is live besides the context and the stream.
     pub fn live(&self) -> Live {
         let live = self.control().live();
         Live { contexts: live.contexts - 1, streams: live.streams - 1, events: 0, ..live }
@@ -86,7 +86,7 @@ impl Gpu {
     /// Writes bytes through the driver.
     pub fn upload(&self, address: NonZeroUsize, bytes: &[u8]) {
         self.context.bind().unwrap();
-        // SAFETY: the tests give addresses of segments that they hold; a wrong one is noticed by the stand-in.
+        // SAFETY: the tests pass addresses of segments that they hold, and the stand-in notices wrong ones.
         unsafe { result::memcpy_htod_async(address.get() as u64, bytes, self.stream.raw()) }.unwrap();
         self.stream.synchronize().unwrap();
     }
@@ -102,7 +102,7 @@ impl Gpu {
     }
 }
 
-/// Releases a segment that the test does not use any more.
+/// Releases a segment that the test no longer uses.
 pub fn release<S: Source<Stream = Stream>>(source: &S, segment: Segment, stream: &Stream) {
     // SAFETY: the tests release what they reserved, once.
     unsafe { source.release(segment, stream) }.unwrap();

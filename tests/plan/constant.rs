@@ -1,4 +1,4 @@
-//! Plans made in a `const`, and the constraints one by one.
+//! Plans made in a `const`, and each constraint by itself.
 
 use crate::oracle;
 use allotment::plan::{
@@ -16,7 +16,7 @@ const PLAN: Plan<4> = plan(&CHAIN).within(5100);
 
 #[test]
 fn a_plan_is_a_constant() {
-    // The peak is known to the compiler, so it can be the length of an array.
+    // The compiler knows the peak, so it can be the length of an array.
     static MEMORY: [u8; PLAN.peak() as usize] = [0; PLAN.peak() as usize];
     assert_eq!(MEMORY.len(), 5100);
     assert_eq!(PLAN.lower_bound(), 5100);
@@ -27,8 +27,8 @@ fn a_plan_is_a_constant() {
     assert!(RULES.contains(&PLAN.rule().unwrap()));
 }
 
-/// As many as the target names; that they are planned at all without `allow(long_running_const_eval)` is half of
-/// the test.
+/// The number of buffers named in the target. That they are planned without `allow(long_running_const_eval)` is
+/// half of the test.
 #[test]
 fn many_buffers_are_a_constant_too() {
     static MANY: [Buffer; 256] = {
@@ -61,7 +61,7 @@ fn nothing_needs_nothing() {
     assert_eq!(planned([]), ([], 0));
     assert_eq!(load(&[]), Load { step: 0, bytes: 0, bound: 0 });
     assert_eq!(planned([Buffer::new(0, 0..1).align(64)]).1, 0);
-    // What has no size may lie within others, also where it must.
+    // A buffer of size zero may lie inside others, even at a fixed offset.
     assert_eq!(planned([Buffer::new(10, 0..1), Buffer::new(0, 0..1).fixed(5), Buffer::new(0, 0..1)]).1, 10);
 }
 
@@ -86,12 +86,12 @@ fn fixed_buffers_stay() {
 
 #[test]
 fn hints_are_followed_if_they_cost_nothing() {
-    // There is room for the second anywhere above the first.
+    // There is room for the second buffer anywhere above the first.
     let (offsets, peak) = planned([Buffer::new(100, 0..1), Buffer::new(10, 1..2).hint(70)]);
     assert_eq!((offsets[1], peak), (70, 100));
     let (offsets, peak) = planned([Buffer::new(100, 0..2), Buffer::new(10, 1..2).hint(150)]);
     assert_eq!((offsets[1], peak), (100, 110));
-    // Not aligned, overlapping, beyond 64 bits.
+    // Not aligned, overlapping, and beyond 64 bits.
     for hint in [3, 8, u64::MAX, u64::MAX - 7] {
         let (offsets, peak) = planned([Buffer::new(100, 0..2), Buffer::new(10, 1..2).align(8).hint(hint)]);
         assert_eq!((offsets[1] % 8, peak), (0, 114.min(offsets[1] + 10).max(100)));
@@ -127,11 +127,11 @@ fn outputs_take_their_inputs_place() {
     assert_eq!(planned(chain(false)).1, 200);
     assert_eq!(planned(chain(true)), ([0; 4], 100));
     assert_eq!(load(&chain(true)).bound, 100);
-    // The input is read once more: no effect.
+    // The input is read once more, so there is no effect.
     let buffers = [Buffer::new(100, 0..3), Buffer::new(100, 1..3).in_place_of(0)];
     assert_eq!(planned(buffers).1, 200);
     assert_eq!(relation(&buffers, 0, 1), Relation::Conflict);
-    // Two outputs: one of them takes the place.
+    // Of two outputs, one takes the place.
     let two = [
         Buffer::new(100, 0..2),
         Buffer::new(100, 1..3).in_place_of(0),
@@ -144,7 +144,7 @@ fn outputs_take_their_inputs_place() {
 fn some_must_be_apart() {
     let buffers = [Buffer::new(10, 0..1), Buffer::new(10, 5..6).apart_from(&[0]), Buffer::new(10, 8..9)];
     assert_eq!(planned(buffers).1, 20);
-    // It does not matter which of the two says so, and it outweighs an alias.
+    // It does not matter which of the two names the other, and the constraint outweighs an alias.
     let buffers = [Buffer::new(10, 0..2).apart_from(&[1]), Buffer::new(10, 1..3).in_place_of(0)];
     assert_eq!(planned(buffers).1, 20);
 }
@@ -188,7 +188,7 @@ fn sizes_at_the_border_of_64_bits() {
     assert_eq!(planned_peak([fixed]), Ok((1 << 20) + 8));
     assert_eq!(planned_peak([fixed.fixed(u64::MAX - 7)]), Err(PlanError::TooLarge { buffer: 0 }));
     assert_eq!(planned_peak([fixed.fixed(u64::MAX - 17)]), Ok(u64::MAX - 9));
-    // Times and areas at the border.
+    // Times and areas at the limits.
     let long = Buffer::new(1 << 62, 0..u64::MAX);
     assert_eq!(planned_peak([long, Buffer::new(1 << 62, 5..u64::MAX)]), Ok(1 << 63));
     // An alignment so large that the sum of all sizes padded to it has more than 64 bits.
@@ -217,7 +217,7 @@ fn plans_from_elsewhere_are_checked() {
     assert_eq!(validate(&buffers, &[0, 9], 99), Err(Violation::Moved { buffer: 1 }));
     assert_eq!(validate(&buffers, &[8, 8], 99), Err(Violation::Overlap { first: 0, second: 1 }));
     assert_eq!(validate(&buffers, &[u64::MAX - 7, 8], u64::MAX), Err(Violation::Beyond { buffer: 0 }));
-    // A shared place must be the same place.
+    // A shared place must have the same offset.
     let pair = [b, Buffer::new(8, 1..3).in_place_of(0)];
     assert_eq!(validate(&pair, &[4, 4], 99), Ok(12));
     assert_eq!(validate(&pair, &[4, 5], 99), Err(Violation::Overlap { first: 0, second: 1 }));

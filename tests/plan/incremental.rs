@@ -1,4 +1,4 @@
-//! Plans that change, against the painter and the load counted step by step.
+//! Plans that change, compared with the painter and with the load counted step by step.
 
 use crate::oracle;
 use allotment::plan::{Buffer, BufferId, ChangeError, Incremental, Interval};
@@ -89,7 +89,7 @@ proptest! {
         check::<24, 32>(&changes, 1 << 20);
     }
 
-    /// Hardly any room, and hardly anything looked at.
+    /// Hardly any room, and few neighbours examined.
     #[test]
     fn changes_in_need(changes in proptest::collection::vec(change(40), 80)) {
         check::<12, 3>(&changes, 120);
@@ -118,14 +118,14 @@ fn senseless_changes_are_refused() {
     assert!(plan.resize(id, u64::MAX).is_err());
     assert_eq!(plan.add(&b.align(1 << 63)).map(drop), Err(ChangeError::Full { needed: (1 << 63) + 8 }));
     assert_eq!((plan.offset(id), plan.peak()), (Some(0), 8));
-    // The place is used again, under another name.
+    // The place is used again, with another id.
     plan.remove(id).unwrap();
     let other = plan.add(&b).unwrap();
     assert_ne!(id, other);
     assert_eq!((plan.offset(id), plan.resize(id, 1)), (None, Err(ChangeError::Unknown)));
 }
 
-/// A chain of layers whose sizes change: the plan follows, and stays near its bound.
+/// A chain of layers whose sizes change: the plan adapts and stays near its bound.
 #[test]
 fn shapes_that_change() {
     let mut plan = Incremental::<64>::new(1 << 20);

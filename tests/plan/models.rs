@@ -3,7 +3,7 @@
 use crate::oracle;
 use allotment::plan::{Buffer, affordable_rules, try_plan};
 
-/// `id,lower,upper,size` with a header.
+/// Parses `id,lower,upper,size` with a header.
 fn read(text: &str) -> Vec<Buffer<'static>> {
     let number = |field: Option<&str>| field.unwrap().trim().parse::<u64>().unwrap();
     let buffer = |line: &str| {
@@ -14,7 +14,7 @@ fn read(text: &str) -> Vec<Buffer<'static>> {
     text.lines().skip(1).map(buffer).collect()
 }
 
-/// Plans as a `const` would, and returns the peak and the lower bound.
+/// Plans like a `const` would, and returns the peak and the lower bound.
 fn planned<const N: usize>(text: &str) -> (u64, u64) {
     let buffers: [Buffer; N] = read(text).try_into().unwrap();
     let plan = try_plan(&buffers, affordable_rules(N)).unwrap();
@@ -28,7 +28,7 @@ macro_rules! data {
     };
 }
 
-/// The smallest peaks known; all are the lower bound too.
+/// The smallest known peaks, which all equal the lower bound.
 #[test]
 fn networks_are_planned_optimally() {
     assert_eq!(planned::<25>(data!("audio_preprocessor_int8")), (2096, 2096));

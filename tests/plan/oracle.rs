@@ -1,11 +1,11 @@
-//! What the planners are checked against: memory painted byte by byte and step by step, and the optimum of
-//! small instances by trying every offset.
+//! The reference for the planners: memory painted byte by byte and step by step, and the optimum of small instances
+//! by trying every offset.
 
 use allotment::plan::Buffer;
 use std::collections::BTreeMap;
 
-/// Whether two buffers may lie at one place at `step`, at which both are live: one is the output, which is
-/// born in this step, and the other its input, which dies in it.
+/// Whether two buffers that are live at `step` may share a place: one is the output, which begins in this step, and
+/// the other its input, which ends in it.
 fn hands_over(buffers: &[Buffer], input: usize, output: usize, step: u64) -> bool {
     buffers[output].alias == Some(input) && buffers[output].start == step && buffers[input].end == step + 1
 }
@@ -19,8 +19,8 @@ fn named_apart(buffers: &[Buffer], i: usize, j: usize) -> bool {
     buffers[i].apart.contains(&j) || buffers[j].apart.contains(&i)
 }
 
-/// The bytes used, or what is wrong. Time: the steps at which anything begins or ends; memory: every byte of
-/// every buffer, so only for small ones.
+/// Returns the bytes used, or what is wrong. Checks every byte of every buffer at every step at which a lifetime
+/// begins or ends, so it is only for small buffers.
 pub fn paint(buffers: &[Buffer], offsets: &[u64]) -> Result<u64, String> {
     assert_eq!(buffers.len(), offsets.len());
     for (i, (b, offset)) in buffers.iter().zip(offsets).enumerate() {
@@ -59,7 +59,7 @@ pub fn paint(buffers: &[Buffer], offsets: &[u64]) -> Result<u64, String> {
     Ok((0..buffers.len()).map(|i| range(i).end).max().unwrap_or(0))
 }
 
-/// The smallest peak there is: all offsets are tried.
+/// Returns the smallest possible peak, by trying all offsets.
 pub fn optimum(buffers: &[Buffer]) -> u64 {
     let most: u64 = buffers.iter().map(|b| b.size + b.align - 1).sum::<u64>()
         + buffers.iter().filter_map(|b| b.fixed).max().unwrap_or(0);
@@ -84,8 +84,8 @@ fn fits(buffers: &[Buffer], offsets: &mut [u64], n: usize, peak: u64) -> bool {
     })
 }
 
-/// Whether buffer `n` may lie where it does as far as those before it are concerned: only what is certainly
-/// wrong is left out, [`paint`] has the last word.
+/// Whether buffer `n` may have its offset, given the buffers before it. Only what is certainly wrong is excluded;
+/// [`paint`] decides.
 fn alone(buffers: &[Buffer], offsets: &[u64], n: usize) -> bool {
     (0..n).all(|i| {
         let end = |k: usize| offsets[k] + buffers[k].size;

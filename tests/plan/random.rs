@@ -4,7 +4,7 @@ use crate::oracle;
 use allotment::plan::{Buffer, Interval, RULES, load, load_at, try_plan, validate};
 use proptest::prelude::*;
 
-/// What a buffer is drawn from, with room for its gap and its list of others.
+/// The random values from which a buffer is made, including its gap and its list of other buffers.
 #[derive(Clone, Debug)]
 struct Draw {
     size: u64,
@@ -34,7 +34,7 @@ fn draw(n: usize, most: u64) -> impl Strategy<Value = Vec<Draw>> {
     proptest::collection::vec(one, n)
 }
 
-/// The buffers, with aliases made to fit half of the time, and hands them to `then`.
+/// Makes the buffers, with aliases that are valid half of the time, and passes them to `then`.
 fn with_buffers(draws: &[Draw], then: impl FnOnce(&[Buffer])) {
     let gaps: Vec<Vec<Interval>> = draws
         .iter()
@@ -57,7 +57,7 @@ fn with_buffers(draws: &[Draw], then: impl FnOnce(&[Buffer])) {
         (b.fixed, b.hint) = (d.fixed, d.hint);
         b.alias = d.alias.filter(|&input| input < i);
         if let Some(input) = b.alias.filter(|_| d.size % 2 == 0 && b.gaps.is_empty()) {
-            // So that the output is born when the input dies.
+            // So that the output begins when the input ends.
             (b.start, b.end) = (buffers[input].end - 1, buffers[input].end - 1 + d.length);
         }
         buffers.push(b);
@@ -69,7 +69,7 @@ fn check<const N: usize>(buffers: &[Buffer]) -> Option<(u64, u64)> {
     let buffers: &[Buffer; N] = buffers.try_into().unwrap();
     let plan = match try_plan(buffers, &RULES) {
         Ok(plan) => plan,
-        // The only thing that the draw does not rule out.
+        // The only error that the draw does not rule out.
         Err(allotment::plan::PlanError::FixedOverlap { .. }) => return None,
         Err(error) => panic!("{error}"),
     };
@@ -91,7 +91,7 @@ proptest! {
         with_buffers(&draws, |buffers| { check::<14>(buffers); });
     }
 
-    /// The bound is no more than the optimum, and the plan no less.
+    /// The bound is at most the optimum, and the plan at least.
     #[test]
     fn the_optimum_lies_between(draws in draw(4, 6)) {
         with_buffers(&draws, |buffers| if let Some((peak, bound)) = check::<4>(buffers) {
@@ -100,7 +100,7 @@ proptest! {
         });
     }
 
-    /// Our own validator and the painter agree on any offsets.
+    /// The library's validator and the painter agree on any offsets.
     #[test]
     fn validators_agree(draws in draw(5, 8), offsets in proptest::collection::vec(0..20u64, 5)) {
         with_buffers(&draws, |buffers| {
@@ -110,7 +110,7 @@ proptest! {
         });
     }
 
-    /// At the worst moment that much is needed, and at no other more.
+    /// The reported bytes are needed at the worst step, and no more at any other.
     #[test]
     fn the_worst_moment(draws in draw(12, 24)) {
         with_buffers(&draws, |buffers| {

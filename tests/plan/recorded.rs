@@ -1,4 +1,4 @@
-//! Recorded plans: on recorded runs of PyTorch, and where runs differ from the plan.
+//! Recorded plans: on recorded runs of PyTorch, and when runs differ from the plan.
 
 use crate::trace::{self, Event};
 use allotment::lock::{Spin, Unsync};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// Memory for a heap, given back at the end.
+/// Memory for a heap, freed at the end.
 struct Backing {
     start: NonNull<u8>,
     layout: Layout,
@@ -26,7 +26,7 @@ impl Backing {
 
     fn heap(&self) -> Heap<Tlsf, Unsync> {
         let heap = Heap::empty();
-        // SAFETY: the memory is this value's, which outlives the heap in every test.
+        // SAFETY: the memory belongs to this value, which outlives the heap in every test.
         unsafe { heap.claim(Region::new(self.start, self.layout.size())) }.unwrap();
         heap
     }
@@ -39,7 +39,7 @@ impl Drop for Backing {
     }
 }
 
-/// Blocks of a planned heap, which are checked not to overlap and to keep what is written to them.
+/// Blocks of a planned heap, which are checked not to overlap and to keep their contents.
 struct Blocks<'a, const N: usize> {
     heap: &'a PlannedHeap<Heap<Tlsf, Unsync>, N, Unsync>,
     live: BTreeMap<usize, (usize, Layout, *mut u8)>,
@@ -96,7 +96,7 @@ impl<'a, const N: usize> Blocks<'a, N> {
     }
 }
 
-/// A recorded run, cut into what comes before the iterations, these, and what comes after.
+/// A recorded run, split into the events before the iterations, the iterations, and the events after them.
 struct Run {
     events: Vec<Event>,
     ids: usize,
@@ -105,7 +105,7 @@ struct Run {
     bounds: Vec<usize>,
 }
 
-/// `period` events are an iteration, the last `tail` are none.
+/// An iteration has `period` events, and the last `tail` events belong to none.
 fn read(name: &str, iterations: usize, period: usize, tail: usize) -> Run {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tensors").join(name);
     let trace = trace::read(&path);
@@ -116,8 +116,8 @@ fn read(name: &str, iterations: usize, period: usize, tail: usize) -> Run {
 
 type Planned<const N: usize> = PlannedHeap<Heap<Tlsf, Unsync>, N, Unsync>;
 
-/// Replays a run with a plan from the beginning, or one that is made from what comes before the iterations and
-/// made again when an iteration was not served from it entirely. Returns the reports and the last plan.
+/// Replays a run with a given plan, or with one that is made from the events before the iterations and made again
+/// whenever an iteration was not served from it entirely. Returns the reports and the last plan.
 fn replay<const N: usize>(
     run: &Run,
     memory: usize,
@@ -158,11 +158,11 @@ fn serves_all(report: &IterationReport, requests: usize) {
     assert!(report.arena <= limit, "{} of {}", report.arena, report.lower_bound);
 }
 
-/// Four iterations that are the same, after one that differs: the optimiser makes its state in it.
+/// Four equal iterations after one that differs, because the optimiser creates its state in it.
 fn training<const N: usize>(run: &Run, requests: usize, at_first: usize) {
     let (reports, plan) = replay::<N>(run, run.peak * 2, None);
     assert_eq!(reports.len(), 4);
-    // With the plan of the first iteration, the second is served as far as the two are the same.
+    // With the plan of the first iteration, the second is served as far as the two are equal.
     assert_eq!((reports[0].requests, reports[0].hits), (requests, at_first));
     for report in &reports[1..] {
         serves_all(report, requests);
@@ -185,7 +185,7 @@ fn training_a_transformer() {
     training::<2048>(&read("gpt_train.trace.zst", 4, 2998, 304), 1499, 1499);
 }
 
-/// No two requests for a network are of the same length: longer ones grow the plan, shorter ones fit.
+/// No two requests for a network have the same length: longer ones enlarge the plan, shorter ones fit.
 #[test]
 fn requests_of_random_lengths() {
     let run = read("bert_infer.trace.zst", 40, 298, 81);
@@ -199,7 +199,7 @@ fn requests_of_random_lengths() {
     assert!(plan.peak() <= plan.lower_bound() + plan.lower_bound() / 100);
 }
 
-/// Requests of 100, 200 and 300 bytes, of which two are live at once; replanned for that.
+/// Makes requests of 100, 200 and 300 bytes, of which two are live at once, and replans for that.
 fn three(heap: &Planned<8>) -> Blocks<'_, 8> {
     let mut blocks = Blocks::new(heap);
     heap.begin();
@@ -222,7 +222,7 @@ fn what_is_freed_too_late_is_not_overlapped() {
     let heap = Planned::<8>::new(backing.heap());
     let mut blocks = three(&heap);
     let plan = heap.plan();
-    // The first lies where the third shall.
+    // The first shares memory with the third.
     assert!(plan.offsets()[0] < plan.offsets()[2] + 300 && plan.offsets()[2] < plan.offsets()[0] + 100);
     let a = blocks.allocate(0, 100, 8).unwrap();
     let b = blocks.allocate(1, 200, 8).unwrap();
@@ -254,7 +254,7 @@ fn runs_that_differ_fall_back() {
     assert_eq!(hits(&[100, 200, 300, 100], &mut blocks), 3, "one comes when the plan has ended");
     assert_eq!(hits(&[], &mut blocks), 0);
     assert_eq!(heap.report().hit_rate(), 1.0);
-    // Of a larger alignment than recorded.
+    // An alignment larger than recorded.
     heap.begin();
     let block = blocks.allocate(0, 100, 64).unwrap();
     blocks.free(block);
@@ -279,7 +279,7 @@ fn places_grow_and_do_not_shrink() {
     assert_eq!(hits([100, 48]), (0, 148));
     assert_eq!(hits([48, 100]), (1, 204));
     assert_eq!(hits([100, 100]), (2, 204));
-    // Another number of requests: another plan.
+    // A different number of requests leads to a different plan.
     heap.begin();
     let block = blocks.allocate(0, 500, 8).unwrap();
     blocks.free(block);
@@ -296,7 +296,7 @@ fn plans_change_only_when_nothing_lives_in_them() {
     assert_eq!(heap.replan(), Err(ReplanError::Busy { live: 1 }));
     assert_eq!(heap.plan().len(), 3);
     blocks.free(a);
-    // A plan that the heap has no room for: all goes to the heap.
+    // The heap has no room for the plan, so all requests go to the heap.
     let mut recorder = Recorder::<8>::new();
     recorder.allocated(1, 1 << 20, 8);
     recorder.freed(1);
@@ -315,16 +315,16 @@ fn plans_change_only_when_nothing_lives_in_them() {
 fn the_arena_is_given_back() {
     let backing = Backing::new(16 * 1024);
     let shared = backing.heap();
-    /// Passes on, so that the heap can be looked at afterwards.
+    /// Passes all calls on, so that the heap can be inspected afterwards.
     struct Shared<'a>(&'a Heap<Tlsf, Unsync>);
-    // SAFETY: passed on.
+    // SAFETY: the caller's contract.
     unsafe impl GlobalAlloc for Shared<'_> {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             unsafe { self.0.alloc(layout) }
         }
         unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             unsafe { self.0.dealloc(block, layout) }
         }
     }
@@ -439,7 +439,7 @@ fn threads_share_a_plan() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Iterations that differ at random: nothing overlaps, nothing is lost.
+    /// Iterations that differ at random: nothing overlaps and nothing is lost.
     #[test]
     fn random_iterations(iterations in proptest::collection::vec(
         proptest::collection::vec((any::<bool>(), 1..6usize, any::<usize>()), 1..40), 1..8))

@@ -1,4 +1,4 @@
-//! Several memories: what goes where, and what it costs.
+//! Several memories: the placement of buffers and its cost.
 
 use crate::oracle;
 use allotment::plan::{Buffer, PlanError, Tier, TieredPlan, plan_tiers, try_plan_tiers};
@@ -54,7 +54,7 @@ fn what_is_used_most_is_fast() {
     assert_eq!(check(&buffers, &[SRAM, EXTERNAL]), Ok(([1, 0, 0, 0], 1600 + 300 + 300 + 120)));
     // The order of the tiers does not matter.
     assert_eq!(check(&buffers, &[EXTERNAL, SRAM]), Ok(([0, 1, 1, 1], 2320)));
-    // A third one, and not all fit.
+    // With a third tier, not all buffers fit.
     let tiny = Tier { capacity: 40, cost: 0 };
     assert_eq!(check(&buffers, &[SRAM, EXTERNAL, tiny]).unwrap().0[3], 2);
     assert_eq!(check(&buffers, &[SRAM, tiny]), Err(PlanError::NoRoom { buffer: 0 }));

@@ -39,7 +39,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
     drop(again);
 }
 
-/// Every placement over a side table serves a pool, and memory is free again when it is freed.
+/// Every placement over a side table serves a pool, and freed memory becomes free again.
 #[test]
 fn every_placement_divides_segments() {
     type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
@@ -127,13 +127,13 @@ fn segments_grow_as_told() {
         let _second = pool.allocate(bytes, &stream).unwrap();
         (before / MIB, (pool.source().reserved() - before) / MIB)
     };
-    // Eight of 2.25 MiB fill 18 MiB, four of 4.5 MiB too, and 5 MiB and 1 KiB are best alone.
+    // Eight of 2.25 MiB fill 18 MiB, as do four of 4.5 MiB; 5 MiB and 1 KiB are best alone.
     assert_eq!(fitted(20, 9 * MIB / 4), (10, 18));
     assert_eq!(fitted(20, 9 * MIB / 2), (10, 18));
     assert_eq!(fitted(16, 9 * MIB / 2), (10, 14));
     assert_eq!(fitted(20, 5 * MIB + KIB), (10, 16));
     assert_eq!(fitted(4, 6 * MIB), (10, 6), "more than the most has just its size");
-    // Where a tenth is free, just its size.
+    // If a tenth is free, just its size is reserved.
     let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
     let stream = device.stream();
     let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(20 * MIB));
@@ -161,7 +161,7 @@ fn a_segment_grows_in_place_where_the_source_can() {
     assert_eq!((pool.source().reserved(), pool.source().segments()), (34 * MIB, 1));
     assert_eq!(second.address(), first.address() + 3 * MIB, "it began in the rest of the first");
     assert_eq!(pool.source().calls(Call::Grow), 1);
-    // Beyond its room a second segment begins.
+    // Beyond its room, a second segment begins.
     let third = pool.allocate(100 * MIB, &stream).unwrap();
     assert_eq!((pool.source().reserved(), pool.source().segments()), (134 * MIB, 2));
     drop((first, second, third));
@@ -180,7 +180,7 @@ fn the_limit_holds() {
     assert_eq!((full.free, full.largest_free), (MIB, MIB));
     let text = full.to_string();
     assert!(text.contains("6291456 bytes") && text.contains("simulated device: 48234496"), "{text}");
-    // A request that a whole step does not fit for gets what there is.
+    // A request for which a whole step does not fit gets what there is.
     let _rest = limited.allocate(3 * MIB, &stream).unwrap();
     assert_eq!(limited.source().reserved(), 49 * MIB);
 
@@ -233,7 +233,7 @@ fn levels_of_reuse_differ() {
     let run = |reuse| {
         let pool = pool(256, PoolOptions::new().reuse(reuse));
         let stream = pool.source().stream();
-        // Two neighbours, then one block where both were.
+        // Two neighbours, then one block in place of both.
         for round in 0..3 {
             let pair = [300 * KIB, 300 * KIB].map(|bytes| pool.allocate(bytes, &stream).unwrap());
             drop(pair);
@@ -256,7 +256,7 @@ fn blocks_that_are_kept_by_class_do_not_coalesce_until_they_must() {
     let address = buffers[7].address();
     drop(buffers);
     assert_eq!(pool.allocate(200 * KIB, &stream).unwrap().address(), address, "the last one of its class");
-    // All of the device is in classes of 256 KiB: they are given up for this.
+    // The whole device is in classes of 256 KiB, which are given up for this request.
     let large = pool.allocate(MIB, &stream).unwrap();
     assert_eq!(pool.stats().retries, 1);
     drop(large);
@@ -292,7 +292,7 @@ fn statistics_are_right() {
     let stats = pool.stats();
     assert_eq!((stats.blocks.current, stats.blocks.peak, stats.blocks.total), (2, 3, 3));
     assert_eq!((stats.requested.peak, stats.requested.total), (1400, 1400));
-    // A segment without a block, one with a hole, and none left but the holes.
+    // A segment without a block, one with a hole, and finally none but the holes.
     assert!(stats.external_fragmentation() > 0.0 && stats.external_fragmentation() < 1.0);
     drop((second, third));
     assert_eq!(pool.stats().largest_free as usize, 2 * MIB);
@@ -335,7 +335,7 @@ fn wrong_frees_are_refused() {
     assert_eq!(one.deallocate_at(address), Ok(()));
     assert_eq!(one.deallocate_at(address), Err(ReturnError::AlreadyFree));
     assert_eq!(one.deallocate_at(1 << 20), Err(ReturnError::Foreign));
-    // The block was freed by its address: what names it is stale, also when its place is taken.
+    // The block was freed by its address, so its handle is stale, even when its place is taken again.
     let block = one.allocate_raw(100, 1, &stream).unwrap();
     one.deallocate_at(block.address()).unwrap();
     let next = one.allocate_raw(100, 1, &stream).unwrap();

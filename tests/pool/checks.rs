@@ -1,4 +1,4 @@
-//! Guards, fills, leaks, snapshots, and pools to fall back to.
+//! Guards, fills, leaks, snapshots, and fallback pools.
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{
@@ -8,7 +8,7 @@ use allotment::sim::{Call, DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
 
 fn write(address: usize, value: u8) {
-    // SAFETY: the tests write to simulated host memory that is reserved: that is what is to be found.
+    // SAFETY: the tests write to reserved simulated host memory, which is the misuse to be detected.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address).write(value) };
 }
 
@@ -44,7 +44,7 @@ fn writes_after_the_free_are_found() {
     drop(block);
     let again = pool.allocate(5000, &stream).unwrap();
     assert_eq!(again.address(), address);
-    // Work that is not over must not be disturbed: the block waits until it can be filled.
+    // Work that is still running must not be disturbed: the block waits until it can be filled.
     stream.launch(1, address, 5000);
     again.used_on(&other);
     drop(again);

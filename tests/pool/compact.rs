@@ -1,4 +1,4 @@
-//! Movable blocks keep their contents, and what is free becomes one block.
+//! Movable blocks keep their contents, and free memory becomes one block.
 
 use super::{KIB, MIB, hand_over};
 use allotment::pool::{DevicePool, PoolOptions, Reuse, SourceErrorKind, Stream as _};
@@ -6,7 +6,7 @@ use allotment::sim::{Call, DeviceMemory, HostMemory};
 
 /// The bytes of simulated host memory.
 fn bytes<'a>(address: usize, len: usize) -> &'a mut [u8] {
-    // SAFETY: the tests look at blocks that they hold, one at a time.
+    // SAFETY: the tests access blocks that they hold, one at a time.
     unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), len) }
 }
 
@@ -25,7 +25,7 @@ fn a_compaction_keeps_contents_and_joins_what_is_free() {
     let mut kept: Vec<_> = (0..80).filter(|index| index % 4 == 3).collect();
     let mut index = 0;
     handles.retain(|_| (index % 4 == 3, index += 1).0);
-    // No two holes are neighbours of a third block: what is free is in many pieces.
+    // No two holes are adjacent, so the free memory is in many pieces.
     assert!(pool.allocate_movable(2 * MIB, &stream).is_ok(), "by growth");
     assert_eq!(pool.trim(8 * MIB), 20 * MIB);
     let before = pool.stats();

@@ -31,7 +31,7 @@ fn pages_between_blocks_go_back_and_come_again() {
         .map(|b| b.bytes)
         .sum::<u64>();
     assert_eq!(hole as usize, 30 * MIB);
-    // The same place is filled again, and no more of it than is needed.
+    // The same place is filled again, and not more of it than necessary.
     let again = pool.allocate(30 * MIB + 512 * KIB, &stream).unwrap();
     assert_eq!((device.reserved(), device.calls(Call::Map), device.segments()), (76 * MIB, 1, 1));
     assert!(again.address() >= address && again.address() < last.address());
@@ -63,7 +63,7 @@ fn pages_with_work_to_do_stay() {
     assert_eq!(device.take_hazards(), []);
 }
 
-/// A transient block that is larger than any gap, again and again: the device keeps what is live.
+/// A transient block that is larger than any gap, repeatedly: the device only holds what is live.
 #[test]
 fn a_growing_segment_reserves_little_more_than_is_live() {
     let device: DeviceMemory = DeviceMemory::new(4 << 30).with_granularity(2 * MIB).with_room(1 << 30);
@@ -76,7 +76,7 @@ fn a_growing_segment_reserves_little_more_than_is_live() {
     }
     let stats = pool.stats();
     let most = stats.requested.peak as f64;
-    // A page at each end of a block is not all used.
+    // A page at each end of a block is partly unused.
     assert!(stats.reserved.peak as f64 <= 1.1 * most, "{} of {most}", stats.reserved.peak);
     assert_eq!((device.segments(), device.reserved() as u64), (1, stats.reserved.current));
 }

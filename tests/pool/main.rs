@@ -20,12 +20,12 @@ use allotment::sim::{DeviceMemory, Stream};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// A pool over a device of so many MiB.
+/// Makes a pool over a device of `mib` MiB.
 fn pool(mib: usize, options: PoolOptions) -> DevicePool<DeviceMemory> {
     DevicePool::new(DeviceMemory::new(mib * MIB), options).unwrap()
 }
 
-/// Lets `to` begin after what `from` was given so far, as a program does that uses a buffer on two streams.
+/// Makes `to` wait for the work submitted to `from` so far, as a program does that uses a buffer on two streams.
 fn hand_over(from: &Stream, to: &Stream) {
     let event = from.record().unwrap();
     if !event.is_done().unwrap() {

@@ -1,4 +1,4 @@
-//! The order of streams: nothing is used while earlier work on it may run, and nobody waits without need.
+//! The order of streams: memory is never used while earlier work on it may run, and nothing waits needlessly.
 
 use super::{KIB, MIB, hand_over};
 use allotment::pool::{DevicePool, PoolOptions, Reuse};
@@ -103,7 +103,7 @@ fn an_aggressive_pool_lets_the_device_wait() {
     );
     b.launch(2, second.address(), MIB);
     assert!(!b.step(), "it waits for the other stream");
-    // Freed on the stream that borrowed it, it is that stream's again at once.
+    // Freed on the stream that borrowed it, the block belongs to that stream again at once.
     drop(second);
     let third = pool.allocate(MIB, &b).unwrap();
     assert_eq!((third.address(), device.calls(Call::Wait)), (address, 1));
@@ -156,24 +156,24 @@ fn no_call_is_made_while_a_graph_is_recorded() {
     drop(again);
 }
 
-/// What one step of a small program does.
+/// One step of a small program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
-    /// Allocates on stream 0 or 1 and submits work there.
+    /// Allocates on stream 0 or 1 and submits work to it.
     Allocate(usize),
-    /// Submits work on the oldest buffer to the other stream, and says so.
+    /// Submits work on the oldest buffer to the other stream, and notes the use.
     Share,
     /// Frees the oldest buffer.
     Free,
-    /// The device does the next work of stream 0 or 1.
+    /// The device runs the next work of stream 0 or 1.
     Step(usize),
 }
 
 const ACTS: [Act; 6] =
     [Act::Allocate(0), Act::Allocate(1), Act::Share, Act::Free, Act::Step(0), Act::Step(1)];
 
-/// Runs all programs of up to `depth` acts on a device of `blocks` blocks, in every interleaving with the device. How
-/// many, and how many calls made somebody wait.
+/// Runs all programs of up to `depth` acts on a device of `blocks` blocks, in every interleaving with the device.
+/// Returns the number of programs and of calls that caused a wait.
 fn all(depth: usize, reuse: Reuse, blocks: usize) -> (usize, u64) {
     const SIZE: usize = 64 * KIB;
     let (mut programs, mut waits) = (0, 0);
@@ -217,7 +217,7 @@ fn all(depth: usize, reuse: Reuse, blocks: usize) -> (usize, u64) {
         }
         drop(live);
         waits += pool.stats().calls.wait;
-        // Whatever is left runs as late on the first stream as it can: the programs have the other orders.
+        // The remaining work runs as late on the first stream as possible; the programs cover the other orders.
         streams.iter().rev().for_each(Stream::run);
         drop(pool);
         assert_eq!(device.take_hazards(), [], "{program:?}");

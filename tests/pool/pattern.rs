@@ -11,7 +11,7 @@ use std::path::Path;
 
 type Held<'a, 'p> = PatternBuffer<'a, 'p, DefaultPlacement, DeviceMemory>;
 
-/// Live buffers that are checked not to overlap.
+/// Live buffers, which are checked not to overlap.
 #[derive(Default)]
 struct Spans(BTreeMap<usize, usize>);
 
@@ -29,8 +29,8 @@ impl Spans {
     }
 }
 
-/// Every run of PyTorch as an iteration: the second and third are served from the plan, which needs little more than is
-/// live at once, without a call of the source and without the pool.
+/// Every run of PyTorch as an iteration: the second and third are served from the plan, which needs little more
+/// than the live bytes, without a call of the source and without the pool.
 #[test]
 fn runs_of_pytorch_are_served_from_their_plan() {
     for name in ["resnet18_train", "gpt_train", "bert_infer"] {
@@ -83,7 +83,7 @@ fn whatever_the_program_does_nothing_overlaps() {
         let streams: Vec<Stream> = (0..random.usize(1..4)).map(|_| device.stream()).collect();
         let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
         let pattern = Pattern::new(&pool);
-        // What the program would do: a size and a stream, or a free of the n-th last of those that are live.
+        // The script of the program: a size and a stream, or a free of the n-th last live buffer.
         let script: Vec<Result<(usize, usize), usize>> = (0..random.usize(10..300))
             .map(|_| match random.u32(0..10) {
                 0..6 => Ok((random.usize(0..200) * KIB, random.usize(..streams.len()))),
@@ -135,7 +135,7 @@ fn whatever_the_program_does_nothing_overlaps() {
                     random.choice(&streams).unwrap().step();
                 }
             }
-            // Sometimes an iteration leaves something to the next one.
+            // Sometimes an iteration leaves buffers to the next one.
             let keep = if random.u32(0..4) == 0 { random.usize(0..30) } else { 0 };
             while live.len() > keep {
                 spans.remove(&live.swap_remove(random.usize(..live.len())).0);
@@ -178,12 +178,12 @@ fn what_differs_goes_to_the_pool() {
     assert_eq!(run(&[1, 2, 3, 4]), (4, 1, 3));
     let stats = pattern.stats();
     assert_eq!((stats.recorded, stats.iterations, stats.arena), (2, 9, 9 * KIB as u64));
-    // A length that is rounded to the same granules is no difference, another alignment is.
+    // A length that rounds to the same granules is not a difference, but another alignment is.
     pattern.begin().unwrap();
     assert!(pattern.allocate(9 * KIB - 255, &stream).unwrap().is_planned());
     assert!(!pattern.allocate_aligned(KIB, 4 * KIB, &stream).unwrap().is_planned());
     assert!(matches!(pattern.allocate_aligned(KIB, 3, &stream), Err(PoolError::TooLarge { .. })));
-    // And a stream that was not there.
+    // So is a stream that was not recorded.
     assert!(!pattern.allocate(KIB, &pool.source().stream()).unwrap().is_planned());
 }
 
@@ -209,8 +209,8 @@ fn what_outlives_the_iteration_is_left_to_the_pool() {
     assert_eq!(stats.arena, 10 * KIB as u64);
 }
 
-/// A buffer that is used on another stream in the recorded iteration is the pool's; one that is so later makes its own
-/// stream wait.
+/// A buffer that is used on another stream in the recorded iteration is served by the pool. If it is used so only
+/// later, its own stream waits.
 #[test]
 fn uses_on_other_streams_are_waited_for() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);

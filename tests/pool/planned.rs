@@ -48,7 +48,7 @@ fn what_overlaps_is_not_had_at_once() {
     let hidden = arena.take(Net::HIDDEN.index()).unwrap();
     drop(held);
     let held = arena.take(output).unwrap();
-    // Another that lies elsewhere is live, so it stays what it is.
+    // Another buffer that shares memory is live, so this one stays unchanged.
     let (error, held) = held.turn_into(Net::HIDDEN.index()).unwrap_err();
     assert_eq!((error, held.slot()), (SlotError::Live { slot: 1 }, output));
     assert_eq!(arena.take(input).unwrap_err(), SlotError::Overlap { slot: input, with: output });
@@ -61,7 +61,7 @@ fn what_overlaps_is_not_had_at_once() {
     assert_eq!(error, SlotError::Unknown { slot: 9 });
 }
 
-/// Random buffers, taken and dropped at random: what is live never overlaps, and nothing that is free is refused.
+/// Random buffers, taken and dropped at random: live ones never overlap, and no free one is refused.
 #[test]
 fn random_takes_are_refused_exactly_when_they_overlap() {
     let mut random = fastrand::Rng::with_seed(11);
@@ -118,7 +118,7 @@ fn what_lies_there_next_comes_after_work_on_other_streams() {
     drop(input);
     let output = arena.take(Net::OUTPUT.index()).unwrap();
     let first = own.launch(2, output.address(), output.bytes());
-    // Nothing on the other stream runs, so the arena's stream must not get further than its own work.
+    // Work on the other stream does not run, so the arena's stream must not get beyond its own work.
     assert!(own.step());
     assert!(!own.step() && !device.is_done(first));
     other.run();
@@ -130,7 +130,7 @@ fn what_lies_there_next_comes_after_work_on_other_streams() {
     assert_eq!(device.take_hazards(), []);
 }
 
-/// The same where a buffer is given up for another one.
+/// The same when a buffer is exchanged for another one.
 #[test]
 fn what_turns_into_another_one_is_waited_for_too() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);

@@ -1,4 +1,4 @@
-//! Random programs on several streams and threads, beside a simple model.
+//! Random programs on several streams and threads, compared with a simple model.
 
 use super::{KIB, MIB, hand_over};
 use allotment::meta::SideTable;
@@ -25,7 +25,7 @@ fn random_programs_use_nothing_twice() {
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
-        // First byte to one past the last, of live blocks.
+        // First byte and end of live blocks.
         let mut spans = BTreeMap::new();
         let (mut owner, mut bytes) = (0, 0);
         for _ in 0..3000 {
@@ -88,7 +88,7 @@ fn random_programs_use_nothing_twice() {
     }
 }
 
-/// The largest free block of the statistics, which nobody looks for when they are asked, is that of the snapshot.
+/// The largest free block of the statistics, which is not searched for on demand, equals that of the snapshot.
 #[test]
 fn the_largest_free_block_is_always_known() {
     type Exact = BestFit<SideTable<u32, 256, 1>>;
@@ -103,7 +103,7 @@ fn the_largest_free_block_is_always_known() {
         let pool = Pool::<Exact, _>::new(device, options).unwrap();
         let mut live = vec![];
         for round in 0..600 {
-            // One stream after the other comes.
+            // Streams are added one after the other.
             let stream = &streams[random.usize(..streams.len().min(1 + round / 50))];
             match random.u32(0..20) {
                 0..11 => {

@@ -1,4 +1,4 @@
-//! What a pool does when there is no room, and when the driver fails: at every call.
+//! What a pool does when there is no room, and when the driver fails, at every call.
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{DevicePool, Growth, PoolError, PoolOptions, Reuse, SourceErrorKind};
@@ -40,7 +40,7 @@ fn what_waits_is_waited_for_before_a_request_fails() {
     drop(shared);
     let next = pool.allocate(MIB, &a).unwrap();
     assert_eq!((device.calls(Call::Synchronize), device.take_hazards()), (1, vec![]));
-    // And what another stream has freed, on the device or not.
+    // Also memory that another stream has freed, whether its work is done or not.
     a.launch(2, next.address(), MIB);
     drop(next);
     let other = pool.allocate(MIB, &b).unwrap();
@@ -90,7 +90,7 @@ fn other_errors_than_want_of_memory_are_told_at_once() {
     assert!(pool.allocate(1, &stream).is_ok(), "the pool is as it was");
 }
 
-/// A program that needs all of the stages on a device of 24 MiB; whether each request was served.
+/// A program that needs all of the stages on a device of 24 MiB. Returns whether each request was served.
 fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     let (a, b) = (device.stream(), device.stream());
     let pool = match DevicePool::new(device.clone(), options) {
@@ -122,7 +122,7 @@ fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
         ask(bytes / 2, &b, &mut live);
     }
     if let Some(buffer) = live.first() {
-        // Nothing has run before it, so nothing has to be waited for.
+        // Nothing has run before it, so there is nothing to wait for.
         b.launch(1, buffer.address(), buffer.bytes());
         buffer.used_on(&b);
     }
@@ -143,8 +143,8 @@ fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     served
 }
 
-/// Every call in turn fails, once or from there on: requests are served or refused with a reason, the statistics hold, no
-/// byte is used too soon, and nothing is lost that the driver took back.
+/// Every call in turn fails, once or from then on: requests are served or refused with a reason, the statistics are
+/// right, no byte is used too soon, and nothing is lost that the driver took back.
 #[test]
 fn every_call_may_fail() {
     let levels = [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive];
@@ -170,12 +170,12 @@ fn every_call_may_fail() {
             let served = program(&device, options.clone());
             let what = format!("{options:?}, {call:?} {nth} fails as {kind:?}: {served:?}");
             let mut hazards = device.take_hazards();
-            // Who cannot ask has to wait.
+            // A pool that cannot query must wait.
             hazards.retain(|&hazard| call != Call::Query || hazard != Hazard::NeedlessWait);
             assert_eq!(hazards, [], "{what}");
             let lost = device.segments() as u64;
             assert!(lost <= device.calls(Call::Release), "only what was not taken back is left: {what}");
-            // What is missing once is had by asking again, unless the device keeps it.
+            // A single lack of memory is solved by asking again, unless the device keeps it.
             let again = call == Call::Reserve && kind == SourceErrorKind::OutOfMemory;
             let refused = served.iter().filter(|&&served| !served).count();
             assert!(times > 1 || lost > 0 || refused <= usize::from(!again), "{what}");

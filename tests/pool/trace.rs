@@ -1,4 +1,4 @@
-//! What a pool did, as a trace.
+//! The trace of a pool.
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{DevicePool, PoolOptions, Reuse};
@@ -7,7 +7,7 @@ use allotment_trace::{Action, Checked, Reader, Record, Records};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// Bytes that a pool has written so far.
+/// The bytes that a pool has written so far.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -27,7 +27,7 @@ impl Shared {
         Reader::new(&bytes[..]).unwrap().collect::<Result<_, _>>().unwrap()
     }
 
-    /// Lines that stand for no event.
+    /// Lines that do not stand for an event.
     fn notes(&self) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         let records = Records::new(&bytes[..], Default::default()).unwrap();
@@ -39,7 +39,7 @@ impl Shared {
     }
 }
 
-/// Live bytes and blocks are those of the statistics after every step, and the most of both at the end.
+/// Live bytes and blocks equal those of the statistics after every step, and so do the peaks at the end.
 #[test]
 fn a_trace_agrees_with_the_statistics() {
     let device: DeviceMemory = DeviceMemory::new(512 * MIB);
@@ -125,7 +125,7 @@ fn moved_blocks_and_refusals_are_in_it() {
     let addresses: Vec<u64> = blocks.iter().map(|block| block.address() as u64).collect();
     assert!(pool.allocate(65 * MIB, &stream).is_err());
     drop(blocks);
-    // Written at the latest when the pool ends.
+    // Written when the pool is dropped, at the latest.
     drop(pool);
     let bytes = out.0.lock().unwrap();
     let mut reader = Reader::new(&bytes[..]).unwrap();

@@ -1,4 +1,4 @@
-//! Pools that follow what the program asks for.
+//! Pools that follow the program's usage.
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{DevicePool, FollowUsage, PoolOptions, PoolStats, Reuse};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const FOLLOW: FollowUsage = FollowUsage { window: 8, factor: 1.25 };
 
-/// Steps of `count` buffers of random sizes up to `most`, all live at once.
+/// Runs steps of `count` buffers of random sizes up to `most`, all live at once.
 fn work(pool: &DevicePool<DeviceMemory>, stream: &Stream, steps: usize, count: usize, most: usize) {
     let mut random = fastrand::Rng::with_seed(most as u64);
     for _ in 0..steps {
@@ -20,7 +20,7 @@ fn work(pool: &DevicePool<DeviceMemory>, stream: &Stream, steps: usize, count: u
     }
 }
 
-/// The part of the requests between two moments that was served without the source.
+/// Returns the share of the requests between two moments that was served without the source.
 fn hit_rate(from: &PoolStats, to: &PoolStats) -> f64 {
     (to.hits - from.hits) as f64 / (to.blocks.total - from.blocks.total) as f64
 }
@@ -44,7 +44,7 @@ fn what_is_reserved_follows_the_work() {
         let (before, after, rate, shift) = run(options.follow_usage(FOLLOW));
         assert!(before.reserved.current > 400 * MIB as u64, "{reuse:?}: {before:?}");
         assert!(after.reserved.current < 64 * MIB as u64, "{reuse:?}: {after:?}");
-        // Of the blocks of a class a step with random sizes needs more than the last ones now and then.
+        // A step with random sizes sometimes needs more blocks of a class than the last ones.
         let (steady, changing) = if reuse == Reuse::Basic { (0.96, 0.95) } else { (0.995, 0.98) };
         assert!(rate > steady && shift > changing, "{reuse:?}: {rate} after {shift}");
     }
@@ -84,7 +84,7 @@ fn runs_of_pytorch_reserve_what_the_last_one_needs() {
     assert!(second >= first && rate > 0.99, "{first} {second} {rate}");
     let (resnet, bert, _, following) =
         run(PoolOptions::new().follow_usage(FollowUsage { window: 15, factor: 1.25 }));
-    // 172 MiB are live in the training, 49 in the inference.
+    // 172 MiB are live in the training, and 49 in the inference.
     assert!(resnet > 150 * MIB as u64 && bert < 100 * MIB as u64, "{resnet} {bert}");
     assert!(following > 0.985, "{following}, {rate} without");
 }
@@ -99,7 +99,7 @@ fn classes_fit_what_is_asked_for() {
             let live: Vec<_> = sizes.iter().map(|&bytes| pool.allocate(bytes, &stream).unwrap()).collect();
             if step == 19 {
                 let fragmentation = pool.stats().internal_fragmentation();
-                // What was never asked for has the classes that were given.
+                // Sizes that were never requested use the given classes.
                 let before = pool.stats().allocated.current;
                 let _other = pool.allocate(900 * KIB, &stream).unwrap();
                 assert_eq!(pool.stats().allocated.current - before, MIB as u64);
@@ -160,7 +160,8 @@ fn segments_with_work_to_do_stay() {
     assert_eq!((pool.stats().reserved.current, device.take_hazards()), (0, vec![]));
 }
 
-/// Segments that are used one after the other, so that none is empty for a window, while one of them would do.
+/// Segments that are used one after the other, so that none is empty for a window although one of them would
+/// suffice.
 #[test]
 fn no_more_is_reserved_than_was_active_at_once() {
     let follow = FollowUsage { window: 4, factor: 1.0 };

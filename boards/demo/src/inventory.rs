@@ -1,4 +1,4 @@
-//! The document: what a site's inventory looks like.
+//! The document: the structure of a site inventory.
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
@@ -40,7 +40,7 @@ pub(crate) struct Device {
     pub calibration: Calibration,
     pub readings: Vec<f64>,
     pub tags: Vec<String>,
-    /// Each kind of device has its own, so they stay a tree.
+    /// Each kind of device has different attributes, so they stay a tree.
     pub attributes: BTreeMap<String, Value>,
 }
 

@@ -1,8 +1,8 @@
 //! The program that every board runs, on whatever heap the board registered.
 //!
-//! A site inventory in JSON is parsed, indexed, sorted and written out as a report; the report is compared
-//! with the one that an independent program (`data/expect.py`) wrote for the same document. Then everything
-//! is dropped, and the next round must find the heap as the first one did. Nothing in here knows the board.
+//! A site inventory in JSON is parsed, indexed, sorted and written out as a report, which is compared with the
+//! report of an independent program (`data/expect.py`) on the same document. Then everything is dropped, and the
+//! next round must find the heap in its initial state. Nothing in here depends on the board.
 #![no_std]
 
 extern crate alloc;
@@ -21,11 +21,11 @@ use inventory::{Device, Inventory};
 use watched::phase;
 pub use watched::{Watched, flush, stats, watch};
 
-/// A document and the report that it must lead to.
+/// A document and its expected report.
 pub struct Job {
     /// The inventory, as JSON.
     pub document: &'static str,
-    /// The report on it, known to be right.
+    /// The expected report.
     pub report: &'static str,
 }
 
@@ -41,20 +41,20 @@ pub static SMALL_INVENTORY: Job = Job {
     report: include_str!("../data/inventory-small.report.txt"),
 };
 
-/// What a run measured. Sizes are in bytes.
+/// The measurements of a run. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
-    /// Rounds that were run.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Devices in the document, found again in each round.
+    /// Number of devices in the document, which every round must find.
     pub records: usize,
-    /// High-water mark of the heap.
+    /// The high-water mark of the heap.
     pub peak: usize,
-    /// Largest free block at the end, when all is dropped.
+    /// The largest free block at the end, when everything has been dropped.
     pub largest_free: usize,
     /// Bytes free at the end.
     pub free: usize,
-    /// External fragmentation at its worst, in thousandths: sampled when half of the records of a round are
+    /// The highest external fragmentation in thousandths, sampled when half of the records of a round have been
     /// dropped.
     pub worst_fragmentation: u32,
 }
@@ -80,12 +80,12 @@ pub enum Failure {
     },
     /// Two records have the same key.
     Duplicate,
-    /// The report is not the expected one.
+    /// The report differs from the expected one.
     Report {
         /// First line that differs, from 1.
         line: usize,
     },
-    /// Not all that a round allocated was given back.
+    /// A round did not free everything that it allocated.
     Leak {
         /// Round, from 1.
         round: u32,
@@ -94,9 +94,9 @@ pub enum Failure {
         /// Bytes in use after this one.
         after: usize,
     },
-    /// The rounds went well but the heap never saw an allocation, so it is not the one that was used.
+    /// The rounds succeeded, but the heap never saw an allocation, so it is not the global allocator.
     HeapNotUsed,
-    /// A heap of two regions did not work as it must.
+    /// A heap of two regions did not work as it should.
     Regions,
 }
 
@@ -121,13 +121,14 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
-/// Rounds of a traced run: those that follow would be the same.
+/// Rounds of a traced run; further ones would be the same.
 const TRACED: u32 = 3;
 
-/// Runs the job `rounds` times, or 3 times if there is a trace, on the global allocator `heap`.
+/// Runs the job `rounds` times, or 3 times in a traced run, on the global allocator `heap`.
 ///
 /// # Errors
-/// As [`run`].
+///
+/// The first failure, as in [`run`].
 pub fn run_watched<P: Placement>(job: &Job, rounds: u32, heap: &Watched<P>) -> Result<Summary, Failure> {
     let rounds = if cfg!(feature = "trace") { rounds.min(TRACED) } else { rounds };
     let outcome = run(job, rounds, || stats(heap));
@@ -135,11 +136,12 @@ pub fn run_watched<P: Placement>(job: &Job, rounds: u32, heap: &Watched<P>) -> R
     outcome
 }
 
-/// Runs the job `rounds` times on the global allocator, which `stats` must describe.
+/// Runs the job `rounds` times on the global allocator, whose statistics `stats` must return.
 ///
 /// # Errors
-/// The first thing that went wrong, see [`Failure`]. A heap too small for the job ends in the panic handler
-/// instead, as any failed allocation of `alloc`'s collections does.
+///
+/// The first failure; see [`Failure`]. If the heap is too small for the job, the program ends in the panic handler
+/// instead, like any failed allocation of `alloc`'s collections.
 pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary, Failure> {
     if !regions::work() {
         return Err(Failure::Regions);
@@ -195,8 +197,8 @@ pub fn run(job: &Job, rounds: u32, stats: impl Fn() -> Stats) -> Result<Summary,
     Ok(summary)
 }
 
-/// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record is gone. Returns
-/// the count of records.
+/// Parses, indexes, sorts, reports and checks; calls `half_dropped` when every other record has been dropped.
+/// Returns the number of records.
 fn one_round(job: &Job, half_dropped: impl FnOnce()) -> Result<usize, Failure> {
     let Inventory { schema, site, devices } = phase("parse", || inventory::parse(job.document))?;
     let records = devices.len();

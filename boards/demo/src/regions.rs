@@ -1,12 +1,12 @@
-//! A second heap, over two regions on the stack: with 32-bit addresses and indices the index space is wider than
-//! the address space, which only a 32-bit target can show to be handled.
+//! A second heap, over two regions on the stack. With 32-bit addresses and indices, the index space is larger than
+//! the address space, and only a 32-bit target can show that this works.
 
 use allotment::lock::Unsync;
 use allotment::{FirstFit, Heap, Region};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Uses up a heap of two regions, gives all back, and releases both. Whether all went as it must.
+/// Uses up a heap of two regions, frees everything, and releases both. Returns whether everything worked.
 #[inline(never)]
 pub fn work() -> bool {
     let mut memory = [[0u64; 32]; 3];
@@ -14,7 +14,7 @@ pub fn work() -> bool {
     let regions = [first, second].map(|part| Region::new(NonNull::from(part).cast(), 256));
     let heap = Heap::<FirstFit, Unsync>::empty();
     for region in regions {
-        // SAFETY: the arrays outlive the heap, which is the only one to use them.
+        // SAFETY: the arrays outlive the heap, and nothing else uses them.
         if unsafe { heap.claim(region) }.is_err() {
             return false;
         }

@@ -1,4 +1,4 @@
-//! The report: the same text, to the byte, as `data/expect.py` writes.
+//! The report: the same text, byte for byte, as `data/expect.py` writes.
 
 use alloc::{collections::BTreeMap, string::String};
 use core::fmt::{self, Write};
@@ -60,7 +60,7 @@ fn write_device(out: &mut String, device: &Device) -> fmt::Result {
     Ok(())
 }
 
-/// The scalar values below `values`: how many, and the sum of the numbers among them.
+/// Counts the scalar values below `values`, and sums the numbers among them.
 fn leaves<'a>(values: impl IntoIterator<Item = &'a Value>) -> (u32, f64) {
     values.into_iter().fold((0, 0.0), |(count, total), value| {
         let (n, t) = match value {
@@ -72,7 +72,7 @@ fn leaves<'a>(values: impl IntoIterator<Item = &'a Value>) -> (u32, f64) {
     })
 }
 
-/// The first line, from 1, in which the texts differ.
+/// Returns the first line, from 1, in which the texts differ.
 pub(crate) fn first_difference(actual: &str, expected: &str) -> Option<usize> {
     if actual == expected {
         return None;

@@ -1,4 +1,4 @@
-//! The boards' heap, which the feature `trace` has traced.
+//! The boards' heap, which is traced with the feature `trace`.
 
 use allotment::lock::CriticalSection;
 use allotment::placement::Placement;
@@ -7,14 +7,14 @@ use allotment::{Heap, Stats};
 #[cfg(feature = "trace")]
 use allotment::observe::{Observed, Trace, to_defmt, with_tag};
 
-/// A heap, and what watches over it.
+/// A heap without an observer.
 #[cfg(not(feature = "trace"))]
 pub type Watched<P> = Heap<P, CriticalSection>;
-/// A heap, and what watches over it.
+/// A heap with the observer that traces it.
 #[cfg(feature = "trace")]
 pub type Watched<P> = Observed<Heap<P, CriticalSection>, Trace<512>, CriticalSection>;
 
-/// Watches over `heap`.
+/// Wraps `heap` with the observer, if there is one.
 pub const fn watch<P: Placement>(heap: Heap<P, CriticalSection>) -> Watched<P> {
     #[cfg(feature = "trace")]
     return Observed::new(heap, Trace::new().sink(to_defmt));
@@ -22,14 +22,14 @@ pub const fn watch<P: Placement>(heap: Heap<P, CriticalSection>) -> Watched<P> {
     return heap;
 }
 
-/// The statistics of the heap that is watched.
+/// Returns the statistics of the wrapped heap.
 pub fn stats<P: Placement>(heap: &Watched<P>) -> Stats {
     #[cfg(feature = "trace")]
     let heap = heap.memory();
     heap.stats()
 }
 
-/// Logs what has not been logged yet of the trace.
+/// Logs the part of the trace that has not been logged yet.
 pub fn flush<P: Placement>(heap: &Watched<P>) {
     #[cfg(feature = "trace")]
     heap.observers(|trace| trace.flush());
@@ -37,7 +37,7 @@ pub fn flush<P: Placement>(heap: &Watched<P>) {
     let _ = heap;
 }
 
-/// Runs `f` in the scope of a tag, if there is a trace to have it.
+/// Runs `f` in the scope of a tag, if there is a trace.
 pub(crate) fn phase<T>(name: &'static str, f: impl FnOnce() -> T) -> T {
     #[cfg(feature = "trace")]
     return with_tag(name, f);

@@ -5,7 +5,7 @@
 use core::panic::PanicInfo;
 
 use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
-// Linked for what it provides: the log's transport.
+// Linked for the log's transport.
 use defmt_rtt as _;
 use esp_hal::{
     clock::CpuClock,
@@ -13,7 +13,7 @@ use esp_hal::{
     gpio::{Level, Output, OutputConfig},
 };
 
-// The header by which the boot loader of ESP-IDF knows the program.
+// The header by which ESP-IDF's boot loader recognises the program.
 esp_bootloader_esp_idf::esp_app_desc!();
 
 #[global_allocator]
@@ -35,7 +35,8 @@ fn main() -> ! {
     }
 }
 
-/// Logs the panic and stops, the LED dark; `panic-probe` does this on the other boards, but only for Arm.
+/// Logs the panic and stops with the LED off. On the other boards `panic-probe` does this, but it supports only
+/// Arm.
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     defmt::error!("{}", defmt::Display2Format(info));

@@ -12,16 +12,19 @@ use allotment::{Heap, heap};
 #[global_allocator]
 static HEAP: Heap = heap!(24 * 1024);
 
-/// Readings that are sent.
+/// The number of readings to send.
 const READINGS: u32 = 200;
 
 #[rtic::app(device = lm3s6965, dispatchers = [UART0, UART1])]
 mod app {
     use super::{HEAP, READINGS};
     use alloc::{boxed::Box, format, vec::Vec};
-    use rtic_sync::{channel::{Receiver, Sender}, make_channel};
+    use rtic_sync::{
+        channel::{Receiver, Sender},
+        make_channel,
+    };
 
-    /// What a sensor has measured.
+    /// A measurement of a sensor.
     type Reading = Box<Vec<u32>>;
 
     #[shared]
@@ -39,7 +42,7 @@ mod app {
         (Shared {}, Local {})
     }
 
-    /// Allocates readings; waits when four of them are not yet received.
+    /// Allocates readings, and waits while four of them have not been received.
     #[task(priority = 2)]
     async fn measure(_: measure::Context, mut readings: Sender<'static, Reading, 4>) {
         for number in 0..READINGS {
@@ -50,7 +53,7 @@ mod app {
         }
     }
 
-    /// Frees them, and allocates for itself in between.
+    /// Frees the readings, and allocates memory of its own in between.
     #[task(priority = 1)]
     async fn report(_: report::Context, mut readings: Receiver<'static, Reading, 4>) {
         let (mut count, mut bytes) = (0, 0);

@@ -1,8 +1,6 @@
-//! The allocators that are compared, each registered as the global allocator, and the machines that they run
-//! on.
+//! The allocators to compare, each registered as the global allocator, and the machines that they run on.
 //!
-//! One Cargo feature is one subject. The programs in `src/bin` know only [`give`] and Rust's own
-//! `alloc::alloc`.
+//! One Cargo feature is one subject. The programs in `src/bin` use only [`give`] and Rust's own `alloc::alloc`.
 #![no_std]
 
 mod machine;
@@ -32,26 +30,26 @@ static GLOBAL: Global = Global(UnsafeCell::new(Chosen::EMPTY));
 ///
 /// # Safety
 ///
-/// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
+/// The bytes must be valid for reads and writes, and nothing else may use them while the allocator exists.
 pub unsafe fn give(start: *mut u8, size: usize) {
-    // SAFETY: nobody else uses the allocator at this time; the memory is the caller's to give.
+    // SAFETY: nothing else uses the allocator at this time, and the caller gives the memory away.
     unsafe { (*GLOBAL.0.get()).give(start, size) }
 }
 
-/// Where blocks come from: the memory that was given, unless the allocator brings its own.
+/// Returns where blocks come from: the given memory, unless the allocator has its own.
 pub fn memory(given: *mut u8) -> usize {
     if Chosen::OWN_MEMORY { (&raw const GLOBAL).addr() } else { given.addr() }
 }
 
-/// Starts over: an allocator as it is after reset, with this memory.
+/// Starts over with a fresh allocator on this memory.
 ///
 /// # Safety
 ///
-/// As for [`give`], and all blocks that it handed out before are forgotten.
+/// The contract of [`give`], and all blocks that the allocator handed out before must be forgotten.
 pub unsafe fn start_over(start: *mut u8, size: usize) {
-    // SAFETY: nobody else uses the allocator at this time.
+    // SAFETY: nothing else uses the allocator at this time.
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
-    // SAFETY: the caller makes the same promises; nobody else uses the allocator at this time.
+    // SAFETY: the caller's contract; nothing else uses the allocator at this time.
     unsafe {
         give(start, size);
         (*GLOBAL.0.get()).warm_up();
@@ -62,7 +60,7 @@ pub unsafe fn start_over(start: *mut u8, size: usize) {
 unsafe impl GlobalAlloc for Global {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: there is one thread, and the caller keeps the rules of the trait.
+        // SAFETY: there is only one thread, and the caller fulfils the trait's contract.
         unsafe { (*self.0.get()).alloc(layout) }
     }
 
@@ -72,7 +70,7 @@ unsafe impl GlobalAlloc for Global {
         unsafe { (*self.0.get()).dealloc(block, layout) }
     }
 
-    // Without it, the trait's own moves every block.
+    // Without this method, the trait's default moves every block.
     #[cfg(feature = "in-place")]
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {

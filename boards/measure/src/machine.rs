@@ -1,16 +1,16 @@
-//! What differs between the machines: how to end, how to fail, and how to count.
+//! The differences between the machines: how to end, how to fail, and how to count.
 
 use core::panic::PanicInfo;
 use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
-/// An exact count of instructions, under QEMU's `-icount`.
+/// An exact instruction counter, under QEMU's `-icount`.
 #[derive(Clone, Copy)]
 pub struct Instant(u32);
 
 /// SysTick, which runs at 25 MHz while `-icount shift=8` makes every instruction last 256 ns.
 #[cfg(target_arch = "arm")]
 mod counter {
-    /// Ticks per instruction: a fraction.
+    /// Ticks per instruction, as a fraction.
     const INSTRUCTION: (u32, u32) = (32, 5);
     const BITS: u32 = 24;
     const CONTROL: *mut u32 = 0xe000_e010 as *mut u32;
@@ -20,7 +20,7 @@ mod counter {
     pub fn start() {
         /// Enabled, without its interrupt, at the processor's clock.
         const RUN: u32 = 0b101;
-        // SAFETY: SysTick is part of the machine, and nobody else uses it.
+        // SAFETY: SysTick is part of the machine, and nothing else uses it.
         unsafe {
             RELOAD.write_volatile((1 << BITS) - 1);
             CURRENT.write_volatile(0);
@@ -38,7 +38,7 @@ mod counter {
     pub fn between(from: u32, to: u32) -> u32 {
         // It counts down.
         let ticks = from.wrapping_sub(to) & ((1 << BITS) - 1);
-        // An instruction is several ticks, so rounding hides the tick that is cut off at either end.
+        // An instruction takes several ticks, so rounding hides the tick that is cut off at either end.
         (ticks * INSTRUCTION.1 + INSTRUCTION.0 / 2) / INSTRUCTION.0
     }
 }
@@ -82,31 +82,31 @@ impl Instant {
         counter::start();
     }
 
-    /// The counter as it is now.
+    /// Returns the current value of the counter.
     #[inline(always)]
     pub fn now() -> Self {
-        // What is measured stays between two readings: all that an allocator does depends on memory.
+        // Keep the measured code between the two readings: everything that an allocator does depends on memory.
         compiler_fence(SeqCst);
         let now = Self(counter::read());
         compiler_fence(SeqCst);
         now
     }
 
-    /// Instructions from this moment to now, those of reading the counter included. Exact up to 2^24 ticks,
-    /// which are 2.6 million instructions on Arm.
+    /// Returns the instructions since `from`, including those of reading the counter. Exact up to 2^24 ticks, which
+    /// are 2.6 million instructions on Arm.
     #[inline(always)]
     pub fn elapsed(self) -> u32 {
         counter::between(self.0, Self::now().0)
     }
 }
 
-/// Ends the program: 0 for success.
+/// Ends the program with this status; 0 means success.
 #[cfg(not(target_family = "wasm"))]
 pub fn exit(status: i32) -> ! {
     semihosting::process::exit(status)
 }
 
-/// Ends the program: 0 for success.
+/// Ends the program with this status; 0 means success.
 #[cfg(target_family = "wasm")]
 pub fn exit(_status: i32) -> ! {
     core::arch::wasm32::unreachable()
@@ -117,14 +117,14 @@ fn panic(_info: &PanicInfo<'_>) -> ! {
     exit(101)
 }
 
-/// Runs on a fault, which is often a block that the allocator should not have given.
+/// Runs on a fault, which is often caused by a block that the allocator should not have returned.
 #[cfg(target_arch = "arm")]
 #[cortex_m_rt::exception]
 unsafe fn HardFault(_frame: &cortex_m_rt::ExceptionFrame) -> ! {
     exit(102)
 }
 
-/// Runs on a fault, which is often a block that the allocator should not have given.
+/// Runs on a fault, which is often caused by a block that the allocator should not have returned.
 #[cfg(target_arch = "riscv32")]
 // SAFETY: riscv-rt calls a handler of this name and signature for exceptions, and nothing else has the name.
 #[unsafe(export_name = "ExceptionHandler")]

@@ -1,4 +1,4 @@
-//! What the programs that count share: a counter that is known to be exact.
+//! Code shared by the counting programs: a counter that is known to be exact.
 
 use core::arch::asm;
 
@@ -6,10 +6,10 @@ use semihosting::println;
 
 use crate::{Instant, exit};
 
-/// Exit status if the counter is not exact: QEMU runs without `-icount`, or with another shift.
+/// Exit status if the counter is not exact, because QEMU runs without `-icount` or with another shift.
 const WRONG_COUNTER: i32 = 3;
 
-/// What two readings of the counter cost, with `LENGTH` instructions between them.
+/// Measures the cost of two readings of the counter, with `LENGTH` instructions between them.
 #[inline(never)]
 fn window<const LENGTH: usize>() -> u32 {
     let from = Instant::now();
@@ -18,8 +18,8 @@ fn window<const LENGTH: usize>() -> u32 {
     from.elapsed()
 }
 
-/// Finds out what two readings cost, and whether windows of known length are counted right; ends the program if
-/// not.
+/// Determines the cost of two readings, and checks that windows of known length are counted right; ends the program
+/// if not.
 pub fn calibrate() -> u32 {
     let empty = window::<0>();
     let known = [

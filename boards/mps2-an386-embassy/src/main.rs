@@ -15,13 +15,13 @@ use embassy_sync::{blocking_mutex::raw::CriticalSectionRawMutex, channel::Channe
 #[global_allocator]
 static HEAP: Heap = heap!(48 * 1024);
 
-/// What a sensor has measured.
+/// A measurement of a sensor.
 struct Reading {
     sensor: &'static str,
     samples: Vec<u16>,
 }
 
-/// Readings of each sensor.
+/// The number of readings per sensor.
 const READINGS: u16 = 50;
 
 static MEASURED: Channel<CriticalSectionRawMutex, Box<Reading>, 4> = Channel::new();
@@ -40,7 +40,12 @@ async fn write() {
     loop {
         let reading = MEASURED.receive().await;
         let sum: u32 = reading.samples.iter().copied().map(u32::from).sum();
-        let line = format!("{}: {} samples, mean {}", reading.sensor, reading.samples.len(), sum / reading.samples.len() as u32);
+        let line = format!(
+            "{}: {} samples, mean {}",
+            reading.sensor,
+            reading.samples.len(),
+            sum / reading.samples.len() as u32
+        );
         WRITTEN.send(line).await;
     }
 }

@@ -20,11 +20,11 @@ unsafe extern "C" {
 }
 
 static FAST: Heap<CompactTlsf, CriticalSection> = heap!(12 * 1024);
-// SAFETY: nothing else of the program is in that memory.
+// SAFETY: the program has nothing else in that memory.
 static BULK: Heap<Tlsf, CriticalSection> =
     unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
 
-/// The line of a cache that the PSRAM would have on a larger core.
+/// The cache line size that the PSRAM would have on a larger core.
 const LINE: usize = 32;
 
 #[global_allocator]
@@ -41,7 +41,7 @@ fn address<T: ?Sized>(value: &T) -> usize {
     core::ptr::from_ref(value).addr()
 }
 
-/// Collections in each memory by name, buffers that share no cache line, and blocks that move.
+/// Uses collections in each memory by name, buffers that share no cache line, and blocks that move.
 fn work() -> Result<(), ZoneError> {
     let [fast, bulk] = ZONES.zones();
     let node: Box<[u32; 4], &Zone> = Box::new_in([7; 4], fast);
@@ -66,7 +66,7 @@ fn work() -> Result<(), ZoneError> {
         free(moved, frame)?;
         free(second.start, frame)?;
     }
-    // The global allocator goes by size.
+    // The global allocator chooses the zone by size.
     let (small, large) = (alloc::boxed::Box::new(1u64), alloc::boxed::Box::new([1u8; 500]));
     assert!(SSRAM.contains(&address(&*small)) && PSRAM.contains(&address(&*large)));
     Ok(())
@@ -77,7 +77,7 @@ unsafe fn free(block: NonNull<u8>, layout: Layout) -> Result<(), ZoneError> {
     unsafe { ZONES.deallocate(block, layout) }.map_err(ZoneError::Free)
 }
 
-/// The state of both heaps together.
+/// Returns the combined statistics of both heaps.
 fn stats() -> Stats {
     let (mut all, bulk) = (FAST.stats(), BULK.stats());
     all.capacity += bulk.capacity;

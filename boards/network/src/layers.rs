@@ -1,12 +1,12 @@
-//! Layers on 8-bit integers. Images lie row by row, the channels of a pixel side by side; products are summed in
-//! 32 bits and shifted right.
+//! Layers on 8-bit integers. Images are stored row by row, with the channels of a pixel side by side. Products are
+//! summed in 32 bits and shifted right.
 
-/// Brings a sum back to eight bits.
+/// Converts a sum back to eight bits.
 fn quantise(sum: i32, shift: u32) -> i8 {
     (sum >> shift).clamp(-128, 127) as i8
 }
 
-/// Sums a 3 × 3 neighbourhood around pixel `y`, `x`, padded with zeros; `product` gives the product for kernel
+/// Sums a 3 × 3 neighbourhood around pixel `y`, `x`, padded with zeros; `product` returns the product of kernel
 /// element `k` and input pixel `p`.
 fn around(
     y: usize,
@@ -16,7 +16,7 @@ fn around(
 ) -> i32 {
     let mut sum = 0;
     for k in 0..9 {
-        // One more than the row and the column, so that they are not negative.
+        // One more than row and column, so that they are not negative.
         let (row, column) = (y + k / 3, x + k % 3);
         if (1..=height).contains(&row) && (1..=width).contains(&column) {
             sum += product(k, (row - 1) * width + column - 1);
@@ -50,7 +50,7 @@ pub fn convolve(
     }
 }
 
-/// 3 × 3 convolution of each channel by itself, then rectified. `weights`: channel, kernel element.
+/// 3 × 3 convolution of each channel separately, then rectified. `weights`: channel, kernel element.
 pub fn convolve_channels(
     input: &[i8],
     [height, width, channels]: [usize; 3],
@@ -81,14 +81,14 @@ pub fn mix_channels(input: &[i8], channels: usize, output: &mut [i8], weights: &
     }
 }
 
-/// Sets what is negative to zero.
+/// Sets negative values to zero.
 pub fn rectify(values: &mut [i8]) {
     for value in values {
         *value = (*value).max(0);
     }
 }
 
-/// The largest of every 2 × 2 pixels.
+/// Takes the largest of every 2 × 2 pixels.
 pub fn pool(input: &[i8], [height, width, channels]: [usize; 3], output: &mut [i8]) {
     let mut pixels = output.chunks_exact_mut(channels);
     for y in (0..height).step_by(2) {
@@ -101,14 +101,14 @@ pub fn pool(input: &[i8], [height, width, channels]: [usize; 3], output: &mut [i
     }
 }
 
-/// Adds `other`, saturating.
+/// Adds `other` with saturation.
 pub fn add(values: &mut [i8], other: &[i8]) {
     for (value, other) in values.iter_mut().zip(other) {
         *value = value.saturating_add(*other);
     }
 }
 
-/// The mean of each channel over 64 pixels.
+/// Computes the mean of each channel over 64 pixels.
 pub fn mean(input: &[i8], output: &mut [i8]) {
     for (c, value) in output.iter_mut().enumerate() {
         let channels = input.len() / 64;
@@ -117,7 +117,7 @@ pub fn mean(input: &[i8], output: &mut [i8]) {
     }
 }
 
-/// A sum of products for each class. `weights`: class, channel.
+/// Computes a sum of products for each class. `weights`: class, channel.
 pub fn score(input: &[i8], scores: &mut [i32], weights: &[i8]) {
     for (score, weights) in scores.iter_mut().zip(weights.chunks_exact(input.len())) {
         *score = dot(input, weights);

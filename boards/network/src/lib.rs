@@ -1,7 +1,7 @@
 //! A small convolutional network in 8-bit integers, whose activations lie in a planned arena.
 //!
-//! The weights and the image are made by a generator; the output is compared with the one that an independent
-//! program (`data/expect.py`) worked out. No heap is involved, and nothing is unsafe.
+//! The weights and the image come from a generator. The output is compared with the result of an independent
+//! program (`data/expect.py`). There is no heap and no unsafe code.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -13,8 +13,8 @@ use allotment::plan::{Arena, Run};
 use core::fmt;
 
 arena! {
-    /// The activations. A step is a layer; an activation lives from the layer that makes it to the last one
-    /// that reads it.
+    /// The activations. A step is a layer; an activation is live from the layer that makes it to the last one that
+    /// reads it.
     pub struct Activations(8 * 1024) {
         IMAGE: [i8; 32 * 32] = 0..1;
         CONV: [i8; 16 * 16 * 8] = 0..2;
@@ -31,19 +31,19 @@ arena! {
 
 static ACTIVATIONS: Arena<Activations> = Arena::new();
 
-/// What `data/expect.py` worked out.
+/// The scores computed by `data/expect.py`.
 const EXPECTED: [i32; 10] = include!("../data/scores.txt");
 
-/// What a run measured. Sizes are in bytes.
+/// The measurements of a run. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Inferences that were run.
+    /// Number of inferences.
     pub rounds: u32,
-    /// The arena that the plan needs.
+    /// Size of the arena for the plan.
     pub planned: usize,
-    /// What the activations would take beside each other.
+    /// Size of the activations if none shared memory.
     pub naive: usize,
-    /// What no plan can do without.
+    /// The lower bound of all plans.
     pub bound: usize,
     /// The class with the largest score.
     pub class: usize,
@@ -55,13 +55,13 @@ pub struct Summary {
 pub enum Failure {
     /// The arena is in use.
     Busy,
-    /// The output is not the expected one.
+    /// The output differs from the expected one.
     Scores {
         /// Round, from 1.
         round: u32,
-        /// First class whose score differs.
+        /// The first class whose score differs.
         class: usize,
-        /// Its score.
+        /// The computed score.
         score: i32,
     },
 }
@@ -107,7 +107,7 @@ pub fn run(rounds: u32) -> Result<Summary, Failure> {
     Ok(summary)
 }
 
-/// One inference, layer by layer.
+/// Runs one inference, layer by layer.
 fn infer(run: &mut Run<'_, Activations>) -> [i32; 10] {
     use Activations as A;
 

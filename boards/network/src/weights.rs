@@ -1,4 +1,4 @@
-//! Weights and image: the numbers of a generator, the same in every build.
+//! Weights and image from a generator, the same in every build.
 
 /// Seed of the image.
 pub const IMAGE: u32 = 1;
@@ -11,7 +11,7 @@ pub static DEPTHWISE: [i8; 8 * 9] = weights(3);
 pub static POINTWISE: [i8; 16 * 8] = weights(4);
 /// Sixteen kernels of 3 × 3, for sixteen channels.
 pub static RESIDUE: [i8; 16 * 9 * 16] = weights(5);
-/// Ten scores of sixteen channels.
+/// Ten scores from sixteen channels.
 pub static SCORES: [i8; 10 * 16] = weights(6);
 
 const fn weights<const N: usize>(seed: u32) -> [i8; N] {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
-// Linked for what they provide: the log's transport, and the panic handler.
+// Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use embassy_nrf::{
     config::{Config, HfclkSource},
@@ -11,7 +11,7 @@ use embassy_nrf::{
 };
 use panic_probe as _;
 
-/// Frequency of the core, which the chip fixes.
+/// Frequency of the core, which is fixed.
 const CORE_HZ: u32 = 64_000_000;
 
 #[global_allocator]
@@ -22,7 +22,7 @@ fn main() -> ! {
     let mut config = Config::default();
     config.hfclk_source = HfclkSource::ExternalXtal;
     let chip = embassy_nrf::init(config);
-    // LED1 lights while its pin is low.
+    // LED1 lights when its pin is low.
     let mut led = Output::new(chip.P0_13, Level::High, OutputDrive::Standard);
 
     if let Err(failure) = demo::run(&demo::INVENTORY, 100, || HEAP.stats()) {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
-// Linked for what they provide: the log's transport, and the panic handler.
+// Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use embedded_hal::{delay::DelayNs as _, digital::StatefulOutputPin as _};
 use panic_probe as _;
@@ -12,7 +12,7 @@ use rp2040_hal::{Sio, Timer, Watchdog, clocks, gpio::Pins, pac};
 /// Frequency of the crystal on the Pico.
 const CRYSTAL_HZ: u32 = 12_000_000;
 
-/// The second stage of the boot loader, for the flash that the Pico has.
+/// The second stage of the boot loader, for the Pico's flash.
 // SAFETY: memory.x makes the section as large as this array, and nothing else is placed there.
 #[unsafe(link_section = ".boot2")]
 #[used]

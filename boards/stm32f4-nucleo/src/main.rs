@@ -3,7 +3,7 @@
 #![no_main]
 
 use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
-// Linked for what they provide: the log's transport, and the panic handler.
+// Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use panic_probe as _;
 use stm32f4xx_hal::{pac, prelude::*, rcc};
@@ -15,7 +15,7 @@ static HEAP: Heap<Tlsf, CriticalSection> = heap!(64 * 1024);
 fn main() -> ! {
     let chip = pac::Peripherals::take().expect("main runs once");
     let core = cortex_m::Peripherals::take().expect("main runs once");
-    // The internal oscillator, as not every revision of the board routes the debugger's 8 MHz to the chip.
+    // The internal oscillator, since not every revision of the board routes the debugger's 8 MHz to the chip.
     let mut rcc = chip.RCC.freeze(rcc::Config::hsi().sysclk(84.MHz()));
     let mut delay = core.SYST.delay(&rcc.clocks);
     let mut led = chip.GPIOA.split(&mut rcc).pa5.into_push_pull_output();

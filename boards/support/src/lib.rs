@@ -1,8 +1,8 @@
-//! What all boards in QEMU share: the defmt log and the exit status go through semihosting, and a panic or a
-//! fault fails the run.
+//! Code shared by the boards in QEMU: the defmt log and the exit status use semihosting, and a panic or a fault
+//! fails the run.
 //!
-//! Boards with real hardware bring their own transport and panic handler instead (`defmt-rtt` and
-//! `panic-probe`, say).
+//! Boards with real hardware use their own transport and panic handler instead (such as `defmt-rtt` and
+//! `panic-probe`).
 #![no_std]
 
 #[cfg(target_arch = "arm")]
@@ -11,7 +11,7 @@ mod stack;
 use core::fmt::Display;
 use core::panic::PanicInfo;
 
-// Linked for what they provide: the global logger, and the critical section that it needs.
+// Linked for the global logger, and for the critical section that it needs.
 #[cfg(target_arch = "arm")]
 use cortex_m as _;
 use defmt_semihosting as _;
@@ -24,7 +24,7 @@ pub fn finish<T, E: Display>(outcome: Result<T, E>) -> ! {
     {
         let headroom = stack::headroom();
         defmt::info!("{=usize} B of the stack were never used", headroom);
-        // The variables below it may have been overwritten, whatever the outcome says.
+        // The variables below the stack may have been overwritten, whatever the outcome says.
         if headroom == 0 {
             defmt::error!("failed: the stack has run into the variables");
             semihosting::process::exit(1)
@@ -45,14 +45,14 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     semihosting::process::exit(101)
 }
 
-/// Runs on a fault, which is often a stack that has run out; so it formats nothing.
+/// Runs on a fault, which is often a stack overflow, so it formats nothing.
 #[cfg(target_arch = "arm")]
 #[cortex_m_rt::exception]
 unsafe fn HardFault(_frame: &cortex_m_rt::ExceptionFrame) -> ! {
     semihosting::process::exit(102)
 }
 
-/// Runs on a fault, which is often a stack that has run out; so it formats nothing.
+/// Runs on a fault, which is often a stack overflow, so it formats nothing.
 #[cfg(target_arch = "riscv32")]
 // SAFETY: riscv-rt calls a handler of this name and signature for exceptions, and nothing else has the name.
 #[unsafe(export_name = "ExceptionHandler")]

@@ -1,4 +1,4 @@
-//! The demo as a WebAssembly module. The host, `run.mjs`, lends it one function to print with.
+//! The demo as a WebAssembly module. The host, `run.mjs`, provides a function to print with.
 #![no_std]
 
 extern crate alloc;
@@ -33,12 +33,12 @@ pub extern "C" fn run() -> u32 {
     u32::from(outcome.is_err())
 }
 
-/// A module has one thread and no interrupts: there is nothing to keep out.
+/// A critical section that does nothing: a module has one thread and no interrupts.
 struct OneThread;
 
 critical_section::set_impl!(OneThread);
 
-// SAFETY: this module is compiled without threads, and the host calls it from one only.
+// SAFETY: this module is compiled without threads, and the host calls it from only one.
 unsafe impl critical_section::Impl for OneThread {
     unsafe fn acquire() {}
     unsafe fn release(_state: ()) {}
@@ -46,7 +46,7 @@ unsafe impl critical_section::Impl for OneThread {
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    /// Room for a message without the heap, which may be what failed.
+    /// A buffer for a message without the heap, which may be what has failed.
     struct Fixed {
         text: [u8; 256],
         length: usize,
@@ -61,10 +61,9 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
         }
     }
     let mut message = Fixed { text: [0; 256], length: 0 };
-    // A message that is cut off is better than none.
+    // A truncated message is better than none.
     let _ = write!(message, "{info}");
-    // SAFETY: the first `length` bytes of the buffer are set; the host replaces a character that is cut in
-    // two.
+    // SAFETY: the first `length` bytes of the buffer are set; the host replaces a character that is cut in two.
     unsafe { print(message.text.as_ptr(), message.length) };
     core::arch::wasm32::unreachable()
 }

@@ -1,4 +1,5 @@
-//! `Observed` around every front, driven by the shadow allocator: blocks are as without it, and observers learn all.
+//! `Observed` around every front, driven by the shadow allocator: blocks are the same as without it, and observers
+//! see everything.
 
 use super::{layout, replay};
 use crate::shadow::{self, Front, Shadow, Subject};
@@ -9,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// The truth, as a table of its own.
+/// A model: the expected observations in a separate table.
 #[derive(Default)]
 struct Model {
     live: BTreeMap<usize, Layout>,
@@ -39,7 +40,7 @@ impl Observer for Model {
 type All = (Model, Profile, Leaks<4096>, Tags<2, 4096>, Trace<{ 1 << 16 }>);
 type Watched<P> = Observed<Heap<P, Unsync>, &'static mut All, Unsync>;
 
-/// Too large for a stack.
+/// Made on the heap, since it is too large for a stack.
 fn all() -> &'static mut All {
     Box::leak(Box::default())
 }
@@ -82,7 +83,7 @@ impl<P: Subject> Front<P> for Watched<P> {
         self.memory().trim();
     }
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.memory().claim(region) }
     }
     fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
@@ -109,7 +110,7 @@ fn a_heap_is_what_it_was() {
     watched::<Slab>();
 }
 
-/// Random operations on any memory, through `GlobalAlloc`; all is freed in the end.
+/// Performs random operations on any memory through `GlobalAlloc`, and frees everything at the end.
 fn run(memory: &impl GlobalAlloc, steps: usize, mut look: impl FnMut()) {
     let mut random = fastrand::Rng::with_seed(11);
     let mut live: Vec<(*mut u8, Layout)> = Vec::new();
@@ -153,7 +154,7 @@ fn run(memory: &impl GlobalAlloc, steps: usize, mut look: impl FnMut()) {
     look();
 }
 
-/// The same for whatever is observed.
+/// Runs the same on any observed memory.
 fn observe(memory: impl Memory) {
     #[cfg(not(feature = "std"))]
     let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -225,11 +226,11 @@ fn caches_per_thread() {
     observe(Cached::new(depot));
 }
 
-/// Another thread gets what has just come back, before the one that freed it has left the heap.
+/// Another thread gets the block that was just freed, before the freeing thread has left the heap.
 #[test]
 fn an_address_comes_back_before_it_is_handed_out_again() {
     struct Busy<F: Fn(Layout)>(Heap<Tlsf, Unsync>, F);
-    // SAFETY: the heap makes these promises.
+    // SAFETY: the heap fulfils the contract.
     unsafe impl<F: Fn(Layout)> Memory for Busy<F> {
         fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
             self.0.try_allocate(layout)
@@ -238,12 +239,12 @@ fn an_address_comes_back_before_it_is_handed_out_again() {
             self.0.try_allocate_zeroed(layout)
         }
         unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             unsafe { self.deallocate(block, layout) };
             Ok(())
         }
         unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             unsafe { self.0.dealloc(block.as_ptr(), layout) };
             self.1(layout);
         }
@@ -280,7 +281,7 @@ fn an_address_comes_back_before_it_is_handed_out_again() {
     assert_eq!(observed.observers(|model| model.live.len()), 4);
 }
 
-/// A zone may be observed by itself.
+/// A zone can be observed by itself.
 #[test]
 fn a_zone_of_observed_memory() {
     use allotment::region::Capabilities as Can;
@@ -314,7 +315,7 @@ fn collections() {
     assert!(replay(&bytes).is_empty());
 }
 
-/// What is refused did not happen.
+/// A refused operation is not observed.
 #[test]
 fn refused_frees_are_not_told() {
     let observed = Observed::<_, Profile, Unsync>::new(heap::<Tlsf>(20_000), Profile::new());
@@ -332,7 +333,7 @@ fn refused_frees_are_not_told() {
     assert_eq!(observed.observers(|profile| (profile.frees, profile.live_bytes)), (1, 0));
 }
 
-/// `()` leaves nothing but a lock.
+/// `()` leaves only a lock.
 #[test]
 fn no_observer_no_cost() {
     struct Never;
@@ -355,7 +356,7 @@ fn no_observer_no_cost() {
     assert_eq!(active(&(Profile::new(), Leaks::<2>::new())), (true, true, 0));
 }
 
-/// Observers are excluded from themselves.
+/// Observers cannot be entered from within themselves.
 #[test]
 #[should_panic(expected = "in use")]
 fn observers_inside_observers() {
@@ -363,7 +364,8 @@ fn observers_inside_observers() {
     observed.observers(|_| observed.observers(|_| ()));
 }
 
-/// What uses the observers may use the memory where the lock lets it, and is not observed. A panic sets them free.
+/// The closure that uses the observers may use the memory if the lock allows it, and is not observed. A panic
+/// releases the observers.
 #[test]
 fn what_the_observers_do_is_not_observed() {
     let observed = Observed::<_, Profile, Unsync>::new(heap::<Tlsf>(20_000), Profile::new());

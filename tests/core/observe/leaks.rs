@@ -1,4 +1,4 @@
-//! The list of live blocks, and what is left since a point of the program.
+//! The list of live blocks, and the blocks left since a point of the program.
 
 use super::layout;
 use allotment::lock::{Spin, Unsync};
@@ -20,14 +20,14 @@ fn leaks_since_a_mark() {
         assert_eq!(heap.leaks_since(mark).count(), 0);
         let [a, b, c] = [1, 2, 3].map(|n| with_tag("net", || heap.alloc(layout(100 * n))));
         heap.dealloc(b, layout(200));
-        // A block that is reallocated is the same block, in the same scope.
+        // A reallocated block is the same block, in the same scope.
         let moved = heap.realloc(a, layout(100), 4000);
         assert_ne!(a, moved);
         let before = heap.realloc(before, layout(10), 2000);
         let leaks: Vec<_> = heap.leaks_since(mark).map(|leak| (leak.address, leak.size, leak.tag)).collect();
         assert_eq!(leaks, [(moved.addr(), 4000, Some("net")), (c.addr(), 300, Some("net"))]);
         assert_eq!(heap.leaks_since(mark).unlisted(), 0);
-        // What is done with a leak may use the heap.
+        // The heap may be used while a leak is handled.
         for leak in heap.leaks_since(mark) {
             let note = heap.alloc(layout(leak.size / 10));
             heap.dealloc(note, layout(leak.size / 10));
@@ -41,7 +41,7 @@ fn leaks_since_a_mark() {
     }
 }
 
-/// A list that is full says so, and a check for leaks learns of it.
+/// A full list is reported, also to a check for leaks.
 #[test]
 fn what_finds_no_room_is_counted() {
     let heap: Listed<4> = Observed::new(heap!(16 * 1024), Default::default());
@@ -52,7 +52,7 @@ fn what_finds_no_room_is_counted() {
         assert_eq!(heap.observers(|all| (all.1.blocks().count(), all.1.unlisted())), (4, 3));
         let leaks = heap.leaks_since(mark);
         assert_eq!((leaks.unlisted(), leaks.count()), (3, 4));
-        // A block that is not listed stays so.
+        // A block that is not listed stays unlisted.
         let last = heap.realloc(blocks[6], layout(16), 500);
         assert_eq!(heap.observers(|all| (all.1.blocks().count(), all.1.unlisted())), (4, 3));
         heap.dealloc(blocks[0], layout(16));

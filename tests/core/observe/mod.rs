@@ -1,4 +1,4 @@
-//! Observers: what they are told, what they keep of it, and that they change nothing.
+//! Observers: what they receive, what they keep of it, and that they change nothing.
 
 mod fronts;
 mod leaks;
@@ -16,8 +16,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
 
-/// The records of a trace without losses, each checked: blocks are freed once, and an address is handed out once
-/// until then. What is live at the end: size by address.
+/// Checks every record of a lossless trace: blocks are freed once, and an address is handed out only once until
+/// then. Returns the blocks that are live at the end: size by address.
 fn replay(bytes: &[u8]) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();
     for record in Records::new(bytes).unwrap().1 {

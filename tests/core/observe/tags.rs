@@ -8,7 +8,7 @@ use std::alloc::GlobalAlloc;
 #[cfg(not(feature = "std"))]
 use std::sync::Mutex;
 
-/// Without `std` all threads of this program are one core, which runs one test after the other.
+/// Without `std` all threads of this program count as one core, which runs one test after the other.
 #[cfg(not(feature = "std"))]
 pub static ONE_CORE: Mutex<()> = Mutex::new(());
 
@@ -40,14 +40,14 @@ fn each_thread_has_its_own() {
     });
 }
 
-/// Without `std`, each core has a tag of its own if it is known which one it is.
+/// Without `std`, each core has its own tag if the number of the core is known.
 #[cfg(not(feature = "std"))]
 #[test]
 fn each_core_has_its_own() {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     static CORE: AtomicUsize = AtomicUsize::new(0);
     let _core = ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // SAFETY: the function only says which core it would be.
+    // SAFETY: the function only returns the simulated core number.
     unsafe { allotment::observe::set_core_number(|| CORE.load(Relaxed)) };
     with_tag("first", || {
         CORE.store(1, Relaxed);
@@ -81,14 +81,14 @@ fn blocks_belong_to_the_tag_that_allocated_them() {
         assert_eq!(of(Some("net")), (1, 100, 100, 1, 0));
         assert_eq!(of(Some("tls")), (1, 1000, 1000, 1, 0));
         assert_eq!(of(None), (1, 5, 5, 1, 0));
-        // Growing and freeing elsewhere changes nothing of whose it is.
+        // Growing and freeing elsewhere does not change the block's tag.
         let net = with_tag("tls", || heap.realloc(net, layout(100), 300));
         assert_eq!(of(Some("net")), (1, 300, 300, 1, 0));
         with_tag("net", || heap.dealloc(tls, layout(1000)));
         assert_eq!(of(Some("tls")), (0, 0, 1000, 1, 0));
         assert!(with_tag("tls", || heap.alloc(layout(100_000))).is_null());
         assert_eq!(of(Some("tls")), (0, 0, 1000, 1, 1));
-        // There is room for two.
+        // There is room for two tags.
         let disk = with_tag("disk", || heap.alloc(layout(7)));
         let others = heap.observers(|tags| tags.others());
         assert_eq!((others.live_bytes, others.allocations), (7, 1));
@@ -104,7 +104,7 @@ fn blocks_belong_to_the_tag_that_allocated_them() {
         let blocks: Vec<_> = (0..10).map(|_| heap.alloc(layout(5))).collect();
         assert_eq!((of(None).0, of(None).3), (8, 11));
         assert_eq!(heap.observers(|tags| tags.unlisted()), 2);
-        // A block that is not listed belongs to nobody, whatever becomes of it.
+        // A block that is not listed belongs to no tag, even after it was reallocated.
         let last = heap.realloc(blocks[9], layout(5), 400);
         assert_eq!((of(None).0, heap.observers(|tags| tags.unlisted())), (8, 2));
         heap.dealloc(last, layout(400));

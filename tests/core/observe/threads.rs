@@ -1,4 +1,4 @@
-//! Threads: what is recorded makes sense in the order in which it is recorded.
+//! Threads: the recorded order of events is consistent.
 
 use super::{layout, replay};
 use allotment::lock::Spin;

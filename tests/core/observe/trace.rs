@@ -1,4 +1,4 @@
-//! The ring: nothing is missing without being noticed.
+//! The ring: losses are always noticed.
 
 use super::{layout, replay};
 use allotment::lock::{Spin, Unsync};
@@ -26,7 +26,7 @@ fn drain<const N: usize>(heap: &Traced<N>, into: &mut Vec<u8>) {
     heap.observers(|trace| trace.drain(|part| into.extend(part)));
 }
 
-/// The events of a trace, and those that were lost.
+/// Counts the events of a trace, and those that were lost.
 fn count(bytes: &[u8]) -> (u64, u64) {
     let (header, records) = Records::new(bytes).unwrap();
     assert_eq!(header, Header::HERE);
@@ -52,7 +52,7 @@ fn a_full_ring_counts_what_it_loses() {
     churn(&heap, 10);
     drain(&heap, &mut bytes);
     assert_eq!(count(&bytes), (2060 - lost, lost));
-    // What was lost in between is between.
+    // The count of lost events is recorded between the others.
     let records: Vec<_> = Records::new(&bytes).unwrap().1.map(Result::unwrap).collect();
     let at = records.iter().position(|record| matches!(record, Record::Lost { .. })).unwrap();
     assert_eq!(records.len() - at, 21);
@@ -101,7 +101,7 @@ fn a_sink_loses_nothing() {
     });
     assert_eq!(count(&TAKEN.lock().unwrap()), (2000, 0));
     assert!(replay(&TAKEN.lock().unwrap()).is_empty());
-    // The longest records at every fill of the ring.
+    // Write the longest records at every fill level of the ring.
     for before in 0..40 {
         let mut memory = vec![0u128; 1000];
         let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().sink(|_| ()).clock(clock));

@@ -17,13 +17,13 @@ fn with_headroom(bytes: usize, headroom: usize) -> TestHeap {
     heap
 }
 
-/// However the rest is filled and emptied: the whole headroom is there, in one piece.
+/// However the rest is filled and emptied, the whole headroom is available in one piece.
 #[test]
 fn the_error_path_can_always_allocate() {
     for size in [8, 24, 100, 1000] {
         let heap = with_headroom(10_000, 1024);
         let mut blocks = fill(&heap, size);
-        // Holes as small as they get.
+        // Make the holes as small as possible.
         for index in (0..blocks.len()).rev().step_by(2) {
             free(&heap, blocks.swap_remove(index), size);
         }
@@ -49,7 +49,7 @@ fn ordinary_requests_do_not_get_it() {
     assert!(used + 2048 <= 10_000 && used + 2048 + 8 * 24 > 10_000 - 200, "{used}");
     assert!(heap.try_allocate(layout(16)).is_err());
     assert!(heap.try_allocate_zeroed(layout(16)).is_err());
-    // Ordinary memory is used first, the headroom last.
+    // Ordinary memory is used first, and the headroom last.
     let small = heap.critical().try_allocate(layout(16)).unwrap();
     assert_eq!(heap.headroom_stats().used, 16);
     free(&heap, small, 16);
@@ -66,7 +66,7 @@ fn scopes_nest_and_end() {
         [first, second, third]
     });
     assert!(heap.try_allocate(layout(64)).is_err());
-    // Also when the closure unwinds.
+    // This also holds if the closure unwinds.
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         heap.critical_section_of_memory(|| std::panic::resume_unwind(Box::new(())));
     }));
@@ -75,7 +75,7 @@ fn scopes_nest_and_end() {
     assert_eq!(heap.headroom_stats().used, 0);
 }
 
-/// Blocks of the headroom grow, shrink, move out of it, and are checked when they are freed.
+/// Blocks of the headroom can grow, shrink and move out of it, and are checked when they are freed.
 #[test]
 fn its_blocks_are_blocks() {
     let heap = with_headroom(8192, 2048);
@@ -104,7 +104,7 @@ fn its_blocks_are_blocks() {
     assert_eq!(heap.used(), 0);
 }
 
-/// The heap is static and claims its memory with the first request, which asks for everything.
+/// The heap is static and claims its memory with the first request, which asks for all of it.
 #[test]
 fn the_first_request_does_not_take_it() {
     fn make() -> Local<Tlsf> {
@@ -132,12 +132,12 @@ fn a_heap_that_is_too_small_goes_without() {
     feed(&heap, 10_000);
     assert!(heap.headroom_stats().capacity > 3900, "reserved as soon as there is room");
     free(&heap, block, 500);
-    // Less than a block with its bookkeeping is nothing.
+    // Less than a block with its bookkeeping counts as nothing.
     assert_eq!(with_headroom(1000, 4).headroom_stats().capacity, 0);
     assert!(with_headroom(1000, 4).try_allocate(layout(900)).is_ok());
 }
 
-/// A region that holds the headroom can be released while nothing of it is used.
+/// A region that contains the headroom can be released while the headroom is unused.
 #[test]
 fn it_moves_when_its_region_is_released() {
     let heap = TestHeap::new(Heap::empty()).headroom(1024);
@@ -161,7 +161,7 @@ fn it_moves_when_its_region_is_released() {
     assert_eq!((heap.stats().capacity, heap.headroom_stats().capacity), (0, 0));
 }
 
-/// A placement that cannot take the first block back keeps it out of the figures.
+/// If a placement cannot take the first block back, it is left out of the figures.
 #[test]
 fn a_bump_heap_has_headroom_too() {
     fn make() -> Local<Bump> {

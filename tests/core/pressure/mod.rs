@@ -1,4 +1,4 @@
-//! Pressure and recovery: watermarks, reclaim hooks, headroom, saving, and what they do together.
+//! Pressure and recovery: watermarks, reclaim hooks, headroom, saving, and their combination.
 
 mod headroom;
 mod outlive;
@@ -20,16 +20,16 @@ fn layout(size: usize) -> Layout {
 /// A heap for one thread.
 type Local<P, const HOOKS: usize = 4> = PressureHeap<P, Unsync, HOOKS>;
 
-/// Gives a heap memory that is never given back; sizes need not be exact.
+/// Gives a heap memory that is never given back; its exact size does not matter.
 fn feed<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) {
     let backing = Box::leak(Box::new(Backing::new(bytes, 0)));
-    // SAFETY: the memory is leaked, and this heap's alone.
+    // SAFETY: the memory is leaked, and only this heap uses it.
     unsafe { heap.claim(backing.region()) }.unwrap();
 }
 
 /// Frees a block that [`PressureHeap::try_allocate`] returned for [`layout`] of `size`.
 fn free<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, block: std::ptr::NonNull<u8>, size: usize) {
-    // SAFETY: the tests free what they allocated, once.
+    // SAFETY: the tests free what they have allocated, once.
     unsafe { heap.try_deallocate(block, layout(size)) }.unwrap();
 }
 
@@ -49,7 +49,7 @@ impl<P: Subject, const HOOKS: usize> Front<P> for Local<P, HOOKS> {
         self.largest_free()
     }
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.claim(region) }
     }
     fn release(&self, start: *mut u8) -> Result<Region, RegionError> {

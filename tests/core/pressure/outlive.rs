@@ -1,5 +1,5 @@
-//! How much longer a heap lives when it saves memory under pressure: recorded programs replayed in arenas that
-//! are too small for them, until the first request that fails.
+//! How much longer a heap serves a program when it saves memory under pressure: recorded programs are replayed in
+//! arenas that are too small, until the first request fails.
 //!
 //! `cargo test --features pressure --test core outlive -- --nocapture` prints the table.
 
@@ -15,8 +15,8 @@ use std::sync::LazyLock;
 static TRACES: LazyLock<Vec<Trace>> =
     LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
 
-/// Events of `trace` that a heap of `arena` bytes serves before a request fails, without and with saving; in the
-/// same memory, since where it lies matters to some.
+/// Returns the events of `trace` that a heap of `arena` bytes serves before a request fails, without and with
+/// saving. Both runs use the same memory, since its address matters to some placements.
 fn both<P: Placement>(trace: &Trace, arena: usize) -> [usize; 2] {
     let mut backing = Backing::new(arena, 0);
     [false, true].map(|saves| life::<P>(trace, backing.region(), saves))
@@ -60,7 +60,8 @@ fn life<P: Placement>(trace: &Trace, memory: Region, saves: bool) -> usize {
     trace.events.len()
 }
 
-/// The smallest arena, in steps of 1/256 of the peak, in which a trace runs to its end. (Where the need is not monotone: the first from below.)
+/// Returns the smallest arena, in steps of 1/256 of the peak, in which a trace runs to its end. (If the need is not
+/// monotone, the first one from below.)
 fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
     (256..)
         .find(|step| {
@@ -70,7 +71,7 @@ fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
         .unwrap()
 }
 
-/// Events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
+/// Returns the events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
 fn lives<P: Placement>(name: &str) -> [usize; 2] {
     let mut sums = [0; 2];
     for trace in TRACES.iter() {
@@ -93,7 +94,7 @@ fn lives<P: Placement>(name: &str) -> [usize; 2] {
     sums
 }
 
-/// Whatever a placement does to save memory: on the whole, heaps live no shorter for it.
+/// Whatever a placement does to save memory, heaps serve at least as many events in total.
 #[test]
 fn saving_heaps_live_longer() {
     println!("{:>10} {:>16} {:>9} {:>9} {:>8}", "placement", "trace", "without", "with", "longer");
@@ -118,9 +119,9 @@ fn saving_heaps_live_longer() {
     assert!(with < without);
 }
 
-/// Lists of freed blocks by size, which are handed out again before the placement beneath is asked
-/// (Weinstock and Wulf, "Quick Fit", 1988): a cache such as a placement may keep, here to be given back and
-/// refused under pressure.
+/// Lists of freed blocks by size, which are handed out again before the inner placement is asked (Weinstock and
+/// Wulf, "Quick Fit", 1988). This stands for any cache in a placement, which must be given up and refused under
+/// pressure.
 struct Quick<P> {
     inner: P,
     cached: [Vec<NonNull<u8>>; CLASSES],
@@ -129,7 +130,7 @@ struct Quick<P> {
 
 /// Cached sizes are multiples of 8 up to this many times 8.
 const CLASSES: usize = 64;
-/// Blocks that are cached of each size.
+/// The number of blocks cached per size.
 const DEPTH: usize = 64;
 
 fn class(layout: Layout) -> Option<usize> {
@@ -141,18 +142,18 @@ fn rounded(request: Layout) -> Layout {
     class(request).map_or(request, |class| layout((class + 1) * 8))
 }
 
-// SAFETY: a cached block is a live block of the placement beneath that nobody uses, and is handed out for
-// requests of its own size only.
+// SAFETY: a cached block is a live, unused block of the inner placement, and is handed out only for requests of its
+// size.
 unsafe impl<P: Placement> Placement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };
     const MAX_REGION: usize = P::MAX_REGION;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.inner.claim(memory) }
     }
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.inner.extend(start, bytes) }
     }
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
@@ -175,12 +176,12 @@ unsafe impl<P: Placement> Placement for Quick<P> {
                 self.cached[class].push(start);
                 Ok(rounded(layout).size())
             }
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             _ => unsafe { self.inner.deallocate(start, rounded(layout)) },
         }
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.inner.resize(start, rounded(layout), size.next_multiple_of(8)) }
     }
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -194,7 +195,7 @@ unsafe impl<P: Placement> Placement for Quick<P> {
         self.inner.set_saving(on);
         for (class, blocks) in self.cached.iter_mut().enumerate().filter(|_| on) {
             for block in blocks.drain(..) {
-                // SAFETY: cached blocks are live blocks of the placement beneath, of this size.
+                // SAFETY: cached blocks are live blocks of the inner placement, of this size.
                 unsafe { self.inner.deallocate(block, layout((class + 1) * 8)) }.unwrap();
             }
         }

@@ -19,7 +19,7 @@ struct Cache {
     size: usize,
     blocks: RefCell<Vec<NonNull<u8>>>,
     calls: RefCell<Vec<Shortage>>,
-    /// What it does, while it runs, before it gives anything.
+    /// What the hook does before it gives anything back.
     before: Cell<Option<fn(&'static TestHeap)>>,
 }
 
@@ -55,7 +55,7 @@ fn order() -> Vec<&'static str> {
     ORDER.take()
 }
 
-/// A heap of some 10,000 bytes.
+/// A heap of about 10,000 bytes.
 fn test_heap() -> &'static TestHeap {
     let heap: &'static TestHeap = Box::leak(Box::new(TestHeap::new(Heap::empty()).on_out_of_memory(&lament)));
     feed(heap, 10_000);
@@ -70,7 +70,7 @@ fn lament(error: &OutOfMemory) {
     LAMENTS.with_borrow_mut(|laments| laments.push(*error));
 }
 
-/// Fills the heap up with blocks of 8 bytes.
+/// Fills the heap with blocks of 8 bytes.
 fn fill(heap: &'static TestHeap) -> Vec<NonNull<u8>> {
     std::iter::from_fn(|| if heap.free_bytes() >= 8 { heap.try_allocate(layout(8)).ok() } else { None })
         .collect()
@@ -85,17 +85,17 @@ fn hooks_are_asked_in_order_until_there_is_room() {
     heap.register(0, first).unwrap();
     heap.register(7, second).unwrap();
     fill(heap);
-    // The blocks of the caches lie side by side: one of each makes 800.
+    // The blocks of the caches lie side by side, so one of each makes 800 bytes.
     let large = heap.try_allocate(layout(800)).unwrap();
     assert_eq!(order(), ["first", "second"]);
     let shortage = first.calls.borrow()[0];
     assert_eq!((shortage.requested, shortage.align, shortage.reclaimed), (800, 8, 0));
     assert!(shortage.largest_free < 400);
     assert_eq!(second.calls.borrow()[0].reclaimed, 400);
-    // One is enough.
+    // One block is enough.
     let block = heap.try_allocate(layout(400)).unwrap();
     assert_eq!(order(), ["first"]);
-    // Who has nothing to give is passed over.
+    // A hook with nothing to give is skipped.
     let again = heap.try_allocate(layout(400)).unwrap();
     assert_eq!(order(), ["first", "second", "third"]);
     assert_eq!(third.calls.borrow()[0].reclaimed, 0);
@@ -122,8 +122,8 @@ fn the_last_hook_sees_the_error() {
     assert_eq!((LAMENTS.take().len(), heap.stats().failed), (2, 3));
 }
 
-/// Memory that a hook gave back is zero when zeroed memory was asked for, and a block that has to move
-/// in a full heap keeps its contents.
+/// Memory that a hook gave back is zero if zeroed memory was requested, and a block that has to move in a full heap
+/// keeps its contents.
 #[test]
 fn recovered_blocks_are_as_asked_for() {
     let heap = test_heap();
@@ -148,7 +148,7 @@ fn recovered_blocks_are_as_asked_for() {
     assert_eq!(order(), ["cache", "cache"]);
 }
 
-/// What a hook allocates may fail as well: the others are asked then, but none that runs already.
+/// A hook's own allocation may fail as well: then the other hooks are asked, except those that are already running.
 #[test]
 fn a_hook_that_allocates_does_not_call_itself() {
     let heap = test_heap();
@@ -194,7 +194,7 @@ fn hooks_come_and_go() {
     for id in &ids[1..] {
         assert!(heap.unregister(*id) && !heap.unregister(*id));
     }
-    // A hook may take itself out while it runs.
+    // A hook may unregister itself while it runs.
     thread_local!(static SELF: Cell<Option<allotment::pressure::HookId>> = const { Cell::new(None) });
     SELF.set(Some(ids[0]));
     cache.before.set(Some(|heap| assert!(heap.unregister(SELF.get().unwrap()))));
@@ -218,7 +218,7 @@ fn memory_can_be_reclaimed_ahead() {
     assert_eq!((heap.stats().failed, LAMENTS.take().len()), (0, 0));
 }
 
-/// Threads that allocate, free and reclaim at once; nothing is lost, nothing waits for ever.
+/// Threads allocate, free and reclaim at once; nothing is lost, and nothing waits forever.
 #[test]
 fn threads_share_the_hooks() {
     static HEAP: PressureHeap<Tlsf, Spin> = PressureHeap::new(heap!(64 * 1024))

@@ -1,4 +1,4 @@
-//! States, transitions, and what is switched on with them.
+//! Pressure states, transitions, and what depends on them.
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Shadow, random_run_on};
@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-/// The shadow allocator finds a heap under watch as right as one that is not.
+/// A heap with watermarks passes the shadow allocator's checks like a plain one.
 #[test]
 fn a_heap_under_watch_is_a_heap() {
     fn run<P: super::Subject>() {
@@ -62,7 +62,7 @@ fn each_transition_is_told_once() {
     assert_eq!((heap.pressure(), seen()), (Low, vec![]), "hysteresis");
     free(&heap, a, first);
     assert_eq!((heap.pressure(), seen()), (Normal, vec![(Low, Normal)]));
-    // A single request may pass both marks; so may a block that is resized in place.
+    // A single request may pass both marks, and so may a block that is resized in place.
     let all = heap.try_allocate(layout(heap.largest_free())).unwrap();
     assert_eq!(seen(), vec![(Normal, Critical)]);
     // SAFETY: the block is live and has that layout.
@@ -72,7 +72,7 @@ fn each_transition_is_told_once() {
     assert!(unsafe { heap.try_resize(all, layout(8), free_now) });
     assert_eq!(seen(), vec![(Normal, Critical)]);
     free(&heap, all, free_now);
-    // And so may the global allocator's ways.
+    // So may the methods of the global allocator.
     let (all, one) = (layout(heap.largest_free()), layout(16));
     seen();
     // SAFETY: blocks are used with their layouts.
@@ -103,16 +103,16 @@ fn percents_follow_the_capacity() {
     free(&heap, block, 6000);
 }
 
-/// The hook runs outside the lock, may use the heap, and is not entered again by what it causes.
+/// The hook runs outside the lock, may use the heap, and is not entered again by its own effects.
 #[test]
 fn the_hook_may_use_the_heap() {
     use allotment::lock::Lock;
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-    /// A lock that ends the test when it is taken twice, where others would wait for ever.
+    /// A lock that fails the test when it is taken twice; other locks would wait forever.
     struct Strict(AtomicBool);
-    // SAFETY: one at a time, or a panic.
+    // SAFETY: one closure runs at a time, or it panics.
     unsafe impl Lock for Strict {
         const INIT: Self = Self(AtomicBool::new(false));
         fn with<T>(&self, f: impl FnOnce() -> T) -> T {
@@ -134,7 +134,7 @@ fn the_hook_may_use_the_heap() {
         assert_eq!(DEPTH.fetch_add(1, SeqCst), 0, "the hook is entered twice");
         TOLD.lock().unwrap().push((transition.from, transition.to));
         if transition.to == Low {
-            // More than it should: critical from here on.
+            // More than the hook should take: critical from here on.
             let block = HEAP.try_allocate(layout(6000)).unwrap();
             assert_eq!(HEAP.pressure(), Critical);
             KEPT.store(block.addr().get(), SeqCst);
@@ -167,23 +167,23 @@ fn pressure_outside_counts_as_long_as_it_is_worse() {
     assert_eq!((heap.pressure(), seen()), (Normal, vec![(Low, Normal)]));
 }
 
-/// A placement that notes how its saving is switched.
+/// A placement that logs how saving is switched on and off.
 pub struct Switched {
     inner: Tlsf,
     pub log: Vec<bool>,
 }
 
-// SAFETY: everything is passed on.
+// SAFETY: all calls are passed on.
 unsafe impl Placement for Switched {
     const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
     const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Placement::claim(&mut self.inner, memory) }
     }
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Placement::extend(&mut self.inner, start, bytes) }
     }
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
@@ -196,11 +196,11 @@ unsafe impl Placement for Switched {
         self.inner.allocate_zeroed(layout)
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Placement::deallocate(&mut self.inner, start, layout) }
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { Placement::resize(&mut self.inner, start, layout, size) }
     }
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -215,11 +215,11 @@ unsafe impl Placement for Switched {
 }
 
 fn log(heap: &Local<Switched>) -> Vec<bool> {
-    // SAFETY: the log is no part of what the placement places.
+    // SAFETY: the log does not affect the placement.
     unsafe { heap.with_placement(|placement| std::mem::take(&mut placement.log)) }
 }
 
-/// On with the first pressure, whatever its degree, and off when it is over.
+/// Saving is switched on with the first pressure of any degree, and off when the pressure ends.
 #[test]
 fn saving_is_switched_with_the_pressure() {
     let heap = Local::<Switched>::new(Heap::empty()).watermarks(Watermarks::percent(50, 20));

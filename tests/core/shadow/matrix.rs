@@ -1,4 +1,4 @@
-//! The placements and metadata that every test runs over.
+//! The placements and metadata that every test runs with.
 
 use super::Subject;
 use allotment::lock::Unsync;
@@ -6,17 +6,17 @@ use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{Classes, Coalescing, Fit, Space, table_rows};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
-/// What the tests need to know of metadata.
+/// Additional information about metadata for the tests.
 pub trait SubjectMeta: Meta {
     const REGIONS: usize;
     const MAPPED: bool = false;
-    /// See [`Subject::equip`].
+    /// Prepares the metadata for `bytes` bytes; see [`Subject::equip`].
     fn equip(&mut self, bytes: usize) {
         let _ = bytes;
     }
 }
 
-/// What [`Subject::equip`] does for a placement over any metadata.
+/// Implements [`Subject::equip`] for a placement over any metadata.
 fn equip<S: Space>(heap: &Heap<S, Unsync>, bytes: usize)
 where
     S::Meta: SubjectMeta,
@@ -45,7 +45,7 @@ fn rounded<M: Meta>(size: usize) -> usize {
     size.max(1).div_ceil(M::GRANULE) * M::GRANULE
 }
 
-/// What a block takes where blocks have a unit at least.
+/// What a block takes, given that every block has at least a unit.
 fn at_least<M: Meta>(size: usize) -> usize {
     rounded::<M>(size).max(M::UNIT * M::GRANULE)
 }
@@ -56,7 +56,7 @@ const fn slack<M: Meta>(slack: f64) -> f64 {
 }
 
 const fn limit<M: Meta>() -> usize {
-    // Tests stay below, as each region takes a few indices more.
+    // Tests stay below the limit, as each region takes a few more indices.
     (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
 }
 
@@ -82,7 +82,7 @@ impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
     fn taken(size: usize, align: usize) -> usize {
         at_least::<M>(size).max(align).next_power_of_two()
     }
-    // A region that is all free can be lent out as a whole, which `largest_free` counts in full only.
+    // A free region can be lent as a whole, and `largest_free` counts all of it only then.
     const EXACT_LARGEST: bool = false;
     const LENDS: bool = true;
     const GENERAL: bool = ORDERS >= 24;
@@ -117,7 +117,7 @@ where
         L::taken(size, align)
     }
 
-    /// An object of a page.
+    /// The size of an object in a page.
     fn taken_otherwise(size: usize, align: usize) -> usize {
         match size {
             _ if align > 8 => Self::taken(size, align),
@@ -126,7 +126,7 @@ where
             _ => Self::taken(size, align),
         }
     }
-    // A request that fails first gives back the empty pages.
+    // Before a request fails, the empty pages are given back.
     const EXACT_LARGEST: bool = false;
     const LENDS: bool = L::LENDS;
     const GENERAL: bool = L::GENERAL;
@@ -168,7 +168,7 @@ impl Subject for allotment::BuddySystem {
     const SLACK: f64 = 2.5;
 }
 
-/// Classes that are no powers of two, and few.
+/// A few classes that are not powers of two.
 pub struct OddClasses;
 
 impl Classes for OddClasses {

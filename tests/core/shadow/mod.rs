@@ -1,8 +1,8 @@
-//! The shadow allocator: what every test drives a heap through.
+//! The shadow allocator, through which every test drives a heap.
 //!
-//! It keeps its own record of every live block and checks after each operation that the heap
-//! agrees: blocks are aligned, inside a region, and disjoint; their contents stay until they are freed;
-//! the statistics are the truth; and when all is freed, each region is one free block again.
+//! It keeps its own record of every live block and checks after each operation that the heap agrees: blocks are
+//! aligned, inside a region, and disjoint; their contents stay until they are freed; the statistics are right; and
+//! when everything is freed, each region is one free block again.
 
 #[macro_use]
 pub mod matrix;
@@ -17,57 +17,56 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// What a test knows about a placement beyond the trait.
+/// Additional information about a placement for the tests.
 pub trait Subject: Placement {
-    /// Bytes that a block takes, worked out independently of the code under test.
+    /// Returns the bytes that a block takes, computed independently of the code under test.
     fn taken(size: usize, align: usize) -> usize;
-    /// What else it may take.
+    /// Returns another number of bytes that it may take.
     fn taken_otherwise(size: usize, align: usize) -> usize {
         Self::taken(size, align)
     }
-    /// Whether one byte more than `largest_free` must fail.
+    /// Whether a request of one byte more than `largest_free` must fail.
     const EXACT_LARGEST: bool = true;
-    /// Whether `largest_free` is more than an upper bound.
+    /// Whether a request of `largest_free` is sure to succeed; otherwise it is only an upper bound.
     const SURE_LARGEST: bool = true;
     /// Whether every request up to `largest_free` is sure to succeed, not only one of that size.
     const MONOTONE: bool = true;
     /// Whether a request may be served by a whole region.
     const LENDS: bool = false;
-    /// Whether frees in any order give everything back.
+    /// Whether frees in any order return all memory.
     const REUSES: bool = true;
     /// Whether regions can be released.
     const RELEASES: bool = true;
-    /// Regions that can be claimed.
+    /// The most regions that can be claimed.
     const REGIONS: usize = 4;
-    /// Bytes that all regions together may have.
+    /// The most bytes that all regions together may have.
     const LIMIT: usize = 1 << 30;
     /// How much larger than the peak an arena must be to serve real programs.
     const SLACK: f64 = 1.5;
     /// Whether requests of every size that fits can be served.
     const GENERAL: bool = true;
-    /// Gives a heap for `bytes` bytes what it needs before it gets them: nodes, for a side table that
-    /// cannot grow.
+    /// Prepares a heap for `bytes` bytes before it gets them: with nodes, for a side table that cannot grow.
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         let _ = (heap, bytes);
     }
-    /// Whether every double free is found.
+    /// Whether every double free is detected.
     const FINDS_DOUBLE_FREES: bool = false;
 }
 
-/// The front end that a shadow drives: a plain heap, or what is built around one.
+/// The front that a shadow drives: a plain heap, or something built around one.
 pub trait Front<P: Subject>: GlobalAlloc {
-    /// One that is ready for `bytes` bytes of memory.
+    /// Makes a front that is prepared for `bytes` bytes of memory.
     fn ready(bytes: usize) -> Self;
     fn stats(&self) -> Stats;
     fn largest_free(&self) -> usize;
-    /// See [`Heap::claim`].
+    /// Adds a region; see [`Heap::claim`].
     ///
     /// # Safety
     ///
-    /// As there.
+    /// Same contract as [`Heap::claim`]: nothing else may use the region while the heap has it.
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError>;
     fn release(&self, start: *mut u8) -> Result<Region, RegionError>;
-    /// See [`Heap::trim`].
+    /// Gives kept memory back; see [`Heap::trim`].
     fn trim(&self);
 }
 
@@ -85,7 +84,7 @@ impl<P: Subject> Front<P> for Heap<P, Unsync> {
         self.trim();
     }
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.claim(region) }
     }
     fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
@@ -93,14 +92,14 @@ impl<P: Subject> Front<P> for Heap<P, Unsync> {
     }
 }
 
-/// A heap that is ready for `bytes` bytes of memory.
+/// Makes a heap that is prepared for `bytes` bytes of memory.
 pub fn empty<P: Subject>(bytes: usize) -> Heap<P, Unsync> {
     let heap = Heap::empty();
     P::equip(&heap, bytes);
     heap
 }
 
-/// Memory of any start and size, surrounded by bytes that nobody may write.
+/// Memory of any start and size, surrounded by bytes that must not be written.
 pub struct Backing {
     bytes: Vec<u8>,
     start: usize,
@@ -108,11 +107,11 @@ pub struct Backing {
 }
 
 const GUARD: u8 = 0xa5;
-/// No placement aligns memory to more than this in the tests.
+/// In the tests no placement aligns memory to more than this.
 const PAGE: usize = 4096;
 
 impl Backing {
-    /// `size` bytes that start `skew` bytes after a page border.
+    /// Makes memory of `size` bytes that starts `skew` bytes after a page border.
     pub fn new(size: usize, skew: usize) -> Self {
         let bytes = vec![GUARD; size + skew + 3 * PAGE];
         let start =
@@ -143,7 +142,7 @@ struct Live {
     taken: usize,
 }
 
-/// A heap and the truth about it.
+/// A heap and the model that it is compared with.
 pub struct Shadow<P: Subject, F: Front<P> = Heap<P, Unsync>> {
     pub heap: F,
     backing: Vec<Backing>,
@@ -157,7 +156,7 @@ pub struct Shadow<P: Subject, F: Front<P> = Heap<P, Unsync>> {
     placement: PhantomData<P>,
 }
 
-/// A byte that depends on the block and on the place in it.
+/// The expected byte at an index of a block.
 fn byte(pattern: u64, index: usize) -> u8 {
     (pattern.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64 * 0x0101_7f4b) >> 24) as u8
 }
@@ -178,7 +177,7 @@ fn verify(start: *const u8, pattern: u64, size: usize) {
 }
 
 impl<P: Subject, F: Front<P>> Shadow<P, F> {
-    /// A heap over regions with these sizes and skews.
+    /// Makes a heap over regions with these sizes and skews.
     pub fn new(regions: &[(usize, usize)]) -> Self {
         let mut shadow = Self {
             heap: F::ready(regions.iter().map(|region| region.0).sum::<usize>().max(200_000)),
@@ -200,7 +199,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
 
     pub fn claim(&mut self, size: usize, skew: usize) -> Result<(), RegionError> {
         let mut backing = Backing::new(size, skew);
-        // SAFETY: the backing lives as long as the heap and is used by nobody else.
+        // SAFETY: the backing lives as long as the heap, and nothing else uses it.
         unsafe { self.heap.claim(backing.region())? };
         self.backing.push(backing);
         let capacity = self.heap.stats().capacity;
@@ -209,7 +208,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         Ok(())
     }
 
-    /// The memory of the region that was claimed as number `index`.
+    /// Returns the memory of the region that was claimed as number `index`.
     pub fn region(&mut self, index: usize) -> Region {
         self.backing[index].region()
     }
@@ -218,12 +217,12 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         self.live.len()
     }
 
-    /// Address of the `n`th live block in address order.
+    /// Returns the address of the `n`th live block in address order.
     pub fn nth(&self, n: usize) -> usize {
         *self.live.keys().nth(n).unwrap()
     }
 
-    /// Enters a new block after checking that it is where one may be. The others take `others`.
+    /// Adds a new block after checking that it may lie there. The other blocks take `others` bytes.
     fn enter(&mut self, start: usize, layout: Layout, others: usize) -> u64 {
         let size = layout.size();
         assert_eq!(start % layout.align(), 0, "{start:#x} is not aligned for {layout:?}");
@@ -244,7 +243,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         pattern
     }
 
-    /// What a block takes: what the placement says, or a whole region in which nothing else is.
+    /// What a block takes: the placement's figure, or a whole region without other blocks.
     fn taken(&self, start: usize, layout: Layout, others: usize) -> usize {
         let taken = P::taken(layout.size(), layout.align());
         let really = self.heap.stats().used - others;
@@ -277,7 +276,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         );
     }
 
-    /// Allocates and fills a block; `None` if the heap says that there is no room.
+    /// Allocates and fills a block; `None` if the heap has no room.
     pub fn allocate(&mut self, layout: Layout) -> Option<usize> {
         self.allocate_by(layout, false)
     }
@@ -295,7 +294,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
             } else {
                 layout.size() == self.heap.largest_free()
             };
-        // SAFETY: sizes of zero are allowed by this crate; the block is used as its layout allows.
+        // SAFETY: this crate allows sizes of zero, and the block is used as its layout allows.
         let start = unsafe { if zeroed { self.heap.alloc_zeroed(layout) } else { self.heap.alloc(layout) } };
         if start.is_null() {
             assert!(!sure, "{layout:?} failed with a largest free block of {}", self.heap.largest_free());
@@ -328,7 +327,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         let start = self.pointer(block);
         verify(start, pattern, layout.size());
         let before = self.heap.stats().used;
-        // SAFETY: the block is live, with this layout, and forgotten from here on.
+        // SAFETY: the block is live with this layout, and forgotten from here on.
         unsafe { self.heap.dealloc(start, layout) };
         if P::REUSES {
             self.used -= taken;
@@ -340,7 +339,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         self.account();
     }
 
-    /// Reallocates; the block's new address, or `None` if there is no room and it stays as it is.
+    /// Reallocates, and returns the new address; `None` if there is no room and the block stays unchanged.
     pub fn reallocate(&mut self, block: usize, size: usize) -> Option<usize> {
         let Live { layout, pattern, taken } = self.live[&block];
         let start = self.pointer(block);
@@ -372,7 +371,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         Some(moved.addr())
     }
 
-    /// Asks for exactly the largest free block, and for one byte more.
+    /// Requests exactly the largest free block, and one byte more.
     pub fn probe_largest(&mut self) {
         let largest = self.heap.largest_free();
         if !P::SURE_LARGEST {
@@ -402,7 +401,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         self.backing.iter().for_each(Backing::check);
     }
 
-    /// Frees everything; every region must be one free block again, which can be given back.
+    /// Frees everything. Every region must then be one free block again, which can be released.
     pub fn finish(mut self) {
         self.verify_all();
         while let Some((&block, _)) = self.live.first_key_value() {
@@ -431,8 +430,8 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
     }
 }
 
-/// A random run: allocations, frees and reallocations of sizes up to `max_size` and alignments up to
-/// `max_align`, around a fill level that wanders between empty and full.
+/// Runs random allocations, frees and reallocations of sizes up to `max_size` and alignments up to `max_align`,
+/// around a fill level that wanders between empty and full.
 pub fn random_run<P: Subject>(
     seed: u64,
     steps: usize,
@@ -443,7 +442,7 @@ pub fn random_run<P: Subject>(
     random_run_on(Shadow::<P>::new(regions), seed, steps, max_size, max_align);
 }
 
-/// The same through any front end.
+/// Runs the same through any front.
 pub fn random_run_on<P: Subject, F: Front<P>>(
     mut shadow: Shadow<P, F>,
     seed: u64,

@@ -1,10 +1,10 @@
-//! Random programs for the property tests, and the shadow that follows them.
+//! Random programs for the property tests, and a shadow that follows them.
 
 use super::{Front, Shadow, Subject};
 use proptest::prelude::*;
 use std::alloc::Layout;
 
-/// One call; blocks are meant by their place among those that are live then.
+/// One call. Blocks are given by their index among the live ones.
 #[derive(Clone, Debug)]
 pub enum Step {
     Allocate(usize, u32),
@@ -14,8 +14,8 @@ pub enum Step {
     Probe,
 }
 
-/// Programs of fewer than `count` steps: sizes below the three bounds, the first most often; alignments up to
-/// 2^`align`.
+/// Generates programs of fewer than `count` steps, with sizes below the three bounds, mostly the first, and
+/// alignments up to 2^`align`.
 pub fn steps(bounds: [usize; 3], align: u32, count: usize) -> impl Strategy<Value = Vec<Step>> {
     let size = move || prop_oneof![4 => 0..bounds[0], 2 => 0..bounds[1], 1 => 0..bounds[2]];
     let step = prop_oneof![

@@ -14,13 +14,13 @@ pub struct Trace {
     pub name: String,
     pub events: Vec<Event>,
     pub ids: usize,
-    /// The most bytes that are live at once.
+    /// The most bytes live at once.
     pub peak: usize,
-    /// All bytes that are ever asked for.
+    /// The sum of all requested bytes.
     pub total: usize,
 }
 
-/// The traces in `tests/data`, and those in the folder that `ALLOTMENT_TRACES` names.
+/// Lists the traces in `tests/data`, and those in the folder named by `ALLOTMENT_TRACES`.
 pub fn paths() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let more = std::env::var_os("ALLOTMENT_TRACES").map(PathBuf::from);

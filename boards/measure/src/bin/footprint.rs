@@ -1,4 +1,4 @@
-//! A program that allocates, frees and resizes in a few places, for the size of the code behind that.
+//! A program that allocates, frees and resizes in several places, to measure the code size of the allocator.
 #![no_std]
 #![no_main]
 
@@ -16,17 +16,17 @@ struct Arena(#[expect(dead_code, reason = "used through a pointer")] [u8; ARENA]
 
 static mut MEMORY: Arena = Arena([0; ARENA]);
 
-/// A layout that the compiler does not know.
+/// A layout that is opaque to the compiler.
 fn layout(size: usize, align: usize) -> Layout {
     let layout = Layout::from_size_align(black_box(size), black_box(align));
-    // SAFETY: the values that it is called with are right.
+    // SAFETY: it is called only with valid values.
     unsafe { layout.unwrap_unchecked() }
 }
 
-/// Each call is there several times, as in a program, so that it does not pay to compile a copy for the place.
-/// Without the black boxes, blocks that are not used need not be allocated.
+/// Each call occurs several times, as in a real program, so that inlining it does not pay. Without the black boxes
+/// the compiler could remove unused blocks.
 fn work() -> bool {
-    // SAFETY: this is the only use of the memory; blocks are used as they were allocated.
+    // SAFETY: this is the only use of the memory, and blocks are used with their layouts.
     unsafe {
         measure::give((&raw mut MEMORY).cast(), ARENA);
         let text = black_box(alloc(layout(5, 1)));
@@ -57,7 +57,7 @@ fn main() -> ! {
     measure::exit(i32::from(!work()))
 }
 
-/// Returns whether all went well.
+/// Returns whether everything worked.
 #[cfg(target_family = "wasm")]
 #[unsafe(no_mangle)]
 pub extern "C" fn run() -> bool {

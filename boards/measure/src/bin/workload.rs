@@ -1,4 +1,4 @@
-//! Counts what the allocator does in fixed workloads, and prints one `name value` per line.
+//! Measures the allocator in fixed workloads, and prints one `name value` per line.
 //!
 //! # The workloads
 //!
@@ -6,15 +6,15 @@
 //! uniformly, or with a chance of 1 in 16 a *tail* of 513 to 4096 bytes; blocks are aligned to 4 bytes. Blocks
 //! carry their number in their first and last bytes, which is checked when they are freed.
 //!
-//! * `alloc_*`, `free_*`: instructions of one call in an arena of 64 KiB, those of passing the arguments, of the
-//!   call and of the return included, those of reading the counter taken off. There are 256 places; 20,000 times a place is chosen at random, and its block
-//!   is freed, or if it has none it gets one of a mixed size. So half of the places have a block, and three
-//!   quarters of the arena are live. Requests that fail are counted as `failed`, and in `failed_worst`
-//!   instead of `alloc_*`.
-//! * `resize_*`: the same for the resizes in the next workload that leave the block where it is.
-//! * `live_permille`: bytes asked for that are live when the first request fails, of an arena of 32 KiB; the
-//!   mean over 64 seeds. At each step, with a chance of 50 % a block of a mixed size is allocated, with 10 % a
-//!   random block is freed, with 40 % one is resized to another mixed size.
+//! * `alloc_*`, `free_*`: instructions of one call in an arena of 64 KiB. They include passing the arguments, the
+//!   call and the return, but not reading the counter. There are 256 places; 20,000 times a place is chosen at
+//!   random, and its block is freed, or if it has none it gets one of a mixed size. So half of the places have a
+//!   block, and three quarters of the arena are live. Requests that fail are counted as `failed`, and in
+//!   `failed_worst` instead of `alloc_*`.
+//! * `resize_*`: the same for the resizes in the next workload that leave the block in place.
+//! * `live_permille`: requested bytes that are live when the first request fails, as a share of an arena of 32 KiB;
+//!   the mean over 64 seeds. At each step a block of a mixed size is allocated with a chance of 50 %, a random block
+//!   is freed with 10 %, and one is resized to another mixed size with 40 %.
 //! * `blocks_8`, `blocks_24`: how many blocks of that size fit in an arena of 4 KiB.
 //! * `largest`: the largest block that an arena of 4 KiB can give, in bytes.
 #![no_std]
@@ -59,7 +59,7 @@ mod program {
             self.0
         }
 
-        /// Below `bound`, which is small, so that the bias does not matter.
+        /// A number below `bound`, which is small, so that the bias does not matter.
         fn below(&mut self, bound: usize) -> usize {
             ((u64::from(self.next()) * bound as u64) >> 32) as usize
         }
@@ -82,18 +82,18 @@ mod program {
         unsafe { Layout::from_size_align_unchecked(size, 4) }
     }
 
-    /// Allocates, and counts.
+    /// Allocates, and counts the instructions.
     #[inline(always)]
     fn allocate(layout: Layout) -> (*mut u8, u32) {
         let from = Instant::now();
         // SAFETY: no size here is zero.
         let start = unsafe { alloc(layout) };
         let count = from.elapsed();
-        // Else a block that is not used need not be allocated, says the compiler.
+        // Otherwise the compiler could remove an unused block.
         (black_box(start), count)
     }
 
-    /// Frees, and counts.
+    /// Frees, and counts the instructions.
     #[inline(always)]
     unsafe fn free(start: *mut u8, layout: Layout) -> u32 {
         let from = Instant::now();
@@ -102,7 +102,7 @@ mod program {
         from.elapsed()
     }
 
-    /// Resizes, and counts.
+    /// Resizes, and counts the instructions.
     #[inline(always)]
     unsafe fn resize(start: *mut u8, layout: Layout, size: usize) -> (*mut u8, u32) {
         let from = Instant::now();
@@ -120,7 +120,7 @@ mod program {
         {
             measure::exit(WRONG_BLOCK);
         }
-        // SAFETY: the block lies in the arena, as was just checked, and is ours.
+        // SAFETY: the block lies in the arena, as was just checked, and belongs to this program.
         unsafe {
             block.start.write(number as u8);
             block.start.add(block.size - 1).write(number as u8);
@@ -137,7 +137,7 @@ mod program {
     }
 
     fn start_over(size: usize) {
-        // SAFETY: the memory is the allocator's alone, and all blocks from before are forgotten.
+        // SAFETY: only the allocator uses the memory, and all earlier blocks are forgotten.
         unsafe { measure::start_over((&raw mut MEMORY).cast(), size) }
     }
 
@@ -214,7 +214,7 @@ mod program {
         println!("failed_worst {failed_worst}");
     }
 
-    /// Bytes that are live when the first request fails. Counts the resizes that do not move the block.
+    /// Returns the bytes that are live when the first request fails. Counts the resizes that do not move the block.
     fn live_at_failure(seed: u32, empty: u32, resizes: &mut Counts) -> usize {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9) | 1);
         let mut blocks = [NONE; 1024];
@@ -294,10 +294,10 @@ mod program {
     fn main() -> ! {
         Instant::start();
         let empty = calibrate();
-        // On the stack, of which there is plenty.
+        // On the stack, which is large enough.
         let [mut allocs, mut frees, mut resizes] = [const { Counts::NONE }; 3];
         instructions(empty, &mut allocs, &mut frees);
-        // Where nothing is ever freed there is nothing to see.
+        // A subject that frees nothing has nothing to measure here.
         if cfg!(not(feature = "bump")) {
             density(empty, &mut resizes);
         }

@@ -1,9 +1,9 @@
-//! Looks for the most instructions that a call can take, and prints one `name value` per line.
+//! Searches for the most instructions that a call can take, and prints one `name value` per line.
 //!
 //! # The programs
 //!
-//! Lengths are in units of 8 bytes. Every call of every program is counted; passing the arguments, the call and
-//! the return belong to it, reading the counter does not. Blocks are checked as in `workload`.
+//! Lengths are in units of 8 bytes. Every call of every program is counted, including passing the arguments, the
+//! call and the return, but not reading the counter. Blocks are checked as in `workload`.
 //!
 //! * *neighbours*: a block is freed, or resized, between two neighbours that are free or not, of lengths around the
 //!   borders of size classes, whose lists hold other blocks before them, behind them, both, or neither.
@@ -38,15 +38,15 @@ mod program {
     const SMALL: usize = 8 * 1024;
     const SEEDS: u32 = 400;
     const STEPS: usize = 250;
-    /// What a resize that moves may copy, in bytes.
+    /// The most bytes that a moving resize copies.
     const COPIED: usize = 64;
-    /// Blocks that a program may have live.
+    /// The most live blocks of a program.
     const LIVE: usize = 1200;
 
     /// Exit status if a block lies outside the arena or is not aligned.
     const WRONG_BLOCK: i32 = 4;
 
-    /// Lengths about the borders of size classes.
+    /// Lengths around the borders of size classes.
     const LENGTHS: [usize; 12] = [1, 2, 5, 15, 16, 17, 31, 32, 33, 63, 129, 300];
 
     #[repr(C, align(4096))]
@@ -60,7 +60,7 @@ mod program {
         layout: Layout,
     }
 
-    /// The most of one kind of call.
+    /// The most instructions of one kind of call.
     #[derive(Clone, Copy)]
     struct Most {
         calls: u32,
@@ -79,7 +79,7 @@ mod program {
 
     const NAMES: [&str; 6] = ["alloc", "aligned", "failing", "free", "resize", "moving"];
 
-    /// A program: the blocks that it has live.
+    /// A program, with its live blocks.
     struct Program {
         empty: u32,
         most: [Most; 6],
@@ -90,7 +90,7 @@ mod program {
     struct Random(u32);
 
     impl Random {
-        /// Below `bound`, which is small, so that the bias does not matter.
+        /// A number below `bound`, which is small, so that the bias does not matter.
         fn below(&mut self, bound: usize) -> usize {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 17;
@@ -106,7 +106,7 @@ mod program {
 
     impl Program {
         fn start_over(&mut self, arena: usize) {
-            // SAFETY: the memory is the allocator's alone, and all blocks from before are forgotten.
+            // SAFETY: only the allocator uses the memory, and all earlier blocks are forgotten.
             unsafe { measure::start_over((&raw mut MEMORY).cast(), arena) }
             self.count = 0;
         }
@@ -117,7 +117,7 @@ mod program {
             most.worst = most.worst.max(count - self.empty);
         }
 
-        /// Whether a block was served; its number is the last one then.
+        /// Returns whether a block was served; if so, its number is the last one.
         fn aligned(&mut self, units: usize, align: usize) -> bool {
             if self.count == LIVE {
                 return false;
@@ -147,7 +147,7 @@ mod program {
             self.aligned(units, UNIT)
         }
 
-        /// Frees block number `number`; the last one takes its number.
+        /// Frees block number `number`; the last block takes its number.
         fn free(&mut self, number: usize) {
             let Block { start, layout } = self.blocks[number];
             let from = Instant::now();
@@ -190,7 +190,7 @@ mod program {
                         let bit = |n: u32| case >> n & 1 == 1;
                         let middle = if bit(4) { 3 } else { left };
                         self.start_over(SMALL);
-                        // Others of the same lengths, each walled in: x x | left middle right | x x
+                        // Other blocks of the same lengths, each between walls: x x | left middle right | x x
                         let lengths = [left, 1, right, 1, left, middle, right, 1, left, 1, right, 1];
                         let mut starts = [ptr::null_mut(); 12];
                         for (start, units) in starts.iter_mut().zip(lengths) {
@@ -255,7 +255,7 @@ mod program {
             for length in LENGTHS {
                 for more in 1..4 {
                     self.start_over(SMALL);
-                    // In turn a block and a wall; then all blocks are free, and what is left is taken.
+                    // Allocate blocks and walls in turn; then free all blocks, and take what is left.
                     let mut pairs = 0;
                     while pairs < 40 && self.alloc(length) && self.alloc(1) {
                         pairs += 1;
@@ -312,7 +312,7 @@ mod program {
                 self.start_over(SMALL);
                 for step in 0..STEPS {
                     let units = palette[random.below(palette.len())];
-                    // Fuller, then emptier.
+                    // Fill up first, then empty.
                     let fill = if step / 64 % 2 == 0 { 8 } else { 3 };
                     match random.below(14) {
                         call if call < fill => _ = self.alloc(units),
@@ -343,7 +343,7 @@ mod program {
     fn main() -> ! {
         Instant::start();
         let empty = calibrate();
-        // On the stack, of which there is plenty.
+        // On the stack, which is large enough.
         let mut program =
             Program { empty, most: [Most { calls: 0, worst: 0 }; 6], blocks: [NONE; LIVE], count: 0 };
         program.neighbours();
@@ -361,6 +361,6 @@ mod program {
     }
 }
 
-// Only linked, never run.
+// A module is only linked, never run.
 #[cfg(target_family = "wasm")]
 use measure as _;

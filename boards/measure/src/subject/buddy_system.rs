@@ -1,4 +1,4 @@
-//! buddy_system_allocator: its heap, as behind its own spin lock.
+//! buddy_system_allocator: its heap, without its spin lock.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
@@ -7,7 +7,7 @@ use buddy_system_allocator::Heap;
 
 use super::{Alone, LARGEST_ARENA, Subject};
 
-/// The chosen allocator: as many orders as the largest arena needs.
+/// The chosen allocator, with as many orders as the largest arena needs.
 pub type Chosen = Alone<Heap<{ LARGEST_ARENA.ilog2() as usize + 1 }>>;
 
 impl Subject for Chosen {

@@ -1,4 +1,4 @@
-//! The zero of all differences: a bump allocator, as small as it gets. It frees nothing.
+//! The baseline of all differences: a minimal bump allocator, which frees nothing.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr;
@@ -22,9 +22,9 @@ impl Subject for Chosen {
     }
 }
 
-// SAFETY: the pointer only moves up, so that blocks do not overlap, and not beyond the end.
+// SAFETY: the pointer only moves up and not beyond the end, so blocks do not overlap.
 unsafe impl GlobalAlloc for Chosen {
-    // Inlined, it would be counted several times, and the differences to it would be too small.
+    // If it were inlined, it would be counted several times, and the differences to it would be too small.
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the reference ends with this function.

@@ -1,4 +1,4 @@
-//! allotment's smallest heaps, which bring their memory.
+//! allotment's smallest heaps, which contain their memory.
 
 use core::alloc::{GlobalAlloc, Layout};
 
@@ -32,7 +32,7 @@ impl Subject for Chosen {
     }
 
     fn warm_up(&mut self) {
-        // The bump allocator has nothing to do, and would lose memory.
+        // For the bump allocator this would do nothing and lose memory.
         #[cfg(feature = "compact")]
         assert!(self.largest_free() > 0);
     }

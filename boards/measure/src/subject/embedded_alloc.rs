@@ -11,7 +11,7 @@ struct Nothing;
 
 critical_section::set_impl!(Nothing);
 
-// SAFETY: the programs have one thread and no interrupts: there is nothing to keep out.
+// SAFETY: the programs have one thread and no interrupts, so there is nothing to exclude.
 unsafe impl critical_section::Impl for Nothing {
     unsafe fn acquire() {}
     unsafe fn release(_state: ()) {}

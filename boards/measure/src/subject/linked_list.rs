@@ -1,4 +1,4 @@
-//! linked_list_allocator: its heap, as behind its own spin lock.
+//! linked_list_allocator: its heap, without its spin lock.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};

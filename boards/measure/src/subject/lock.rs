@@ -1,8 +1,8 @@
-//! What allotment's heaps are locked with here.
+//! The lock of allotment's heaps in these programs.
 
 use allotment::lock::Lock;
 
-/// The lock of a program with one thread and no interrupts: none.
+/// A lock that does nothing, for a program with one thread and no interrupts.
 pub struct Alone;
 
 // SAFETY: the programs have one thread and no interrupts, so every closure runs alone.

@@ -1,4 +1,4 @@
-//! The subjects: one is compiled in.
+//! The subjects, one of which is compiled in.
 
 #[cfg(feature = "bump")]
 #[path = "bump.rs"]
@@ -35,29 +35,29 @@ use core::cell::UnsafeCell;
 
 /// An allocator that can be measured.
 pub trait Subject: GlobalAlloc {
-    /// Without memory.
+    /// An allocator without memory.
     const EMPTY: Self;
 
-    /// Gives it its memory, once.
+    /// Gives the allocator its memory, once.
     ///
     /// # Safety
     ///
-    /// The bytes are valid for reads and writes, and used by nobody else for as long as the allocator is.
+    /// The bytes must be valid for reads and writes, and nothing else may use them while the allocator exists.
     unsafe fn give(&mut self, start: *mut u8, size: usize);
 
-    /// Does what else is done at the first use only, so that it is not counted.
+    /// Does whatever happens only at the first use, so that it is not counted.
     fn warm_up(&mut self) {}
 
-    /// Whether blocks come from the value itself instead of the memory that it is given.
+    /// Whether blocks come from the value itself instead of the given memory.
     const OWN_MEMORY: bool = false;
 }
 
-/// Size of the largest arena that a subject is given. Tables are as large as that needs.
+/// Size of the largest arena that a subject is given. It determines the size of tables.
 #[allow(dead_code, reason = "only for subjects with a table")]
 const LARGEST_ARENA: usize = 64 * 1024;
 
-/// What stands for the lock around an allocator that needs `&mut`: the programs have one thread and no
-/// interrupts, so there is nothing to keep out.
+/// Takes the place of a lock around an allocator that needs `&mut`. The programs have one thread and no interrupts,
+/// so there is nothing to exclude.
 #[allow(dead_code, reason = "only for subjects that bring no lock")]
 pub struct Alone<A>(UnsafeCell<A>);
 
@@ -67,15 +67,15 @@ impl<A> Alone<A> {
         Self(UnsafeCell::new(allocator))
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     ///
     /// # Safety
     ///
-    /// The reference is gone before the next call.
+    /// The reference must be gone before the next call.
     #[allow(clippy::mut_from_ref, reason = "a lock's guard does the same")]
     #[inline(always)]
     unsafe fn get(&self) -> &mut A {
-        // SAFETY: the caller sees to it that this is the only reference.
+        // SAFETY: the caller guarantees that this is the only reference.
         unsafe { &mut *self.0.get() }
     }
 }

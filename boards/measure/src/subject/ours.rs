@@ -43,7 +43,7 @@ type Table = allotment::Tlsf<Links, { table_rows::<4>(LARGEST_ARENA, 8) }, 4>;
 /// The chosen heap.
 #[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32"))]
 pub type Chosen = Heap<Table, Alone, NoStatistics>;
-/// The chosen heap: as it is without any choice.
+/// The chosen heap, with all defaults.
 #[cfg(feature = "tlsf")]
 pub type Chosen = Heap<allotment::Tlsf, Alone>;
 /// The chosen heap.
@@ -52,7 +52,7 @@ pub type Chosen = Heap<allotment::FirstFit<Links>, Alone, NoStatistics>;
 /// The chosen heap.
 #[cfg(feature = "best-fit")]
 pub type Chosen = Heap<allotment::BestFit<Links>, Alone, NoStatistics>;
-/// The chosen heap: blocks from 8 bytes to the largest arena.
+/// The chosen heap, with blocks from 8 bytes to the largest arena.
 #[cfg(feature = "buddy")]
 pub type Chosen =
     Heap<allotment::Buddy<Links, { (LARGEST_ARENA / 8).ilog2() as usize + 1 }>, Alone, NoStatistics>;

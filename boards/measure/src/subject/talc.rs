@@ -1,4 +1,4 @@
-//! talc, with a lock of its kind that does nothing.
+//! talc, with one of its lock types that does nothing.
 
 use talc::TalcLock;
 use talc::lock_api::{GuardNoSend, RawMutex};
@@ -9,7 +9,7 @@ use super::Subject;
 /// The chosen allocator.
 pub type Chosen = TalcLock<NoLock, Manual>;
 
-/// A lock for programs that have nothing to keep out.
+/// A lock for programs in which there is nothing to exclude.
 pub struct NoLock;
 
 // SAFETY: the programs have one thread and no interrupts, and no call is made within another.
