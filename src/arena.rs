@@ -4,6 +4,10 @@ use crate::region::Region;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
+/// Bytes that a static heap may have: 1 GiB, and a quarter of what smaller address spaces have. Code for 64-bit hosts
+/// reaches variables within 2 GiB of it, and the program's others must have room there too.
+pub(crate) const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
+
 /// Static memory of `N` bytes for one heap; [`heap!`](crate::heap) makes it.
 ///
 /// All zero, so it lies in `.bss` and takes no space in the program's image.
@@ -22,6 +26,13 @@ impl<const N: usize> Arena<N> {
     /// Zeroed memory that nobody has taken.
     pub const fn new() -> Self {
         const { assert!(N > 0, "a heap needs memory") }
+        const {
+            assert!(
+                N <= MAX_STATIC,
+                "a static heap may have at most 1 GiB: more does not link. Take the memory when the program starts, \
+                 with `Heap::empty()` and `claim`"
+            );
+        }
         Self { memory: UnsafeCell::new([0; N]), taken: Taken::new() }
     }
 
@@ -139,6 +150,27 @@ impl Pending {
 /// use allotment::{CompactTlsf, Heap, heap, lock::Spin};
 /// static TOO_LARGE: Heap<CompactTlsf, Spin> = heap!(1024 * 1024);
 /// ```
+///
+/// Nor does one of more than 1 GiB, whose memory could not be linked. Take so much when the program starts:
+/// [`Heap::empty`](crate::Heap::empty), and then [`Heap::claim`](crate::Heap::claim) with what the system returned.
+///
+/// ```compile_fail
+/// use allotment::{Heap, heap};
+/// static TOO_LARGE: Heap = heap!(4 << 30);
+/// ```
+///
+/// # In firmware
+///
+/// The default lock on targets without an operating system is
+/// [`CriticalSection`](crate::lock::CriticalSection), and the program says how a critical section is entered. If the
+/// linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line `use ... as _;` to
+/// `main.rs` if nothing else names it:
+///
+/// * Cortex-M: `cargo add cortex-m --features critical-section-single-core`, `use cortex_m as _;`
+/// * RISC-V: `cargo add riscv --features critical-section-single-hart`, `use riscv as _;`
+/// * ESP32: `esp-hal` brings it.
+/// * RP2040 (two cores): `cargo add rp2040-hal --features critical-section-impl`
+/// * With the standard library: `cargo add critical-section --features std`, only if a heap names that lock.
 #[macro_export]
 macro_rules! heap {
     ($size:expr) => {{

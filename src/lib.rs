@@ -27,9 +27,24 @@
 //! Memory whose use is known beforehand needs no allocator: [`plan`] lays buffers out in a `const`, and [`arena!`] makes
 //! typed access to them.
 //!
+//! # Which crates firmware needs
+//!
+//! Without an operating system the default lock is a critical section, and a crate for the chip says how one is
+//! entered. Without it the program does not link: `_critical_section_1_0_acquire` is missing.
+//!
+//! ```sh
+//! cargo add allotment
+//! cargo add cortex-m --features critical-section-single-core   # Cortex-M; and `use cortex_m as _;` in main.rs
+//! cargo add riscv --features critical-section-single-hart      # RISC-V; and `use riscv as _;`
+//! # ESP32: `esp-hal` brings it. RP2040: `rp2040-hal` with the feature `critical-section-impl`.
+//! # With the standard library there is nothing to add.
+//! ```
+//!
+//! All of them: [`lock::CriticalSection`](https://docs.rs/allotment/latest/allotment/lock/struct.CriticalSection.html).
+//!
 //! # Features
 //!
-//! * `critical-section`, `spin` (both default), `lock_api`: locks. The defaults need no more than a
+//! * `critical-section`, `spin` (both on by default), `lock_api`: locks. The defaults need no more than a
 //!   Rust toolchain.
 //! * `alloc`: side tables grow on the global allocator. `std`: the same, and caches
 //!   per thread ([`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html)), pools of a device's
@@ -43,7 +58,10 @@
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
-//! * `defmt`: `defmt::Format` for all value types.
+//! * `host` (default): on Unix and Windows, [`out_of_memory::report_to_stderr`](https://docs.rs/allotment/latest/allotment/out_of_memory/fn.report_to_stderr.html)
+//!   and the reserve for panics, for which it links the standard library; on other systems nothing. Programs without
+//!   the standard library for those systems turn it off with `default-features = false`.
+//! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]

@@ -259,6 +259,13 @@ pub struct Record {
     pub(crate) raw: (*mut u8, usize),
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for Record {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(fmt, "Record {{ first: {=usize}, region: {} }}", self.first, self.region());
+    }
+}
+
 impl Record {
     pub(crate) const NONE: Self = Self {
         base: ptr::null_mut(),

@@ -42,18 +42,59 @@ unsafe impl Lock for Unsync {
 unsafe impl Send for Unsync {}
 
 /// A critical section of the crate `critical-section`: right for interrupts and for every core count,
-/// whatever the target's atomics; the application chooses the implementation.
+/// whatever the target's atomics. The program says how one is entered, with a crate for its chip:
+///
+/// | target | line to add | and in `main.rs` |
+/// | --- | --- | --- |
+/// | Cortex-M, one core | `cargo add cortex-m --features critical-section-single-core` | `use cortex_m as _;` |
+/// | RISC-V, one hart | `cargo add riscv --features critical-section-single-hart` | `use riscv as _;` |
+/// | RP2040, RP235x | `cargo add rp2040-hal --features critical-section-impl` (`embassy-rp` has the same feature) | `use rp2040_hal as _;` |
+/// | nRF with a SoftDevice | `cargo add nrf-softdevice --features critical-section-impl` | `use nrf_softdevice as _;` |
+/// | ESP32 | nothing: `esp-hal` brings it; in tasks of `esp-idf`, `cargo add esp-idf-hal --features critical-section` | |
+/// | with the standard library | `cargo add critical-section --features std` | `use critical_section as _;` |
+///
+/// Without one, the linker reports `undefined symbol: _critical_section_1_0_acquire` (and `_release`); in debug
+/// builds it also names this page, as the function from which the symbol is referenced. With two of them it reports a
+/// duplicate symbol. The line `use ... as _;` is needed where nothing else in the program names the crate: Rust does
+/// not link a crate that is only listed in `Cargo.toml`.
 #[cfg(feature = "critical-section")]
 pub struct CriticalSection(());
 
-// SAFETY: `critical_section::with` excludes all other critical sections of the program.
+/// The names in here are for the linker's error where no crate implements critical sections.
+#[cfg(feature = "critical-section")]
+mod no_crate_implements_critical_section {
+    use critical_section::RestoreState;
+
+    /// Enters a critical section.
+    #[cfg_attr(debug_assertions, inline(never))]
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub unsafe fn see_the_docs_of_allotment_lock_critical_section() -> RestoreState {
+        // SAFETY: passed on.
+        unsafe { critical_section::acquire() }
+    }
+}
+
+// SAFETY: a critical section excludes all others of the program.
 #[cfg(feature = "critical-section")]
 unsafe impl Lock for CriticalSection {
     const INIT: Self = Self(());
 
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        critical_section::with(|_| f())
+        /// Leaves the critical section, even if the closure unwinds.
+        struct Guard(critical_section::RestoreState);
+        impl Drop for Guard {
+            #[inline(always)]
+            fn drop(&mut self) {
+                // SAFETY: the guard is made right after entering, and sections end in reverse order.
+                unsafe { critical_section::release(self.0) }
+            }
+        }
+        // SAFETY: the guard leaves it.
+        let _guard = Guard(unsafe {
+            no_crate_implements_critical_section::see_the_docs_of_allotment_lock_critical_section()
+        });
+        f()
     }
 }
 

@@ -416,6 +416,7 @@ pub const PAGE_WORDS: usize = 4;
 
 /// A slab page: an allocated block with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Page<T> {
     /// The page's block.
     pub block: Block<T>,

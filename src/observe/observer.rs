@@ -38,6 +38,46 @@ pub enum Operation {
     },
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for Operation {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        match *self {
+            Self::Allocate { block, layout } => defmt::write!(
+                fmt,
+                "Allocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
+                block,
+                layout.size(),
+                layout.align()
+            ),
+            Self::Reallocate { block, layout, to, size } => defmt::write!(
+                fmt,
+                "Reallocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize}, to: {=usize:#x}, new size: \
+                 {=usize} }}",
+                block,
+                layout.size(),
+                layout.align(),
+                to,
+                size
+            ),
+            Self::Free { block, layout } => defmt::write!(
+                fmt,
+                "Free {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
+                block,
+                layout.size(),
+                layout.align()
+            ),
+            Self::Fail { layout } => {
+                defmt::write!(
+                    fmt,
+                    "Fail {{ size: {=usize}, align: {=usize} }}",
+                    layout.size(),
+                    layout.align()
+                );
+            }
+        }
+    }
+}
+
 impl From<Operation> for Action {
     /// Converts the operation to an action whose ids are addresses.
     fn from(operation: Operation) -> Self {
@@ -58,6 +98,7 @@ impl From<Operation> for Action {
 
 /// An operation and its place in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Observation<'a> {
     /// The operation.
     pub operation: Operation,

@@ -39,6 +39,7 @@ pub unsafe trait Statistics {
 
 /// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counters {
     pub(crate) capacity: usize,
     pub(crate) used: usize,
@@ -116,6 +117,7 @@ unsafe impl Statistics for Counters {
 
 /// No statistics: no state and no code. `Heap::stats` and similar methods do not exist then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct NoStatistics;
 
 // SAFETY: the methods do nothing.

@@ -11,6 +11,7 @@ pub(super) const LARGE: usize = 512;
 
 /// A free block that an index has found.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Found<S> {
     /// Its id.
     pub id: Id,

@@ -221,6 +221,14 @@ pub struct Grant {
     pub size: usize,
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for Grant {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        let start = self.start.as_ptr() as usize;
+        defmt::write!(fmt, "Grant {{ start: {=usize:#x}, size: {=usize} }}", start, self.size);
+    }
+}
+
 /// What [`Heap`](crate::Heap) needs of an allocator: requests are [`Layout`]s, blocks are addresses.
 ///
 /// # Safety

@@ -41,6 +41,7 @@ impl Interval {
 /// ];
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Buffer<'a> {
     /// The name in messages; the index is used if it is empty.
@@ -199,6 +200,7 @@ impl<'a> Buffer<'a> {
 
 /// How two buffers of an instance may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Relation {
     /// They may overlap in any way.
     Free,

@@ -28,6 +28,7 @@ use super::search::search;
 /// assert_eq!(PLAN.validate(), Ok(5120));
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Plan<'a, const N: usize> {
     buffers: &'a [Buffer<'a>; N],
     offsets: [u64; N],

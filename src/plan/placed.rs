@@ -6,6 +6,7 @@ use super::layout::naive;
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
 /// `OwnedPlan::placed` make one.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Placed<'a> {
     pub(super) buffers: &'a [Buffer<'a>],
     pub(super) offsets: &'a [u64],

@@ -34,6 +34,7 @@ pub struct Tier {
 /// assert_eq!(PLAN.cost(), 4096 * 8 + 2048 * 9 + 4096 * 9);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct TieredPlan<'a, const N: usize, const T: usize> {
     buffers: &'a [Buffer<'a>; N],
     tiers: &'a [Tier; T],

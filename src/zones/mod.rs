@@ -373,6 +373,7 @@ fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
 }
 
 /// Allocates like [`Zones::wanting`] no particular capabilities.
+// SAFETY: `Wanting` makes these promises.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N, SPANS, L> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.wanting(Capabilities::empty()).try_allocate(layout)

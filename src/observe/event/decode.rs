@@ -51,6 +51,7 @@ impl core::error::Error for DecodeError {}
 
 /// Reads records one at a time, from a stream or from a buffer with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Decoder {
     last: Last,
     max: u64,
@@ -79,6 +80,7 @@ impl Decoder {
 
 /// Iterates over the records of a trace that is in memory as a whole. Ends after the first error.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Records<'a> {
     decoder: Decoder,
     bytes: &'a [u8],

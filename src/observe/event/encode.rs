@@ -49,6 +49,7 @@ impl core::error::Error for EncodeError {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Encoder {
     last: Last,
 }

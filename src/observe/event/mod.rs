@@ -239,6 +239,7 @@ const MOVED: u8 = 1 << 5;
 
 /// The values that differences are taken from, the same in encoder and decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 struct Last {
     id: u64,
     time: u64,

@@ -138,6 +138,7 @@ impl<const N: usize> Recorder<N> {
 
 /// A plan for an iteration: a place for each of up to `N` requests.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct RecordedPlan<const N: usize> {
     requests: [Request; N],
     offsets: [usize; N],

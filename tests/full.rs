@@ -1,0 +1,190 @@
+//! A full heap as the global allocator: what the program says, and that it ends. Each test runs this program again, as
+//! a child with a time limit, since what it shows ends a program or uses its memory up.
+#![cfg(all(any(feature = "host", feature = "std"), any(unix, windows), panic = "unwind"))]
+
+use allotment::out_of_memory::{Cause, report_to_stderr, set_hook};
+use allotment::{Heap, OutOfMemory, Region, heap};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static HEAP: Heap = heap!(1 << 20);
+
+/// Tells a child what to do.
+const ROLE: &str = "ALLOTMENT_FULL";
+
+/// Runs the test `name` of this program in a child, which knows from its `role` that it is one. Whether it succeeded,
+/// and what it wrote to standard error.
+fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env("RUST_BACKTRACE", backtrace)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = child.stderr.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::with_capacity(100_000);
+        errors.read_to_end(&mut text).unwrap();
+        text
+    });
+    // Generous: a child takes a fraction of a second, and one that hangs would hang for ever.
+    let limit = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if Instant::now() > limit => break None,
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    if status.is_none() {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let text = String::from_utf8_lossy(&reader.join().unwrap()).into_owned();
+    let status = status.unwrap_or_else(|| panic!("the child hangs; it wrote:\n{text}"));
+    (status.success(), text)
+}
+
+/// What the child that this process is has to do; `None` if it is none.
+fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Makes a heap of 8 MiB of that of 1 MiB.
+fn enlarge() {
+    let size = 7 << 20;
+    // SAFETY: the memory is never given back.
+    unsafe {
+        let start = System.alloc(Layout::from_size_align(size, 4096).unwrap());
+        HEAP.claim(Region::new(start, size)).unwrap();
+    }
+}
+
+/// Leaves at most `rest` bytes free.
+fn fill(rest: usize) {
+    let mut size = HEAP.largest_free();
+    while size >= 8 && HEAP.free() > rest {
+        let layout = Layout::from_size_align(size.min(HEAP.free() - rest).max(8), 8).unwrap();
+        if HEAP.try_allocate(layout).is_err() {
+            size /= 2;
+        }
+    }
+}
+
+/// The panic's message and the backtrace come, and the program goes on to its own end.
+#[test]
+fn a_panic_on_a_full_heap_ends() {
+    let Some(role) = role() else {
+        for size in ["1", "8"] {
+            for rest in ["2000", "20000", "200000", "900000"] {
+                let (succeeded, text) = child("a_panic_on_a_full_heap_ends", &format!("{size} {rest}"), "1");
+                assert!(!succeeded, "{text}");
+                assert!(text.contains("index out of bounds"), "{text}");
+                assert!(text.contains("stack backtrace:"), "{text}");
+                assert!(text.contains("note: Some details are omitted"), "cut off: {text}");
+                assert!(!text.contains("memory allocation of"), "{text}");
+            }
+        }
+        return;
+    };
+    let (size, rest) = role.split_once(' ').unwrap();
+    let rest = rest.parse().unwrap();
+    if size == "8" {
+        enlarge();
+    }
+    fill(rest);
+    let none: [u8; 0] = [];
+    println!("{}", none[black_box(3)]);
+}
+
+/// A heap that cannot take a reserve ends with a line that says so; here one that has no region to spare.
+#[test]
+fn without_a_reserve_the_program_ends_in_words() {
+    if role().is_none() {
+        let (succeeded, text) = child("without_a_reserve_the_program_ends_in_words", "no regions", "1");
+        assert!(!succeeded, "{text}");
+        assert!(text.contains("this heap cannot take the reserve"), "{text}");
+        assert!(text.contains("out of memory: "), "{text}");
+        return;
+    }
+    let layout = Layout::from_size_align(4096, 4096).unwrap();
+    // SAFETY: the memory is never given back.
+    while unsafe { HEAP.claim(Region::new(System.alloc(layout), 4096)) }.is_ok() {}
+    fill(20_000);
+    let none: [u8; 0] = [];
+    println!("{}", none[black_box(3)]);
+}
+
+/// One line, with all figures and the cause, and none for what succeeds.
+#[test]
+fn the_hook_reports_to_standard_error() {
+    if role().is_none() {
+        let (succeeded, text) = child("the_hook_reports_to_standard_error", "stderr", "0");
+        assert!(succeeded, "{text}");
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("out of memory: ")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("out of memory: 2097152 bytes aligned to 1 requested, "), "{text}");
+        assert!(lines[0].ends_with(": the heap is too small"), "{text}");
+        assert!(lines[1].contains(" aligned to 262144 requested, "), "{text}");
+        assert!(
+            lines[1].ends_with(": the alignment is the obstacle, the largest free block is long enough"),
+            "{text}"
+        );
+        return;
+    }
+    set_hook(report_to_stderr);
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes.try_reserve_exact(1000).unwrap();
+    assert!(bytes.try_reserve_exact(2 << 20).is_err());
+    // The fallible methods report to their caller.
+    assert!(HEAP.try_allocate(Layout::from_size_align(2 << 20, 8).unwrap()).is_err());
+    // As long as what is left, so not at an aligned address as well.
+    let layout = Layout::from_size_align(HEAP.largest_free() - 16, 1 << 18).unwrap();
+    // SAFETY: the size is not zero, and no block comes back.
+    assert!(unsafe { std::alloc::alloc(layout) }.is_null());
+}
+
+/// The hook has the error, may allocate, is not called for what fails while it runs, and can be replaced.
+#[test]
+fn a_hook_may_allocate() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    static OTHERS: AtomicUsize = AtomicUsize::new(0);
+    fn hook(error: &OutOfMemory) {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        assert_eq!((error.requested, error.align, error.cause()), (3 << 20, 1, Cause::TooSmall));
+        assert!(error.largest_free <= error.free && error.free < 1 << 20);
+        black_box(Vec::<u8>::with_capacity(100));
+        assert!(Vec::<u8>::new().try_reserve_exact(4 << 20).is_err());
+    }
+    if role().is_none() {
+        let (succeeded, text) = child("a_hook_may_allocate", "own", "0");
+        assert!(succeeded, "{text}");
+        return;
+    }
+    set_hook(hook);
+    let mut bytes: Vec<u8> = Vec::new();
+    for call in 1..3 {
+        assert!(bytes.try_reserve_exact(3 << 20).is_err());
+        assert_eq!(CALLS.load(Ordering::Relaxed), call);
+    }
+    // Zeroed memory and blocks that grow come by other ways.
+    // SAFETY: the sizes are not zero; the block is live and has this layout.
+    unsafe {
+        let layout = Layout::from_size_align(3 << 20, 1).unwrap();
+        assert!(std::alloc::alloc_zeroed(layout).is_null());
+        let block = std::alloc::alloc(Layout::new::<u8>());
+        assert!(std::alloc::realloc(block, Layout::new::<u8>(), 3 << 20).is_null());
+        std::alloc::dealloc(block, Layout::new::<u8>());
+    }
+    assert_eq!(CALLS.load(Ordering::Relaxed), 4);
+    set_hook(|_| _ = OTHERS.fetch_add(1, Ordering::Relaxed));
+    assert!(bytes.try_reserve_exact(3 << 20).is_err());
+    assert_eq!((CALLS.load(Ordering::Relaxed), OTHERS.load(Ordering::Relaxed)), (4, 1));
+}
