@@ -50,7 +50,7 @@ impl Region {
     /// Names `size` bytes from an address on, as datasheets and linker scripts give it.
     ///
     /// The region may use what other code has exposed at this address (with `as usize` or
-    /// [`pointer::expose_provenance`]), and memory that Rust does not know of.
+    /// `pointer::expose_provenance`), and memory that Rust does not know of.
     ///
     /// # Panics
     ///

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// While no thread waits, locking takes one atomic operation and unlocking one store, like [`Spin`](super::Spin); a
 /// mutex of the standard library needs two atomic operations. That store may become visible only after the unlocking
 /// thread has looked for sleepers, so a thread that falls asleep at the same moment can miss its wake-up. It then wakes by
-/// itself after [`NAP`] and takes the lock.
+/// itself after `NAP` and takes the lock.
 ///
 /// The futex itself is the one that Ulrich Drepper describes in "Futexes Are Tricky" (2011), with a count of sleepers in
 /// place of his third state.
@@ -67,7 +67,7 @@ impl Futex {
     }
 }
 
-/// Sleeps while `state` is [`TAKEN`], until [`wake`] is called or [`NAP`] has passed.
+/// Sleeps while `state` is [`TAKEN`], until [`wake`] is called or `NAP` has passed.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn sleep(state: &AtomicU32) {
     use rustix::thread::futex::{Flags, Timespec, wait};

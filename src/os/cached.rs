@@ -14,7 +14,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::fmt;
 use core::ptr::{self, NonNull};
 
-/// A cache per thread in front of a [`Heap`]: threads get and free small blocks without its lock.
+/// Puts a cache per thread in front of a [`Heap`], so that threads get and free small blocks without taking its
+/// lock.
 ///
 /// ```
 /// use allotment::os::{Cached, Depot};
@@ -33,24 +34,25 @@ use core::ptr::{self, NonNull};
 /// ```text
 ///  thread     8 B | 16 B | 24 B | .. | 4 KiB          per class two magazines: arrays of free blocks
 ///                    |  full v  ^ empty
-///  depot      8 B | 16 B | 24 B | .. | 4 KiB          magazines on their way from thread to thread
+///  depot      8 B | 16 B | 24 B | .. | 4 KiB          magazines on their way between threads
 ///                    |       v  ^ batches, one lock
 ///  heap
 /// ```
 ///
-/// Blocks of up to 4 KiB (and alignments up to 8) have 48 classes; other requests go to the heap. A
-/// block may be freed by any thread; it stays in the cache of that one. What one thread frees more than it allocates
-/// goes through the depot to those that allocate more than they free, a magazine at a time and without a
-/// lock. A thread keeps a bounded number of bytes, little of what it rarely uses, and nothing when it has
-/// ended. When a request fails, its thread's cache and the depot are given back at once (and the
-/// request is tried again), and the other threads' caches at their next operation. For
-/// the heap, what is cached is in use: [`Heap::used`] counts it, and wrong frees are noticed only when it goes back.
+/// Blocks of up to 4 KiB (with alignments up to 8) are divided into 48 classes; other requests go to the heap. Any
+/// thread may free a block, which then stays in that thread's cache. If a thread frees more than it allocates, the
+/// surplus goes through the depot to threads that allocate more than they free, a magazine at a time and without a
+/// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
+/// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
+/// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
+/// use: [`Heap::used`] counts them, and wrong frees are detected only when the blocks go back.
 ///
-/// A thread caches the first four heaps that it uses, and works on others directly. Usable as a global allocator where
-/// thread-local storage needs no allocation: on all targets with native support for it.
+/// A thread caches the first four heaps that it uses, and accesses further ones directly. `Cached` can be the
+/// global allocator wherever thread-local storage needs no allocation, that is, on all targets with native support
+/// for it.
 ///
-/// Both operations are O(1), a batch of at most 64 operations of the heap included. (Bonwick and Adams,
-/// "Magazines and Vmem", USENIX 2001.)
+/// Both operations are O(1), including batches of at most 64 operations of the heap. (Bonwick and Adams, "Magazines
+/// and Vmem", USENIX 2001.)
 pub struct Cached<P: 'static = Tiered, L: 'static = lock::Default, S: 'static = Counters> {
     depot: &'static Depot<P, L, S>,
 }
@@ -69,27 +71,27 @@ impl<P: Placement, L: Lock, S: Statistics> Behind for Heap<P, L, S> {
     }
 
     unsafe fn give(&self, layout: Layout, blocks: &[NonNull<u8>]) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.deallocate_many(layout, blocks) }
     }
 }
 
 impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
-    /// Caches in front of the heap of `depot`, through which the threads exchange blocks.
+    /// Makes caches in front of the heap of `depot`, through which the threads exchange blocks.
     ///
-    /// The heap may be used directly as well, but a block must be freed through `Cached` if and only if
-    /// it was allocated so.
+    /// The heap may be used directly as well, but a block must be freed through `Cached` if and only if it was
+    /// allocated through it.
     pub const fn new(depot: &'static Depot<P, L, S>) -> Self {
         Self { depot }
     }
 
-    /// The heap behind the caches.
+    /// Returns the heap behind the caches.
     pub const fn heap(&self) -> &'static Heap<P, L, S> {
         self.depot.heap
     }
 
-    /// Gives back to the heap what the calling thread and the depot keep: before a thread sleeps for long, or to see
-    /// what is really in use.
+    /// Gives everything that the calling thread and the depot keep back to the heap. Call it before a thread sleeps
+    /// for long, or to see what is really in use.
     pub fn flush(&self) {
         local::flush(self.owner());
     }
@@ -105,14 +107,14 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
 
     #[inline(never)]
     unsafe fn give_anywhere(&self, class: usize, block: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { local::give_anywhere(self.owner(), class, block) }
     }
 
-    /// Serves a request that has no class. Out of line, so that the common way saves no registers.
+    /// Serves a request that has no class. It is not inlined, so that the fast path saves no registers.
     #[inline(never)]
     fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the size is not zero, since the class of the smallest blocks takes requests of no bytes.
+        // SAFETY: the size is not zero, since the class of the smallest blocks takes requests of zero bytes.
         self.with_reclaim(|| unsafe { self.heap().alloc(layout) })
     }
 
@@ -120,14 +122,14 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
     ///
     /// # Safety
     ///
-    /// It is a live block of the heap for `layout` and not used any more.
+    /// It must be a live block of the heap for `layout`, and must not be used afterwards.
     #[inline(never)]
     unsafe fn deallocate_uncached(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap().dealloc(block, layout) }
     }
 
-    /// What the heap answers, once more after the caches have been given back if it is nothing.
+    /// Makes a request, and once more after giving the caches back if it failed.
     fn with_reclaim(&self, request: impl Fn() -> *mut u8) -> *mut u8 {
         let block = request();
         if !block.is_null() {
@@ -138,8 +140,8 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
     }
 }
 
-// SAFETY: blocks come from the heap, which keeps the same promises, and are handed out once until they are
-// freed; blocks of a class are as long as the class says, and so are what the heap is told.
+// SAFETY: blocks come from the heap, which fulfils the contract, and are handed out once until they are freed.
+// Blocks of a class have the length of the class, and so have the layouts passed to the heap.
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -164,7 +166,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on; a block has the bytes asked for.
+        // SAFETY: the caller's contract; a block has at least the requested bytes.
         unsafe {
             if class_of(layout).is_none() {
                 return self.with_reclaim(|| self.heap().alloc_zeroed(layout));
@@ -178,8 +180,8 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller passes a live block and a new size that makes a valid layout. Blocks of a class
-        // never become others in place, or others blocks of a class. The two blocks of the copy are both live.
+        // SAFETY: the caller passes a live block and a new size that makes a valid layout. A block with a class
+        // never becomes one without in place, or the reverse. Both blocks of the copy are live.
         unsafe {
             let wanted = Layout::from_size_align_unchecked(new_size, layout.align());
             match (class_of(layout), class_of(wanted)) {
@@ -199,7 +201,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
     }
 }
 
-// SAFETY: `GlobalAlloc` above keeps these promises; checked frees are checked by the heap.
+// SAFETY: `GlobalAlloc` above fulfils the contract, and the heap checks checked frees.
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         // SAFETY: a layout of size zero has a class, so it gets a block too.
@@ -213,23 +215,24 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
         block.ok_or_else(|| self.heap().out_of_memory(layout))
     }
 
-    /// A block that lies in a cache is live for the heap, so that freeing it again is not noticed.
+    /// Frees a block after the heap's check. A cached block is live for the heap, so freeing it again is not
+    /// detected.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)?;
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.dealloc(block.as_ptr(), layout) };
         Ok(())
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.dealloc(block.as_ptr(), layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return false };
         match (class_of(layout), class_of(wanted)) {
-            // SAFETY: passed on; blocks without a class are the heap's.
+            // SAFETY: the caller's contract; blocks without a class belong to the heap.
             (None, None) => unsafe { self.heap().try_resize(block, layout, size) },
             (old, new) => old == new,
         }
@@ -239,7 +242,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
         self.heap().check_block(block, class_of(layout).map_or(layout, layout_of))
     }
 
-    /// Those of the heap, for which what is cached is in use.
+    /// Returns the statistics of the heap, which regards cached blocks as in use.
     fn statistics(&self) -> Option<Stats> {
         self.heap().snapshot()
     }

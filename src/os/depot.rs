@@ -1,4 +1,4 @@
-//! Magazines on their way between threads.
+//! The depot: magazines on their way between threads.
 
 use super::classes::{CLASSES, SIZES};
 use crate::heap::Heap;
@@ -12,16 +12,17 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// A place for the address of a free block.
 pub type Round = MaybeUninit<NonNull<u8>>;
 
-/// An array of free blocks of one class. It is itself a block of the heap, as long as the class's capacity.
+/// An array of free blocks of one class. It is itself a block of the heap, with one place per block of the class's
+/// capacity.
 pub type Magazine = *mut Round;
 
-/// Magazines that lie side by side; full ones and empty ones apart.
+/// How many full, and how many empty, magazines of a class a depot holds.
 const PLACES: usize = 4;
 
-/// Addresses that the largest magazine has.
+/// The most blocks that a magazine can hold.
 const MOST: usize = 64;
 
-/// A few places for magazines. Any thread may put one in or take one out; none of them waits.
+/// A few places for magazines. Any thread may put one in or take one out, and none of them waits.
 struct Rack([AtomicPtr<Round>; PLACES]);
 
 impl Rack {
@@ -29,11 +30,11 @@ impl Rack {
         Self([const { AtomicPtr::new(ptr::null_mut()) }; PLACES])
     }
 
-    /// Puts a magazine in. Whether there was a place.
+    /// Puts a magazine in, and returns whether there was a free place.
     fn put(&self, magazine: Magazine) -> bool {
         self.0.iter().any(|place| {
-            // The first look spares others the exclusive access. `Release`: whoever takes the magazine sees what it
-            // holds, and is done with what the blocks held.
+            // The load first avoids exclusive access if the place is occupied. `Release`: the thread that takes the
+            // magazine sees its contents, and all accesses to its blocks have ended.
             place.load(Ordering::Relaxed).is_null()
                 && place
                     .compare_exchange(ptr::null_mut(), magazine, Ordering::Release, Ordering::Relaxed)
@@ -41,20 +42,21 @@ impl Rack {
         })
     }
 
-    /// Takes a magazine out.
+    /// Takes a magazine out, if there is one.
     fn take(&self) -> Option<Magazine> {
         self.0.iter().find_map(|place| {
             if place.load(Ordering::Relaxed).is_null() {
                 return None;
             }
-            // A swap cannot take a magazine for another that was here before it. `Acquire`: see `put`.
+            // A swap cannot confuse a magazine with another one that was here before (the ABA problem). `Acquire`:
+            // see `put`.
             let magazine = place.swap(ptr::null_mut(), Ordering::Acquire);
             (!magazine.is_null()).then_some(magazine)
         })
     }
 }
 
-/// The magazines of one class, on cache lines of their own.
+/// The magazines of one class, on separate cache lines.
 #[repr(align(64))]
 struct Shelf {
     full: Rack,
@@ -64,23 +66,22 @@ struct Shelf {
 /// The part of a depot that does not depend on the heap's types.
 #[repr(C, align(64))]
 pub struct Exchange {
-    /// Counts how often memory ran out. Every operation reads it, and nothing else on its cache line is
-    /// written.
+    /// Counts how often memory ran out. Every operation reads it, and nothing else on its cache line is written.
     pressure: AtomicUsize,
     capacities: [u8; CLASSES],
     shelves: [Shelf; CLASSES],
 }
 
 impl Exchange {
-    /// For threads that keep at most `bytes` bytes each.
+    /// Makes an exchange for threads that keep at most `bytes` bytes each.
     pub const fn new(bytes: usize) -> Self {
         let capacities = capacities(bytes);
         let shelves = [const { Shelf { full: Rack::empty(), empty: Rack::empty() } }; CLASSES];
         Self { pressure: AtomicUsize::new(0), capacities, shelves }
     }
 
-    /// A number that is this exchange's alone and changes when memory has run out: its address, and a
-    /// counter in the bits that are zero in it.
+    /// Returns a number that is unique to this exchange and changes when memory has run out: its address, with a
+    /// counter in the low bits, which are zero in the address.
     #[inline(always)]
     pub fn token(&'static self) -> usize {
         ptr::from_ref(self).addr() | self.pressure.load(Ordering::Relaxed)
@@ -89,48 +90,50 @@ impl Exchange {
     /// Asks all threads to give back what they keep, at their next operation.
     pub fn press(&self) {
         let next = (self.pressure.load(Ordering::Relaxed) + 1) % align_of::<Self>();
-        // Two threads that press at once may count one: both have been heard then.
+        // Two threads that do this at once may count only once, which serves both.
         self.pressure.store(next, Ordering::Relaxed);
     }
 
-    /// Blocks that a magazine of `class` holds.
+    /// Returns how many blocks a magazine of `class` holds.
     pub fn capacity(&self, class: usize) -> usize {
         self.capacities[class] as usize
     }
 
-    /// Puts a full magazine in. Whether there was a place.
+    /// Puts a full magazine in, and returns whether there was a free place.
     pub fn put_full(&self, class: usize, magazine: Magazine) -> bool {
         self.shelves[class].full.put(magazine)
     }
 
-    /// Takes a full magazine out.
+    /// Takes a full magazine out, if there is one.
     pub fn take_full(&self, class: usize) -> Option<Magazine> {
         self.shelves[class].full.take()
     }
 
-    /// Puts an empty magazine in. Whether there was a place.
+    /// Puts an empty magazine in, and returns whether there was a free place.
     pub fn put_empty(&self, class: usize, magazine: Magazine) -> bool {
         self.shelves[class].empty.put(magazine)
     }
 
-    /// Takes an empty magazine out.
+    /// Takes an empty magazine out, if there is one.
     pub fn take_empty(&self, class: usize) -> Option<Magazine> {
         self.shelves[class].empty.take()
     }
 }
 
-/// Blocks that a magazine of each class may hold so that two of each, full, take at most `bytes` bytes.
+/// Computes how many blocks a magazine of each class may hold so that two full ones of each take at most `bytes`
+/// bytes.
 ///
-/// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in inverse
-/// proportion to its capacity, and all classes are used alike, this division misses least often in total.
+/// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in
+/// inverse proportion to its capacity, and all classes are used equally, this division minimises the total number
+/// of misses.
 const fn capacities(bytes: usize) -> [u8; CLASSES] {
-    /// Bytes that a block and its address take.
+    /// The bytes of a block and its address.
     const fn cost(class: usize) -> usize {
         SIZES[class] as usize + size_of::<Round>()
     }
 
     const fn capacity(scale: usize, class: usize) -> usize {
-        // 64 times the root, for its fraction.
+        // 64 times the root, to keep its fraction.
         let capacity = scale / (cost(class) * 4096).isqrt();
         if capacity > MOST { MOST } else { capacity }
     }
@@ -144,7 +147,7 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
         total
     }
 
-    // The largest scale that keeps to `bytes`. At `high` the largest class has `MOST` blocks.
+    // Find the largest scale that stays within `bytes`. At `high` the largest class has `MOST` blocks.
     let (mut low, mut high) = (0, (MOST + 1) * (cost(CLASSES - 1) * 4096).isqrt());
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -163,19 +166,19 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
     capacities
 }
 
-/// Where the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full magazines and 4
-/// empty ones for each class.
+/// The depot in which the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full and 4
+/// empty magazines per class.
 ///
-/// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001. Their depot is behind a lock; this one is an array of
-/// places that are filled and emptied by single atomic operations.)
+/// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001. Their depot has a lock; this one is an array of places
+/// that are filled and emptied by single atomic operations.)
 pub struct Depot<P: 'static = Tiered, L: 'static = lock::Default, S: 'static = Counters> {
     pub(super) exchange: Exchange,
     pub(super) heap: &'static Heap<P, L, S>,
 }
 
 impl<P, L, S> Depot<P, L, S> {
-    /// A depot for `heap`, of whose memory each thread keeps at most `bytes` bytes, magazines included. The
-    /// depot itself keeps at most twice as much.
+    /// Makes a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, magazines included, and the
+    /// depot itself at most twice as much.
     pub const fn new(heap: &'static Heap<P, L, S>, bytes: usize) -> Self {
         Self { exchange: Exchange::new(bytes), heap }
     }
@@ -192,7 +195,7 @@ mod tests {
             let rounds = capacities.iter().zip(SIZES);
             let total: usize = rounds.map(|(&n, size)| 2 * usize::from(n) * (usize::from(size) + 8)).sum();
             assert!(total <= bytes);
-            // What is left over would not serve one block more of each class.
+            // What is left would not serve one more block of every class.
             let full = capacities.iter().all(|&n| usize::from(n) == MOST);
             let all: usize = SIZES.iter().map(|&size| 2 * (usize::from(size) + 8)).sum();
             assert!(full || total + all > bytes, "{total} of {bytes}");

@@ -1,4 +1,4 @@
-//! One thread's caches.
+//! The caches of one thread.
 
 use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
@@ -8,33 +8,33 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use std::thread_local;
 
-/// The heap behind a cache, whatever its types.
+/// The heap behind a cache, independent of its types.
 pub trait Behind {
-    /// Fills `blocks` from the front with blocks of `layout`; how many.
+    /// Fills `blocks` from the front with blocks of `layout`, and returns their number.
     fn take(&self, layout: Layout, blocks: &mut [Round]) -> usize;
 
     /// Frees blocks.
     ///
     /// # Safety
     ///
-    /// They are live blocks of `layout` of this heap, and not used any more.
+    /// They must be live blocks of `layout` from this heap, and must not be used afterwards.
     unsafe fn give(&self, layout: Layout, blocks: &[NonNull<u8>]);
 }
 
-/// Whose blocks a cache holds.
+/// The heap and the depot of a cache.
 #[derive(Clone, Copy)]
 pub struct Owner {
-    /// The heap that they are from.
+    /// The heap that the blocks come from.
     pub heap: &'static dyn Behind,
-    /// Where threads exchange them.
+    /// The depot in which threads exchange them.
     pub depot: &'static Exchange,
 }
 
 impl Owner {
-    /// One block of the heap.
+    /// Takes one block from the heap.
     fn take_one(self, layout: Layout) -> Option<NonNull<u8>> {
         let mut block = [Round::uninit()];
-        // SAFETY: what has been taken is written.
+        // SAFETY: `take` has written the block that it counted.
         (self.heap.take(layout, &mut block) == 1).then(|| unsafe { block[0].assume_init() })
     }
 
@@ -42,9 +42,9 @@ impl Owner {
     ///
     /// # Safety
     ///
-    /// As for [`Behind::give`].
+    /// The contract of [`Behind::give`]: a live block of `layout` that is not used afterwards.
     unsafe fn give_one(self, layout: Layout, block: NonNull<u8>) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's contract.
         unsafe { self.heap.give(layout, &[block]) }
     }
 
@@ -52,10 +52,10 @@ impl Owner {
     ///
     /// # Safety
     ///
-    /// It holds as many blocks of `class`, which become the heap's.
+    /// The magazine must hold that many blocks of `class`, which must not be used afterwards.
     unsafe fn give_rounds(self, class: usize, magazine: Magazine, count: usize) {
         if count > 0 {
-            // SAFETY: the blocks are free and their addresses written.
+            // SAFETY: the blocks are free and their addresses are written.
             unsafe { self.heap.give(layout_of(class), slice::from_raw_parts(magazine.cast(), count)) }
         }
     }
@@ -65,18 +65,18 @@ impl Owner {
         Layout::array::<Round>(self.depot.capacity(class)).unwrap_or(Layout::new::<Round>())
     }
 
-    /// An empty magazine.
+    /// Takes an empty magazine from the depot or the heap.
     fn take_magazine(self, class: usize) -> Option<Magazine> {
         self.depot
             .take_empty(class)
             .or_else(|| Some(self.take_one(self.magazine_layout(class))?.as_ptr().cast()))
     }
 
-    /// Gives back a magazine that holds nothing any more.
+    /// Frees an empty magazine.
     ///
     /// # Safety
     ///
-    /// It is ours.
+    /// The caller must own the magazine.
     unsafe fn free_magazine(self, class: usize, magazine: Magazine) {
         if let Some(magazine) = NonNull::new(magazine) {
             // SAFETY: magazines are blocks of the heap.
@@ -85,34 +85,35 @@ impl Owner {
     }
 }
 
-/// Bytes that processors keep or give away as one.
+/// The bytes that processors transfer between caches as a unit.
 const CACHE_LINE: usize = 64;
 
-/// Blocks that a class must have asked of the heap, or given back, in one go before it gets a magazine.
+/// How many blocks a class must request from the heap, or give back, at once before it gets a magazine.
 const WORTH_IT: usize = 4;
 
-/// Whether a class that asks for `batch` blocks should have a magazine. Blocks shorter than a cache line always come in
-/// batches, and so into magazines.
+/// Whether a class that requests `batch` blocks should have a magazine. Blocks shorter than a cache line always
+/// come in batches, and thus in magazines.
 fn is_worth_it(class: usize, batch: usize, capacity: usize) -> bool {
     capacity > 0 && (usize::from(SIZES[class]) < CACHE_LINE || batch >= WORTH_IT.min(capacity))
 }
 
-/// The free blocks of one class: a magazine that is in use, and one that is all full or all empty, so that no
-/// sequence of operations goes to the depot or the heap more often than once in a magazine.
+/// The free blocks of one class: a magazine in use, and another one that is either full or empty, so that no
+/// sequence of operations accesses the depot or the heap more often than once per magazine.
 ///
 /// ```text
 ///  loaded   | block | block | block |       |       |
 ///           ^ bottom                ^ top           ^ end
 /// ```
 struct Bin {
-    /// The first place of the loaded magazine; null, as `top` and `end` are, if there is none.
+    /// The first place of the loaded magazine. Without one, this is null, as are `top` and `end`.
     bottom: Magazine,
     /// One past the last block in the loaded magazine.
     top: Magazine,
     /// One past the last place of the loaded magazine.
     end: Magazine,
     other: Magazine,
-    /// Blocks that are asked of the heap next time; 0 at first. It doubles: what is rarely used keeps little.
+    /// How many blocks to request from the heap next time; 0 at first. It doubles each time, so rarely used classes
+    /// keep few blocks.
     batch: u16,
     /// Whether the other magazine is full.
     full: bool,
@@ -153,13 +154,14 @@ impl Bin {
         true
     }
 
-    /// Blocks in the loaded magazine.
+    /// The number of blocks in the loaded magazine.
     fn count(&self) -> usize {
         (self.top.addr() - self.bottom.addr()) / size_of::<Round>()
     }
 
-    /// How many blocks to ask of the heap this time, or to give back. The first time, as many as a cache line holds, so
-    /// that threads which begin to use a class together do not write to the same lines.
+    /// Returns how many blocks to request from the heap, or to give back, this time. The first time these are as
+    /// many as a cache line holds, so that threads which start to use a class together do not write to the same
+    /// lines.
     fn demand(&mut self, class: usize, capacity: usize) -> usize {
         let batch = match self.batch {
             0 => CACHE_LINE / usize::from(SIZES[class]),
@@ -170,14 +172,14 @@ impl Bin {
         batch
     }
 
-    /// Loads `magazine`, which holds `count` blocks and has `capacity` places, or none if it is null.
+    /// Loads `magazine`, which holds `count` blocks and has `capacity` places; unloads if it is null.
     fn load(&mut self, magazine: Magazine, count: usize, capacity: usize) {
         let end = if magazine.is_null() { 0 } else { capacity };
         (self.bottom, self.top, self.end) =
             (magazine, magazine.wrapping_add(count), magazine.wrapping_add(end));
     }
 
-    /// A block where the loaded magazine has none.
+    /// Takes a block when the loaded magazine is empty.
     fn refill(&mut self, owner: Owner, class: usize) -> Option<NonNull<u8>> {
         let capacity = owner.depot.capacity(class);
         if self.full {
@@ -190,7 +192,7 @@ impl Bin {
             if self.other.is_null() {
                 self.other = self.bottom;
             } else if !self.bottom.is_null() && !owner.depot.put_empty(class, self.bottom) {
-                // SAFETY: the loaded magazine is ours and empty.
+                // SAFETY: this thread owns the loaded magazine, which is empty.
                 unsafe { owner.free_magazine(class, self.bottom) };
             }
             self.load(full, capacity, capacity);
@@ -200,16 +202,16 @@ impl Bin {
         if !is_worth_it(class, batch, capacity) || !self.equip(owner, class) {
             return owner.take_one(layout_of(class));
         }
-        // SAFETY: the loaded magazine has `capacity` places, and only this thread knows it.
+        // SAFETY: the loaded magazine has `capacity` places, and only this thread has access to it.
         let places = unsafe { slice::from_raw_parts_mut(self.bottom, batch) };
         let count = owner.heap.take(layout_of(class), places);
-        // A heap tends to hand out ascending addresses, and the last block of a magazine is used first.
+        // A heap tends to return ascending addresses, and the last block of a magazine is used first.
         places[..count].reverse();
         self.top = self.bottom.wrapping_add(count);
         self.take()
     }
 
-    /// Sees to it that there is a loaded magazine. Whether there is.
+    /// Makes sure that a magazine is loaded, and returns whether one is.
     fn equip(&mut self, owner: Owner, class: usize) -> bool {
         if self.bottom.is_null() {
             let Some(magazine) = owner.take_magazine(class) else { return false };
@@ -218,11 +220,11 @@ impl Bin {
         true
     }
 
-    /// Takes a block back where the loaded magazine has no place.
+    /// Takes a block back when the loaded magazine is full.
     ///
     /// # Safety
     ///
-    /// As for [`Behind::give`].
+    /// The contract of [`Behind::give`]: a live block of the class that is not used afterwards.
     unsafe fn drain(&mut self, owner: Owner, class: usize, block: NonNull<u8>) {
         let capacity = owner.depot.capacity(class);
         if self.bottom.is_null() {
@@ -231,12 +233,12 @@ impl Bin {
                 self.equip(owner, class);
             }
         } else {
-            // The loaded magazine is full; the other is full, empty or not there.
+            // The loaded magazine is full; the other one is full, empty or missing.
             let (full, mut empty) = (self.bottom, ptr::null_mut());
             if !self.full {
                 empty = self.other;
             } else if !owner.depot.put_full(class, self.other) {
-                // SAFETY: the other magazine is full and ours.
+                // SAFETY: this thread owns the other magazine, which is full.
                 unsafe { owner.give_rounds(class, self.other, capacity) };
                 empty = self.other;
             }
@@ -245,15 +247,15 @@ impl Bin {
             self.equip(owner, class);
         }
         if !self.give(block) {
-            // SAFETY: passed on.
+            // SAFETY: the caller's contract.
             unsafe { owner.give_one(layout_of(class), block) }
         }
     }
 
-    /// Gives all back to the heap.
+    /// Gives everything back to the heap.
     fn flush(&mut self, owner: Owner, class: usize) {
         let kept = core::mem::replace(self, Self::EMPTY);
-        // SAFETY: both magazines were this bin's alone.
+        // SAFETY: only this bin had access to the magazines.
         unsafe {
             owner.give_rounds(class, kept.bottom, kept.count());
             owner.free_magazine(class, kept.bottom);
@@ -267,8 +269,8 @@ impl Bin {
 
 /// One thread's cache of one heap.
 pub struct Local {
-    /// The depot's token when the thread last looked; 0 in a cache that is not in use. One comparison tells whose
-    /// cache it is, that it may be used, and that memory has not run out since.
+    /// The depot's token at the thread's last check; 0 in an unused cache. One comparison shows that the cache is
+    /// for this heap, that it may be used, and that memory has not run out since.
     token: usize,
     bins: [Bin; CLASSES],
     owner: Option<Owner>,
@@ -277,7 +279,7 @@ pub struct Local {
 impl Local {
     const UNUSED: Self = Self { token: 0, bins: [Bin::EMPTY; CLASSES], owner: None };
 
-    /// Gives all back to the heap.
+    /// Gives everything back to the heap.
     fn flush(&mut self) {
         if let Some(owner) = self.owner {
             for (class, bin) in self.bins.iter_mut().enumerate() {
@@ -287,10 +289,10 @@ impl Local {
     }
 }
 
-/// Heaps that a thread caches: the first ones that it uses.
+/// How many heaps a thread caches: the first ones that it uses.
 const HEAPS: usize = 4;
 
-/// A thread's caches.
+/// The caches of a thread.
 struct Caches {
     locals: [Local; HEAPS],
     /// False while the thread's destructor is being registered, which may allocate, and after it has run.
@@ -299,7 +301,7 @@ struct Caches {
 }
 
 thread_local! {
-    // Without a destructor of its own, so that reaching it needs no check and no allocation, and is always possible.
+    // Has no destructor, so that accessing it needs no check and no allocation, and is always possible.
     static CACHES: UnsafeCell<Caches> = const {
         UnsafeCell::new(Caches { locals: [Local::UNUSED; HEAPS], open: true, guarded: false })
     };
@@ -313,7 +315,7 @@ struct Guard;
 impl Drop for Guard {
     fn drop(&mut self) {
         let caches = caches();
-        // SAFETY: only this thread reaches its caches, and nothing that is called here does.
+        // SAFETY: only this thread accesses its caches, and nothing that is called here does.
         let caches = unsafe { &mut *caches };
         caches.open = false;
         for local in &mut caches.locals {
@@ -328,10 +330,10 @@ fn caches() -> *mut Caches {
     CACHES.with(UnsafeCell::get)
 }
 
-/// A block of `class` from the calling thread's cache, if that is as simple as can be.
+/// Takes a block of `class` from the calling thread's cache, if the fast path applies.
 #[inline(always)]
 pub fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
-    // SAFETY: only this thread reaches its caches, and nothing that is called here does; classes are below
+    // SAFETY: only this thread accesses its caches, and nothing that is called here does; classes are below
     // `CLASSES`.
     unsafe {
         let local = &raw mut (*caches()).locals[0];
@@ -342,7 +344,7 @@ pub fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Puts a block into the calling thread's cache, if that is as simple as can be.
+/// Puts a block into the calling thread's cache, if the fast path applies.
 #[inline(always)]
 pub fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
     // SAFETY: as in `take`.
@@ -352,11 +354,11 @@ pub fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
     }
 }
 
-/// A block of `class`, wherever it comes from.
+/// Takes a block of `class` from the cache, the depot or the heap.
 #[inline(never)]
 pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
     let block = match find(owner) {
-        // SAFETY: only this thread reaches its caches, and the heap does not.
+        // SAFETY: only this thread accesses its caches, and the heap does not.
         Some(local) => unsafe {
             let bin = &mut (*local).bins[class];
             bin.take().or_else(|| bin.refill(owner, class))
@@ -369,14 +371,14 @@ pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
     })
 }
 
-/// Takes a block of `class` back, wherever it goes.
+/// Takes a block of `class` back into the cache, the depot or the heap.
 ///
 /// # Safety
 ///
-/// As for [`Behind::give`].
+/// The contract of [`Behind::give`]: a live block of the class that is not used afterwards.
 #[inline(never)]
 pub unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
-    // SAFETY: only this thread reaches its caches, and the heap does not; the block is passed on.
+    // SAFETY: only this thread accesses its caches, and the heap does not; the caller guarantees the block.
     unsafe {
         match find(owner) {
             Some(local) => {
@@ -390,8 +392,8 @@ pub unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
     }
 }
 
-/// Memory has run out: gives back what this thread and the depot keep, and asks the other threads to do so at their
-/// next operation.
+/// Handles a lack of memory: gives back what this thread and the depot keep, and asks the other threads to do so at
+/// their next operation.
 #[cold]
 pub fn reclaim(owner: Owner) {
     owner.depot.press();
@@ -401,11 +403,11 @@ pub fn reclaim(owner: Owner) {
 /// Gives back what this thread and the depot keep.
 pub fn flush(owner: Owner) {
     if let Some(local) = find(owner) {
-        // SAFETY: only this thread reaches its caches, and the heap does not.
+        // SAFETY: only this thread accesses its caches, and the heap does not.
         unsafe { (*local).flush() };
     }
     for class in 0..CLASSES {
-        // SAFETY: what is taken out of the depot is ours.
+        // SAFETY: whatever is taken out of the depot belongs to this thread.
         unsafe {
             while let Some(full) = owner.depot.take_full(class) {
                 owner.give_rounds(class, full, owner.depot.capacity(class));
@@ -418,11 +420,11 @@ pub fn flush(owner: Owner) {
     }
 }
 
-/// The calling thread's cache for `owner`, emptied if memory ran out since it was last used; `None` if the thread
-/// cannot have one.
+/// Returns the calling thread's cache for `owner`, emptied if memory ran out since its last use; `None` if the
+/// thread cannot have one.
 fn find(owner: Owner) -> Option<*mut Local> {
     let caches = caches();
-    // SAFETY: only this thread reaches its caches, and the heap does not.
+    // SAFETY: only this thread accesses its caches, and the heap does not.
     let locals = unsafe { &mut (*caches).locals };
     let is_his = |local: &Local| local.owner.is_some_and(|other| ptr::eq(other.depot, owner.depot));
     let Some(local) = locals.iter_mut().find(|local| is_his(local)) else { return bind(caches, owner) };
@@ -434,11 +436,11 @@ fn find(owner: Owner) -> Option<*mut Local> {
     Some(local)
 }
 
-/// A new cache for `owner`, if this thread may and can have one.
+/// Makes a new cache for `owner`, if this thread may and can have one.
 #[cold]
 fn bind(caches: *mut Caches, owner: Owner) -> Option<*mut Local> {
-    // SAFETY: only this thread reaches its caches; no reference to them is held where `GUARD` is used, whose
-    // registration may allocate and so come back here, to find them closed.
+    // SAFETY: only this thread accesses its caches. No reference to them is held while `GUARD` is used, whose
+    // registration may allocate and so come back here, where it finds the caches closed.
     unsafe {
         if !(*caches).open {
             return None;
