@@ -54,6 +54,30 @@ fn messages(text: &str) -> Vec<String> {
     found
 }
 
+/// Assertions about the library itself: no user's program can fail them.
+const INTERNAL: [&str; 1] = ["the table ends with the largest class"];
+
+/// The messages of assertions in `text`, of the library's own code: they are checked when a program is compiled, or
+/// guard what only a wrong argument reaches.
+fn assertions(text: &str) -> Vec<String> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("assert!(") {
+        let (before, part) = code.split_at(at);
+        if before.ends_with("debug_") {
+            continue;
+        }
+        let statement = part.split(";\n").next().unwrap_or_default();
+        let Some(message) = statement.split('"').nth(1) else { continue };
+        // Up to the first value or line break in it.
+        let fixed = message.split(['{', '\\']).next().unwrap_or_default().trim();
+        if fixed.contains(' ') && !INTERNAL.contains(&fixed) {
+            found.push(fixed.to_owned());
+        }
+    }
+    found
+}
+
 fn chapter() -> String {
     fs::read_to_string(root().join("docs/src/errors.md")).expect("there is a chapter on errors")
 }
@@ -82,6 +106,17 @@ fn every_error_of_the_library_is_explained() {
 }
 
 #[test]
+fn every_assertion_of_the_library_is_explained() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    let chapter = chapter();
+    let all: Vec<String> = files.iter().flat_map(|(_, text)| assertions(text)).collect();
+    assert!(all.len() > 25, "assertions were found: {}", all.len());
+    let missing: Vec<&String> = all.iter().filter(|message| !chapter.contains(message.as_str())).collect();
+    assert!(missing.is_empty(), "docs/src/errors.md does not explain:\n{missing:#?}");
+}
+
+#[test]
 fn every_message_of_the_tool_is_explained() {
     let mut files = Vec::new();
     for folder in ["cli/src", "planner/src", "trace/src"] {
@@ -101,4 +136,6 @@ fn errors_are_found_in_sources() {
     assert_eq!(names, ["Empty", "Length", "Call"]);
     assert_eq!(messages("#[error(\"{path}: no such place {0}\")]"), [": no such place"]);
     assert_eq!(messages("#[error(transparent)]"), [""; 0]);
+    let text = "assert!(N > 0, \"a heap has memory\");\nassert!(a);\ndebug_assert!(a, \"b c\");\nassert!(\n    b,\n    \"more \\\n     words\"\n);\n";
+    assert_eq!(assertions(text), ["a heap has memory"]);
 }
