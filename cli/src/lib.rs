@@ -2,7 +2,6 @@
 
 pub mod advise;
 pub mod attach;
-pub mod boards;
 pub mod convert;
 pub mod failure;
 mod output;
@@ -11,6 +10,7 @@ mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
 pub mod replay;
-pub mod table;
 mod units;
 pub mod view;
+
+pub use allotment_common::{boards, table};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use allotment_cli::boards::{Board, Boards, Runner};
-use allotment_cli::table;
+use allotment_common::boards::{Board, Boards, Runner};
+use allotment_common::table;
 use anyhow::{Context, Result};
 
 use crate::runner::Outcome;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use allotment_cli::boards::{Board, Runner};
+use allotment_common::boards::{Board, Runner};
 use anyhow::{Context, Result};
 
 use crate::toolchain::Toolchain;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use allotment_cli::boards::{Board, Runner};
+use allotment_common::boards::{Board, Runner};
 use anyhow::{Context, Result, bail};
 use wait_timeout::ChildExt;
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use allotment_cli::table;
+use allotment_common::table;
 use anyhow::{Context, Result};
 
 use crate::measure::{self, Figures};

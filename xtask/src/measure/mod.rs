@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use allotment_cli::table;
+use allotment_common::table;
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::{self, Toolchain};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use allotment_cli::table;
+use allotment_common::table;
 use anyhow::{Context, Result};
 
 use super::subject::{FAST, SUBJECTS, ZERO};

@@ -1,11 +1,11 @@
-//! The boards, as `boards/boards.toml` describes them.
+//! The boards, as `boards.toml` describes them.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// The text of `boards/boards.toml` when this crate was built.
-const EMBEDDED: &str = include_str!("../../boards/boards.toml");
+/// The text of `boards.toml` when this crate was built.
+const EMBEDDED: &str = include_str!("../boards.toml");
 
 /// All boards, in the order of the file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -246,7 +246,7 @@ mod tests {
     /// Every package in `boards/` that is a board is listed, and the other way about.
     #[test]
     fn the_list_and_the_folders_agree() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boards");
         let shared = ["demo", "measure", "network", "support", "plain-value"];
         let folders: BTreeSet<String> = folder
             .read_dir()
@@ -275,7 +275,7 @@ mod tests {
             #[serde(default)]
             exclude: BTreeSet<String>,
         }
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../boards");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boards");
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path).unwrap();
             toml::from_str::<Manifest>(&text).unwrap().workspace
