@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, child, tools};
+use crate::{Setup, child, setup, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -30,9 +30,10 @@ pub struct Bench {
 
 /// Builds the program and runs it.
 pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
-    tools::need("valgrind", setup)?;
+    let valgrind = setup::provide("valgrind", false, setup)?;
     let program = build(!bench.no_native && !bench.check)?;
     let mut command = Command::new(program);
+    command.env("PATH", setup::path_with(&valgrind)?);
     if bench.check {
         command.arg("check").args(bench.bless.then_some("--bless"));
     } else {
@@ -60,7 +61,7 @@ fn build(native: bool) -> Result<PathBuf> {
     if !native {
         command.arg("--no-default-features");
     }
-    let status = command.status().context("cargo does not start")?;
+    let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),
         "the benchmarks do not build; --no-native leaves out what needs C and C++"

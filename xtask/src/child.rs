@@ -1,13 +1,15 @@
 //! Other programs: a clean environment for them, and limits on how long they may take.
 
 use std::ffi::OsStr;
-use std::io::Read;
-use std::process::{Command, ExitStatus, Stdio};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use wait_timeout::ChildExt;
+
+use crate::progress;
 
 /// Settings of the user's Cargo that a nested Cargo should follow too.
 const KEPT: [&str; 6] =
@@ -55,8 +57,39 @@ pub fn stdout_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
+/// Runs to the end while the program's own messages are shown; says that we are still `doing` it where it is silent.
+///
+/// On a terminal Cargo shows its own progress.
+pub fn status(command: &mut Command, doing: &str) -> Result<ExitStatus> {
+    if std::io::stderr().is_terminal() {
+        return command.status().with_context(|| format!("{command:?} does not start"));
+    }
+    let mut child =
+        command.stderr(Stdio::piped()).spawn().with_context(|| format!("{command:?} does not start"))?;
+    let progress = progress::show(doing.into());
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped"));
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        progress.spoken();
+        std::io::stderr().write_all(&line)?;
+        line.clear();
+    }
+    Ok(child.wait()?)
+}
+
 /// Runs for at most `limit`. Returns the status, or `None` after the limit, and everything that was printed.
 pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Option<ExitStatus>, String)> {
+    let (status, texts) = run_to_limit(command, limit)?;
+    Ok((status, texts.map(|text| String::from_utf8_lossy(&text).into_owned()).concat()))
+}
+
+/// Runs for at most `limit`. Returns what came of it, or `None` after the limit.
+pub fn output_limited(command: &mut Command, limit: Duration) -> Result<Option<Output>> {
+    let (status, [stdout, stderr]) = run_to_limit(command, limit)?;
+    Ok(status.map(|status| Output { status, stdout, stderr }))
+}
+
+fn run_to_limit(command: &mut Command, limit: Duration) -> Result<(Option<ExitStatus>, [Vec<u8>; 2])> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -72,16 +105,15 @@ pub fn run_limited(command: &mut Command, limit: Duration) -> Result<(Option<Exi
         child.kill()?;
         child.wait()?;
     }
-    let texts = readers.map(|reader| reader.join().unwrap_or_default());
-    Ok((status, texts.concat()))
+    Ok((status, readers.map(|reader| reader.join().unwrap_or_default())))
 }
 
-fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What came before an error is still worth showing.
         let _ = from.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        bytes
     })
 }
 

@@ -9,11 +9,11 @@ use allotment_common::boards::{Board, Boards, Runner};
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use crate::runner::Outcome;
+use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
-use crate::{Setup, firmware, measure, runner, toolchain, tools};
+use crate::{Setup, child, firmware, measure, runner, setup, toolchain};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -36,12 +36,31 @@ const LIBRARY_FEATURES: [&str; 4] = [
 pub fn run(setup: &Setup, name: Option<&str>, limit: Duration, trace: Option<&Path>) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let mut board = boards.get(name.unwrap_or(&boards.default))?.clone();
+    // First, since it is what may be missing, and building takes longer.
+    let host = match (runner::need(&board, setup), trace, name) {
+        (Ok(host), ..) => host,
+        // Nobody asked for this board: its demo is worth running in another way.
+        (Err(error), None, None) => {
+            eprintln!("xtask: {error:#}");
+            board = boards
+                .iter()
+                .find(|board| matches!(board.runner, Runner::Node { .. }))
+                .unwrap_or(&board)
+                .clone();
+            eprintln!(
+                "xtask: the same demo runs as WebAssembly instead. What this leaves out: the microcontroller with its \
+                start-up code, memory map and 16 KiB to 4 MiB of RAM, faults, and the decoding of its log"
+            );
+            runner::need(&board, setup)?
+        }
+        (Err(error), ..) => return Err(error),
+    };
     let toolchain = toolchain::find(&[&board.target], setup)?;
     if trace.is_some() {
         board.features.push("trace".into());
     }
     let mut parts = trace.map(|_| Parts::default());
-    let (outcome, _) = build_and_run(&board, &toolchain, setup, limit, parts.as_mut())?;
+    let (outcome, _) = build_and_run(&board, &toolchain, &host, limit, parts.as_mut())?;
     if let (Some(file), Some(parts)) = (trace, parts) {
         println!("trace: {}", parts.write(file)?);
     }
@@ -55,7 +74,7 @@ pub fn run(setup: &Setup, name: Option<&str>, limit: Duration, trace: Option<&Pa
 /// `run --all`: every board that can be run here, and one table.
 pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
     let boards = Boards::embedded();
-    let boards: Vec<&Board> = boards.iter().filter(|board| runner::program(board).is_some()).collect();
+    let boards: Vec<&Board> = boards.iter().filter(|board| board.runner != Runner::LinkOnly {}).collect();
     let toolchain = toolchain::find(&targets_of(&boards), setup)?;
 
     let mut failed = Vec::new();
@@ -63,7 +82,9 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
     for board in boards {
         println!("\n{}: {}", board.name, board.title);
         // One board that does not build must not hide the results of the others.
-        let (outcome, size) = match build_and_run(board, &toolchain, setup, limit, None) {
+        let host = runner::need(board, setup);
+        let (outcome, size) = match host.and_then(|host| build_and_run(board, &toolchain, &host, limit, None))
+        {
             Ok((outcome, size)) => (outcome, Some(size)),
             Err(error) => {
                 let failure = Some(format!("{error:#}"));
@@ -119,14 +140,12 @@ fn row(board: &Board, outcome: &Outcome, size: Option<Size>) -> [String; 8] {
 fn build_and_run(
     board: &Board,
     toolchain: &Toolchain,
-    setup: &Setup,
+    host: &Host,
     limit: Duration,
     trace: Option<&mut Parts>,
 ) -> Result<(Outcome, Size)> {
-    // First, since it is what may be missing, and building takes longer.
-    let program = runner::need(board, setup)?;
     let (file, size) = build(board, toolchain)?;
-    Ok((runner::run(board, &program, &file, limit, trace)?, size))
+    Ok((runner::run(board, host, &file, limit, trace)?, size))
 }
 
 fn build(board: &Board, toolchain: &Toolchain) -> Result<(std::path::PathBuf, Size)> {
@@ -183,7 +202,7 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
         if toolchain::lacks(&board.target, setup)? {
             missing.push("compiler for the target".to_owned());
         }
-        missing.extend(runner::program(board).filter(|program| tools::find(program).is_none()));
+        missing.extend(runner::lacks(board, setup));
         let missing = if missing.is_empty() { "nothing".into() } else { missing.join(", ") };
         rows.push([
             board.name.clone(),
@@ -197,8 +216,23 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
     }
     let header = ["board", "core", "target", "flash", "RAM", "runs in", "missing"];
     println!("{}", table::render(header, rows, &[3, 4]));
-    println!("`cargo xtask run BOARD` installs what is missing; the default is {}.", boards.default);
+    println!("`cargo xtask run BOARD` downloads what is missing; the default is {}.", boards.default);
     Ok(ExitCode::SUCCESS)
+}
+
+/// `provide PROGRAM...`: the path of each, one a line.
+pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitCode> {
+    let mut missing = false;
+    for program in programs {
+        match setup::provide(program, afresh, setup) {
+            Ok(path) => println!("{}", path.display()),
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                missing = true;
+            }
+        }
+    }
+    Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// `lint`: clippy over all firmware.
@@ -209,10 +243,9 @@ pub fn lint(setup: &Setup) -> Result<ExitCode> {
     toolchain.need_clippy(setup)?;
     let mut failed = Vec::new();
     for board in boards {
-        let status = firmware::cargo(board, &toolchain, "clippy")
-            .args(["--", "--deny", "warnings"])
-            .status()
-            .context("cargo does not start")?;
+        let mut clippy = firmware::cargo(board, &toolchain, "clippy");
+        let status =
+            child::status(clippy.args(["--", "--deny", "warnings"]), &format!("checking {}", board.name))?;
         println!("{}: {}", board.name, if status.success() { "clean" } else { "has warnings" });
         if !status.success() {
             failed.push(board.name.as_str());
@@ -230,10 +263,10 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     for target in LIBRARY_TARGETS {
         for features in LIBRARY_FEATURES {
             let mut cargo = toolchain.cargo("build");
-            cargo.current_dir(firmware::root()).args(["--quiet", "--locked"]);
+            cargo.current_dir(firmware::root()).arg("--locked");
             cargo.args(["--package", "allotment", "--no-default-features"]);
             cargo.args(["--target", target, "--features", features]);
-            let built = cargo.status().context("cargo does not start")?.success();
+            let built = child::status(&mut cargo, &format!("building for {target}"))?.success();
             failed |= !built;
             let features = if features.is_empty() { "none" } else { features };
             let result = if built { "built" } else { "failed" };
@@ -243,9 +276,9 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     // A program without a global allocator must link: nothing of the library may ask for one.
     let target = LIBRARY_TARGETS[1];
     let mut cargo = toolchain.cargo("build");
-    cargo.current_dir(firmware::root().join("boards")).args(["--quiet", "--locked", "--release"]);
+    cargo.current_dir(firmware::root().join("boards")).args(["--locked", "--release"]);
     cargo.args(["--package", "plain-value", "--target", target]);
-    let linked = cargo.status().context("cargo does not start")?.success();
+    let linked = child::status(&mut cargo, "linking a program without a global allocator")?.success();
     failed |= !linked;
     let result = if linked { "linked" } else { "failed" };
     rows.push([target.into(), "examples/plain_value".into(), result.into()]);

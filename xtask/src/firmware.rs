@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use allotment_common::boards::{Board, Runner};
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use crate::child;
 use crate::toolchain::Toolchain;
 
 /// Log messages of this level and above are compiled in.
@@ -27,7 +28,7 @@ pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
     // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with
     // others.
     cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
-    cargo.args(["--quiet", "--release", "--locked", "--package", &board.name]);
+    cargo.args(["--release", "--locked", "--package", &board.name]);
     cargo.args(["--target", &board.target]).arg("--target-dir").arg(target_folder());
     if !board.features.is_empty() {
         cargo.arg("--features").arg(board.features.join(","));
@@ -38,7 +39,7 @@ pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
 /// Builds the program of `board` and returns its path.
 pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     eprintln!("xtask: building {} for {}", board.name, board.target);
-    let status = cargo(board, toolchain, "build").status().context("cargo does not start")?;
+    let status = child::status(&mut cargo(board, toolchain, "build"), &format!("building {}", board.name))?;
     anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
 
     let file = match board.runner {

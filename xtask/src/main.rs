@@ -2,17 +2,21 @@
 //!
 //! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
 //! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
-//! it) and `tools` find or install what they need. `measure` compares allocators in a firmware of its own, in
+//! it) and `setup` find or download what they need. `measure` compares allocators in a firmware of its own, in
 //! which `wcet` looks for the worst. `gpu_bundle` packs what is to run on a machine with a GPU.
 
 mod bench;
 mod child;
+mod ci;
 mod commands;
 mod decode;
 mod firmware;
 mod gpu_bundle;
+mod interpreter;
 mod measure;
+mod progress;
 mod runner;
+mod setup;
 mod size;
 mod summary;
 mod sysroot;
@@ -48,12 +52,19 @@ struct Setup {
     /// Where the compiler for the boards comes from
     #[arg(long, global = true, value_enum, default_value_t, env = "ALLOTMENT_TOOLCHAIN")]
     toolchain: toolchain::Choice,
-    /// Name what is missing instead of installing it
+    /// Name what is missing instead of downloading it
     #[arg(long, global = true)]
     no_install: bool,
+    /// Act as if no emulator could be had, as on a system that has none
+    #[arg(long, global = true, env = "ALLOTMENT_NO_EMULATOR", value_parser = clap::builder::BoolishValueParser::new())]
+    no_emulator: bool,
     /// Folder for what takes long to build [default: allotment in the user's cache folder]
     #[arg(long, global = true, env = "ALLOTMENT_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// Debian's list of installed packages
+    #[arg(long, global = true, env = "ALLOTMENT_DPKG_STATUS", value_name = "FILE", hide = true)]
+    #[arg(default_value = "/var/lib/dpkg/status")]
+    dpkg_status: PathBuf,
 }
 
 #[derive(Subcommand)]
@@ -82,6 +93,19 @@ enum Command {
     },
     /// List the boards and what is missing to run each
     Boards,
+    /// Run what CI runs: what a landing needs, or more
+    Ci(ci::Options),
+    /// Prove that set-up works on a fresh machine: nothing on PATH, an empty cache, no rights, a package in the way
+    ProveSetup,
+    /// Find programs such as emulators, or download and unpack them, and print their paths
+    Provide {
+        /// The programs, such as qemu-system-arm
+        #[arg(required = true)]
+        programs: Vec<String>,
+        /// Download even what is there
+        #[arg(long)]
+        afresh: bool,
+    },
     /// Measure allotment beside its peers and write benches/RESULTS.md
     Bench(bench::Bench),
     /// Measure the planner beside its peers and write benches/results/plan and benches/RESULTS.md
@@ -113,6 +137,9 @@ fn main() -> ExitCode {
         }
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
+        Command::Ci(options) => ci::run(&setup, &options),
+        Command::ProveSetup => setup::proof::run(&setup),
+        Command::Provide { programs, afresh } => commands::provide(&setup, &programs, afresh),
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),

@@ -14,7 +14,7 @@ use wait_timeout::ChildExt;
 use crate::decode::{Dictionary, Line};
 use crate::summary::Summary;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, tools};
+use crate::{Setup, child, firmware, interpreter, setup};
 
 /// Exit status of a run that was stopped, as that of `timeout`.
 const STOPPED: u8 = 124;
@@ -30,33 +30,47 @@ pub struct Outcome {
     pub summary: Option<Summary>,
 }
 
-/// The program that runs `board`'s firmware, if anything here can.
-pub fn program(board: &Board) -> Option<String> {
-    match &board.runner {
-        Runner::Qemu { system, .. } => Some(format!("qemu-system-{system}")),
-        Runner::Node { .. } => Some("node".into()),
-        Runner::LinkOnly {} => None,
-    }
+/// What runs a board's firmware, which it may take to download or build.
+#[derive(Debug)]
+pub enum Host {
+    /// QEMU or Node.
+    Program(PathBuf),
+    /// Our interpreter of WebAssembly.
+    Interpreter(PathBuf),
 }
 
-/// The path of the program that runs `board`'s firmware, which is installed first if need be.
-pub fn need(board: &Board, setup: &Setup) -> Result<PathBuf> {
-    match program(board) {
-        Some(program) => tools::need(&program, setup),
-        None => {
+/// The emulator that `board` cannot do without and that is not here.
+pub fn lacks(board: &Board, setup: &Setup) -> Option<String> {
+    // Modules of WebAssembly have the interpreter.
+    let Runner::Qemu { system, .. } = &board.runner else { return None };
+    Some(format!("qemu-system-{system}")).filter(|program| setup::find(program, setup).is_none())
+}
+
+/// What runs `board`'s firmware, downloaded or built first if need be.
+pub fn need(board: &Board, setup: &Setup) -> Result<Host> {
+    match &board.runner {
+        Runner::Qemu { system, .. } => {
+            setup::provide(&format!("qemu-system-{system}"), false, setup).map(Host::Program)
+        }
+        Runner::Node { .. } => match setup::find("node", setup) {
+            Some(program) => Ok(Host::Program(program)),
+            None => interpreter::build().map(Host::Interpreter),
+        },
+        Runner::LinkOnly {} => {
             bail!("only the real board runs `{0}`; `cargo xtask link {0}` builds its firmware", board.name)
         }
     }
 }
 
-/// Runs `file`, the firmware of `board`, in `program` for at most `limit`. A trace in its log goes to `trace`.
+/// Runs `file`, the firmware of `board`, in `host` for at most `limit`. A trace in its log goes to `trace`.
 pub fn run(
     board: &Board,
-    program: &Path,
+    host: &Host,
     file: &Path,
     limit: Duration,
     trace: Option<&mut Parts>,
 ) -> Result<Outcome> {
+    let (Host::Program(program) | Host::Interpreter(program)) = host;
     let mut command = child::command(program);
     let dictionary = match &board.runner {
         Runner::Qemu { machine, args, .. } => {
@@ -67,7 +81,8 @@ pub fn run(
             Dictionary::of_elf(&elf)?
         }
         Runner::Node { script } => {
-            command.arg(firmware::folder(board).join(script)).arg(file);
+            let script = matches!(host, Host::Program(_)).then(|| firmware::folder(board).join(script));
+            command.args(script).arg(file);
             Dictionary::Plain
         }
         Runner::LinkOnly {} => unreachable!("nothing runs it, as `need` says"),

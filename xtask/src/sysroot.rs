@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::{self, Toolchain};
-use crate::{Setup, child, tools};
+use crate::{Setup, child, setup, tools};
 
 /// Debian's Cargo.
 pub const CARGO: &str = "/usr/bin/cargo";
@@ -67,16 +67,7 @@ fn root(setup: &Setup) -> Result<PathBuf> {
     let version = child::stdout_of(child::command(RUSTC).arg("-vV"))?;
     let field = |name| version.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
     let commit: String = field("commit-hash: ").chars().take(9).collect();
-    Ok(cache(setup)?.join(format!("sysroot-{}-{commit}", field("release: "))))
-}
-
-fn cache(setup: &Setup) -> Result<PathBuf> {
-    if let Some(folder) = &setup.cache {
-        return Ok(folder.clone());
-    }
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let parent = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    Ok(parent.context("set ALLOTMENT_CACHE to a folder that may keep some 50 MB a target")?.join("allotment"))
+    Ok(setup::cache(setup)?.join(format!("sysroot-{}-{commit}", field("release: "))))
 }
 
 /// Lays out the sysroot around the host's libraries. Returns the rustc that uses it.
@@ -129,7 +120,7 @@ fn build(targets: &[&str], root: &Path) -> Result<()> {
     cargo.env("RUSTC", RUSTC).env("RUSTC_BOOTSTRAP", "1").env("CARGO_HOME", &home);
     // Link-time optimisation reads it, and Cargo leaves it out by default.
     cargo.env("RUSTFLAGS", "-Cembed-bitcode=yes");
-    let status = cargo.status().context("Debian's cargo does not start")?;
+    let status = child::status(&mut cargo, "compiling core and alloc")?;
     anyhow::ensure!(status.success(), "core and alloc do not compile: {status}");
 
     for target in targets {
@@ -205,12 +196,5 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["liballoc-1.rlib", "libcore-1.rlib"]);
-    }
-
-    #[test]
-    fn the_cache_folder_can_be_chosen() {
-        let chosen = Some(PathBuf::from("/somewhere"));
-        let setup = Setup { toolchain: toolchain::Choice::Auto, no_install: true, cache: chosen };
-        assert_eq!(cache(&setup).unwrap(), Path::new("/somewhere"));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{Setup, child, sysroot, tools};
+use crate::{Setup, child, progress, sysroot, tools};
 
 /// rustup fetches some 30 MB a target; a network that it cannot pass should not cost much more than this.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
@@ -38,7 +38,7 @@ impl Toolchain {
     }
 
     /// The toolchain that runs this tool.
-    fn host() -> Result<Self> {
+    pub fn host() -> Result<Self> {
         let cargo = match std::env::var_os("CARGO").filter(|cargo| !cargo.is_empty()) {
             Some(cargo) => PathBuf::from(cargo),
             None => tools::find("cargo").context("there is no `cargo`")?,
@@ -78,6 +78,13 @@ impl Toolchain {
     /// The compiler's version, as it names it.
     pub fn version(&self) -> Result<String> {
         child::stdout_of(child::command(&self.rustc).arg("--version"))
+    }
+
+    /// The triple of the machine that this toolchain runs on.
+    pub fn triple(&self) -> Result<String> {
+        let version = child::stdout_of(child::command(&self.rustc).arg("-vV"))?;
+        let triple = version.lines().find_map(|line| line.strip_prefix("host: "));
+        triple.map(str::to_owned).context("rustc names no host")
     }
 
     fn clippy(&self) -> PathBuf {
@@ -158,6 +165,7 @@ fn rustup_add(targets: &[&str], sysroot: &Path, setup: &Setup) -> Result<()> {
     let mut command = child::command(rustup);
     command.args(["target", "add", "--toolchain"]).arg(name).args(targets);
     command.env("RUSTUP_MAX_RETRIES", "1");
+    let _progress = progress::show("waiting for rustup".into());
     match child::run_limited(&mut command, RUSTUP_LIMIT)? {
         (Some(status), _) if status.success() => {
             let missing = missing(targets, sysroot);
@@ -180,14 +188,19 @@ mod tests {
     fn the_host_toolchain_has_the_host_and_no_invented_target() {
         let host = Toolchain::host().unwrap();
         let root = host.sysroot().unwrap();
-        let version = child::stdout_of(child::command(&host.rustc).arg("-vV")).unwrap();
-        let triple = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-        assert_eq!(missing(&[triple, "pdp11-dec-none"], &root), ["pdp11-dec-none"]);
+        let triple = host.triple().unwrap();
+        assert_eq!(missing(&[&triple, "pdp11-dec-none"], &root), ["pdp11-dec-none"]);
     }
 
     #[test]
     fn a_sysroot_that_is_not_rustups_is_left_alone() {
-        let setup = Setup { toolchain: Choice::Rustup, no_install: true, cache: None };
+        let setup = Setup {
+            toolchain: Choice::Rustup,
+            no_install: true,
+            no_emulator: false,
+            cache: None,
+            dpkg_status: PathBuf::new(),
+        };
         let error = rustup_add(&["thumbv6m-none-eabi"], Path::new("/usr"), &setup).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("not one of rustup's") || text.contains("no rustup"), "{text}");

@@ -1,31 +1,16 @@
-//! Programs that are no part of Rust: found, installed with apt-get where that is allowed, or named as
-//! missing.
+//! Programs on `PATH`, and Debian's packages where they must be installed: those of its own Rust toolchain, which work
+//! from their usual place only. Everything else is `setup`'s, which installs nothing.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{Setup, child};
-
-/// Debian's and Ubuntu's packages for the programs that this tool starts.
-const PACKAGES: [(&str, &str); 3] =
-    [("qemu-system-arm", "qemu-system-arm"), ("qemu-system-riscv32", "qemu-system-misc"), ("node", "nodejs")];
+use crate::{Setup, child, progress};
 
 /// The path of a program if it is installed.
 pub fn find(program: &str) -> Option<PathBuf> {
     which::which(program).ok()
-}
-
-/// The path of a program, which is installed first if need be.
-pub fn need(program: &str, setup: &Setup) -> Result<PathBuf> {
-    if let Some(path) = find(program) {
-        return Ok(path);
-    }
-    let package = PACKAGES.iter().find(|(name, _)| *name == program).map_or(program, |p| p.1);
-    install(&[package], setup)
-        .with_context(|| format!("`{program}` is missing; install it (Debian: {package})"))?;
-    find(program).with_context(|| format!("package {package} was installed without `{program}`"))
 }
 
 /// Installs Debian packages and never removes one.
@@ -43,6 +28,7 @@ pub fn install(packages: &[&str], setup: &Setup) -> Result<()> {
         let mut words = prefix.iter().copied().map(PathBuf::from).chain([apt.clone()]);
         let mut command = child::command(words.next().expect("apt-get at least"));
         command.args(words).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        let _progress = progress::show(format!("running apt-get {}", arguments[0]));
         command.stdin(Stdio::null()).output().context("apt-get does not start")
     };
     let options = ["install", "--yes", "--quiet", "--no-install-recommends", "--no-remove"];

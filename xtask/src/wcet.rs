@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::measure::{self, Figures};
 use crate::toolchain::{self, Toolchain};
-use crate::{Setup, firmware, tools};
+use crate::{Setup, child, firmware, setup};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -94,7 +94,7 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
         |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
     let mut counts = Counts::new();
     for core in &CORES {
-        let emulator = tools::need(core.emulator, setup)?;
+        let emulator = setup::provide(core.emulator, false, setup)?;
         eprintln!("xtask: looking for the worst on {}", core.target);
         for placement in PLACEMENTS.iter().filter(chosen) {
             let program = build(core, placement, &toolchain)?;
@@ -125,7 +125,7 @@ fn build(core: &Core, placement: &Placement, toolchain: &Toolchain) -> Result<Pa
     cargo.args(["--quiet", "--locked", "--release", "--bin", "worst", "--target", core.target]);
     cargo.arg("--target-dir").arg(&target_folder);
     cargo.arg("--features").arg(format!("{},in-place", placement.name));
-    let status = cargo.status().context("cargo does not start")?;
+    let status = child::status(&mut cargo, "building a measurement")?;
     anyhow::ensure!(status.success(), "{} does not build for {} ({status})", placement.name, core.target);
     Ok(target_folder.join(core.target).join("release/worst"))
 }

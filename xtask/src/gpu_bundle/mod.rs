@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{child, firmware, tools};
+use crate::{child, firmware, progress, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -74,6 +74,7 @@ fn cargo(folder: &Path, arguments: &[&str]) -> Result<Command> {
 
 /// Builds, and finds the file that the target `name` has become.
 fn artifact(mut cargo: Command, name: &str) -> Result<PathBuf> {
+    let _progress = progress::show(format!("building {name}"));
     let messages = child::stdout_of(&mut cargo)?;
     find_artifact(&messages, name).with_context(|| format!("cargo has not built {name}"))
 }

@@ -16,7 +16,7 @@ use allotment_common::table;
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::{self, Toolchain};
-use crate::{Setup, child, firmware, tools};
+use crate::{Setup, child, firmware, setup};
 use footprint::Footprint;
 use subject::{FAST, Level, MACHINES, Machine, SMALL, SUBJECTS, Subject, ZERO};
 
@@ -146,7 +146,7 @@ fn measure(case: Case, toolchain: &Toolchain, setup: &Setup) -> Result<Outcome> 
     let mut outcome = Outcome { case, footprint, figures: BTreeMap::new(), failure: None };
     if let Some((program, arguments)) = case.machine.emulator {
         let file = build(case, toolchain, "workload")?;
-        match emulate(&tools::need(program, setup)?, arguments, &file) {
+        match emulate(&setup::provide(program, false, setup)?, arguments, &file) {
             Ok(figures) => outcome.figures = figures,
             Err(error) => outcome.failure = Some(format!("{error:#}")),
         }
@@ -165,7 +165,7 @@ fn build(case: Case, toolchain: &Toolchain, program: &str) -> Result<PathBuf> {
     } else {
         subject.name.into()
     });
-    let status = cargo.status().context("cargo does not start")?;
+    let status = child::status(&mut cargo, "building a measurement")?;
     anyhow::ensure!(status.success(), "{} does not build for {} ({status})", subject.name, machine.target);
     let file = if machine.emulator.is_none() { format!("{program}.wasm") } else { program.into() };
     Ok(target_folder.join(machine.target).join(level.profile).join(file))
@@ -210,7 +210,7 @@ fn figure(line: &str) -> Result<(String, f64)> {
 fn emulators(setup: &Setup) -> Result<String> {
     let mut versions: Vec<String> = Vec::new();
     for (program, _) in MACHINES.iter().filter_map(|machine| machine.emulator) {
-        let text = child::stdout_of(child::command(tools::need(program, setup)?).arg("--version"))?;
+        let text = child::stdout_of(child::command(setup::provide(program, false, setup)?).arg("--version"))?;
         // "QEMU emulator version 7.2.22 (distribution)"
         let version = text.lines().next().unwrap_or_default().split(" (").next().unwrap_or_default();
         if !versions.iter().any(|known| known == version) {
@@ -249,7 +249,7 @@ pub fn lint(setup: &Setup) -> Result<Vec<&'static str>> {
         ]);
         cargo.arg("--target-dir").arg(target_folder());
         cargo.arg("--features").arg(format!("{},in-place", subject.name)).args(["--", "--deny", "warnings"]);
-        let status = cargo.status().context("cargo does not start")?;
+        let status = child::status(&mut cargo, "building a measurement")?;
         println!("measure, {}: {}", subject.name, if status.success() { "clean" } else { "has warnings" });
         if !status.success() {
             failed.push(subject.name);

@@ -1,0 +1,288 @@
+//! `ci`: what must hold before a change lands, what is looked at besides, and what takes hours.
+//!
+//! The checks are data, in [`steps`]. All steps run even if one fails, since one failure seldom explains the others.
+
+mod steps;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::toolchain::Toolchain;
+use crate::{Setup, child, firmware, progress, setup};
+use steps::{FEATURES, STEPS};
+
+/// When a step runs; each tier holds those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Tier {
+    /// What must hold before a change lands; for two cores and a quarter of an hour
+    Landing,
+    /// Every feature set, board and ceiling; for an hour
+    Full,
+    /// Sanitizers, Miri, fuzzing and the bundle for machines with a GPU; for a night
+    Deep,
+}
+
+/// One check.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    name: &'static str,
+    tier: Tier,
+    /// Words separated by spaces; see [`words`].
+    command: &'static str,
+    /// Where it runs, from the project's root.
+    folder: &'static str,
+    variable: Option<(&'static str, &'static str)>,
+}
+
+impl Step {
+    const fn new(name: &'static str, tier: Tier, command: &'static str) -> Self {
+        Self { name, tier, command, folder: ".", variable: None }
+    }
+
+    const fn folder(self, folder: &'static str) -> Self {
+        Self { folder, ..self }
+    }
+
+    const fn env(self, variable: (&'static str, &'static str)) -> Self {
+        Self { variable: Some(variable), ..self }
+    }
+}
+
+/// What to check.
+#[derive(clap::Args)]
+pub struct Options {
+    /// How much
+    #[arg(value_enum, default_value = "landing")]
+    tier: Tier,
+    /// Only this tier's own steps
+    #[arg(long)]
+    only: bool,
+    /// Only the steps whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    step: Option<String>,
+    /// List the steps instead of running them
+    #[arg(long)]
+    list: bool,
+}
+
+impl Options {
+    fn chosen(&self) -> Vec<&'static Step> {
+        let by_tier = |step: &&Step| if self.only { step.tier == self.tier } else { step.tier <= self.tier };
+        let by_name = |step: &&Step| self.step.as_ref().is_none_or(|text| step.name.contains(text.as_str()));
+        STEPS.iter().filter(by_tier).filter(by_name).collect()
+    }
+}
+
+/// Tests, over all test programs.
+#[derive(Default)]
+struct Tests {
+    passed: AtomicU64,
+    failed: AtomicU64,
+    skipped: AtomicU64,
+}
+
+impl Tests {
+    /// Counts what a test program says in its last line: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+    fn count(&self, line: &str) {
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for count in counts.split("; ") {
+            let Some((number, what)) = count.split_once(' ') else { continue };
+            let total = match what {
+                "passed" => &self.passed,
+                "failed" => &self.failed,
+                "ignored" => &self.skipped,
+                _ => continue,
+            };
+            total.fetch_add(number.parse().unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs the steps, prints each one's time, and sums up.
+pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
+    let chosen = options.chosen();
+    if options.list {
+        chosen.iter().for_each(|step| println!("{:?}: {}: {}", step.tier, step.name, step.command));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if chosen.is_empty() {
+        bail!("no step of this tier is called so; `cargo xtask ci deep --list` lists them");
+    }
+    std::fs::create_dir_all(firmware::root().join("target/ci"))?;
+    let tests = Tests::default();
+    let mut failures = Vec::new();
+    let begun = Instant::now();
+    for step in chosen {
+        println!("\n== {}: {}", step.name, step.command);
+        let started = Instant::now();
+        let failed = tests.failed.load(Ordering::Relaxed);
+        if let Err(error) = execute(step, setup, &tests) {
+            println!("-- failed: {}: {error:#}", step.name);
+            failures.push(step.name);
+            if tests.failed.load(Ordering::Relaxed) == failed {
+                // It had no test program that could say so.
+                tests.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        println!("-- {} s: {}", started.elapsed().as_secs(), step.name);
+    }
+    println!("\n{} s in all", begun.elapsed().as_secs());
+    if !failures.is_empty() {
+        println!("failed: {}", failures.join("; "));
+    }
+    let Tests { passed, failed, skipped } = tests;
+    let [passed, failed, skipped] = [passed, failed, skipped].map(AtomicU64::into_inner);
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    Ok(if failures.is_empty() && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs one step to its end.
+fn execute(step: &Step, setup: &Setup, tests: &Tests) -> Result<()> {
+    let words = words(step.command)?;
+    let (program, arguments) = words.split_first().context("a step has a command")?;
+    let mut command = child::command(program);
+    command.args(arguments).current_dir(firmware::root().join(step.folder));
+    // Programs that `.ci/setup` unpacked stand behind those of the system.
+    command.env("PATH", setup::path_with(&setup::bin(setup)?.join("any"))?);
+    // Everything is built once: less to write and to link. A test that would skip for want of a program fails.
+    let variables = [
+        ("CI", "1"),
+        ("CARGO_TERM_COLOR", "never"),
+        ("CARGO_INCREMENTAL", "0"),
+        ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
+        ("CARGO_PROFILE_TEST_DEBUG", "line-tables-only"),
+    ];
+    command.envs(variables).envs(step.variable);
+    // A log that cannot be written is no reason to stop.
+    show_and_count(&mut command, step.name, tests, &|line| drop(std::io::stdout().write_all(line)))
+}
+
+/// The words of a command, with what is in braces replaced.
+fn words(command: &str) -> Result<Vec<String>> {
+    let mut text = command.to_owned();
+    for (name, features) in FEATURES {
+        text = text.replace(name, features);
+    }
+    text = text.replace("{firmware}", "boards/target/thumbv7em-none-eabihf/release/mps2-an386");
+    if text.contains("{msrv}") {
+        text = text.replace("{msrv}", stated_version(include_str!("../../../Cargo.toml"))?);
+    }
+    if text.contains("{host}") {
+        text = text.replace("{host}", &Toolchain::host()?.triple()?);
+    }
+    Ok(text.split(' ').map(str::to_owned).collect())
+}
+
+/// The Rust version that the library's manifest states.
+fn stated_version(manifest: &str) -> Result<&str> {
+    let value = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \""));
+    value.and_then(|value| value.strip_suffix('"')).context("Cargo.toml states no Rust version")
+}
+
+/// Hands what a command prints to `show`, line by line, and counts the tests in it.
+fn show_and_count(
+    command: &mut Command,
+    doing: &str,
+    tests: &Tests,
+    show: &(dyn Fn(&[u8]) + Sync),
+) -> Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("{command:?} does not start"))?;
+    let progress = progress::show(doing.into());
+    let pass_on = |from: Box<dyn Read + Send>, count: bool| {
+        let progress = &progress;
+        move || {
+            let mut lines = BufReader::new(from);
+            let mut line = Vec::new();
+            while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+                progress.spoken();
+                if count {
+                    tests.count(&String::from_utf8_lossy(&line));
+                }
+                show(&line);
+                line.clear();
+            }
+        }
+    };
+    let stdout = pass_on(Box::new(child.stdout.take().expect("it is piped")), true);
+    let stderr = pass_on(Box::new(child.stderr.take().expect("it is piped")), false);
+    std::thread::scope(|scope| {
+        scope.spawn(stdout);
+        scope.spawn(stderr);
+    });
+    let status = child.wait()?;
+    anyhow::ensure!(status.success(), "{status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn options(tier: Tier, only: bool, step: Option<&str>) -> Options {
+        Options { tier, only, step: step.map(Into::into), list: false }
+    }
+
+    #[test]
+    fn tiers_hold_those_before_them() {
+        let count = |tier, only| options(tier, only, None).chosen().len();
+        assert_eq!(count(Tier::Deep, false), STEPS.len());
+        assert_eq!(count(Tier::Full, false), count(Tier::Landing, true) + count(Tier::Full, true));
+        assert!(options(Tier::Landing, false, None).chosen().iter().all(|step| step.tier == Tier::Landing));
+        assert_eq!(options(Tier::Deep, false, Some("format")).chosen().len(), 1);
+    }
+
+    #[test]
+    fn steps_have_names_of_their_own_and_whole_commands() {
+        let names: BTreeSet<_> = STEPS.iter().map(|step| step.name).collect();
+        assert_eq!(names.len(), STEPS.len());
+        for step in STEPS {
+            let words = words(step.command).unwrap();
+            assert!(
+                words.iter().all(|word| !word.is_empty() && !word.contains(['{', '}', '"', '\''])),
+                "{words:?}"
+            );
+            assert!(firmware::root().join(step.folder).join("Cargo.toml").is_file(), "{}", step.folder);
+        }
+    }
+
+    #[test]
+    fn every_test_program_is_counted() {
+        let tests = Tests::default();
+        for line in [
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s\n",
+            "test result: FAILED. 2 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s\n",
+            "test a ... ok\n",
+            "5 passed; 5 failed\n",
+        ] {
+            tests.count(line);
+        }
+        let counts = [tests.passed, tests.failed, tests.skipped].map(AtomicU64::into_inner);
+        assert_eq!(counts, [5, 4, 1]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_command_that_fails_is_a_failure() {
+        let tests = Tests::default();
+        let run =
+            |script: &str| show_and_count(Command::new("sh").args(["-c", script]), "trying", &tests, &|_| ());
+        run("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo on stderr >&2").unwrap();
+        assert!(run("echo 'test result: ok. 1 passed; 0 failed; 0 ignored'; exit 3").is_err());
+        assert_eq!(tests.passed.into_inner(), 3);
+    }
+
+    #[test]
+    fn the_stated_version_is_read() {
+        assert_eq!(stated_version("a = 1\nrust-version = \"1.85\"\n").unwrap(), "1.85");
+        assert!(stated_version("rust-version.workspace = true").is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! What is checked, in order. A new check is a line here.
+
+use super::{Step, Tier};
+use Tier::{Deep, Full, Landing};
+
+/// Sets of the library's features, by the names that commands below put in braces. `nightly` has steps of its own.
+pub const FEATURES: &[(&str, &str)] = &[
+    (
+        "{all}",
+        "alloc,std,critical-section,spin,lock_api,allocator-api2,linked-list,buddy-system,defmt,pressure,observe,\
+         backtrace,low-memory,serde",
+    ),
+    ("{asan}", "alloc,linked-list,buddy-system,low-memory,allocator-api2"),
+];
+
+const WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
+
+/// All steps. Each is named, says when it runs, and is one command without quotes: words are split at spaces.
+#[rustfmt::skip]
+pub const STEPS: &[Step] = &[
+    // What reads the source.
+    Step::new("format", Landing, "cargo fmt --all --check"),
+    Step::new("clippy, default features", Landing, "cargo clippy --quiet --all-targets -- -D warnings"),
+    Step::new("clippy, all features", Landing, "cargo clippy --quiet --all-targets --features {all} -- -D warnings"),
+    Step::new("clippy, no features", Landing, "cargo clippy --quiet --no-default-features -- -D warnings"),
+    Step::new("clippy, gpu", Landing, "cargo clippy --quiet --features gpu,serde --lib --test gpu --example gpu_pipeline -- -D warnings"),
+    Step::new("clippy, packages", Landing, "cargo clippy --quiet --workspace --exclude allotment --all-targets -- -D warnings"),
+    Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
+    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches"),
+    Step::new("clippy, firmware", Landing, "cargo xtask lint"),
+    Step::new("documents", Landing, "cargo doc --quiet --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS),
+    Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
+
+    // README's two commands. The first is `set-up` here: emulators from an empty cache, then every board once.
+    Step::new("set-up", Landing, "cargo xtask prove-setup"),
+    Step::new("no emulator", Full, "cargo xtask run --no-emulator"),
+    Step::new("boards", Landing, "cargo xtask run --all"),
+    Step::new("tests, default features", Landing, "cargo test"),
+
+    // The library in its other forms.
+    Step::new("tests, all features", Landing, "cargo test --features {all}"),
+    Step::new("tests, gpu on the stand-in", Landing, "cargo test --features gpu,serde --lib --test gpu"),
+    Step::new("tests, stand-in driver", Landing, "cargo test --package allotment-stand-in --package allotment-stand-in-driver"),
+    Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
+    Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test core --test global --test pool"),
+    Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
+    Step::new("oldest CUDA", Full, "cargo check --quiet --target-dir target/cuda --features gpu").env(("CUDARC_CUDA_VERSION", "11040")),
+    Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
+
+    // Planner, traces, the host tool and this one.
+    Step::new("tests, packages", Landing, "cargo test --package allotment-common --package allotment-planner --package allotment-trace --package allotment-interpreter --package xtask"),
+    Step::new("tests, host tool", Landing, "cargo test --package allotment-cli"),
+    Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
+    Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches"),
+
+    // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
+    Step::new("library's targets", Landing, "cargo xtask check-targets"),
+    Step::new("boards that are linked", Full, "cargo xtask link"),
+    Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin"),
+    Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/demo.trace --view target/ci/demo.html -- qemu-system-arm -machine mps2-an386 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}"),
+    Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native"),
+    Step::new("worst-case ceilings", Full, "cargo xtask wcet --check"),
+
+    // What users get.
+    Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --workspace"),
+    Step::new("GPU bundle", Deep, "cargo xtask gpu-bundle --check"),
+
+    // What a nightly compiler can look for.
+    Step::new("nightly", Full, "rustup run nightly cargo test --target-dir target/nightly --features nightly,alloc --test core heap::"),
+    Step::new("nightly, doc tests", Full, "rustup run nightly cargo test --target-dir target/nightly --features nightly,alloc --doc"),
+    // Out-of-bounds accesses of the library, and of the tests themselves.
+    Step::new("address sanitizer", Deep, "rustup run nightly cargo test --target-dir target/asan --target {host} --features {asan} --test core --test plan").env(("RUSTFLAGS", "-Zsanitizer=address")),
+    // Data races between threads' caches. The standard library must be instrumented as well.
+    Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
+    Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib units:: region::"),
+    Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),
+    Step::new("fuzz, plc", Deep, "rustup run nightly cargo fuzz run plc -- -max_total_time=60 -max_len=20000 -timeout=20"),
+    Step::new("fuzz, trace", Deep, "rustup run nightly cargo fuzz run trace -- -max_total_time=60 -max_len=20000 -timeout=20"),
+    Step::new("fuzz, onnx", Deep, "rustup run nightly cargo fuzz run onnx -- -max_total_time=60 -max_len=20000 -timeout=20"),
+    Step::new("fuzz, tflite", Deep, "rustup run nightly cargo fuzz run tflite -- -max_total_time=60 -max_len=20000 -timeout=20"),
+];
