@@ -112,7 +112,7 @@ pub unsafe trait Memory {
     /// Returns region number `n`, from 0, or `None` beyond the last one; see [`Heap::region`].
     fn region(&self, n: usize) -> Option<Region>;
 
-    /// Why a request for `layout` fails.
+    /// Makes the error of a failed request for `layout`.
     #[doc(hidden)]
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.largest_free();
@@ -120,11 +120,11 @@ pub unsafe trait Memory {
         OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
     }
 
-    /// Takes one more region, so that a panic can be reported; whether that was possible.
+    /// Adds a region as a reserve, so that a panic can be reported, and returns whether that was possible.
     ///
     /// # Safety
     ///
-    /// See [`Heap::claim`].
+    /// Same contract as [`Heap::claim`]: the memory must be valid, and nothing else may use it while the heap has it.
     #[doc(hidden)]
     unsafe fn take_reserve(&self, region: Region) -> bool {
         let _ = region;

@@ -1,5 +1,5 @@
-//! A full heap as the global allocator: what the program says, and that it ends. Each test runs this program again, as
-//! a child with a time limit, since what it shows ends a program or uses its memory up.
+//! A full heap as the global allocator: what the program reports, and that it terminates. Each test runs this program
+//! again as a child process with a time limit, because the case under test aborts the process or uses up its memory.
 #![cfg(all(any(feature = "host", feature = "std"), any(unix, windows), panic = "unwind"))]
 
 use allotment::out_of_memory::{Cause, report_to_stderr, set_hook};
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static HEAP: Heap = heap!(1 << 20);
 
-/// Tells a child what to do.
+/// The environment variable that tells a child process what to do.
 const ROLE: &str = "ALLOTMENT_FULL";
 
-/// Runs the test `name` of this program in a child, which knows from its `role` that it is one. Whether it succeeded,
-/// and what it wrote to standard error.
+/// Runs the test `name` in a child process with the given `role`. Returns whether it succeeded and its standard error.
 fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -34,7 +33,7 @@ fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
         errors.read_to_end(&mut text).unwrap();
         text
     });
-    // Generous: a child takes a fraction of a second, and one that hangs would hang for ever.
+    // Generous: a child takes a fraction of a second unless it hangs.
     let limit = Instant::now() + Duration::from_secs(60);
     let status = loop {
         match child.try_wait().unwrap() {
@@ -52,22 +51,22 @@ fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
     (status.success(), text)
 }
 
-/// What the child that this process is has to do; `None` if it is none.
+/// Returns the role of this child process, or `None` in the parent.
 fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Makes a heap of 8 MiB of that of 1 MiB.
+/// Enlarges the heap from 1 MiB to 8 MiB.
 fn enlarge() {
     let size = 7 << 20;
-    // SAFETY: the memory is never given back.
+    // SAFETY: the memory is never freed.
     unsafe {
         let start = System.alloc(Layout::from_size_align(size, 4096).unwrap());
         HEAP.claim(Region::new(start, size)).unwrap();
     }
 }
 
-/// Leaves at most `rest` bytes free.
+/// Allocates until at most `rest` bytes are free.
 fn fill(rest: usize) {
     let mut size = HEAP.largest_free();
     while size >= 8 && HEAP.free() > rest {
@@ -78,7 +77,7 @@ fn fill(rest: usize) {
     }
 }
 
-/// The panic's message and the backtrace come, and the program goes on to its own end.
+/// A panic prints its message and the complete backtrace, and the program then ends normally instead of aborting.
 #[test]
 fn a_panic_on_a_full_heap_ends() {
     let Some(role) = role() else {
@@ -104,7 +103,8 @@ fn a_panic_on_a_full_heap_ends() {
     println!("{}", none[black_box(3)]);
 }
 
-/// A heap that cannot take a reserve ends with a line that says so; here one that has no region to spare.
+/// If the heap cannot take the reserve, here because its region table is full, the program prints a line saying so
+/// and ends.
 #[test]
 fn without_a_reserve_the_program_ends_in_words() {
     if role().is_none() {
@@ -115,14 +115,14 @@ fn without_a_reserve_the_program_ends_in_words() {
         return;
     }
     let layout = Layout::from_size_align(4096, 4096).unwrap();
-    // SAFETY: the memory is never given back.
+    // SAFETY: the memory is never freed.
     while unsafe { HEAP.claim(Region::new(System.alloc(layout), 4096)) }.is_ok() {}
     fill(20_000);
     let none: [u8; 0] = [];
     println!("{}", none[black_box(3)]);
 }
 
-/// One line, with all figures and the cause, and none for what succeeds.
+/// Each failed request prints one line with all figures and the cause; a successful one prints nothing.
 #[test]
 fn the_hook_reports_to_standard_error() {
     if role().is_none() {
@@ -143,15 +143,15 @@ fn the_hook_reports_to_standard_error() {
     let mut bytes: Vec<u8> = Vec::new();
     bytes.try_reserve_exact(1000).unwrap();
     assert!(bytes.try_reserve_exact(2 << 20).is_err());
-    // The fallible methods report to their caller.
+    // The fallible methods return the error instead of calling the hook.
     assert!(HEAP.try_allocate(Layout::from_size_align(2 << 20, 8).unwrap()).is_err());
-    // No address in a heap of 1 MiB is a multiple of 1 TiB, as good as surely.
+    // It is practically certain that no address in a heap of 1 MiB is a multiple of 1 TiB.
     let layout = Layout::from_size_align(64, 1 << 40).unwrap();
-    // SAFETY: the size is not zero, and no block comes back.
+    // SAFETY: the size is not zero.
     assert!(black_box(unsafe { std::alloc::alloc(layout) }).is_null());
 }
 
-/// The hook has the error, may allocate, is not called for what fails while it runs, and can be replaced.
+/// The hook receives the error, may allocate, is not called for requests that fail while it runs, and can be replaced.
 #[test]
 fn a_hook_may_allocate() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -174,7 +174,7 @@ fn a_hook_may_allocate() {
         assert!(bytes.try_reserve_exact(3 << 20).is_err());
         assert_eq!(CALLS.load(Ordering::Relaxed), call);
     }
-    // Zeroed memory and blocks that grow come by other ways.
+    // Zeroed and reallocated blocks take other paths.
     // SAFETY: the sizes are not zero; the block is live and has this layout.
     unsafe {
         let layout = Layout::from_size_align(3 << 20, 1).unwrap();

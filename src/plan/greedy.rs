@@ -93,7 +93,7 @@ pub(super) const fn place(
     }
 }
 
-/// What else than time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
+/// What besides time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
 /// asked.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {

@@ -94,7 +94,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 
     /// Reserves `bytes` bytes for requests that are marked as critical, as soon as the heap has memory.
     ///
-    /// The bytes are one block, which is a heap of its own and contains its own bookkeeping (a bit per 8 bytes, and
+    /// The bytes are one block, which is itself a heap and contains its own bookkeeping (a bit per 8 bytes, and
     /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
     /// until more memory is claimed; [`PressureHeap::headroom_stats`] shows whether they are reserved.
     pub const fn headroom(mut self, bytes: usize) -> Self {

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 /// used.
 type Space32 = FirstFit<InBand<u32, 8, 1>>;
 
-/// A block of the heap that is a heap of its own.
+/// A block of the heap that is itself a heap.
 ///
 /// Merely keeping a number of bytes free would not do: when they are needed, they could be in pieces that are too
 /// small. This block stays in one piece.

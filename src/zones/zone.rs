@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 /// A heap with the [`Capabilities`] of its memory, rules for the requests that it prefers, and a cache line size,
 /// so that its blocks share no cache lines.
 ///
-/// A zone is an allocator of its own (`Box<T, &Zone>`, with `allocator-api2` or `nightly`), and it can be one of
+/// A zone is itself an allocator (`Box<T, &Zone>`, with `allocator-api2` or `nightly`), and it can be one of
 /// several in [`Zones`](super::Zones).
 ///
 /// ```

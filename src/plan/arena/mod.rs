@@ -42,7 +42,7 @@ pub trait Planned: Sized + 'static {
 /// }
 /// static NET: Arena<Net> = Arena::new();
 ///
-/// let mut run = NET.begin().expect("nobody else runs the network");
+/// let mut run = NET.begin().expect("the network is not running");
 /// let (input, hidden) = run.at::<0>().get((Net::INPUT, Net::HIDDEN));
 /// input.fill(2);
 /// hidden[0] = i32::from(input[0]) + i32::from(input[1]);
