@@ -53,6 +53,9 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
     Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches"),
 
+    Step::new("tests, book", Landing, "cargo test --package allotment-docs"),
+    Step::new("book", Landing, "cargo xtask book"),
+
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets"),
     Step::new("boards that are linked", Full, "cargo xtask link"),
