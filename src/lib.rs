@@ -1,6 +1,7 @@
-//! One set of pool abstractions from a 16 KiB microcontroller to a workstation GPU.
+//! Memory allocators for programs of every size: the heap of a microcontroller, of a host program, and the memory of a
+//! GPU.
 //!
-//! An allocator is four independent choices, and everything in this crate is a composition of them:
+//! An allocator is four independent choices, and every type of this crate is a composition of them:
 //!
 //! | choice | question | module |
 //! | --- | --- | --- |
@@ -22,7 +23,7 @@
 //! # drop(text);
 //! ```
 //!
-//! The way of a request is one direction: layout → lock → placement → metadata → block → statistics.
+//! A request goes one way: layout, lock, placement, metadata, block, statistics.
 //!
 //! Memory whose use is known beforehand needs no allocator: [`plan`] lays buffers out in a `const`, and [`arena!`] makes
 //! typed access to them.
