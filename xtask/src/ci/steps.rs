@@ -37,8 +37,21 @@ pub const STEPS: &[Step] = &[
     Step::new("boards", Landing, "cargo xtask run --all"),
     Step::new("tests, default features", Landing, "cargo test"),
 
+    // What the documents say: snippets run, links lead somewhere, errors are explained.
+    Step::new("tests, documents", Landing, "cargo test --package allotment-docs"),
+    Step::new("book", Full, "cargo xtask book"),
+    Step::new("tests, book", Full, "cargo test --quiet --locked").folder("docs/build"),
+    Step::new("clippy, book", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
+
     // The library in its other forms.
     Step::new("tests, all features", Landing, "cargo test --features {all}"),
+    Step::new("example, host", Landing, "cargo run --quiet --features {all} --example host"),
+    Step::new("example, caches", Landing, "cargo run --quiet --features {all} --example cached"),
+    Step::new("example, service", Landing, "cargo run --quiet --features {all} --example service -- 20000"),
+    Step::new("example, pressure", Landing, "cargo run --quiet --features {all} --example under_pressure"),
+    Step::new("example, zones", Landing, "cargo run --quiet --features {all} --example zones"),
+    Step::new("example, planned model", Landing, "cargo run --quiet --features {all} --example planned_model"),
+    Step::new("example, value", Landing, "cargo run --quiet --features {all} --example plain_value"),
     Step::new("tests, gpu on the stand-in", Landing, "cargo test --features gpu,serde --lib --test gpu"),
     Step::new("tests, stand-in driver", Landing, "cargo test --package allotment-stand-in --package allotment-stand-in-driver"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
