@@ -288,11 +288,9 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
 
 /// `book`: the program in `docs/build`, a workspace of its own so that only this command compiles mdBook.
 pub fn book() -> Result<ExitCode> {
-    let status = Command::new(env!("CARGO"))
-        .current_dir(firmware::root().join("docs/build"))
-        .args(["run", "--quiet", "--locked"])
-        .status()
-        .context("cargo does not start")?;
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(firmware::root().join("docs/build")).args(["run", "--locked"]);
+    let status = child::status(&mut cargo, "rendering the book")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
