@@ -78,7 +78,7 @@ pub const STEPS: &[Step] = &[
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check"),
 
     // What users get.
-    Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --workspace"),
+    Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --package allotment --package allotment-trace --package allotment-planner --package allotment-common --package allotment-preload --package allotment-cli"),
     Step::new("GPU bundle", Deep, "cargo xtask gpu-bundle --check"),
 
     // What a nightly compiler can look for.
