@@ -37,12 +37,6 @@ pub const STEPS: &[Step] = &[
     Step::new("boards", Landing, "cargo xtask run --all"),
     Step::new("tests, default features", Landing, "cargo test"),
 
-    // What the documents say: snippets run, links lead somewhere, errors are explained.
-    Step::new("tests, documents", Landing, "cargo test --package allotment-docs"),
-    Step::new("book", Full, "cargo xtask book"),
-    Step::new("tests, book", Full, "cargo test --quiet --locked").folder("docs/build"),
-    Step::new("clippy, book", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
-
     // The library in its other forms.
     Step::new("tests, all features", Landing, "cargo test --features {all}"),
     Step::new("example, host", Landing, "cargo run --quiet --features {all} --example host"),
@@ -68,6 +62,8 @@ pub const STEPS: &[Step] = &[
 
     Step::new("tests, book", Landing, "cargo test --package allotment-docs"),
     Step::new("book", Landing, "cargo xtask book"),
+    Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
+    Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets"),
