@@ -27,6 +27,9 @@ pub const MEASURE: Measure = Measure {
 /// The metric.
 pub const METRIC: &str = "instructions per operation";
 
+/// The metric of [`count_with_branches`].
+pub const MISPREDICTED: &str = "mispredicted branches per pair, simulated";
+
 /// The instructions of the harness itself, according to [`NULL`] and [`LOADING`].
 const HARNESS: &str = "harness, instructions per operation";
 
@@ -76,6 +79,15 @@ pub fn harness(results: &Results) -> String {
 
 /// Counts instructions for every matching subject and trace, and those of the harness on each trace.
 pub fn count(options: &Options, ids: &[&str], traces: &[Trace]) -> Result<Vec<Row>> {
+    count_events(options, ids, traces, false)
+}
+
+/// The same, and the branches that callgrind's simulated predictor gets wrong, per pair of operations.
+pub fn count_with_branches(options: &Options, ids: &[&str], traces: &[Trace]) -> Result<Vec<Row>> {
+    count_events(options, ids, traces, true)
+}
+
+fn count_events(options: &Options, ids: &[&str], traces: &[Trace], branches: bool) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for trace in traces {
         trace.save(&file(options, trace))?;
@@ -86,32 +98,49 @@ pub fn count(options: &Options, ids: &[&str], traces: &[Trace]) -> Result<Vec<Ro
         }
     }
     let numbered: Vec<_> = jobs.iter().enumerate().collect();
-    let counts = parallel(&numbered, |&(number, &(id, trace))| callgrind(options, number, id, trace));
+    let counts =
+        parallel(&numbered, |&(number, &(id, trace))| callgrind(options, number, id, trace, branches));
     let mut by_job = BTreeMap::new();
     for (&(id, trace), count) in jobs.iter().zip(counts) {
         by_job.insert((id, trace.name.as_str()), count.with_context(|| format!("{id} on {}", trace.name))?);
     }
     let mut rows = Vec::new();
     for &(id, trace) in &jobs {
-        let per_operation = |id| by_job[&(id, trace.name.as_str())] as f64 / trace.ops.len() as f64;
-        rows.push(match id {
-            NULL | LOADING => Row::new(&trace.name, id, HARNESS, per_operation(id)),
-            _ => Row::new(&trace.name, id, METRIC, per_operation(id) - per_operation(LOADING)),
-        });
+        let of = |id| &by_job[&(id, trace.name.as_str())];
+        let per_operation = |count: f64| count / trace.ops.len() as f64;
+        let (own, harness) = (of(id), of(LOADING));
+        if matches!(id, NULL | LOADING) {
+            rows.push(Row::new(&trace.name, id, HARNESS, per_operation(own.instructions)));
+            continue;
+        }
+        let instructions = per_operation(own.instructions - harness.instructions);
+        rows.push(Row::new(&trace.name, id, METRIC, instructions));
+        if branches {
+            let pairs = 2.0 * per_operation(own.mispredicted - harness.mispredicted);
+            rows.push(Row::new(&trace.name, id, MISPREDICTED, pairs));
+        }
     }
     Ok(rows)
+}
+
+/// What callgrind counts.
+struct Events {
+    instructions: f64,
+    /// Conditional and indirect branches together; none if they are not simulated.
+    mispredicted: f64,
 }
 
 fn file(options: &Options, trace: &Trace) -> std::path::PathBuf {
     options.scratch.join(&trace.name).with_extension("ops")
 }
 
-/// Counts the instructions of [`replay::measured_loop`] in a separate process.
-fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace) -> Result<u64> {
+/// Counts the events of [`replay::measured_loop`] in a separate process.
+fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace, branches: bool) -> Result<Events> {
     let counts = options.scratch.join(format!("{number}.callgrind"));
     let mut command = Command::new("valgrind");
     command
         .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*replay::measured_loop*"])
+        .args(branches.then_some("--branch-sim=yes"))
         .arg(format!("--callgrind-out-file={}", counts.display()))
         .arg(std::env::current_exe()?)
         .args(["replay", id])
@@ -121,11 +150,16 @@ fn callgrind(options: &Options, number: usize, id: &str, trace: &Trace) -> Resul
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(&counts)?;
     fs::remove_file(&counts)?;
-    let total =
-        text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
-    let total: u64 = total.context("callgrind's file has no total")?.trim().parse()?;
-    ensure!(total > 0, "callgrind did not see the loop");
-    Ok(total)
+    let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let names = line("events: ").context("callgrind's file does not name its events")?;
+    let totals = line("totals: ").or(line("summary: ")).context("callgrind's file has no total")?;
+    let totals = totals.split_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+    let of = |event| {
+        let place = names.split_whitespace().position(|name| name == event);
+        place.and_then(|place| totals.get(place)).map_or(0.0, |&count| count as f64)
+    };
+    ensure!(of("Ir") > 0.0, "callgrind did not see the loop");
+    Ok(Events { instructions: of("Ir"), mispredicted: of("Bcm") + of("Bim") })
 }
 
 /// Runs in the process under callgrind.

@@ -1,5 +1,6 @@
 //! The measures: one module each.
 
+pub mod alignment;
 pub mod efficiency;
 pub mod fill;
 pub mod instructions;
@@ -45,6 +46,7 @@ pub const ALL: &[Measure] = &[
     throughput::MEASURE,
     random::MEASURE,
     realloc::MEASURE,
+    alignment::MEASURE,
     smallest::MEASURE,
     single::MEASURE,
     fill::MEASURE,

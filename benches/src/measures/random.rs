@@ -57,6 +57,20 @@ fn tables(_: &Results) -> Vec<Table> {
             ..Table::default()
         },
         Table {
+            title: "Random actions, mispredicted branches",
+            text: "Conditional and indirect branches that callgrind's simulated predictor (--branch-sim=yes) gets wrong, per \
+                   pair of operations, those of the harness subtracted. Real predictors know more; what is many here is \
+                   many there."
+                .into(),
+            metric: instructions::MISPREDICTED,
+            better: Better::Lower,
+            mean: true,
+            digits: 2,
+            level: true,
+            by_form: true,
+            ..Table::default()
+        },
+        Table {
             title: "Random actions, spread",
             text: "Upper minus lower quartile of the ratios over the rounds.".into(),
             metric: throughput::SPREAD,
@@ -77,7 +91,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         .flat_map(|reallocate| sizes.iter().map(move |&size| draw(size, reallocate, actions)))
         .collect();
     let mut rows = throughput::compare(options, &traces)?;
-    rows.extend(instructions::count(options, &instructions::countable(), &traces)?);
+    rows.extend(instructions::count_with_branches(options, &instructions::countable(), &traces)?);
     Ok(rows)
 }
 

@@ -18,7 +18,8 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-const METRIC: &str = "smallest arena / peak live";
+/// The metric.
+pub const METRIC: &str = "smallest arena / peak live";
 
 /// The resolution of the search in bytes.
 const STEP: usize = 16;
