@@ -31,7 +31,13 @@ pub struct Bench {
 /// Builds the program and runs it.
 pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     let valgrind = setup::provide("valgrind", false, setup)?;
-    let program = build(!bench.no_native && !bench.check)?;
+    let native = !bench.no_native && !bench.check;
+    let program = build("allotment-benches", native)?;
+    let all = bench.names.is_empty();
+    if !bench.check && (all || bench.names.iter().any(|name| name == "programs")) {
+        // Binaries beside the program, which starts them.
+        build("allotment-benches-programs", native)?;
+    }
     let mut command = Command::new(program);
     command.env("PATH", setup::path_with(&valgrind)?);
     if bench.check {
@@ -45,26 +51,26 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
 
 /// Runs the planner's part of the program, which needs no other allocators.
 pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
-    let mut command = Command::new(build(false)?);
+    let mut command = Command::new(build("allotment-benches", false)?);
     command.arg("plan").args(arguments);
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The program, with the peers that compile C or C++ if `native`.
-fn build(native: bool) -> Result<PathBuf> {
+/// Builds a package of the benchmarks, with the peers that compile C or C++ if `native`; the path of the program.
+fn build(package: &str, native: bool) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    command.args(["build", "--release", "--locked", "--manifest-path"]).arg(folder.join("Cargo.toml"));
-    command.arg("--target-dir").arg(&target);
+    command.args(["build", "--release", "--locked", "--package", package]);
+    command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
     if !native {
         command.arg("--no-default-features");
     }
     let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),
-        "the benchmarks do not build; --no-native leaves out what needs C and C++"
+        "{package} does not build; --no-native leaves out what needs C and C++"
     );
     Ok(target.join("release/allotment-benches"))
 }

@@ -22,11 +22,11 @@ struct Friend {
 }
 
 /// Runs it; the bytes that were written.
-pub fn run() -> u64 {
+pub fn run(percent: usize) -> u64 {
     let mut random = fastrand::Rng::with_seed(1);
     let mut written = 0;
     for _ in 0..4 {
-        let people: Vec<Person> = (0..3000).map(|id| person(id, &mut random)).collect();
+        let people: Vec<Person> = (0..30 * percent as u64).map(|id| person(id, &mut random)).collect();
         let text = serde_json::to_string(&people).expect("it can be written");
         let mut value: Value = serde_json::from_str(&text).expect("it was written here");
         change(&mut value);

@@ -25,8 +25,8 @@ impl VisitMut for Rewrite {
 }
 
 /// Runs it; the changes and the bytes of text.
-pub fn run() -> u64 {
-    let sources = crate::texts("src", "rs");
+pub fn run(percent: usize) -> u64 {
+    let sources = crate::texts("src", "rs", percent);
     let mut bytes = 0;
     let mut rewrite = Rewrite(0);
     let mut trees = Vec::new();

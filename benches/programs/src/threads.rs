@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 
 /// Runs it; a sum over all counts.
-pub fn run() -> u64 {
-    let texts = crate::texts("src", "rs");
+pub fn run(percent: usize) -> u64 {
+    let texts = crate::texts("src", "rs", percent);
     let lines: Vec<&str> = texts.iter().flat_map(|text| text.lines()).collect();
     let mut total = 0;
     for round in 1..=6_usize {

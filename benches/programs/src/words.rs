@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use regex::Regex;
 
 /// Runs it; how many words there are, and how much text was made of them.
-pub fn run() -> u64 {
-    let texts = [crate::texts("src", "rs"), crate::texts("benches", "md")].concat();
+pub fn run(percent: usize) -> u64 {
+    let texts = [crate::texts("src", "rs", percent), crate::texts("benches", "md", percent)].concat();
     let word = Regex::new(r"[A-Za-z][A-Za-z0-9_]*").expect("it is well formed");
     let number = Regex::new(r"\b(\d+)[.,]?(\d*)\b").expect("it is well formed");
     let mut index: HashMap<String, Vec<(usize, usize)>> = HashMap::new();

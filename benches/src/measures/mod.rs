@@ -7,6 +7,7 @@ pub mod instructions;
 pub mod offsets;
 pub mod pathological;
 pub mod pools;
+pub mod programs;
 pub mod random;
 pub mod realloc;
 pub mod scale;
@@ -52,6 +53,7 @@ pub const ALL: &[Measure] = &[
     fill::MEASURE,
     efficiency::MEASURE,
     threads::MEASURE,
+    programs::MEASURE,
     pathological::MEASURE,
     offsets::MEASURE,
     pools::MEASURE,

@@ -2,9 +2,9 @@
 
 use allotment::os::{Cached, Depot};
 use allotment::{Heap, heap};
-use allotment_benches_programs::ARENA;
+use allotment_benches_programs::MEMORY_BYTES;
 
-static HEAP: Heap = heap!(ARENA);
+static HEAP: Heap = heap!(MEMORY_BYTES);
 static DEPOT: Depot = Depot::new(&HEAP, 512 * 1024);
 #[global_allocator]
 static CACHED: Cached = Cached::new(&DEPOT);

@@ -1,10 +1,10 @@
 //! The programs on `Heap`, as `heap!` makes it.
 
 use allotment::{Heap, heap};
-use allotment_benches_programs::ARENA;
+use allotment_benches_programs::MEMORY_BYTES;
 
 #[global_allocator]
-static HEAP: Heap = heap!(ARENA);
+static HEAP: Heap = heap!(MEMORY_BYTES);
 
 fn main() {
     allotment_benches_programs::main();

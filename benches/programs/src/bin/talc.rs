@@ -1,11 +1,11 @@
 //! The programs on talc 5 behind the lock that its documentation recommends.
 
-use allotment_benches_programs::ARENA;
+use allotment_benches_programs::MEMORY_BYTES;
 use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::Claim;
 
-static mut MEMORY: [u8; ARENA] = [0; ARENA];
+static mut MEMORY: [u8; MEMORY_BYTES] = [0; MEMORY_BYTES];
 
 // SAFETY: the memory is used by this allocator alone.
 #[global_allocator]
