@@ -114,3 +114,8 @@ pub use placement::BuddySystem;
 pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
 pub use region::{Region, RegionError};
+
+/// The snippets of README.md, compiled and run as they are printed.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}
