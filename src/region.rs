@@ -253,8 +253,8 @@ pub struct Record {
     pub(crate) mark: usize,
     /// See `mark`.
     pub(crate) roof: usize,
-    /// Where the word of edge bits that holds bit 0 would be; null if none are kept.
-    pub(crate) edges: *mut usize,
+    /// Where the word with the boundary bit of index 0 would be; null if none are kept.
+    pub(crate) bounds: *mut usize,
     /// The memory as it was claimed: address and size.
     pub(crate) raw: (*mut u8, usize),
 }
@@ -273,7 +273,7 @@ impl Record {
         len: 0,
         mark: 0,
         roof: 0,
-        edges: ptr::null_mut(),
+        bounds: ptr::null_mut(),
         raw: (ptr::null_mut(), 0),
     };
 
@@ -303,9 +303,20 @@ impl Record {
 
 /// The table of regions that share one index space.
 ///
-/// Each region has its own place in the space, so the gap between two regions far apart costs
-/// nothing. Look-ups try the first region and then the others: O(`R`), a constant.
+/// ```text
+///  index    0 ......... near regions ......... far ...... far regions ...... limit
+///  address  base + index * GRANULE              base of the region's record
+/// ```
+///
+/// Regions whose addresses fit the index space around the first one are *near*: one base gives the address of
+/// all their granules, gaps included, so that an index becomes an address without a look-up. The others are *far*: their
+/// indices lie above all near ones, packed, and each has a base of its own. Look-ups of a region try the first one and
+/// then the others: O(`R`), a constant.
 pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
+    /// Address of index 0 for all near regions.
+    base: usize,
+    /// The lowest index of a far region.
+    far: usize,
     count: usize,
     table: [Record; R],
 }
@@ -324,7 +335,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         GRANULE.ilog2()
     };
 
-    pub(crate) const EMPTY: Self = Self { count: 0, table: [Record::NONE; R] };
+    pub(crate) const EMPTY: Self = Self { base: 0, far: usize::MAX, count: 0, table: [Record::NONE; R] };
 
     #[inline(always)]
     pub(crate) fn records(&self) -> &[Record] {
@@ -372,10 +383,16 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     /// the middle of the zeroed ones leaves those below it.
     #[inline(always)]
     pub(crate) fn touch(&mut self, index: usize, end: usize) {
-        let slot = self.slot_of(index);
-        // SAFETY: `slot_of` returns 0 or a position in the table.
+        self.touch_in(self.slot_of(index), index, end);
+    }
+
+    /// As [`Self::touch`], for the region in `slot`.
+    #[inline(always)]
+    pub(crate) fn touch_in(&mut self, slot: usize, index: usize, end: usize) {
+        // SAFETY: slots are positions in the table.
         let record = unsafe { self.table.get_unchecked_mut(slot) };
-        if index < record.roof && end > record.mark {
+        // In most regions nothing is known to be zero, and the mark is at the end.
+        if end > record.mark && index < record.roof {
             if index <= record.mark {
                 record.mark = end;
             } else {
@@ -400,6 +417,47 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             let index = address.wrapping_sub(record.base.addr()) >> Self::SHIFT;
             record.contains(index).then_some(index)
         })
+    }
+
+    /// Address of granule `index`, or of one behind a region's last. As [`Self::address`] where [`Self::insert_near`] is used.
+    #[inline(always)]
+    pub(crate) fn at<const FAR: bool>(&self, index: usize) -> *mut u8 {
+        if R == 1 {
+            return self.table[0].base.wrapping_add(index << Self::SHIFT);
+        }
+        if FAR && index >= self.far {
+            return self.at_far(index);
+        }
+        ptr::with_exposed_provenance_mut(self.base.wrapping_add(index << Self::SHIFT))
+    }
+
+    /// Whether all regions are near, so that `at` need not look for far ones.
+    #[inline(always)]
+    pub(crate) fn all_near(&self) -> bool {
+        R == 1 || self.far == usize::MAX
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn at_far(&self, index: usize) -> *mut u8 {
+        let holds = |record: &&Record| index.wrapping_sub(record.first) <= record.len;
+        let base = self.records().iter().find(holds).map_or(ptr::null_mut(), |record| record.base);
+        base.wrapping_add(index << Self::SHIFT)
+    }
+
+    /// The granule at `address`, which is known to be in a region, and that region.
+    #[inline(always)]
+    pub(crate) fn find_known(&self, address: usize) -> (usize, &Record) {
+        let first = &self.table[0];
+        let index = address.wrapping_sub(first.base.addr()) >> Self::SHIFT;
+        if R == 1 || first.contains(index) { (index, first) } else { self.find_other(address) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_other(&self, address: usize) -> (usize, &Record) {
+        let index = self.locate(address).unwrap_or(0);
+        (index, self.of(index))
     }
 
     /// As [`Self::locate`] for an address that is known to be in a region.
@@ -429,7 +487,11 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     ) -> Result<usize, RegionError> {
         self.admissible(raw)?;
         let place = self.free_place(len, (spacing, guard), limit).ok_or(RegionError::IndexSpace)?;
-        let first = place + guard;
+        self.far = self.far.min(place + guard);
+        Ok(self.enter(raw, start, place + guard, len))
+    }
+
+    fn enter(&mut self, raw: Region, start: *mut u8, first: usize, len: usize) -> usize {
         let slot = self.count;
         self.count += 1;
         *self.record_mut(slot) = Record {
@@ -438,10 +500,50 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             len,
             mark: if raw.zeroed && len >= BRIEF { first } else { first + len },
             roof: first + len,
-            edges: ptr::null_mut(),
+            bounds: ptr::null_mut(),
             raw: (raw.start.as_ptr(), raw.size),
         };
-        Ok(slot)
+        slot
+    }
+
+    /// The index that the address `start` has if it belongs to a near region.
+    pub(crate) fn near_index(&self, start: *mut u8, limit: usize) -> Option<usize> {
+        let any = self.records().iter().any(|record| record.first < self.far);
+        let index = start.addr().checked_sub(self.base)? >> Self::SHIFT;
+        (any && R > 1 && limit > NARROW && index < self.far.min(limit)).then_some(index)
+    }
+
+    /// As [`Self::insert`], but near if that is possible: from then on [`Self::at`] serves the region.
+    pub(crate) fn insert_near(
+        &mut self,
+        raw: Region,
+        start: *mut u8,
+        len: usize,
+        (spacing, guard): (usize, usize),
+        limit: usize,
+    ) -> Result<usize, RegionError> {
+        self.admissible(raw)?;
+        let top = self.far.min(limit + 1);
+        let any = self.records().iter().any(|record| record.first < self.far);
+        let near = match self.near_index(start, limit) {
+            Some(index) => (index >= guard && index + len + guard <= top).then_some(index),
+            None if any || len + 2 * guard > top => None,
+            // The first one. In a wide space it lies in the middle, so that there is room on both sides.
+            None if R > 1 && limit > NARROW => {
+                let place = (top - len - 2 * guard) / 2;
+                Some(place - place % spacing + guard)
+            }
+            None => Some(guard),
+        };
+        let Some(first) = near else {
+            return self.insert(raw, start, len, (spacing, guard), limit);
+        };
+        // Blocks of all near regions are reached from one base.
+        let _ = raw.start.as_ptr().expose_provenance();
+        if !any {
+            self.base = start.addr().wrapping_sub(first << Self::SHIFT);
+        }
+        Ok(self.enter(raw, start, first, len))
     }
 
     /// Whether `raw` could be entered: a free slot, and no overlap with what is there.
@@ -466,9 +568,12 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
             return (room <= limit + 1).then_some(0);
         }
         let mut best: Option<(usize, usize)> = None;
-        let starts = core::iter::once(0)
+        // Above the near ones.
+        let near = self.records().iter().filter(|record| record.first < self.far);
+        let lowest = near.map(|record| (record.end() + 1).next_multiple_of(spacing)).max().unwrap_or(0);
+        let starts = core::iter::once(lowest)
             .chain(self.records().iter().map(|record| (record.end() + 1).next_multiple_of(spacing)));
-        for start in starts {
+        for start in starts.filter(|&start| start >= lowest) {
             let end = self
                 .records()
                 .iter()
@@ -514,6 +619,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         *self.record_mut(slot) = last;
         *self.record_mut(self.count - 1) = Record::NONE;
         self.count -= 1;
+        let firsts = self.records().iter().map(|record| record.first);
+        self.far = firsts.filter(|&first| first >= self.far).min().unwrap_or(usize::MAX);
         raw
     }
 

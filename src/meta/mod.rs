@@ -9,7 +9,7 @@
 mod in_band;
 mod side_table;
 
-pub use in_band::InBand;
+pub use in_band::{Bounds, InBand};
 pub use side_table::{NodeSlot, SideTable};
 
 use crate::region::{Record, Region, RegionError};
@@ -34,12 +34,15 @@ pub struct Block<T = ()> {
     pub offset: usize,
     /// Length in granules.
     pub len: usize,
-    /// What the metadata needs to find the block again: nothing in band, the node in a side table.
+    /// What the metadata needs to find the block again: the bits of its region in band, the node in a side table.
     pub token: T,
 }
 
 /// A block of metadata `M`.
 pub type BlockOf<M> = Block<<M as Meta>::Token>;
+
+/// Shows a function the ids of all blocks that a placement holds in its lists or trees.
+pub type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
 
 /// Why a block cannot be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,13 @@ pub unsafe trait Meta: Sized {
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
     type Token: Copy + Eq + fmt::Debug;
+
+    /// The same metadata where [`Meta::is_near`] holds: it may take shorter ways.
+    type Near: Meta<Index = Self::Index, Token = Self::Token>;
+
+    /// Whether the value may be used as one of [`Meta::Near`], which has the same layout, until regions are
+    /// claimed or released.
+    fn is_near(&self) -> bool;
 
     /// The regions that are there, in no particular order.
     fn regions(&self) -> &[Record];
@@ -173,8 +183,8 @@ pub unsafe trait Meta: Sized {
     unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<Self::Token>;
 
     /// As [`Meta::block_at`] for an address that may be wrong: finds what O(1) can find. In band
-    /// that is a foreign or misaligned address, or a block whose first or last unit is at the edge
-    /// of a free block; a side table finds everything.
+    /// that is a foreign or misaligned address, or a block one end of which is the end of free memory that is not its
+    /// neighbour's; a side table finds everything.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
 
     /// Index of the granule at `address`, if a block of `len` granules there would lie in a region.
@@ -268,28 +278,52 @@ pub unsafe trait Meta: Sized {
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
 
     /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and
-    /// its links and is `len - want` long now. `None`, and nothing done, if a side table has no node.
+    /// its links and is `len - want` long now. The granules are no longer known to be zero. `None`, and nothing done, if a
+    /// side table has no node.
     ///
     /// # Safety
     ///
     /// The common rules; `UNIT <= want < len`.
     unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Self::Token>>;
 
-    /// Lengthens the allocated `block` by the free and unlinked block `right` of `len` granules behind it,
-    /// for [`Meta::join`] and nothing else.
+    /// Allocates `want` granules of the free block `id` of `len`, `front` granules from its start. The front keeps
+    /// the id and the links; what is behind becomes a free and unlinked block, whose id is returned. The granules are no longer known to be
+    /// zero. `None`, and nothing done, if a side table has no nodes.
     ///
     /// # Safety
     ///
-    /// The common rules; `right` is what [`Meta::after`] returned.
-    unsafe fn absorb(&mut self, block: Block<Self::Token>, right: Id, len: usize) -> Block<Self::Token>;
+    /// The common rules; `0 < front`, `UNIT <= want` and `front + want < len`.
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(BlockOf<Self>, Id)>;
 
-    /// Makes `block` and the free block `left` in front of it (with its length, or ([`NIL`], 0)) one
-    /// free block. `left` gives it its id and keeps its links.
+    /// Begins to free `block`: the free blocks in front of and behind it, each with its length, or ([`NIL`], 0). The caller takes
+    /// out of its lists what it will merge, and then calls [`Meta::merge`].
     ///
     /// # Safety
     ///
-    /// The common rules; `left` is what [`Meta::before`] returned.
-    unsafe fn join(&mut self, left: (Id, usize), block: Block<Self::Token>) -> Id;
+    /// The common rules; the block has a unit or more.
+    unsafe fn free(&mut self, block: Block<Self::Token>) -> [(Id, usize); 2];
+
+    /// As [`Meta::free`] for a block shorter than a unit, which was cut from a block: the free block behind it.
+    ///
+    /// # Safety
+    ///
+    /// The common rules; no free block is in front of it.
+    unsafe fn free_sliver(&mut self, block: Block<Self::Token>) -> (Id, usize);
+
+    /// Makes `block`, which is being freed, and the free blocks `left` in front of and `right` behind it (with their lengths, or
+    /// ([`NIL`], 0)) one free block. `left` gives it its id and keeps its links.
+    ///
+    /// # Safety
+    ///
+    /// The common rules; [`Meta::free`] has returned `left` and `right`, and `right` is unlinked. Each may be left out, and stays a
+    /// free block of its own then.
+    unsafe fn merge(&mut self, left: (Id, usize), block: Block<Self::Token>, right: (Id, usize)) -> Id;
 
     /// Cuts the unlinked free block `id` of `len` after `front` granules into two; `id` keeps
     /// naming the front. The id of the back, or [`NIL`] and nothing done if a side table has no node.
@@ -327,9 +361,10 @@ pub unsafe trait Meta: Sized {
 
     /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and
     /// whether the block is free, until it returns `false`. In band allocated blocks that follow each other are one, since
-    /// nothing but the free ones is known. `listed` says whether the placement holds a block of an id and a length in
-    /// its lists or trees, whose memory may be that of an allocated block; it is asked where the bytes of an
-    /// allocated block look like a free one. O(blocks), in band O(region / granule / word) as well.
+    /// nothing but the free ones is known. `listed` names the blocks that the placement holds in
+    /// its lists or trees; it is asked once per 64 Ki units of the region (on 32-bit targets per 1024), and not at all where a unit
+    /// is a granule. Allocated memory is not read, except where two free blocks of one granule may lie around a block of two.
+    /// O(blocks), in band O(region / granule / word) as well.
     ///
     /// # Safety
     ///
@@ -337,7 +372,7 @@ pub unsafe trait Meta: Sized {
     unsafe fn walk(
         &self,
         region: usize,
-        listed: &dyn Fn(Id, usize) -> bool,
+        listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     );
 

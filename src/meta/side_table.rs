@@ -1,6 +1,6 @@
 //! Metadata in a table of nodes, beside memory that is never touched.
 
-use super::{Block, DEFAULT_REGIONS, FreeError, Id, Meta, NIL, PAGE_WORDS, Page, addressable};
+use super::{Block, DEFAULT_REGIONS, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable};
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
 use core::mem::MaybeUninit;
@@ -364,6 +364,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     const EDGE_BITS: bool = false;
     type Index = I;
     type Token = u32;
+    type Near = Self;
+
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        true
+    }
 
     #[inline(always)]
     fn regions(&self) -> &[Record] {
@@ -565,23 +571,53 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
             return None;
         }
         self.set_free(id, rest);
-        Some(self.set_allocated(back, want))
+        let block = self.set_allocated(back, want);
+        self.touch(block);
+        Some(block)
+    }
+
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(Block<u32>, Id)> {
+        // SAFETY: the back is an allocated block that nobody uses, until it is freed again.
+        unsafe {
+            let block = self.take_back(id, len, len - front)?;
+            match self.cut(block, want) {
+                Some((block, back)) => Some((block, self.merge((NIL, 0), back, (NIL, 0)))),
+                None => {
+                    self.merge((id, front), block, (NIL, 0));
+                    None
+                }
+            }
+        }
     }
 
     #[inline(always)]
-    unsafe fn absorb(&mut self, block: Block<u32>, right: Id, len: usize) -> Block<u32> {
-        self.remove_after(right);
-        Block { len: block.len + len, ..block }
+    unsafe fn free(&mut self, block: Block<u32>) -> [(Id, usize); 2] {
+        // SAFETY: passed on.
+        unsafe { [self.before(block), self.after(block)] }
     }
 
-    unsafe fn join(&mut self, left: (Id, usize), block: Block<u32>) -> Id {
+    unsafe fn free_sliver(&mut self, block: Block<u32>) -> (Id, usize) {
+        // SAFETY: passed on.
+        unsafe { self.after(block) }
+    }
+
+    unsafe fn merge(&mut self, left: (Id, usize), block: Block<u32>, right: (Id, usize)) -> Id {
+        if right.0 != NIL {
+            self.remove_after(right.0);
+        }
         let mut id = block.token as usize;
         self.map_remove(id);
         if left.0 != NIL {
             self.remove_after(id);
             id = left.0;
         }
-        self.set_free(id, left.1 + block.len);
+        self.set_free(id, left.1 + block.len + right.1);
         id
     }
 
@@ -620,7 +656,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     unsafe fn walk(
         &self,
         region: usize,
-        _listed: &dyn Fn(Id, usize) -> bool,
+        _listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     ) {
         let mut id = self.firsts[region].get();

@@ -99,7 +99,8 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 block = if later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
                 order += 1;
             }
-            let id = self.meta.join((NIL, 0), block);
+            let _ = self.meta.free(block);
+            let id = self.meta.merge((NIL, 0), block, (NIL, 0));
             self.insert(id, order);
         }
     }
@@ -147,6 +148,29 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 id = self.meta.after_free(id, len).0;
             }
             covered == whole
+        }
+    }
+
+    /// Whether free block `id` is in the list for `len` granules. O(blocks of the list).
+    #[cold]
+    fn lists(&self, id: Id, len: usize) -> bool {
+        let mut at = self.heads.get(len.ilog2() as usize).map_or(NIL, |head| head.get());
+        while at != NIL && at != id {
+            // SAFETY: heads, and what follows them, are free blocks.
+            at = unsafe { self.meta.next(at) };
+        }
+        at == id
+    }
+
+    /// Shows `visit` the ids of all free blocks.
+    fn each(&self, visit: &mut dyn FnMut(Id)) {
+        for head in &self.heads {
+            let mut id = head.get();
+            while id != NIL {
+                visit(id);
+                // SAFETY: heads, and what follows them, are free blocks.
+                id = unsafe { self.meta.next(id) };
+            }
         }
     }
 
@@ -380,7 +404,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             return;
         }
         // SAFETY: the region was claimed with edges and is not lent. Blocks start with a unit.
-        unsafe { self.meta.walk(region, &|_, _| true, visit) }
+        unsafe { self.meta.walk(region, &|see| self.each(see), visit) }
     }
 
     fn largest(&self) -> usize {
@@ -421,6 +445,16 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         if self.meta.place(offset) & (granted - 1) != 0 {
             return Err(FreeError::NotABlock);
         }
-        self.meta.checked_block_at(address, granted)
+        let block = self.meta.checked_block_at(address, granted)?;
+        // A free block between free ones shows nothing at its ends. Its list knows it, which is asked only if the block's
+        // own bytes look like a free one.
+        // SAFETY: the block lies in a region that is CPU memory, and nobody else uses it.
+        if M::EDGE_BITS
+            && unsafe { self.meta.len(block.offset) } == granted
+            && self.lists(block.offset, granted)
+        {
+            return Err(FreeError::AlreadyFree);
+        }
+        Ok(block)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Space, Token};
 use crate::meta::{Block, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
+use core::ptr;
 
 /// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:
 /// what lives long and grows in place (large blocks) is kept apart from what comes and goes.
@@ -115,17 +116,12 @@ pub unsafe trait Fit<M: Meta>: Sized {
     /// See the trait.
     unsafe fn largest(&self, meta: &M) -> usize;
 
-    /// Whether `id`, with `len` granules, is in the index. It need not be a free block: it is asked for a map of
-    /// the memory, where bytes of a block in use may look like one. O(blocks), or `true` where nobody knows.
+    /// Shows `visit` the ids of all blocks in the index, in no particular order. O(blocks), in a tree O(blocks · depth).
     ///
     /// # Safety
     ///
-    /// `id` is the index of a granule of the metadata, or the number of a node, and `len` is what [`Meta::len`] says
-    /// of it.
-    unsafe fn holds(&self, meta: &M, id: Id, len: usize) -> bool {
-        let _ = (meta, id, len);
-        true
-    }
+    /// See the trait.
+    unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id));
 }
 
 /// A placement that cuts blocks to length and merges free neighbours, whatever index `F` it
@@ -138,6 +134,7 @@ pub unsafe trait Fit<M: Meta>: Sized {
 /// Small requests are cut from the back of a free block and large ones from its front
 /// ([`Fit::FROM_FRONT`]). The rest of a block that is cut at its back stays where it is, often even in
 /// the index; and a large block has the free memory behind it to grow into.
+#[repr(C)]
 pub struct Coalescing<M, F> {
     meta: M,
     fit: F,
@@ -149,31 +146,57 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// # Safety
     ///
     /// `block` is an allocated block of this metadata that nobody uses.
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn put(&mut self, block: Block<M::Token>) {
+        // SAFETY: passed on.
+        unsafe { self.put_parts(block.offset, block.len, block.token) }
+    }
+
+    /// As [`Self::put`]; the parts of a block are passed in registers.
+    #[inline(never)]
+    unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) {
         let Self { meta, fit } = self;
-        let mut block = block;
+        let block = Block { offset, len, token };
         // SAFETY: neighbours that the metadata reports are free, and every free block of a unit or more
-        // is in the index between operations; so they can be removed, joined and inserted.
+        // is in the index between operations; so they can be removed, merged and inserted.
         unsafe {
-            let (right, more) = meta.after(block);
-            if right != NIL {
-                if more >= M::UNIT {
-                    fit.remove(meta, right, more, F::spot(more));
-                }
-                block = meta.absorb(block, right, more);
+            let [left, right] = meta.free(block);
+            if right.1 >= M::UNIT {
+                fit.remove(meta, right.0, right.1, F::spot(right.1));
             }
-            let left = meta.before(block);
-            let len = left.1 + block.len;
+            let len = left.1 + block.len + right.1;
             let (old, spot) = (F::spot(left.1), F::spot(len));
             let listed = left.1 >= M::UNIT;
             let stays = listed && !F::moves(old, spot);
             if listed && !stays {
                 fit.remove(meta, left.0, left.1, old);
             }
-            let id = meta.join(left, block);
-            if !stays && len >= M::UNIT {
+            let id = meta.merge(left, block, right);
+            if !stays {
                 fit.insert(meta, id, len, spot);
+            }
+        }
+    }
+
+    /// Frees the granules `rest` that were cut from the end of a live block.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::put`].
+    unsafe fn put_rest(&mut self, rest: Block<M::Token>) {
+        // SAFETY: passed on; in front of what was cut off is a live block.
+        unsafe {
+            if rest.len >= M::UNIT {
+                return self.put(rest);
+            }
+            let Self { meta, fit } = self;
+            let right = meta.free_sliver(rest);
+            if right.1 >= M::UNIT {
+                fit.remove(meta, right.0, right.1, F::spot(right.1));
+            }
+            let (id, len) = (meta.merge((NIL, 0), rest, right), rest.len + right.1);
+            if len >= M::UNIT {
+                fit.insert(meta, id, len, F::spot(len));
             }
         }
     }
@@ -190,7 +213,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
         // SAFETY: passed on.
         unsafe {
             let Some((front, back)) = self.meta.cut(block, len) else { return block };
-            self.put(back);
+            self.put_rest(back);
             front
         }
     }
@@ -222,7 +245,9 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
             if !moves {
                 fit.pop(meta, found);
             }
-            meta.take(found.id, found.len, found.len).0
+            let block = meta.take(found.id, found.len, found.len).0;
+            meta.touch(block);
+            block
         }
     }
 
@@ -242,49 +267,156 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
             if rest != NIL && len >= M::UNIT {
                 fit.insert(meta, rest, len, F::spot(len));
             }
+            meta.touch(block);
             block
         }
     }
 
-    /// What the others are not for: requests that are aligned, or hard to find room for. An aligned block
+    /// The `len` granules of a block that was found which lie `front` granules behind its start. `None`, and nothing done, if a
+    /// side table has no nodes.
+    ///
+    /// # Safety
+    ///
+    /// The block is in the index, and as long as that.
+    unsafe fn carve_at(
+        &mut self,
+        found: Found<F::Spot>,
+        front: usize,
+        len: usize,
+    ) -> Option<Block<M::Token>> {
+        let Self { meta, fit } = self;
+        let back = found.len - front - len;
+        let spot = F::spot(front);
+        let stays = front >= M::UNIT && !F::moves(found.spot, spot);
+        // SAFETY: the block leaves the index before it is cut, unless its front keeps its place; what is left of it
+        // is entered.
+        unsafe {
+            if !stays {
+                fit.remove(meta, found.id, found.len, found.spot);
+            }
+            let cut = if front == 0 {
+                let (block, rest) = meta.take(found.id, found.len, len);
+                meta.touch(block);
+                // Without a node for the rest the block keeps it.
+                if rest == NIL {
+                    return Some(block);
+                }
+                Some((block, rest))
+            } else if back == 0 {
+                meta.take_back(found.id, found.len, len).map(|block| (block, NIL))
+            } else {
+                meta.take_middle(found.id, found.len, front, len)
+            };
+            let Some((block, rest)) = cut else {
+                if !stays {
+                    fit.insert(meta, found.id, found.len, found.spot);
+                }
+                return None;
+            };
+            if !stays && front >= M::UNIT {
+                fit.insert(meta, found.id, front, spot);
+            }
+            if back >= M::UNIT {
+                fit.insert(meta, rest, back, F::spot(back));
+            }
+            Some(block)
+        }
+    }
+
+    /// How many granules of a block lie in front of the place for `len` granules that are aligned to `align`, if it has one.
+    ///
+    /// # Safety
+    ///
+    /// `found` is a free block, at least `len` long.
+    #[inline(always)]
+    unsafe fn front(&self, found: &Found<F::Spot>, len: usize, align: usize) -> Option<usize> {
+        // SAFETY: passed on.
+        let start = self.meta.place(unsafe { self.meta.offset(found.id) });
+        let room = found.len - len;
+        let front = if len > F::FROM_FRONT {
+            start.wrapping_neg() & (align - 1)
+        } else {
+            room.wrapping_sub((start + room) & (align - 1))
+        };
+        (front <= room).then_some(front)
+    }
+
+    /// An aligned block, from a block that is so long that it has an aligned place wherever it lies. O(1) beside the search.
+    #[inline(never)]
+    fn allocate_aligned(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        let padded = len.checked_add(align - 1).filter(|&padded| padded <= F::MAX_LEN)?;
+        // SAFETY: what `find` returns is in the index and long enough.
+        unsafe {
+            let found = self.fit.find(&self.meta, padded)?;
+            let front = self.front(&found, len, align)?;
+            self.carve_at(found, front, len)
+        }
+    }
+
+    /// What the others are not for: requests that are hard to find room for. An aligned block
     /// is taken from one that is long enough by itself and happens to fit, else from one
-    /// that is so long that it must. What lies before it is skipped.
+    /// that is so long that it must.
     #[cold]
     #[inline(never)]
     fn allocate_with_care(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let padded = len.checked_add(align - 1)?;
-        // SAFETY: `search` returns blocks in the index, which are free blocks of `meta`. The block is
-        // taken out and cut into allocated blocks, of which all but one go back.
+        // SAFETY: `search` returns blocks in the index, which are free blocks of `meta`.
         unsafe {
             let find = |wanted| {
                 let found = self.fit.search(&self.meta, wanted)?;
-                let skip = self.meta.place(self.meta.offset(found.id)).wrapping_neg() & (align - 1);
-                (skip + len <= found.len).then_some((found, skip))
+                Some((found, self.front(&found, len, align)?))
             };
             let mut hit = find(len);
             if hit.is_none() && align > 1 {
                 hit = find(padded);
             }
-            let (found, skip) = hit?;
-            self.fit.remove(&mut self.meta, found.id, found.len, found.spot);
-            let (mut block, _) = self.meta.take(found.id, found.len, found.len);
-            if skip > 0 {
-                let Some((front, back)) = self.meta.cut(block, skip) else {
-                    self.put(block);
-                    return None;
-                };
-                self.put(front);
-                block = back;
-            }
-            let block = self.trim(block, len);
-            self.meta.touch(block);
-            Some(block)
+            let (found, front) = hit?;
+            self.carve_at(found, front, len)
         }
     }
 
+    /// See [`Space::allocate_quick`].
+    #[inline(always)]
+    fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        if align > 1 {
+            return self.allocate_aligned(len, align);
+        }
+        if len > F::MAX_LEN {
+            return None;
+        }
+        // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
+        // and not in the index any more.
+        unsafe {
+            if let Some(id) = self.fit.pop_exact(&mut self.meta, len) {
+                // So short a block has no memory that is known to be zero: no need to note its use.
+                return Some(self.meta.take(id, len, len).0);
+            }
+            let found = self.fit.find(&self.meta, len)?;
+            if found.len == len || len > F::FROM_FRONT {
+                return Some(self.carve_front(found, len));
+            }
+            Some(self.carve(found, len))
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_far(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        self.allocate_at_once(len, align)
+    }
+
     fn admit(&self, bytes: usize) -> Result<(), RegionError> {
-        let max = region_size::<M>(Self::MAX_LEN);
+        let max = region_size::<M>(min(M::MAX_LEN, F::MAX_LEN));
         if bytes > max { Err(RegionError::TooLarge { max }) } else { Ok(()) }
+    }
+}
+
+impl<M: Meta, F> Coalescing<M, F> {
+    /// The same placement by shorter ways, if all regions can be reached by them.
+    #[inline(always)]
+    fn near(&mut self) -> Option<&mut Coalescing<M::Near, F>> {
+        // SAFETY: the metadata vouches for the layout of its near form, and this type is `repr(C)`.
+        self.meta.is_near().then(|| unsafe { &mut *ptr::from_mut(self).cast() })
     }
 }
 
@@ -294,10 +426,10 @@ const fn min(a: usize, b: usize) -> usize {
 
 // SAFETY: blocks are cut from free blocks by the metadata and come back through `put`; alignment is
 // measured by `Meta::place` on the free block that is cut.
-unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
+unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
     type Meta = M;
-    const EMPTY: Self = Self { meta: M::EMPTY, fit: F::EMPTY };
-    const MAX_LEN: usize = min(M::MAX_LEN, F::MAX_LEN);
+    const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as Fit<M>>::EMPTY };
+    const MAX_LEN: usize = min(M::MAX_LEN, <F as Fit<M>>::MAX_LEN);
 
     #[inline(always)]
     fn meta(&self) -> &M {
@@ -340,7 +472,7 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
             if id == NIL || meta.len(id) != len {
                 return Err(RegionError::InUse);
             }
-            fit.remove(meta, id, len, F::spot(len));
+            fit.remove(meta, id, len, <F as Fit<M>>::spot(len));
             Ok((meta.forget(region), len * M::GRANULE))
         }
     }
@@ -348,24 +480,9 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::UNIT);
-        if align > 1 || len > F::MAX_LEN {
-            return None;
-        }
-        // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
-        // and not in the index any more.
-        unsafe {
-            if let Some(id) = self.fit.pop_exact(&mut self.meta, len) {
-                // So short a block has no memory that is known to be zero: no need to note its use.
-                return Some(self.meta.take(id, len, len).0);
-            }
-            let found = self.fit.find(&self.meta, len)?;
-            let block = if found.len == len || len > F::FROM_FRONT {
-                self.carve_front(found, len)
-            } else {
-                self.carve(found, len)
-            };
-            self.meta.touch(block);
-            Some(block)
+        match self.near() {
+            Some(near) => near.allocate_at_once(len, align),
+            None => self.allocate_far(len, align),
         }
     }
 
@@ -381,7 +498,12 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
         _align: usize,
     ) -> Result<usize, FreeError> {
         // SAFETY: the block is live and not used any more, as the caller vouches.
-        unsafe { self.put(block) };
+        unsafe {
+            match self.near() {
+                Some(near) => near.put(block),
+                None => self.put(block),
+            }
+        }
         Ok(block.len)
     }
 
@@ -403,12 +525,12 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
                     return None;
                 }
                 if found >= M::UNIT {
-                    fit.remove(meta, right, found, F::spot(found));
+                    fit.remove(meta, right, found, <F as Fit<M>>::spot(found));
                 }
                 let (more, rest) = meta.take(right, found, to - block.len);
                 let left = found - more.len;
                 if rest != NIL && left >= M::UNIT {
-                    fit.insert(meta, rest, left, F::spot(left));
+                    fit.insert(meta, rest, left, <F as Fit<M>>::spot(left));
                 }
                 block = meta.fuse(block, more);
                 meta.touch(block);
@@ -419,8 +541,8 @@ unsafe impl<M: Meta, F: Fit<M>> Space for Coalescing<M, F> {
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
-        // SAFETY: regions are claimed with edges, and not lent. Ids are asked for as they are stored.
-        unsafe { self.meta.walk(region, &|id, len| self.fit.holds(&self.meta, id, len), visit) }
+        // SAFETY: regions are claimed with edges, and not lent.
+        unsafe { self.meta.walk(region, &|see| self.fit.each(&self.meta, see), visit) }
     }
 
     #[inline(always)]

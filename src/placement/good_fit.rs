@@ -193,6 +193,17 @@ unsafe impl<M: Meta<Index = I>, I: Index> Fit<M> for FineLists<I> {
         }
     }
 
+    unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id)) {
+        for head in self.heads.as_flattened() {
+            let mut id = head.get();
+            while id != NIL {
+                visit(id);
+                // SAFETY: heads, and what follows them, are free blocks.
+                id = unsafe { meta.next(id) };
+            }
+        }
+    }
+
     unsafe fn largest(&self, meta: &M) -> usize {
         if self.rows == 0 {
             return 0;

@@ -179,10 +179,7 @@ pub unsafe trait Space: Sized {
     }
 
     /// See [`Meta::walk`]; region number `region` exists.
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
-        // SAFETY: regions are claimed with edges, and not lent, unless a placement has its own way.
-        unsafe { self.meta().walk(region, &|_, _| true, visit) }
-    }
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool);
 
     /// The most granules that a request with natural alignment is sure to get now; where blocks are cut
     /// anywhere (not with [`Slab`] and [`Buddy`]) one more would fail. Always current, O(1); with

@@ -52,13 +52,15 @@ pub type CompactTlsf = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usi
 /// The index of [`Tlsf`]: lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
+///  rows          ..0101              which rows have a block
 ///  maps   row 0: 0000000000100010    which classes of the row have a block
 ///  heads  row 0: [ , x, , , , x, ..]   the first block of each class
 /// ```
 ///
-/// A row is four powers of two, so that the few rows are searched one after the other and need no second level
-/// of bitmaps.
+/// A row is four powers of two.
 pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
+    /// Bit `r`: row `r` is not empty.
+    rows: usize,
     /// Bit `c` of element `r`: class `r * 4 * SL + c` is not empty.
     maps: [usize; ROWS],
     /// First block of each class; the second link of a first block is stale.
@@ -79,6 +81,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         assert!(SL.is_power_of_two(), "SL must be a power of two");
         assert!(Self::COLUMNS <= usize::BITS as usize, "SL is at most 16, on 32-bit targets 8");
         assert!(ROWS > 0, "a table needs a row");
+        assert!(ROWS < usize::BITS as usize, "a table has fewer rows than a word has bits");
     };
 
     #[inline(always)]
@@ -96,13 +99,12 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         unsafe { *self.heads.as_flattened_mut().as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
     }
 
-    /// The bitmap that `class` is in, and its bit.
+    /// The bitmap that `class` is in.
     #[inline(always)]
-    fn map(&mut self, class: usize) -> (&mut usize, usize) {
+    fn map(&mut self, class: usize) -> &mut usize {
         debug_assert!(class / Self::COLUMNS < ROWS);
         // SAFETY: as in `head`.
-        let map = unsafe { self.maps.get_unchecked_mut(class / Self::COLUMNS) };
-        (map, 1 << (class % Self::COLUMNS))
+        unsafe { self.maps.get_unchecked_mut(class / Self::COLUMNS) }
     }
 
     /// Makes `next` the first block of `class` after its first one was taken.
@@ -110,23 +112,30 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
     fn advance(&mut self, class: usize, next: Id) {
         self.set_head(class, next);
         if next == NIL {
-            let (map, bit) = self.map(class);
-            *map &= !bit;
+            let map = self.map(class);
+            *map &= !(1 << (class % Self::COLUMNS));
+            if *map == 0 {
+                self.rows &= !(1 << (class / Self::COLUMNS));
+            }
         }
     }
 
     /// The first class that is not empty among those from `class` on.
     #[inline(always)]
     fn class_from(&self, class: usize) -> Option<usize> {
-        let mut row = class / Self::COLUMNS;
-        let mut map = self.maps.get(row)? >> (class % Self::COLUMNS);
-        let mut class = class;
-        while map == 0 {
-            row += 1;
-            map = *self.maps.get(row)?;
-            class = row * Self::COLUMNS;
+        let row = class / Self::COLUMNS;
+        let map = self.maps.get(row)? >> (class % Self::COLUMNS);
+        if map != 0 {
+            return Some(class + map.trailing_zeros() as usize);
         }
-        Some(class + map.trailing_zeros() as usize)
+        let rows = self.rows & (!1 << row);
+        if rows == 0 {
+            return None;
+        }
+        let row = rows.trailing_zeros() as usize;
+        // SAFETY: `rows` has bits for existing rows only.
+        let map = unsafe { *self.maps.get_unchecked(row) };
+        Some(row * Self::COLUMNS + map.trailing_zeros() as usize)
     }
 }
 
@@ -137,7 +146,7 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
 {
     const EMPTY: Self = {
         let () = Self::CHECKED;
-        Self { maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
+        Self { rows: 0, maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
     };
 
     const MAX_LEN: usize = class_start::<SL>(ROWS * Self::COLUMNS) - 1;
@@ -228,8 +237,8 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
                 return;
             }
         }
-        let (map, bit) = self.map(class);
-        *map |= bit;
+        *self.map(class) |= 1 << (class % Self::COLUMNS);
+        self.rows |= 1 << (class / Self::COLUMNS);
     }
 
     #[inline(always)]
@@ -256,22 +265,22 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fi
         }
     }
 
-    unsafe fn holds(&self, meta: &M, id: Id, len: usize) -> bool {
-        if len > <Self as Fit<M>>::MAX_LEN {
-            return false;
-        }
-        let mut at = self.head(class_of::<SL>(len));
-        // SAFETY: heads, and what follows them, are free blocks.
-        unsafe {
-            while at != NIL && at != id {
-                at = meta.next(at);
+    unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id)) {
+        for head in self.heads.as_flattened().as_flattened() {
+            let mut id = head.get();
+            while id != NIL {
+                visit(id);
+                // SAFETY: heads, and what follows them, are free blocks.
+                id = unsafe { meta.next(id) };
             }
         }
-        at != NIL
     }
 
     unsafe fn largest(&self, meta: &M) -> usize {
-        let Some(row) = self.maps.iter().rposition(|&map| map != 0) else { return 0 };
+        if self.rows == 0 {
+            return 0;
+        }
+        let row = self.rows.ilog2() as usize;
         let mut id = self.head(row * Self::COLUMNS + self.maps[row].ilog2() as usize);
         let mut longest = 0;
         for _ in 0..Self::PROBES {

@@ -177,15 +177,28 @@ unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O>
         }
     }
 
-    unsafe fn holds(&self, meta: &M, id: Id, _len: usize) -> bool {
-        let mut at = self.root.get();
-        // SAFETY: every id met is NIL or in the tree, hence free; of `id` only the length is looked at.
-        unsafe {
-            while at != NIL && at != id {
-                at = if O::left_of(meta, id, at) { meta.next(at) } else { meta.prev(at) };
+    unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id)) {
+        let mut last = NIL;
+        loop {
+            // The leftmost block to the right of the last one.
+            let (mut at, mut next) = (self.root.get(), NIL);
+            // SAFETY: every id met is NIL or in the tree, hence free.
+            unsafe {
+                while at != NIL {
+                    if last == NIL || O::left_of(meta, last, at) {
+                        next = at;
+                        at = meta.next(at);
+                    } else {
+                        at = meta.prev(at);
+                    }
+                }
             }
+            if next == NIL {
+                return;
+            }
+            visit(next);
+            last = next;
         }
-        at != NIL
     }
 
     unsafe fn largest(&self, meta: &M) -> usize {

@@ -60,7 +60,7 @@ const fn limit<M: Meta>() -> usize {
     (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
 }
 
-impl<M: SubjectMeta, F: Fit<M>> Subject for Coalescing<M, F> {
+impl<M: SubjectMeta, F: Fit<M> + Fit<M::Near>> Subject for Coalescing<M, F> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         equip(heap, bytes);
     }

@@ -1,0 +1,687 @@
+//! Metadata inside the free blocks themselves.
+
+mod walk;
+
+use super::{
+    Block, BlockOf, DEFAULT_REGIONS, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable,
+    region_size,
+};
+use crate::region::{Record, Region, RegionError, Regions};
+use crate::units::{Index, align_up};
+use core::marker::PhantomData;
+use core::mem::size_of;
+use core::ptr;
+
+/// Links and sizes stored in the free blocks, plus *boundary bits*.
+///
+/// ```text
+///  a free block        | len | next | prev | ......... | len |     words of type I
+///  one of one granule  | len | len |                               where that is less than four words
+///  an allocated block  | the user's bytes, all of them       |
+///
+///  boundary bits         1           0       1           0           1 0
+///                        | free block        | allocated | allocated | free ..
+/// ```
+///
+/// An allocated block has no header, since its owner knows its layout. A *unit* is the least that an
+/// allocated block takes: four words, or a granule where that is more (so 16 bytes with `u32`, 8 with
+/// `u16`). The bit of a boundary is set where free memory meets memory that is not free: freeing or allocating a
+/// block flips the bits at its two ends, and what they were before a free says which of its neighbours are free. The bits are
+/// kept at the end of each region: one per unit of it, 0.8 % with `u32`.
+///
+/// Lengths are counted in granules all the same: of 8-byte granules, a block of 24 bytes takes three. With `u32` the two
+/// boundaries in front of the granules of a unit share one bit, which is set where either of them would be. That is enough: a
+/// block has a unit at least, so that the other boundary of the pair lies inside it, or inside its neighbour, unless that is
+/// free and a single granule, a *sliver*. Slivers have no room for links and are in no list; their neighbours find them
+/// again, and set the bit anew that was flipped twice.
+///
+/// `I` is the width of the links: with `u16` a heap has at most 65,533 granules (512 KiB of 8
+/// bytes), with `u32` 2^32 - 3 (32 GiB of 8 bytes, 64 GiB of 16).
+///
+/// `REGIONS` is how many regions the heap can have; with one, look-ups of the region compile away. `FAR` is for the crate's own
+/// use: without it, all regions must lie within the index space around the first one.
+#[repr(transparent)]
+pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS, const FAR: bool = true>
+{
+    regions: Regions<REGIONS, GRANULE>,
+    index: PhantomData<I>,
+}
+
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use, so they may
+// move to another thread with the value that owns them.
+unsafe impl<I, const G: usize, const R: usize, const FAR: bool> Send for InBand<I, G, R, FAR> {}
+
+const WORD_BITS: usize = usize::BITS as usize;
+
+/// The boundary bits of a block's region, found once for all that is done with the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds(*mut usize);
+
+// SAFETY: the bits belong to the metadata, which may move to another thread.
+unsafe impl Send for Bounds {}
+
+impl Bounds {
+    /// The word with the bit of `unit`, and the bit.
+    #[inline(always)]
+    fn bit(self, unit: usize) -> (*mut usize, usize) {
+        (self.0.wrapping_add(unit / WORD_BITS), 1 << (unit % WORD_BITS))
+    }
+
+    /// Whether the bit of `unit` is set.
+    ///
+    /// # Safety
+    ///
+    /// The unit is one of the region's or the one behind its last; so for the others.
+    #[inline(always)]
+    unsafe fn get(self, unit: usize) -> bool {
+        // SAFETY: a region has bits for its units and one more.
+        unsafe { *self.0.wrapping_add(unit / WORD_BITS) >> (unit % WORD_BITS) & 1 != 0 }
+    }
+
+    /// Flips the bit of `unit`; whether it was set.
+    #[inline(always)]
+    unsafe fn flip(self, unit: usize) -> bool {
+        let (word, bit) = self.bit(unit);
+        // SAFETY: as in `get`; the bits belong to the metadata alone.
+        unsafe {
+            let old = *word;
+            *word = old ^ bit;
+            old & bit != 0
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn set(self, unit: usize) {
+        let (word, bit) = self.bit(unit);
+        // SAFETY: as in `flip`.
+        unsafe { *word |= bit }
+    }
+
+    #[inline(always)]
+    unsafe fn clear(self, unit: usize) {
+        let (word, bit) = self.bit(unit);
+        // SAFETY: as in `flip`.
+        unsafe { *word &= !bit }
+    }
+
+    /// The first unit from `unit` on, below `end`, whose bit is set.
+    unsafe fn next(self, mut unit: usize, end: usize) -> Option<usize> {
+        while unit < end {
+            // SAFETY: the words cover all units of the region.
+            let word = unsafe { *self.0.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
+            if word != 0 {
+                unit += word.trailing_zeros() as usize;
+                return (unit < end).then_some(unit);
+            }
+            unit = (unit / WORD_BITS + 1) * WORD_BITS;
+        }
+        None
+    }
+}
+
+impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, FAR> {
+    const SHIFT: u32 = {
+        assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
+        Regions::<R, G>::SHIFT
+    };
+    /// Granules of a unit.
+    const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
+    /// Granules that a word of boundary bits covers.
+    const SPAN: usize = WORD_BITS * Self::UNIT;
+    /// The highest index that fits a link.
+    const LIMIT: usize = addressable::<G>(I::MAX);
+
+    /// Word number `word` of granule `offset`.
+    #[inline(always)]
+    fn word(&self, offset: usize, word: usize) -> *mut I {
+        self.regions.at::<FAR>(offset).cast::<I>().wrapping_add(word)
+    }
+
+    /// The last word in front of granule `end`.
+    #[inline(always)]
+    fn tail(&self, end: usize) -> *mut I {
+        self.regions.at::<FAR>(end).cast::<I>().wrapping_sub(1)
+    }
+
+    /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
+    #[inline(always)]
+    unsafe fn write_len(&self, offset: usize, len: usize) {
+        // SAFETY: the granules belong to a free block of the metadata, whose memory is ours to
+        // write; the claimed region is aligned to a granule, which is aligned for `I`.
+        unsafe {
+            *self.word(offset, 0) = I::new(len);
+            *self.tail(offset + len) = I::new(len);
+        }
+    }
+
+    /// The bits of the region of granule `offset`.
+    #[inline(always)]
+    fn bounds(&self, offset: usize) -> Bounds {
+        Bounds(self.regions.of(offset).bounds)
+    }
+
+    /// Words of boundary bits for `len` granules, the first of which is number `phase` of a word's units.
+    const fn bound_words(len: usize, phase: usize) -> usize {
+        (phase + len / Self::UNIT + 1).div_ceil(WORD_BITS)
+    }
+
+    /// Which of a word's bits belongs to the unit of granule `first`.
+    const fn phase(first: usize) -> usize {
+        first / Self::UNIT % WORD_BITS
+    }
+
+    /// Granules for which `bytes` bytes have room, boundary bits included; whole units.
+    const fn capacity(bytes: usize, edges: bool, phase: usize) -> usize {
+        if !edges {
+            return bytes / G;
+        }
+        let unit = Self::UNIT * G;
+        // The bits of units in front of the first and of the one behind the last take no granules.
+        let word = size_of::<usize>();
+        let bytes = bytes.saturating_add((phase + 1) * unit);
+        let group = WORD_BITS * unit + word;
+        let rest = (bytes % group).saturating_sub(word) / unit;
+        (bytes / group * WORD_BITS + rest).saturating_sub(phase + 1) * Self::UNIT
+    }
+
+    /// The usable part of `memory`: aligned start, and bytes up to the last whole word.
+    fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
+        let start = memory.start.addr().get();
+        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
+        // The bits are in words, and with tiny granules the start must be aligned for them as well. Units
+        // are aligned in address too, so that buddies do not share one.
+        let align = if edges { Self::UNIT * G } else { G };
+        let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
+        let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
+        let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
+        Ok((memory.start.as_ptr().wrapping_add(first - start), bytes))
+    }
+
+    /// Where the `words` words of bits are when the trimmed region is `bytes` long.
+    fn bounds_at(start: *mut u8, bytes: usize, words: usize) -> *mut usize {
+        start.wrapping_add(bytes - words * size_of::<usize>()).cast()
+    }
+
+    fn too_large() -> RegionError {
+        RegionError::TooLarge { max: region_size::<Self>(Self::MAX_LEN) }
+    }
+
+    /// Whether free memory begins with granule `end` of `record`, by what it would have written. For a boundary whose
+    /// bit is set: one of its sides is free.
+    unsafe fn seems_free_behind(&self, record: &Record, end: usize) -> bool {
+        if end >= record.end() {
+            return false;
+        }
+        // SAFETY: only granules of the region are read.
+        unsafe {
+            let len = (*self.word(end, 0)).get();
+            len > 0 && len <= record.end() - end && (*self.tail(end + len)).get() == len
+        }
+    }
+
+    /// As [`Self::seems_free_behind`] for the memory in front of granule `start`.
+    unsafe fn seems_free_before(&self, record: &Record, start: usize) -> bool {
+        if start <= record.first {
+            return false;
+        }
+        // SAFETY: only granules of the region are read.
+        unsafe {
+            let len = (*self.tail(start)).get();
+            len > 0 && len <= start - record.first && (*self.word(start - len, 0)).get() == len
+        }
+    }
+}
+
+// SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
+// the edge bits name, so they stay disjoint and inside; the bits name free blocks only.
+unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for InBand<I, G, R, FAR> {
+    const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
+    const GRANULE: usize = G;
+    const UNIT: usize = Self::UNIT;
+    // The first unit is a guard, and so is the one behind the last.
+    const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
+    const EDGE_BITS: bool = true;
+    type Index = I;
+    type Token = Bounds;
+    type Near = InBand<I, G, R, false>;
+
+    #[inline(always)]
+    fn is_near(&self) -> bool {
+        self.regions.all_near()
+    }
+
+    #[inline(always)]
+    fn regions(&self) -> &[Record] {
+        self.regions.records()
+    }
+
+    unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<BlockOf<Self>, RegionError> {
+        let (start, bytes) = Self::trim(memory, edges)?;
+        // In most regions the bits begin with that of a guard; in those that share the first one's base, anywhere.
+        let phase = match self.regions.near_index(start, Self::LIMIT) {
+            Some(first) if Self::phase(first) > 1 => Self::phase(first),
+            _ => 1,
+        };
+        let len = Self::capacity(bytes, edges, phase);
+        if len > Self::MAX_LEN {
+            return Err(Self::too_large());
+        }
+        if len == 0 {
+            return Err(RegionError::TooSmall);
+        }
+        let slot = self.regions.insert_near(memory, start, len, (Self::SPAN, Self::UNIT), Self::LIMIT)?;
+        let offset = self.regions.record(slot).first;
+        let mut token = Bounds(ptr::null_mut());
+        if edges {
+            let count = Self::bound_words(len, Self::phase(offset));
+            let words = Self::bounds_at(start, bytes, count);
+            // SAFETY: the words lie behind the last granule inside the claimed memory, by `capacity`.
+            unsafe { words.write_bytes(0, count) };
+            token = Bounds(words.wrapping_sub(offset / Self::SPAN));
+            self.regions.record_mut(slot).bounds = token.0;
+        }
+        Ok(Block { offset, len, token })
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<BlockOf<Self>, RegionError> {
+        let (slot, raw) = self.regions.lengthened(start, more)?;
+        let old = *self.regions.record(slot);
+        let with_edges = !old.bounds.is_null();
+        let (first, bytes) = Self::trim(raw, with_edges)?;
+        let phase = Self::phase(old.first);
+        let len = Self::capacity(bytes, with_edges, phase.max(1));
+        if len <= old.len {
+            return Err(RegionError::TooSmall);
+        }
+        if len > Self::MAX_LEN {
+            return Err(Self::too_large());
+        }
+        if len > self.regions.room(slot, Self::UNIT, Self::LIMIT) {
+            return Err(RegionError::IndexSpace);
+        }
+        let record = self.regions.record_mut(slot);
+        if with_edges {
+            let count = Self::bound_words(len, phase);
+            let new = Self::bounds_at(first, bytes, count);
+            let words = Self::bound_words(old.len, phase);
+            let from = old.bounds.wrapping_add(old.first / Self::SPAN);
+            // SAFETY: both ranges of words lie in the region, the new one ends it; they may overlap,
+            // which `copy` allows, and what the copy did not fill is cleared after it.
+            unsafe {
+                ptr::copy(from, new, words);
+                new.wrapping_add(words).write_bytes(0, count - words);
+            }
+            record.bounds = new.wrapping_sub(old.first / Self::SPAN);
+        }
+        record.len = len;
+        record.raw = (raw.start.as_ptr(), raw.size);
+        // Two marks cannot say that there is memory that is not zero between memory that is.
+        record.mark = record.roof;
+        Ok(Block { offset: old.first + old.len, len: len - old.len, token: Bounds(record.bounds) })
+    }
+
+    unsafe fn forget(&mut self, region: usize) -> Region {
+        self.regions.remove(region)
+    }
+
+    unsafe fn lend(&mut self, region: usize, _whole: BlockOf<Self>) -> usize {
+        let record = self.regions.record_mut(region);
+        record.mark = record.roof;
+        let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
+        record.raw_end() - start
+    }
+
+    unsafe fn restore(&mut self, region: usize) -> BlockOf<Self> {
+        let record = *self.regions.record(region);
+        let words = record.bounds.wrapping_add(record.first / Self::SPAN);
+        // SAFETY: the words are those that `claim` or `extend` placed inside the region, which its
+        // borrower no longer uses.
+        unsafe { words.write_bytes(0, Self::bound_words(record.len, Self::phase(record.first))) };
+        Block { offset: record.first, len: record.len, token: Bounds(record.bounds) }
+    }
+
+    #[inline(always)]
+    fn address(&self, offset: usize) -> *mut u8 {
+        self.regions.at::<FAR>(offset)
+    }
+
+    #[inline(always)]
+    fn locate(&self, address: usize) -> Option<usize> {
+        self.regions.locate(address)
+    }
+
+    #[inline(always)]
+    fn place(&self, offset: usize) -> usize {
+        self.regions.at::<FAR>(offset).addr() >> Self::SHIFT
+    }
+
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize) -> BlockOf<Self> {
+        let (offset, record) = self.regions.find_known(address);
+        Block { offset, len, token: Bounds(record.bounds) }
+    }
+
+    #[inline(always)]
+    unsafe fn unmanaged(&self, offset: usize, len: usize) -> BlockOf<Self> {
+        Block { offset, len, token: Bounds(ptr::null_mut()) }
+    }
+
+    fn checked_block_at(&self, address: usize, len: usize) -> Result<BlockOf<Self>, FreeError> {
+        let offset = self.in_region(address, len)?;
+        let (record, end) = (self.regions.of(offset), offset + len);
+        if record.bounds.is_null() || len < Self::UNIT {
+            return Err(FreeError::NotABlock);
+        }
+        let token = Bounds(record.bounds);
+        // Where a bit is set, one side of the boundary is free: the neighbour's, or else the block's own. The
+        // neighbour is looked at only then: a live one belongs to a thread that may be writing to it. If it is live, and its
+        // bytes look like a free block, a double free stays unseen; no live block is taken for a free one.
+        // SAFETY: the boundaries are those of granules of the region, as was just checked.
+        let free = unsafe {
+            token.get(offset / Self::UNIT) && !self.seems_free_before(record, offset)
+                || token.get(end / Self::UNIT) && !self.seems_free_behind(record, end)
+        };
+        if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token }) }
+    }
+
+    #[inline(always)]
+    unsafe fn len(&self, id: Id) -> usize {
+        // SAFETY: a free block starts with its length (the common rules).
+        unsafe { (*self.word(id, 0)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn offset(&self, id: Id) -> usize {
+        id
+    }
+
+    #[inline(always)]
+    unsafe fn next(&self, id: Id) -> Id {
+        // SAFETY: a free block of a unit or more has its links there (the common rules).
+        unsafe { (*self.word(id, 1)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn prev(&self, id: Id) -> Id {
+        // SAFETY: as for `next`.
+        unsafe { (*self.word(id, 2)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `next`; the granule is free, hence ours to write.
+        unsafe { *self.word(id, 1) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `set_next`.
+        unsafe { *self.word(id, 2) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn before(&self, block: BlockOf<Self>) -> (Id, usize) {
+        // SAFETY: a set bit means that the granule in front ends a free block, whose length is in its last word; in
+        // front of a region nothing is free.
+        unsafe {
+            if !block.token.get(block.offset / Self::UNIT) {
+                return (NIL, 0);
+            }
+            let len = (*self.tail(block.offset)).get();
+            (block.offset - len, len)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn after(&self, block: BlockOf<Self>) -> (Id, usize) {
+        let end = block.offset + block.len;
+        // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
+        unsafe { if block.token.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
+    }
+
+    unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
+        let end = id + len;
+        // SAFETY: only placements with blocks of whole units leave free neighbours apart. The bit between two free
+        // blocks is clear, and that at the end of the region is set if its last block is free.
+        unsafe { if self.bounds(id).get(end / Self::UNIT) { (NIL, 0) } else { (end, self.len(end)) } }
+    }
+
+    #[inline(always)]
+    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (BlockOf<Self>, Id) {
+        let (token, end) = (self.bounds(id), id + want);
+        // SAFETY: all granules named are in the free block, so their bits and words are ours.
+        let rest = unsafe {
+            if len < Self::UNIT {
+                // Both ends of a sliver may have the same bit.
+                token.clear(id / Self::UNIT);
+                token.clear(end / Self::UNIT);
+            } else {
+                token.flip(id / Self::UNIT);
+                token.flip(end / Self::UNIT);
+            }
+            if want < len {
+                if len - want < Self::UNIT {
+                    token.set(end / Self::UNIT);
+                }
+                self.write_len(end, len - want);
+                end
+            } else {
+                NIL
+            }
+        };
+        (Block { offset: id, len: want, token }, rest)
+    }
+
+    #[inline(always)]
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<BlockOf<Self>> {
+        let (rest, end) = (len - want, id + len);
+        let slot = self.regions.slot_of(id);
+        let token = Bounds(self.regions.record(slot).bounds);
+        self.regions.touch_in(slot, id + rest, end);
+        // SAFETY: as for `take`.
+        unsafe {
+            token.flip((id + rest) / Self::UNIT);
+            token.flip(end / Self::UNIT);
+            if rest < Self::UNIT {
+                token.set((id + rest) / Self::UNIT);
+            }
+            self.write_len(id, rest);
+        }
+        Some(Block { offset: id + rest, len: want, token })
+    }
+
+    #[inline(always)]
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(BlockOf<Self>, Id)> {
+        let (start, end, back) = (id + front, id + front + want, len - front - want);
+        let slot = self.regions.slot_of(id);
+        let token = Bounds(self.regions.record(slot).bounds);
+        self.regions.touch_in(slot, start, end);
+        // SAFETY: as for `take`.
+        unsafe {
+            token.flip(start / Self::UNIT);
+            token.flip(end / Self::UNIT);
+            if front < Self::UNIT {
+                token.set(start / Self::UNIT);
+            }
+            if back < Self::UNIT {
+                token.set(end / Self::UNIT);
+            }
+            self.write_len(id, front);
+            self.write_len(end, back);
+        }
+        Some((Block { offset: start, len: want, token }, end))
+    }
+
+    #[inline(always)]
+    unsafe fn free(&mut self, block: BlockOf<Self>) -> [(Id, usize); 2] {
+        let (start, end) = (block.offset, block.offset + block.len);
+        // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
+        // free, and those begin and end with their lengths.
+        unsafe {
+            let left = block.token.flip(start / Self::UNIT);
+            let right = block.token.flip(end / Self::UNIT);
+            let right = if right { (end, self.len(end)) } else { (NIL, 0) };
+            if left {
+                let len = (*self.tail(start)).get();
+                [(start - len, len), right]
+            } else {
+                [(NIL, 0), right]
+            }
+        }
+    }
+
+    unsafe fn free_sliver(&mut self, block: BlockOf<Self>) -> (Id, usize) {
+        let (start, end) = (block.offset, block.offset + block.len);
+        // SAFETY: as for `free`. What is in front is not free, by contract, so that a bit which both ends share is
+        // that of the block behind, and stays set: either that one begins here now, or the sliver does.
+        unsafe {
+            let right = block.token.get(end / Self::UNIT);
+            block.token.set(start / Self::UNIT);
+            if right {
+                if end / Self::UNIT != start / Self::UNIT {
+                    block.token.clear(end / Self::UNIT);
+                }
+                return (end, self.len(end));
+            }
+            block.token.set(end / Self::UNIT);
+            (NIL, 0)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn merge(&mut self, left: (Id, usize), block: BlockOf<Self>, right: (Id, usize)) -> Id {
+        let (start, len) = (block.offset - left.1, left.1 + block.len + right.1);
+        // SAFETY: the blocks are adjacent and free, so their bits and words are ours.
+        unsafe {
+            // The two bits of a sliver may be one, which was flipped.
+            if left.1 > 0 && left.1 < Self::UNIT {
+                block.token.set(start / Self::UNIT);
+            }
+            if right.1 > 0 && right.1 < Self::UNIT {
+                block.token.set((start + len) / Self::UNIT);
+            }
+            self.write_len(start, len);
+        }
+        start
+    }
+
+    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
+        let back = id + front;
+        // SAFETY: all granules named are in the free block, so their words are ours; the bit between two free blocks
+        // is clear.
+        unsafe {
+            self.write_len(id, front);
+            self.write_len(back, len - front);
+        }
+        back
+    }
+
+    #[inline(always)]
+    unsafe fn cut(&mut self, block: BlockOf<Self>, front: usize) -> Option<(BlockOf<Self>, BlockOf<Self>)> {
+        let back = Block { offset: block.offset + front, len: block.len - front, ..block };
+        Some((Block { len: front, ..block }, back))
+    }
+
+    #[inline(always)]
+    unsafe fn fuse(&mut self, left: BlockOf<Self>, right: BlockOf<Self>) -> BlockOf<Self> {
+        Block { len: left.len + right.len, ..left }
+    }
+
+    unsafe fn first_free(&self, region: usize) -> Id {
+        let record = self.regions.record(region);
+        // SAFETY: the first unit of a region has a bit, and what is in front of it is not free.
+        if unsafe { Bounds(record.bounds).get(record.first / Self::UNIT) } { record.first } else { NIL }
+    }
+
+    unsafe fn walk(
+        &self,
+        region: usize,
+        listed: Listed<'_>,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        // SAFETY: passed on.
+        unsafe { self.walk_region(region, listed, visit) }
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, block: BlockOf<Self>) {
+        self.regions.touch(block.offset, block.offset + block.len);
+    }
+
+    // A free block begins with three words at most, and ends with one.
+    const DIRTY_EDGES: (usize, usize) = (3 * size_of::<I>(), size_of::<I>());
+
+    unsafe fn open_page(&mut self, block: BlockOf<Self>) -> Option<Page<Bounds>> {
+        // SAFETY: the page's first granule is its own record number.
+        Some(unsafe { self.page(block.offset, block.len) })
+    }
+
+    #[inline(always)]
+    unsafe fn page_of(&self, offset: usize, len: usize, _token: Bounds) -> Page<Bounds> {
+        let first = offset - (self.place(offset) & (len - 1));
+        // SAFETY: pages are aligned to their length, so the page of a granule starts there.
+        unsafe { self.page(first, len) }
+    }
+
+    fn find_page(&self, address: usize, len: usize) -> Option<Page<Bounds>> {
+        let offset = self.locate(address)?;
+        let first = offset.checked_sub(self.place(offset) & (len - 1))?;
+        let record = self.regions.of(offset);
+        // SAFETY: the whole page lies in the region, so reading its record is sound.
+        (first >= record.first && first + len <= record.end()).then(|| unsafe { self.page(first, len) })
+    }
+
+    #[inline(always)]
+    unsafe fn page(&self, record: Id, len: usize) -> Page<Bounds> {
+        let header = (PAGE_WORDS * 4).div_ceil(G);
+        Page { block: Block { offset: record, len, token: self.bounds(record) }, record, header }
+    }
+
+    #[inline(always)]
+    unsafe fn page_word(&self, page: Page<Bounds>, word: usize) -> u32 {
+        // SAFETY: the record fills the first granules of the page, which lie in a region; these may
+        // be aligned to less than a word.
+        unsafe { self.address(page.record).cast::<u32>().wrapping_add(word).read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn set_page_word(&mut self, page: Page<Bounds>, word: usize, value: u32) {
+        // SAFETY: as for `page_word`; the page is open, so the record is ours to write.
+        unsafe { self.address(page.record).cast::<u32>().wrapping_add(word).write_unaligned(value) }
+    }
+
+    unsafe fn close_page(&mut self, _page: Page<Bounds>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity_of<I: Index, const G: usize>() {
+        type Of<I, const G: usize> = InBand<I, G, 1>;
+        for phase in [1, 2, 31, 63] {
+            for bytes in 0..20_000 {
+                let len = Of::<I, G>::capacity(bytes, true, phase);
+                let takes = |len: usize| len * G + Of::<I, G>::bound_words(len, phase) * size_of::<usize>();
+                assert_eq!(len % Of::<I, G>::UNIT, 0);
+                assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");
+                assert!(takes(len + Of::<I, G>::UNIT) > bytes, "{bytes} bytes hold more than {len} granules");
+            }
+        }
+    }
+
+    #[test]
+    fn capacity_is_exact() {
+        capacity_of::<u32, 8>();
+        capacity_of::<u16, 8>();
+        capacity_of::<u32, 16>();
+        let units = (InBand::<u32, 8>::UNIT, InBand::<u16, 8>::UNIT, InBand::<u32, 16>::UNIT);
+        assert_eq!(units, (2, 1, 1));
+    }
+}
