@@ -187,6 +187,10 @@ pub unsafe trait Meta: Sized {
     /// neighbour's; a side table finds everything.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
 
+    /// Whether granule `offset`, which lies in a region, is free, where all blocks have whole units. O(region / unit / word) in
+    /// band, O(blocks) in a side table.
+    fn is_free_at(&self, offset: usize) -> bool;
+
     /// Index of the granule at `address`, if a block of `len` granules there would lie in a region.
     fn in_region(&self, address: usize, len: usize) -> Result<usize, FreeError> {
         let offset = self.locate(address).ok_or(FreeError::Foreign)?;

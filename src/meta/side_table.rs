@@ -508,6 +508,14 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         Ok(Block { offset, len: self.length(node), token: node as u32 })
     }
 
+    fn is_free_at(&self, offset: usize) -> bool {
+        let mut at = self.firsts[self.regions.slot_of(offset)].get();
+        while at != NIL && offset - self.node(at).start.get() >= self.length(at) {
+            at = self.node(at).after.get();
+        }
+        at != NIL && self.is_free(at)
+    }
+
     #[inline(always)]
     unsafe fn len(&self, id: Id) -> usize {
         self.length(id)

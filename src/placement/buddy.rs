@@ -151,17 +151,6 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         }
     }
 
-    /// Whether free block `id` is in the list for `len` granules. O(blocks of the list).
-    #[cold]
-    fn lists(&self, id: Id, len: usize) -> bool {
-        let mut at = self.heads.get(len.ilog2() as usize).map_or(NIL, |head| head.get());
-        while at != NIL && at != id {
-            // SAFETY: heads, and what follows them, are free blocks.
-            at = unsafe { self.meta.next(at) };
-        }
-        at == id
-    }
-
     /// Shows `visit` the ids of all free blocks.
     fn each(&self, visit: &mut dyn FnMut(Id)) {
         for head in &self.heads {
@@ -446,13 +435,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             return Err(FreeError::NotABlock);
         }
         let block = self.meta.checked_block_at(address, granted)?;
-        // A free block between free ones shows nothing at its ends. Its list knows it, which is asked only if the block's
-        // own bytes look like a free one.
-        // SAFETY: the block lies in a region that is CPU memory, and nobody else uses it.
-        if M::EDGE_BITS
-            && unsafe { self.meta.len(block.offset) } == granted
-            && self.lists(block.offset, granted)
-        {
+        // Between free blocks that are not merged no bit is set, so that the ends of a block do not tell all.
+        if M::EDGE_BITS && self.meta.is_free_at(block.offset) {
             return Err(FreeError::AlreadyFree);
         }
         Ok(block)

@@ -445,14 +445,15 @@ unsafe impl<S: Space> Placement for S {
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         let (len, align) = measure::<S>(layout);
-        if S::CHECKS || cfg!(debug_assertions) {
-            self.checked_block_at(start.addr().get(), len, align)?;
-        }
-        // SAFETY: the block is live, as the caller vouches.
-        let freed = unsafe {
-            let block = self.block_at(start.addr().get(), len, align);
-            Space::deallocate(self, block, len, align)?
+        // Where a block has to be looked up, the look-up tells whether it is there.
+        let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::EDGE_BITS {
+            self.checked_block_at(start.addr().get(), len, align)?
+        } else {
+            // SAFETY: the block is live, as the caller vouches.
+            unsafe { self.block_at(start.addr().get(), len, align) }
         };
+        // SAFETY: the block is live, as the caller vouches.
+        let freed = unsafe { Space::deallocate(self, block, len, align)? };
         Ok(freed * <S::Meta as Meta>::GRANULE)
     }
 
@@ -460,11 +461,14 @@ unsafe impl<S: Space> Placement for S {
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let (len, align) = measure::<S>(layout);
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
-        // SAFETY: the block is live, as the caller vouches.
-        let (old, new) = unsafe {
-            let block = self.block_at(start.addr().get(), len, align);
-            (block.len, Space::resize(self, block, len, to, align)?.len)
+        let block = if <S::Meta as Meta>::EDGE_BITS {
+            // SAFETY: the block is live, as the caller vouches.
+            unsafe { self.block_at(start.addr().get(), len, align) }
+        } else {
+            self.checked_block_at(start.addr().get(), len, align).ok()?
         };
+        // SAFETY: the block is live, as the caller vouches.
+        let (old, new) = unsafe { (block.len, Space::resize(self, block, len, to, align)?.len) };
         Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
     }
 

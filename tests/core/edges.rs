@@ -3,7 +3,7 @@
 use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::{Placement, table_rows};
+use allotment::placement::{Placement, Space, table_rows};
 use allotment::{
     BestFit, Buddy, Bump, CompactTlsf, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf,
 };
@@ -560,5 +560,23 @@ fn buddies_without_nodes_refuse() {
         let largest = heap.largest_free();
         assert!(heap.try_allocate(layout(256, 8)).is_err());
         assert_eq!(heap.largest_free(), largest);
+    }
+}
+
+/// A side table looks a block up by its address, and finds out that it is free.
+#[test]
+fn a_freed_block_of_a_side_table_is_not_resized() {
+    let heap = Heap::<Tlsf<SideTable>, Unsync>::empty();
+    let slots = vec![allotment::meta::NodeSlot::EMPTY; 16].leak();
+    let mut memory = vec![0u8; 8192];
+    let layout = Layout::from_size_align(512, 8).unwrap();
+    // SAFETY: the heap has no regions yet; the memory outlives it; what is freed is not used any more.
+    unsafe {
+        assert!(heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()));
+        heap.claim(allotment::Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8192)).unwrap();
+        let block = heap.try_allocate(layout).unwrap();
+        heap.dealloc(block.as_ptr(), layout);
+        assert!(!heap.try_resize(block, layout, 100));
+        assert!(heap.try_deallocate(block, layout).is_err());
     }
 }
