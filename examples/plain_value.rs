@@ -34,7 +34,7 @@ fn work() -> Result<(u32, usize), OutOfMemory> {
     let mut memory = [0u64; 128];
     let heap = Heap::<CompactTlsf, Unsync>::empty();
     // SAFETY: the array outlives the heap, which is the only one to use it.
-    unsafe { heap.init(memory.as_mut_ptr().cast(), size_of_val(&memory)) };
+    unsafe { heap.init(memory.as_mut_ptr(), size_of_val(&memory)) };
     sum_of_squares(&heap, 100)
 }
 

@@ -7,7 +7,7 @@ use crate::observe::{Counters, Statistics, Stats};
 pub(crate) use crate::out_of_memory::OutOfMemory;
 use crate::out_of_memory::refused;
 use crate::placement::{self, Bump, Grant, Placement};
-use crate::region::{Region, RegionError};
+use crate::region::{Region, RegionError, Start};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -233,11 +233,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives the heap its memory: `size` bytes from `start` on, of any alignment.
+    /// Gives the heap its memory: `size` bytes from `start` on, of any alignment. `start` is a pointer or an
+    /// address (see [`Region::new`]).
     ///
-    /// As users of other embedded allocators know it: no result. A range that is too small for a
-    /// block leaves the heap as it is; every request will fail then. [`Heap::claim`] returns the
-    /// reason, and can be called several times.
+    /// It returns nothing, like the method of that name in other allocators. A range that is too small for a block
+    /// leaves the heap as it is; every request will fail then. [`Heap::claim`] returns the reason, and can be called
+    /// several times.
     ///
     /// # Safety
     ///
@@ -246,9 +247,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Panics
     ///
-    /// If the range overlaps memory that the heap has, or exceeds what its types can index.
-    pub unsafe fn init(&self, start: *mut u8, size: usize) {
-        let Some(start) = NonNull::new(start) else { return };
+    /// If `start` is null, or if the range overlaps memory that the heap has or exceeds what its types can index.
+    pub unsafe fn init<A: Start>(&self, start: A, size: usize) {
         // SAFETY: the caller makes the same promises.
         match unsafe { self.claim(Region::new(start, size)) } {
             Ok(()) | Err(RegionError::TooSmall) => {}
@@ -270,6 +270,15 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
         // SAFETY: passed on.
         self.with_settled(|state| unsafe { state.claim(region) })
+    }
+
+    /// Returns the heap itself, for programs that come from allocators behind a mutex of their own, such as
+    /// `LockedHeap`: `HEAP.lock().init(start, size)` and `HEAP.lock().used()` stay as they are.
+    ///
+    /// Nothing is locked between two calls, since each call locks for itself. For several figures of the same moment
+    /// call [`Heap::stats`].
+    pub fn lock(&self) -> &Self {
+        self
     }
 
     /// Lengthens the region that starts at `start` by the `bytes` bytes that follow it.
@@ -505,6 +514,11 @@ impl<P: Placement, L: Lock> Heap<P, L> {
     /// Bytes not in live blocks. O(1).
     pub fn free(&self) -> usize {
         self.stats().free
+    }
+
+    /// Bytes that blocks can have in all regions together, [`Heap::used`] and [`Heap::free`]. O(1).
+    pub fn size(&self) -> usize {
+        self.stats().capacity
     }
 
     /// The high-water mark: the most that [`Heap::used`] ever was. O(1).

@@ -99,7 +99,7 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
     }
 }
 
-/// What a region can start with, for [`Region::new`]: `*mut T` for any `T`, `NonNull<u8>`, or an address.
+/// What a region can start with, for [`Region::new`] and [`Heap::init`](crate::Heap::init): `*mut T` for any `T`, `NonNull<u8>`, or an address.
 pub trait Start: sealed::Sealed + Copy {
     /// Whether it is an address rather than a pointer.
     #[doc(hidden)]

@@ -121,7 +121,7 @@ fn unsync_heaps_move_between_threads() {
     let mut memory = vec![0u64; 1024];
     let heap = Heap::<Buddy, allotment::lock::Unsync>::empty();
     // SAFETY: the memory outlives the heap's use.
-    unsafe { heap.init(memory.as_mut_ptr().cast(), 8192) };
+    unsafe { heap.init(memory.as_mut_ptr(), 8192) };
     let _ = Heap::<FirstFit, allotment::lock::Unsync>::empty();
     let heap = std::thread::spawn(move || {
         let block = heap.try_allocate(Layout::new::<[u64; 10]>()).unwrap();

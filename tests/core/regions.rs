@@ -255,3 +255,55 @@ fn extensions_are_cleared() {
     check::<allotment::Bump<SideTable<u32, 16>>>();
     check::<Tlsf>();
 }
+
+/// A region starts with what programs have: pointers to anything, addresses, borrowed memory, and all that in a `const`.
+#[test]
+fn regions_start_with_what_people_have() {
+    use std::mem::MaybeUninit;
+    use std::ptr::NonNull;
+
+    const DATASHEET: Region = Region::new(0x2000_0000, 4096);
+    assert_eq!((DATASHEET.start.addr().get(), DATASHEET.size, DATASHEET.zeroed), (0x2000_0000, 4096, false));
+    assert_eq!(DATASHEET, Region::from_address(0x2000_0000, 4096));
+    static mut BYTES: [MaybeUninit<u8>; 2048] = [MaybeUninit::uninit(); 2048];
+    const NAMED: Region = Region::new(&raw mut BYTES, 2048);
+    let start = (&raw mut BYTES).cast::<u8>();
+    let region = Region::new(NonNull::new(start).unwrap(), 2048);
+    let address = start.expose_provenance();
+    for other in
+        [NAMED, Region::new(start, 2048), Region::new(address, 2048), Region::from_address(address, 2048)]
+    {
+        assert_eq!(other, region);
+    }
+    // SAFETY: nothing else uses the array.
+    let borrowed: &'static mut [MaybeUninit<u8>] = unsafe { &mut *(&raw mut BYTES) };
+    assert_eq!(Region::from(borrowed), region);
+    let leaked = Box::leak(Box::new([1u8; 512]));
+    let start = leaked.as_mut_ptr();
+    assert_eq!(Region::from(leaked), Region::new(start, 512));
+
+    // The memory can be used, whichever way it was named.
+    let heap = Heap::<Tlsf, Unsync>::empty();
+    // SAFETY: nothing else uses the array.
+    unsafe { heap.claim(Region::new(address, 2048)) }.unwrap();
+    let block = heap.try_allocate(layout(1000)).unwrap();
+    // SAFETY: the block is live, has that many bytes, and is freed with its layout.
+    unsafe {
+        block.write_bytes(7, 1000);
+        heap.try_deallocate(block, layout(1000)).unwrap();
+    }
+    assert_eq!((heap.size(), heap.lock().used()), (heap.free(), 0));
+}
+
+#[test]
+#[should_panic(expected = "a region cannot start at a null pointer")]
+fn a_region_at_null_is_refused() {
+    let _ = Region::new(std::ptr::null_mut::<u8>(), 4096);
+}
+
+#[test]
+#[should_panic(expected = "a region cannot start at a null pointer")]
+fn a_heap_at_address_zero_is_refused() {
+    // SAFETY: it is refused.
+    unsafe { Heap::<Tlsf, Unsync>::empty().init(0, 4096) };
+}

@@ -3,6 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{Buffer, CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -127,6 +128,37 @@ fn more_than_the_device_has_goes_through() {
     let done = done.unwrap();
     assert_eq!((done.bytes, done.chunks), (total, 129));
     assert!(done.bandwidth() > 0.0 && pool.stats().reserved.peak <= 64 << 20);
+    drop(staging);
+    drop(pool);
+    gpu.finish();
+}
+
+/// A real file, larger than the device's memory, goes through it and into another file.
+#[test]
+fn a_file_larger_than_the_device_goes_through() {
+    if on_system() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("allotment-staging-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    let bytes = data(200, 12_345);
+    fs::write(&from, &bytes).unwrap();
+    // 12.5 MiB through a device with 8 MiB, in a pool of 4 MiB.
+    let gpu = Gpu::with_memory(8 << 20);
+    assert!(bytes.len() > gpu.context.device().memory);
+    let options = PoolOptions::new().limit(Limit::Bytes(4 << 20));
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let (source, sink) = (File::open(&from).unwrap(), File::create(&to).unwrap());
+    let done = staging.read_write(source, sink, &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
+    assert_eq!((done.bytes, done.chunks), (bytes.len() as u64, 201));
+    let written = fs::read(&to).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    assert!(
+        written.len() == bytes.len()
+            && written.iter().zip(&bytes).all(|(new, old)| *new == old.wrapping_add(1))
+    );
     drop(staging);
     drop(pool);
     gpu.finish();

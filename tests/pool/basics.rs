@@ -278,6 +278,10 @@ fn statistics_are_right() {
     );
     assert_eq!(stats.reserved.current as usize, 4 * MIB);
     assert_eq!(stats.calls.reserve, 2);
+    // Each stream's first request asked the source for a segment; the third was served from one.
+    assert_eq!((stats.hits, stats.misses), (1, 2));
+    assert!((stats.hit_rate() - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(stats.active.current, stats.allocated.current);
     assert_eq!(stats.calls.time, Duration::from_micros(100), "two segments");
     assert_eq!(stats.inactive.current, 4 * MIB as u64 - stats.active.current);
     let internal = 1.0 - 1400.0 / 1792.0;
@@ -295,7 +299,13 @@ fn statistics_are_right() {
     // A segment without a block, one with a hole, and finally none but the holes.
     assert!(stats.external_fragmentation() > 0.0 && stats.external_fragmentation() < 1.0);
     drop((second, third));
-    assert_eq!(pool.stats().largest_free as usize, 2 * MIB);
+    let stats = pool.stats();
+    assert_eq!(stats.largest_free as usize, 2 * MIB);
+    // All is pooled now: reserved, but neither in blocks nor waiting.
+    assert_eq!((stats.active.current, stats.inactive.current as usize), (0, 4 * MIB));
+    assert_eq!(stats.active.peak, 256 + 1024 + 512);
+    let _again = pool.allocate(100, &a).unwrap();
+    assert_eq!((pool.stats().hits, pool.stats().misses, pool.stats().hit_rate()), (2, 2, 0.5));
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_sink_loses_nothing() {
         let mut memory = vec![0u128; 1000];
         let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().sink(|_| ()).clock(clock));
         // SAFETY: the memory outlives the heap.
-        unsafe { heap.memory().init(memory.as_mut_ptr().cast(), 16_000) };
+        unsafe { heap.memory().init(memory.as_mut_ptr(), 16_000) };
         churn(&heap, before);
         with_tag("a label of no more than 32 bytes", || churn(&heap, 1));
         assert_eq!(heap.observers(|trace| trace.lost()), 0, "after {before}");
