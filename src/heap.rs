@@ -604,6 +604,25 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: passed on; `alloc` returns blocks of this heap.
+        unsafe { self.reallocate(block, layout, new_size, |wanted| self.alloc(wanted)) }
+    }
+}
+
+impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
+    /// Reallocates a block, in place or with a new one from `allocate`.
+    ///
+    /// # Safety
+    ///
+    /// See [`GlobalAlloc::realloc`]. `allocate` returns blocks of this heap, or null.
+    #[inline(always)]
+    pub(crate) unsafe fn reallocate(
+        &self,
+        block: *mut u8,
+        layout: Layout,
+        new_size: usize,
+        allocate: impl FnOnce(Layout) -> *mut u8,
+    ) -> *mut u8 {
         // SAFETY: the caller passes a live block, which is not null, and a new size that makes a
         // valid layout; the two blocks of the copy are both live and so do not overlap.
         unsafe {
@@ -611,7 +630,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
             if self.try_resize(old, layout, new_size) {
                 return block;
             }
-            let new = self.alloc(Layout::from_size_align_unchecked(new_size, layout.align()));
+            let new = allocate(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(new_size));
                 self.free_block(old, layout);

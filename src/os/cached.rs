@@ -8,6 +8,7 @@ use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
+use crate::out_of_memory::refused;
 use crate::placement::{Placement, Tiered};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
@@ -102,7 +103,8 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
 
     #[inline(never)]
     fn take_anywhere(&self, class: usize) -> *mut u8 {
-        local::take_anywhere(self.owner(), class).map_or(ptr::null_mut(), NonNull::as_ptr)
+        let request = || local::take_anywhere(self.owner(), class);
+        request().map_or_else(|| refused(self.heap(), layout_of(class), request), NonNull::as_ptr)
     }
 
     #[inline(never)]
@@ -114,8 +116,8 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
     /// Serves a request that has no class. It is not inlined, so that the fast path saves no registers.
     #[inline(never)]
     fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the size is not zero, since the class of the smallest blocks takes requests of zero bytes.
-        self.with_reclaim(|| unsafe { self.heap().alloc(layout) })
+        let request = || self.heap().try_allocate(layout).ok();
+        self.with_reclaim(request).map_or_else(|| refused(self.heap(), layout, request), NonNull::as_ptr)
     }
 
     /// Frees a block that has no class.
@@ -130,13 +132,32 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
     }
 
     /// Makes a request, and once more after giving the caches back if it failed.
-    fn with_reclaim(&self, request: impl Fn() -> *mut u8) -> *mut u8 {
-        let block = request();
-        if !block.is_null() {
-            return block;
+    fn with_reclaim(&self, request: impl Fn() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
+        if let Some(block) = request() {
+            return Some(block);
         }
         local::reclaim(self.owner());
         request()
+    }
+
+    /// Serves a request; `None` if there is no room, which is not reported.
+    fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
+        match class_of(layout) {
+            Some(class) => local::take(self.depot.exchange.token(), class)
+                .or_else(|| local::take_anywhere(self.owner(), class)),
+            None => self.with_reclaim(|| self.heap().try_allocate(layout).ok()),
+        }
+    }
+
+    /// As [`Self::attempt`], with zeroed memory.
+    fn attempt_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if class_of(layout).is_none() {
+            return self.with_reclaim(|| self.heap().try_allocate_zeroed(layout).ok());
+        }
+        let block = self.attempt(layout)?;
+        // SAFETY: the block has the bytes asked for.
+        unsafe { block.write_bytes(0, layout.size()) };
+        Some(block)
     }
 }
 
@@ -166,17 +187,8 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's contract; a block has at least the requested bytes.
-        unsafe {
-            if class_of(layout).is_none() {
-                return self.with_reclaim(|| self.heap().alloc_zeroed(layout));
-            }
-            let block = self.alloc(layout);
-            if !block.is_null() {
-                block.write_bytes(0, layout.size());
-            }
-            block
-        }
+        let request = || self.attempt_zeroed(layout);
+        request().map_or_else(|| refused(self.heap(), layout, request), NonNull::as_ptr)
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -187,7 +199,12 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
             match (class_of(layout), class_of(wanted)) {
                 (Some(old), Some(new)) if old == new => return block,
                 (None, None) => {
-                    return self.with_reclaim(|| self.heap().realloc(block, layout, new_size));
+                    let quietly =
+                        |wanted| self.heap().try_allocate(wanted).map_or(ptr::null_mut(), NonNull::as_ptr);
+                    let request = || NonNull::new(self.heap().reallocate(block, layout, new_size, quietly));
+                    return self
+                        .with_reclaim(request)
+                        .map_or_else(|| refused(self.heap(), wanted, request), NonNull::as_ptr);
                 }
                 _ => {}
             }
@@ -204,15 +221,11 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
 // SAFETY: `GlobalAlloc` above fulfils the contract, and the heap checks checked frees.
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        // SAFETY: a layout of size zero has a class, so it gets a block too.
-        let block = NonNull::new(unsafe { self.alloc(layout) });
-        block.ok_or_else(|| self.heap().out_of_memory(layout))
+        self.attempt(layout).ok_or_else(|| self.heap().out_of_memory(layout))
     }
 
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        // SAFETY: as in `try_allocate`.
-        let block = NonNull::new(unsafe { self.alloc_zeroed(layout) });
-        block.ok_or_else(|| self.heap().out_of_memory(layout))
+        self.attempt_zeroed(layout).ok_or_else(|| self.heap().out_of_memory(layout))
     }
 
     /// Frees a block after the heap's check. A cached block is live for the heap, so freeing it again is not
@@ -253,6 +266,11 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
 
     fn region(&self, n: usize) -> Option<Region> {
         self.heap().region(n)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.heap().take_reserve(region) }
     }
 }
 
