@@ -1,7 +1,5 @@
-//! `allotment view`: the figures of a report, and the page in a browser.
+//! `allotment view`: the figures of a report. The page itself is tried in `cli/browser`.
 
-mod browser;
 mod command;
 mod figures;
 mod firmware;
-mod page;

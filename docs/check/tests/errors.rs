@@ -119,7 +119,7 @@ fn every_assertion_of_the_library_is_explained() {
 #[test]
 fn every_message_of_the_tool_is_explained() {
     let mut files = Vec::new();
-    for folder in ["cli/src", "planner/src", "trace/src"] {
+    for folder in ["cli/src", "cli/common/src", "planner/src", "trace/src"] {
         sources(&root().join(folder), &mut files);
     }
     let chapter = chapter();

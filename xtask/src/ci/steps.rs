@@ -24,7 +24,7 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, all features", Landing, "cargo clippy --quiet --all-targets --features {all} -- -D warnings"),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --no-default-features -- -D warnings"),
     Step::new("clippy, gpu", Landing, "cargo clippy --quiet --features gpu,serde --lib --test gpu --example gpu_pipeline -- -D warnings"),
-    Step::new("clippy, packages", Landing, "cargo clippy --quiet --workspace --exclude allotment --all-targets -- -D warnings"),
+    Step::new("clippy, packages", Landing, "cargo clippy --quiet --workspace --exclude allotment --exclude allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches"),
     Step::new("clippy, firmware", Landing, "cargo xtask lint"),
@@ -57,11 +57,13 @@ pub const STEPS: &[Step] = &[
     // Planner, traces, the host tool and this one.
     Step::new("tests, packages", Landing, "cargo test --package allotment-common --package allotment-planner --package allotment-trace --package allotment-interpreter --package xtask"),
     Step::new("tests, host tool", Landing, "cargo test --package allotment-cli"),
+    Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
+    Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
     Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches"),
 
     Step::new("tests, book", Landing, "cargo test --package allotment-docs"),
-    Step::new("book", Landing, "cargo xtask book"),
+    Step::new("book", Full, "cargo xtask book"),
     Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
     Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
 

@@ -28,7 +28,7 @@ fn firmware(name: &str, events: usize, network: &str) -> PathBuf {
 }
 
 fn real() -> PathBuf {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/rust_json_small.trace.zst");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/rust_json_small.trace.zst");
     write("real", &Trace::read(&path, None).unwrap())
 }
 
