@@ -15,7 +15,7 @@ use defmt_decoder::{DecodeError, Table};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, writable};
 use crate::view;
 
 /// Arguments of `allotment attach`.
@@ -100,12 +100,16 @@ impl Follow {
 /// # Errors
 /// See [`Failure`]. What came before is in the output.
 pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
+    writable(&args.output).map_err(Failure::file(&args.output))?;
     let dictionary = args.elf.as_deref().map(dictionary).transpose()?;
     let (stream, child) = source(args)?;
     // An emulator must not stay behind when something goes wrong.
     let mut child = Running(child);
-    let name =
-        args.source.clone().unwrap_or_else(|| args.command.first().map(PathBuf::from).unwrap_or_default());
+    let name = match &args.source {
+        Some(source) if source.as_os_str() == "-" => "standard input".into(),
+        Some(source) => source.clone(),
+        None => args.command.first().map(PathBuf::from).unwrap_or_default(),
+    };
     let stream = BufReader::new(stream);
     let bytes: Box<dyn Read + '_> = match &dictionary {
         Some(table) => {
@@ -117,7 +121,9 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     let records = Records::new(bytes, Limits::default()).map_err(Failure::trace(&name))?;
     let header = records.header().text().to_owned();
     if !records.is_binary() {
-        return Err(Failure::Other(format!("{}: no trace came", name.display())));
+        let what =
+            "no trace came: it must be a binary trace, or a log with the parts of one (--elf for defmt)";
+        return Err(Failure::Other(format!("{}: {what}", name.display())));
     }
     let mut writer = Writer::new(Output::create(&args.output)?);
     let wrong = Failure::file(&args.output);
@@ -183,7 +189,7 @@ fn dictionary(path: &Path) -> Result<Table, Failure> {
     }
 }
 
-/// A program that is waited for, or ended if nobody does.
+/// A child process that is killed when this is dropped, unless it was waited for.
 struct Running(Option<Child>);
 
 impl Running {

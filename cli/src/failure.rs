@@ -7,7 +7,7 @@ use allotment_trace::{BinaryError, TraceError};
 
 use crate::plan::PlanError;
 
-/// Why a command failed.
+/// Why a command failed, in words for its user.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A trace was refused.
@@ -59,7 +59,7 @@ impl Failure {
         move |source| Self::File { path: path.into(), source }
     }
 
-    /// Whether whoever read our output has seen enough.
+    /// Whether the reader of the standard output has closed it.
     pub fn is_broken_pipe(&self) -> bool {
         let (Self::Io(error) | Self::Plan(PlanError::Io(error))) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe

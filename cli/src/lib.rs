@@ -4,6 +4,7 @@ pub mod advise;
 pub mod attach;
 pub mod convert;
 pub mod failure;
+mod input;
 mod output;
 pub mod plan;
 mod progress;

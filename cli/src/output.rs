@@ -20,6 +20,23 @@ pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     (path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(), Some(outer))
 }
 
+/// Checks that a file can be written at `path`, and leaves what is there as it is.
+///
+/// # Errors
+/// Why it cannot.
+pub fn writable(path: &Path) -> io::Result<()> {
+    let there = path.exists();
+    // A device or a pipe is opened only once.
+    if there && !path.metadata()?.is_file() {
+        return if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(()) };
+    }
+    drop(File::options().append(true).create(true).open(path)?);
+    if !there {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 /// A file that is being written, compressed as its ending says.
 pub struct Output {
     path: PathBuf,

@@ -3,29 +3,41 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use allotment_planner::explain::explain;
+use allotment::observe::event::Header;
+use allotment_planner::deadline::Deadline;
+use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::graph::{Graph, Kind, Lowering};
 use allotment_planner::import::{onnx, tflite};
 use allotment_planner::model::{Instance, InstanceError};
 use allotment_planner::read::{self, ReadError};
-use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers};
+use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
 use allotment_planner::validate::{Violation, validate};
 use allotment_planner::{transform, write};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::output::{endings, writable};
+use crate::units::{at_least_one, parse_alignment, parse_bytes};
 
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Buffers or a model: .csv, .plc, .trace, .txt, .onnx, .tflite; each also .zst or .gz
+    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite; each also .zst or .gz; - is the standard input
     input: PathBuf,
+    /// The input's form, whatever its name; the standard input needs it unless it is a trace or CSV
+    #[arg(long, value_enum)]
+    form: Option<Form>,
     /// Bytes that the plan must fit, such as 1MiB; without it the plan is as small as possible. For a tier: 1=8MiB
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Vec<(u32, u64)>,
-    /// When to stop with the best plan so far
+    /// When to stop with the best plan so far; ^C stops earlier, with the best plan as well
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
     /// Where the plan goes: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
@@ -38,7 +50,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "NAME=N", value_parser = parse_dim)]
     dim: Vec<(String, u64)>,
     /// Alignment of a model's buffers in bytes, to which their sizes are rounded up
-    #[arg(long, value_name = "BYTES", default_value_t = 16)]
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_alignment)]
     align: u64,
     /// Plan a model's weights too
     #[arg(long)]
@@ -46,7 +58,7 @@ pub struct PlanArgs {
     /// Plan a model's inputs too
     #[arg(long)]
     inputs: bool,
-    /// Let views lie in what they show, and let operators overwrite inputs that nobody reads again
+    /// Let views share their tensor's memory, and let operators overwrite inputs that are not read again
     #[arg(long)]
     in_place: bool,
     /// Run a model's operators in the order that needs the least memory
@@ -56,16 +68,16 @@ pub struct PlanArgs {
     #[arg(long, value_name = "ELEMENTS")]
     rematerialise: Option<u64>,
     /// Pass tensors between operators that go element by element in this many chunks
-    #[arg(long, value_name = "CHUNKS")]
+    #[arg(long, value_name = "CHUNKS", value_parser = clap::value_parser!(u64).range(1..))]
     stream: Option<u64>,
-    /// Move tensors to a slower memory while nobody reads them, until the capacity is kept
+    /// Move tensors to a slower memory while they are not read, until the capacity is kept
     #[arg(long, requires = "capacity")]
     spill: bool,
     /// Join buffers of one lifetime up to this size
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     fuse: Option<u64>,
     /// Number of threads
-    #[arg(long, default_value_t = default_threads())]
+    #[arg(long, default_value_t = default_threads(), value_parser = at_least_one)]
     threads: usize,
     /// Seed of all that is left to chance
     #[arg(long, default_value_t = 0)]
@@ -74,7 +86,7 @@ pub struct PlanArgs {
     #[arg(short, long)]
     quiet: bool,
     /// Print the figures as JSON instead of text
-    #[arg(long, conflicts_with = "explain")]
+    #[arg(long)]
     json: bool,
 }
 
@@ -88,14 +100,27 @@ struct Figures {
     status: String,
     capacity: Option<u64>,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    explanation: Option<Explanation>,
+}
+
+/// Forms of inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Buffers as comma-separated values
+    Csv,
+    /// Buffers as idealloc's binary records
+    Plc,
+    /// An allocation trace, text or binary
+    Trace,
+    /// An ONNX model
+    Onnx,
+    /// A TFLite model
+    Tflite,
 }
 
 fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
-}
-
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
 }
 
 fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
@@ -139,11 +164,28 @@ pub enum PlanError {
         source: io::Error,
     },
     /// An ending that is not known.
-    #[error("{0}: write .csv, .json, .rs, .h, .svg, .html or .tflite")]
+    #[error("{0}: the plan's form is told by its ending: .csv, .json, .rs, .h, .svg, .html or .tflite")]
     Form(PathBuf),
+    /// What is wrong with the input.
+    #[error("{path}: {source}")]
+    Input {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: Box<PlanError>,
+    },
+    /// The input holds nothing to plan.
+    #[error("it is empty: it holds no buffer")]
+    Empty,
+    /// The input's form cannot be told.
+    #[error("its form is not known: say --form csv, plc, trace, onnx or tflite")]
+    Unknown,
+    /// Anything else that is wrong with a trace.
+    #[error(transparent)]
+    Trace(Box<Failure>),
     /// An option that does not go with the input.
     #[error("{0}")]
-    Option(&'static str),
+    Option(String),
     /// The plan is wrong: a defect of this program.
     #[error("the plan is wrong, please report this: {0}")]
     Wrong(#[from] Violation),
@@ -158,48 +200,148 @@ enum Source {
     Model { graph: Graph, bytes: Vec<u8>, tflite: bool },
 }
 
+impl Form {
+    /// The form that a path's ending tells.
+    fn of(path: &Path) -> Option<Self> {
+        Some(match endings(path).0.as_str() {
+            "csv" => Self::Csv,
+            "plc" => Self::Plc,
+            "trace" | "txt" | "bin" => Self::Trace,
+            "onnx" => Self::Onnx,
+            "tflite" => Self::Tflite,
+            _ => return None,
+        })
+    }
+
+    /// The form that the first bytes tell, of those that begin in a way of their own.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        if bytes.get(4..8) == Some(b"TFL3") {
+            Some(Self::Tflite)
+        } else if Header::is_at(bytes) || bytes.starts_with(b"#") || bytes.starts_with(b"a ") {
+            Some(Self::Trace)
+        } else if line.is_ascii() && line.contains(&b',') {
+            Some(Self::Csv)
+        } else {
+            None
+        }
+    }
+}
+
 fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
-    let name = args.input.to_string_lossy().to_lowercase();
-    let name = name.trim_end_matches(".zst").trim_end_matches(".gz");
-    let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
-    if name.ends_with(".onnx") {
-        let (bytes, _) = read::read_bytes(&args.input)?;
-        return Ok(Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false });
+    let input = Input::new(&args.input).map_err(|failure| PlanError::Trace(Box::new(failure)))?;
+    let at = |source: PlanError| match source {
+        // These name the file.
+        PlanError::Read(ReadError::Io { source, .. }) => {
+            PlanError::Write { path: input.shown().into(), source }
+        }
+        PlanError::Trace(_) | PlanError::Option(_) => source,
+        source => PlanError::Input { path: input.shown().into(), source: Box::new(source) },
+    };
+    read_form(args, &input).map_err(at)
+}
+
+fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
+    let told = args.form.or_else(|| Form::of(&args.input));
+    if !args.input.as_os_str().eq("-") && told.is_none() {
+        // A missing file is the better thing to say.
+        std::fs::metadata(input.path())
+            .map_err(|source| ReadError::Io { path: input.path().into(), source })?;
+        return Err(PlanError::Unknown);
     }
-    if !dims.is_empty() {
-        return Err(PlanError::Option("--dim is for ONNX models"));
+    let source = |form| -> Result<Source, PlanError> {
+        check_options(args, form)?;
+        let bytes = || match read::read_bytes_of(input.path())? {
+            bytes if bytes.is_empty() => Err(PlanError::Empty),
+            bytes => Ok(bytes),
+        };
+        let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
+        Ok(match form {
+            Form::Trace => Source::Instance(read_trace(input)?),
+            Form::Csv => Source::Instance(read::read_csv(&bytes()?)?),
+            Form::Plc => Source::Instance(read::read_plc(&bytes()?)?),
+            Form::Onnx => {
+                let bytes = bytes()?;
+                Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false }
+            }
+            Form::Tflite => {
+                let bytes = bytes()?;
+                Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true }
+            }
+        })
+    };
+    let source = match told {
+        Some(form) => source(form)?,
+        None => {
+            let bytes = read::read_bytes_of(input.path())?;
+            let empty = if bytes.is_empty() { PlanError::Empty } else { PlanError::Unknown };
+            source(Form::from_bytes(&bytes).ok_or(empty)?)?
+        }
+    };
+    match &source {
+        Source::Instance(instance) if instance.is_empty() => Err(PlanError::Empty),
+        Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
+        _ => Ok(source),
     }
-    if name.ends_with(".tflite") {
-        let (bytes, _) = read::read_bytes(&args.input)?;
-        return Ok(Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true });
+}
+
+fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
+    let model = matches!(form, Form::Onnx | Form::Tflite);
+    let for_models = [
+        ("--in-place", args.in_place),
+        ("--reorder", args.reorder),
+        ("--rematerialise", args.rematerialise.is_some()),
+        ("--stream", args.stream.is_some()),
+        ("--spill", args.spill),
+        ("--weights", args.weights),
+        ("--inputs", args.inputs),
+    ];
+    if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
+        return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite): leave it out")));
     }
-    if args.in_place || args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill {
-        return Err(PlanError::Option(
-            "--in-place, --reorder, --rematerialise, --stream and --spill are for models",
-        ));
+    if !args.dim.is_empty() && form != Form::Onnx {
+        return Err(PlanError::Option("--dim is for ONNX models: leave it out".into()));
     }
-    Ok(Source::Instance(read::read_instance(&args.input)?))
+    if args.spill && args.in_place {
+        return Err(PlanError::Option("--spill and --in-place do not go together: leave one out".into()));
+    }
+    Ok(())
+}
+
+/// Reads a trace, up to where it is cut off if it is.
+fn read_trace(input: &Input) -> Result<Instance, PlanError> {
+    let mut trace = input.trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
+    let instance = read::read_events(&mut trace)?;
+    input.warn(trace.cut(), "the events before that are planned");
+    if instance.is_empty() {
+        return Err(PlanError::Trace(Box::new(input.empty())));
+    }
+    Ok(instance)
 }
 
 /// For each tensor the buffer it lies in.
 type Places = Vec<Option<usize>>;
 
 /// A model, transformed as asked for, and its instance.
+///
+/// Each transformation may take a quarter of the time.
 fn lower(
     args: &PlanArgs,
     graph: &Graph,
+    deadline: &Deadline,
     out: &mut impl Write,
 ) -> Result<(Graph, Instance, Option<Places>), PlanError> {
-    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align.max(1) };
+    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let share = || deadline.within(args.time_limit / 4);
     let mut graph = graph.clone();
     if args.reorder {
-        let reordered = transform::reorder(&graph, lowering);
+        let reordered = transform::reorder_within(&graph, lowering, &share());
         let how = if reordered.optimal { "the best order" } else { "the best order found" };
         writeln!(out, "reorder: load {} -> {} B ({how})", reordered.before, reordered.after)?;
         graph = reordered.graph;
     }
     if let Some(budget) = args.rematerialise {
-        let made = transform::rematerialise(&graph, lowering, budget);
+        let made = transform::rematerialise_within(&graph, lowering, budget, &share());
         writeln!(
             out,
             "rematerialise: load {} -> {} B, {} operators again, {} elements more",
@@ -218,12 +360,9 @@ fn lower(
         graph = streamed.graph;
     }
     if args.spill {
-        if args.in_place {
-            return Err(PlanError::Option("--spill and --in-place do not go together"));
-        }
         let capacity =
             args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
-        let spilled = transform::spill(&graph, lowering, capacity)?;
+        let spilled = transform::spill_within(&graph, lowering, capacity, &share())?;
         let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
         writeln!(out, "spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic)?;
         for trip in &spilled.trips {
@@ -248,11 +387,27 @@ fn lower(
 pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
+    // What can be wrong with the output is said before the search, not after it.
+    let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
     let source = read_source(args)?;
+    if kind == Some("tflite") && !matches!(source, Source::Model { tflite: true, .. }) {
+        return Err(PlanError::Option(
+            "a .tflite output needs a .tflite input: choose another ending".into(),
+        ));
+    }
+    let options =
+        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
+    // The first ^C ends the search, a second one the program.
+    for signal in [SIGINT, SIGTERM] {
+        let flag = options.interrupt.clone();
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone())?;
+        signal_hook::flag::register(signal, flag)?;
+    }
+    let deadline = options.deadline();
     let (model, instance, buffer_of) = match &source {
         Source::Instance(instance) => (None, instance.clone(), None),
         Source::Model { graph, .. } => {
-            let (graph, instance, buffer_of) = lower(args, graph, &mut out)?;
+            let (graph, instance, buffer_of) = lower(args, graph, &deadline, &mut out)?;
             (Some(graph), instance, buffer_of)
         }
     };
@@ -262,12 +417,14 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let instance = fused.map_or(instance, |fused| fused.instance);
     let bar = progress_bar(args);
-    let options =
-        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
-    let tiers = solve_tiers(&instance, &options, &capacities, Some(&show));
+    let tiers = solve_tiers_within(&instance, &options, &capacities, &deadline, Some(&show));
     bar.finish_and_clear();
+    if options.interrupt.load(Ordering::Relaxed) {
+        eprintln!("allotment: interrupted; this is the best plan so far");
+    }
+    let explaining = Deadline::after(args.time_limit.max(Duration::from_secs(1)));
     let mut kept = true;
     let mut figures = Vec::new();
     for tier in &tiers {
@@ -286,9 +443,10 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             status: solution.to_string(),
             capacity,
             seconds: solution.elapsed.as_secs_f64(),
+            explanation: args.explain.then(|| explain_within(part, solution, capacity, &explaining)),
         });
-        if args.explain {
-            write!(out, "{}", explain(part, solution, capacity))?;
+        if let Some(explanation) = figures.last().and_then(|figures| figures.explanation.as_ref()) {
+            write!(out, "{explanation}")?;
         }
         kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
     }
@@ -344,6 +502,21 @@ fn show(bar: &ProgressBar, progress: Progress, limit: Duration) {
     bar.set_message(format!("peak {} B, bound {} B, gap {gap:.2} %", progress.peak, progress.lower_bound));
 }
 
+/// Checks that a plan of this name can be written; the form that its ending says.
+fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError> {
+    const FORMS: [&str; 7] = ["csv", "json", "rs", "h", "svg", "html", "tflite"];
+    let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let form = FORMS.into_iter().find(|&form| form == ending).ok_or_else(|| PlanError::Form(path.into()))?;
+    // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
+    let others = args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill;
+    if form == "tflite" && (others || args.fuse.is_some()) {
+        let what = "a plan for TFLite Micro (.tflite) goes with no other option than --in-place";
+        return Err(PlanError::Option(what.into()));
+    }
+    writable(path).map_err(|source| PlanError::Write { path: path.into(), source })?;
+    Ok(form)
+}
+
 fn save(
     path: &Path,
     args: &PlanArgs,
@@ -364,18 +537,9 @@ fn save(
         "html" => write::html(planned).into_bytes(),
         "tflite" => match (source, model) {
             (Source::Model { bytes, tflite: true, .. }, Some(graph)) => {
-                // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
-                if args.reorder
-                    || args.rematerialise.is_some()
-                    || args.stream.is_some()
-                    || args.spill
-                    || args.fuse.is_some()
-                {
-                    return Err(PlanError::Option("a plan for TFLite Micro goes with --in-place at most"));
-                }
                 tflite::write_offline_plan(bytes, &offline_offsets(graph, buffer_of, instance, solution)?)?
             }
-            _ => return Err(PlanError::Option("a .tflite output needs a .tflite input")),
+            _ => return Err(PlanError::Form(path.into())),
         },
         _ => return Err(PlanError::Form(path.into())),
     };

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar of that many steps on the standard error; hidden unless that is a terminal.
+/// Creates a progress bar of `steps` steps on the standard error; hidden unless that is a terminal.
 pub fn bar(steps: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -13,7 +13,7 @@ pub fn bar(steps: u64) -> ProgressBar {
     ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// A line on the standard error that changes; hidden unless that is a terminal.
+/// Creates a spinner with a message on the standard error; hidden unless that is a terminal.
 pub fn spinner() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

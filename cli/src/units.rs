@@ -8,11 +8,36 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
 }
 
-/// As [`parse_bytes`], for memory of this machine.
+/// Reads a number of bytes like [`parse_bytes`] that this machine can address.
 ///
 /// # Errors
 /// Why it is none.
 pub fn parse_memory(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
     usize::try_from(bytes).map_err(|_| format!("{bytes} bytes are more than this machine can address"))
+}
+
+/// Reads a number that is at least 1.
+///
+/// # Errors
+/// Why it is none.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".into()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// Reads an alignment in bytes: a power of two.
+///
+/// # Errors
+/// Why it is none.
+pub fn parse_alignment(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    if bytes.is_power_of_two() {
+        Ok(bytes)
+    } else {
+        Err(format!("{bytes} is no power of two: write 1, 2, 4, 8 and so on"))
+    }
 }

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// A lower bound, and the moment that shows it.
+/// A lower bound on the arena, and what proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     /// Bytes that any plan needs.
     pub bytes: u64,
-    /// The time step at which so much is live; `None` if the bound comes from buffers that are not all live at one moment.
+    /// The time step at which so many bytes are live; `None` if the bound comes from buffers that are never all live at once.
     pub time: Option<i64>,
-    /// The buffers (indices) that show it.
+    /// The indices of the buffers that prove it.
     pub buffers: Vec<usize>,
 }
 
@@ -40,14 +40,15 @@ pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
     best
 }
 
-/// Greatest common divisor; `gcd(0, b) = b`.
+/// Returns the greatest common divisor; `gcd(0, b) = b`.
 pub fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The largest live load, every size rounded up to what all alignments have in common, save the topmost buffer's.
+/// Returns the largest number of bytes that are live at once.
 ///
-/// Of buffers that may share a place only the largest of those live at once counts.
+/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. Of buffers that may share
+/// a place only the largest counts. O(n log n).
 pub fn load_bound(instance: &Instance) -> Bound {
     load_bound_within(instance, &Deadline::never()).unwrap_or_default()
 }
@@ -119,7 +120,7 @@ pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bou
     Some(Bound { bytes: best, time, buffers: live })
 }
 
-/// The buffers with bytes in use at `time`.
+/// Returns the buffers with bytes in use at `time`. O(n).
 pub fn live_at(instance: &Instance, time: i64) -> Vec<usize> {
     let live = |&n: &usize| {
         instance.buffers()[n].pieces().iter().any(|&(start, end, ..)| start <= time && time < end)
@@ -149,9 +150,10 @@ fn groups(instance: &Instance) -> Vec<usize> {
 /// Only so many buffers, the largest, are looked at for a clique: the candidates of all of its members are kept.
 const CLIQUE: usize = 5000;
 
-/// The heaviest set of buffers found that conflict pair by pair, at whatever moments, with at most `nodes` steps.
+/// Returns the heaviest set of pairwise conflicting buffers that is found with at most `nodes` steps.
 ///
-/// Every such set is stacked in any plan. For lifetimes without gaps the load says the same.
+/// The buffers of such a set lie on top of each other in every plan, even if they are not all live at one moment. For lifetimes
+/// without gaps this is the load bound.
 pub fn clique_bound(instance: &Instance, nodes: usize) -> Bound {
     clique_bound_within(instance, nodes, &Deadline::never())
 }

@@ -29,13 +29,13 @@ pub enum Remedy {
     Shrink,
     /// Move it to another memory for all its life.
     Spill,
-    /// Let it take the place of one that ends when it starts.
+    /// Let it share the place of a buffer that ends when it starts.
     Alias,
-    /// Run its operator, or its last reader, at another time.
+    /// Run the operator that makes it, or its last reader, at another time.
     Reorder,
 }
 
-/// What makes an instance tight.
+/// Why an instance needs the bytes that it needs.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
     /// The steps at which the most is live, as half-open ranges.

@@ -1,4 +1,4 @@
-//! Instances and plans: what is to be placed, and where it was placed.
+//! Instances: the buffers to be placed.
 
 use std::collections::HashMap;
 
@@ -39,23 +39,23 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer without any of the optional wishes.
+    /// Creates a buffer with a size in bytes and a lifetime `start..end`, and nothing else.
     pub fn new(id: impl Into<String>, size: u64, start: i64, end: i64) -> Self {
         let (gaps, fixed, hint, alias, tier) = (Vec::new(), None, None, None, 0);
         Self { id: id.into(), size, align: 1, start, end, gaps, fixed, hint, alias, tier }
     }
 
-    /// Number of time steps in its lifetime, gaps included.
+    /// Returns the number of time steps in its lifetime, gaps included.
     pub fn steps(&self) -> u64 {
         self.end.abs_diff(self.start)
     }
 
-    /// True if it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
+    /// Returns whether it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
     pub fn is_plain(&self) -> bool {
         self.gaps.is_empty() && self.fixed.is_none() && self.alias.is_none()
     }
 
-    /// The pieces of time × bytes that it occupies: `(start, end, from, to)`, ascending in time.
+    /// Returns the rectangles of time and bytes that it occupies: `(start, end, from, to)`, ascending in time.
     pub fn pieces(&self) -> Vec<(i64, i64, u64, u64)> {
         let mut pieces = Vec::with_capacity(2 * self.gaps.len() + 1);
         let mut now = self.start;
@@ -175,7 +175,7 @@ impl Instance {
         Ok(Self::unchecked(buffers))
     }
 
-    /// An instance of buffers made from those of another, which was checked.
+    /// Creates an instance of buffers that are derived from a checked one.
     pub(crate) fn unchecked(buffers: Vec<Buffer>) -> Self {
         let gaps = buffers.iter().any(|buffer| !buffer.gaps.is_empty());
         Self { buffers, gaps }
@@ -206,7 +206,7 @@ impl Instance {
         self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
     }
 
-    /// The buffers `members` alone. What may share with one that is left out shares no more.
+    /// Returns an instance of the buffers `members` alone. Wishes to share with a buffer that is left out are dropped.
     pub fn part(&self, members: &[usize]) -> Self {
         let place: HashMap<usize, usize> = members.iter().enumerate().map(|(new, &old)| (old, new)).collect();
         let take = |&n: &usize| {
@@ -216,13 +216,12 @@ impl Instance {
         Self::unchecked(members.iter().map(take).collect())
     }
 
-    /// True if `a` and `b` may be placed without regard to each other's offsets, seen from their list of wishes
-    /// alone (not from their lifetimes).
+    /// Returns whether `a` and `b` may share one place, whatever their lifetimes are.
     pub fn may_share(&self, a: usize, b: usize) -> bool {
         self.buffers[a].alias == Some(b) || self.buffers[b].alias == Some(a)
     }
 
-    /// The offsets' peak: the highest end of any buffer, in bytes.
+    /// Returns the peak of a plan: the highest end of any buffer, in bytes.
     pub fn peak(&self, offsets: &[u64]) -> u64 {
         self.buffers.iter().zip(offsets).map(|(buffer, &offset)| offset + buffer.size).max().unwrap_or(0)
     }

@@ -47,7 +47,7 @@ impl Sections {
         Self { first, last, count: times.len(), times }
     }
 
-    /// The sum of `weight` over each section's live buffers.
+    /// Returns the sum of `weight` over the live buffers of each section.
     pub fn load(&self, weight: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut load = vec![0_u64; self.count + 1];
         for (n, (&first, &last)) in self.first.iter().zip(&self.last).enumerate() {

@@ -5,10 +5,11 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use allotment::observe::event::Action;
+use crate::event::Action;
 
 use crate::real::{Real, early, real};
 use crate::recorder::{hold, recorded};
+use crate::sys;
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
 fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
@@ -62,7 +63,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
 
 /// # Safety
 ///
-/// As [`free`].
+/// The block is null, or live and from this allocator.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
@@ -98,7 +99,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 
 /// # Safety
 ///
-/// As [`free`].
+/// The block is null, or live and from this allocator.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
@@ -106,7 +107,7 @@ unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize)
         Some(bytes) => unsafe { realloc(block, bytes) },
         None => {
             // SAFETY: the location is this thread's own.
-            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            unsafe { *sys::__errno_location() = sys::ENOMEM };
             ptr::null_mut()
         }
     }
@@ -140,7 +141,7 @@ extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// `place` is valid for a pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    let result = core::cell::Cell::new(libc::ENOMEM);
+    let result = core::cell::Cell::new(sys::ENOMEM);
     let block = allocated(size, power(align), |real| {
         let mut block = ptr::null_mut();
         if let Some(posix_memalign) = real.posix_memalign {
@@ -165,7 +166,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
 /// Bytes of a page.
 fn page() -> usize {
     // SAFETY: asks for a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    usize::try_from(unsafe { sys::sysconf(sys::SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 #[unsafe(no_mangle)]
@@ -190,7 +191,7 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
 
 /// # Safety
 ///
-/// As [`free`].
+/// The block is null, or live and from this allocator.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if block.is_null() {

@@ -6,8 +6,10 @@
 //! that neither children nor `exec` write over each other (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
 //!
 //! A file starts with a page of `recorder::Head`, then comes a trace in the binary form of
-//! [`allotment::observe::event`], whose length the head says. It is mapped, not written, so that nothing is lost when
+//! `allotment::observe::event` (the same files), whose length the head says. It is mapped, not written, so that nothing is lost when
 //! the program ends without a word, by `_exit`, a signal or `exec`.
+//!
+//! The file `<beginning>.control`, if there is one, is shared with the tool: it pauses the recording and limits the number of events.
 //!
 //! What makes this delicate, and where it is dealt with:
 //!
@@ -19,6 +21,9 @@
 
 #![cfg(target_os = "linux")]
 
+#[allow(dead_code, unused_imports, rustdoc::broken_intra_doc_links)]
+mod event;
 mod hooks;
 mod real;
 mod recorder;
+mod sys;

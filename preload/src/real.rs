@@ -6,6 +6,8 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use crate::sys;
+
 /// The real allocator.
 #[derive(Clone, Copy)]
 pub struct Real {
@@ -41,7 +43,7 @@ pub fn real() -> Option<&'static Real> {
     if TABLE.state.load(Ordering::Acquire) != KNOWN {
         look()?;
     }
-    // SAFETY: the state is KNOWN, so nobody writes any more.
+    // SAFETY: the state is KNOWN, so it is not written any more.
     unsafe { (*TABLE.real.get()).as_ref() }
 }
 
@@ -83,16 +85,16 @@ fn look() -> Option<()> {
 unsafe fn wanted<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     // SAFETY: the name ends with a zero byte.
-    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };
     // SAFETY: as the caller promises; the sizes are equal.
     (!function.is_null()).then(|| unsafe { transmute_copy(&function) })
 }
 
-/// As [`wanted`]; without it, the program cannot go on.
+/// The next function of this name, without which the program cannot go on.
 ///
 /// # Safety
 ///
-/// As there.
+/// `F` is the function's type, as a pointer.
 unsafe fn needed<F: Copy>(name: &CStr) -> F {
     // SAFETY: passed on.
     match unsafe { wanted(name) } {
@@ -101,8 +103,8 @@ unsafe fn needed<F: Copy>(name: &CStr) -> F {
             let text = b"allotment: the program has no allocator to record\n";
             // SAFETY: writing bytes of our own.
             unsafe {
-                libc::write(2, text.as_ptr().cast(), text.len());
-                libc::abort()
+                sys::write(2, text.as_ptr().cast(), text.len());
+                sys::abort()
             }
         }
     }

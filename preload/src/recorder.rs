@@ -3,9 +3,10 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use allotment::observe::event::{Action, Encoder, Event, Header};
+use crate::event::{Action, Encoder, Event, Header, Record};
+use crate::sys;
 
 /// The first page of a file. Native byte order: the file is read on the machine that wrote it.
 #[repr(C)]
@@ -16,6 +17,31 @@ pub struct Head {
     length: AtomicU64,
     /// Whether recording ended before the program did: 0, or the system's error number.
     stopped: AtomicU64,
+    /// Whether recording ended because there were as many events as were wanted: 0 or 1.
+    complete: AtomicU64,
+    /// The path of the program image, and its length.
+    length_of_image: AtomicU64,
+    image: UnsafeCell<[c_char; 1024]>,
+}
+
+/// The page that is shared with the tool.
+#[repr(C)]
+struct Control {
+    /// Whether nothing is recorded for now.
+    paused: AtomicU64,
+    /// Events that are wanted of each image; 0 is no limit.
+    most: AtomicU64,
+}
+
+/// Null where the tool gave no control file.
+static CONTROL: AtomicPtr<Control> = AtomicPtr::new(ptr::null_mut());
+
+/// Calls that were not recorded while recording was paused.
+static SKIPPED: AtomicU64 = AtomicU64::new(0);
+
+fn control() -> Option<&'static Control> {
+    // SAFETY: a page that stays mapped, or null.
+    unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
 }
 
 impl Head {
@@ -38,6 +64,8 @@ struct State {
     /// Bytes of the window that are in use.
     used: usize,
     encoder: Encoder,
+    /// Events in the file.
+    events: u64,
     /// The beginning of the files' names, and whether times are wanted.
     name: *const c_char,
     times: bool,
@@ -63,6 +91,7 @@ static RECORDER: Recorder = Recorder {
         start: 0,
         used: 0,
         encoder: Encoder::new(),
+        events: 0,
         name: ptr::null(),
         times: false,
     }),
@@ -78,6 +107,10 @@ std::thread_local! {
 #[inline]
 pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
     if !RECORDER.on.load(Ordering::Relaxed) {
+        return real();
+    }
+    if control().is_some_and(|control| control.paused.load(Ordering::Relaxed) != 0) {
+        SKIPPED.fetch_add(1, Ordering::Relaxed);
         return real();
     }
     INSIDE.with(|inside| {
@@ -97,7 +130,7 @@ pub struct Held(());
 pub fn hold() -> Held {
     while RECORDER.locked.swap(true, Ordering::Acquire) {
         // SAFETY: lets another thread run.
-        unsafe { libc::sched_yield() };
+        unsafe { sys::sched_yield() };
     }
     Held(())
 }
@@ -118,26 +151,39 @@ impl Held {
         let state = unsafe { &mut *RECORDER.state.get() };
         let time = state.times.then(now);
         let mut bytes = [0; Encoder::MAX_EVENT];
+        let skipped = SKIPPED.swap(0, Ordering::Relaxed);
+        if skipped > 0 {
+            let record = Record::Lost { events: skipped };
+            if let Ok(size) = state.encoder.encode(&record, &mut bytes) {
+                state.append(&bytes[..size]);
+            }
+        }
         // An event is never longer than that, and all alignments are powers of two.
         if let Ok(size) = state.encoder.encode(&Event { action, time, tag: 0 }.into(), &mut bytes) {
             state.append(&bytes[..size]);
+            state.events += 1;
+        }
+        if control().is_some_and(|control| control.most.load(Ordering::Relaxed) == state.events) {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            // SAFETY: the head is mapped as long as recording is on, which it was.
+            unsafe { (*state.head).complete.store(1, Ordering::Release) };
         }
     }
 }
 
 /// Nanoseconds on a clock that never falls.
 fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = sys::Timespec { seconds: 0, nanoseconds: 0 };
     // SAFETY: the place is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+    unsafe { sys::clock_gettime(sys::CLOCK_MONOTONIC, &raw mut time) };
+    (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
 /// Runs `f` and leaves `errno` as it was: who allocates does not expect it to change.
 fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the location is this thread's own.
     unsafe {
-        let errno = libc::__errno_location();
+        let errno = sys::__errno_location();
         let before = *errno;
         let result = f();
         *errno = before;
@@ -148,7 +194,7 @@ fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
 /// The system's error number.
 fn errno() -> u64 {
     // SAFETY: the location is this thread's own.
-    (unsafe { *libc::__errno_location() }) as u64
+    (unsafe { *sys::__errno_location() }) as u64
 }
 
 impl State {
@@ -171,8 +217,8 @@ impl State {
     /// Maps the next part of the file; false, and recording is off, if that is not possible.
     fn advance(&mut self) -> bool {
         let start = self.start + WINDOW as u64;
-        // SAFETY: the window is a map of that length, which nobody uses from now on.
-        unsafe { libc::munmap(self.window.cast(), WINDOW) };
+        // SAFETY: the window is a map of that length, which is not used from now on.
+        unsafe { sys::munmap(self.window.cast(), WINDOW) };
         self.map(start)
     }
 
@@ -181,20 +227,15 @@ impl State {
         // SAFETY: `file` is a file of ours. The space is reserved, so that a full disk does not end the program with a
         // signal when the map is written to. A new map disturbs nothing.
         unsafe {
-            let error = libc::posix_fallocate(self.file, start as libc::off_t, WINDOW as libc::off_t);
-            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let error = sys::posix_fallocate(self.file, start as sys::OffT, WINDOW as sys::OffT);
+            let access = sys::PROT_READ | sys::PROT_WRITE;
             let window = match error {
-                0 => libc::mmap(
-                    ptr::null_mut(),
-                    WINDOW,
-                    access,
-                    libc::MAP_SHARED,
-                    self.file,
-                    start as libc::off_t,
-                ),
-                _ => libc::MAP_FAILED,
+                0 => {
+                    sys::mmap(ptr::null_mut(), WINDOW, access, sys::MAP_SHARED, self.file, start as sys::OffT)
+                }
+                _ => sys::MAP_FAILED,
             };
-            if window == libc::MAP_FAILED {
+            if window == sys::MAP_FAILED {
                 RECORDER.on.store(false, Ordering::Relaxed);
                 if let Some(head) = self.head.as_ref() {
                     head.stopped.store(if error == 0 { errno() } else { error as u64 }, Ordering::Release);
@@ -207,27 +248,50 @@ impl State {
         true
     }
 
+    /// Maps the control file, if there is one.
+    fn open_control(&self) {
+        let mut path = [0 as c_char; 4096];
+        // SAFETY: the buffer has that length; the format fits its argument. `snprintf` does not allocate for it. The descriptor is
+        // closed once the page is mapped, which it stays.
+        unsafe {
+            let length = sys::snprintf(path.as_mut_ptr(), path.len(), c"%s.control".as_ptr(), self.name);
+            if length < 0 || length as usize >= path.len() {
+                return;
+            }
+            let file = sys::open(path.as_ptr(), sys::O_RDWR | sys::O_CLOEXEC);
+            if file < 0 {
+                return;
+            }
+            let access = sys::PROT_READ | sys::PROT_WRITE;
+            let page = sys::mmap(ptr::null_mut(), Head::SIZE, access, sys::MAP_SHARED, file, 0);
+            sys::close(file);
+            if page != sys::MAP_FAILED {
+                CONTROL.store(page.cast(), Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Opens this process's next file and begins a trace in it. `lost` events happened before.
     fn open(&mut self, lost: u64) -> bool {
         let mut path = [0 as c_char; 4096];
         // SAFETY: `getpid` cannot fail.
-        let process = unsafe { libc::getpid() };
+        let process = unsafe { sys::getpid() };
         for image in 0..10_000 {
             // SAFETY: the buffer has that length; the format fits its arguments, of which the first is a string of
             // the environment's. `snprintf` does not allocate for these.
             let length = unsafe {
-                libc::snprintf(path.as_mut_ptr(), path.len(), c"%s.%d.%d".as_ptr(), self.name, process, image)
+                sys::snprintf(path.as_mut_ptr(), path.len(), c"%s.%d.%d".as_ptr(), self.name, process, image)
             };
             if length < 0 || length as usize >= path.len() {
                 return false;
             }
-            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+            let flags = sys::O_RDWR | sys::O_CREAT | sys::O_EXCL | sys::O_CLOEXEC;
             // SAFETY: the path ends with a zero byte.
-            self.file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+            self.file = unsafe { sys::open(path.as_ptr(), flags, 0o600) };
             if self.file >= 0 {
                 break;
             }
-            if errno() != libc::EEXIST as u64 {
+            if errno() != sys::EEXIST as u64 {
                 return false;
             }
         }
@@ -236,13 +300,21 @@ impl State {
             return false;
         }
         // The head stays mapped when the window moves on.
-        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let access = sys::PROT_READ | sys::PROT_WRITE;
         // SAFETY: a new map of a file that is longer than that.
-        let head = unsafe { libc::mmap(ptr::null_mut(), Head::SIZE, access, libc::MAP_SHARED, self.file, 0) };
-        if head == libc::MAP_FAILED {
+        let head = unsafe { sys::mmap(ptr::null_mut(), Head::SIZE, access, sys::MAP_SHARED, self.file, 0) };
+        if head == sys::MAP_FAILED {
             return false;
         }
         self.head = head.cast();
+        self.events = 0;
+        // SAFETY: the head was mapped just now, and the image's path has that much room in it.
+        unsafe {
+            let image = (*self.head).image.get().cast::<c_char>();
+            let length = sys::readlink(c"/proc/self/exe".as_ptr(), image, 1024);
+            let length = u64::try_from(length).unwrap_or(0);
+            (*self.head).length_of_image.store(length, Ordering::Release);
+        }
         self.used = Head::SIZE;
         self.encoder = Encoder::new();
         self.append(&Header { lost, ..Header::HERE }.encode());
@@ -257,7 +329,7 @@ pub fn start() {
     keeping_errno(|| {
         // SAFETY: the names end with a zero byte; the program has not begun to change its environment.
         let (name, times) = unsafe {
-            (libc::getenv(c"ALLOTMENT_RECORD".as_ptr()), libc::getenv(c"ALLOTMENT_RECORD_TIMES".as_ptr()))
+            (sys::getenv(c"ALLOTMENT_RECORD".as_ptr()), sys::getenv(c"ALLOTMENT_RECORD_TIMES".as_ptr()))
         };
         if name.is_null() {
             return;
@@ -269,14 +341,17 @@ pub fn start() {
             let state = unsafe { &mut *RECORDER.state.get() };
             // The program may change its environment later, which a fork must not notice.
             // SAFETY: the string is the environment's; `strdup` allocates, which is passed on unrecorded.
-            state.name = unsafe { libc::strdup(name) };
+            state.name = unsafe { sys::strdup(name) };
             state.times = !times.is_null();
+            if !state.name.is_null() {
+                state.open_control();
+            }
             let on = !state.name.is_null() && state.open(0);
             RECORDER.on.store(on, Ordering::Release);
             drop(held);
         }
         // SAFETY: the functions are of the type asked for.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
+        unsafe { sys::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         INSIDE.with(|inside| inside.set(false));
     });
 }
@@ -300,9 +375,10 @@ extern "C" fn in_child() {
             // parent's too, and stay there.
             unsafe {
                 let state = &mut *RECORDER.state.get();
-                libc::munmap(state.window.cast::<c_void>(), WINDOW);
-                libc::munmap(state.head.cast::<c_void>(), Head::SIZE);
-                libc::close(state.file);
+                sys::munmap(state.window.cast::<c_void>(), WINDOW);
+                sys::munmap(state.head.cast::<c_void>(), Head::SIZE);
+                sys::close(state.file);
+                SKIPPED.store(0, Ordering::Relaxed);
                 let on = state.open(1);
                 RECORDER.on.store(on, Ordering::Relaxed);
             }

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
-/// `input` without its compression: zstd and gzip (also of several frames) are recognised by their first bytes, all
-/// else is passed on as it is. Streams: memory is bounded by the window of the compressor, at most 100 MiB.
+/// Decompresses `input` as it is read: zstd and gzip (also of several frames) are recognised by their first bytes, and everything
+/// else is passed on unchanged. Memory is bounded by the window of the compressor, at most 100 MiB.
+///
+/// Data that end too early give an error of the kind [`io::ErrorKind::UnexpectedEof`] after everything that they hold.
 ///
 /// # Errors
 /// If `input` cannot be read, or its compressed form is damaged from the start.

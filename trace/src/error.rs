@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Where in a trace.
+/// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A line of a text, from 1.
@@ -36,7 +36,7 @@ pub enum TraceError {
         /// Why.
         source: io::Error,
     },
-    /// What stands in the trace is wrong.
+    /// A line or a record is wrong.
     #[error("{place}: {problem}")]
     At {
         /// Where.
@@ -68,7 +68,7 @@ pub enum Problem {
     /// A line that is too long to be an event.
     #[error("the line is longer than {0} bytes")]
     Long(usize),
-    /// No UTF-8.
+    /// The line is not UTF-8.
     #[error("no text: byte {0} of the line is not UTF-8")]
     Text(usize),
     /// An event that is not known.
@@ -83,7 +83,7 @@ pub enum Problem {
     /// Something after the event that does not belong there.
     #[error("`{0}` is neither a time (@), a tag (#) nor an address (&), or is the second one")]
     Extra(String),
-    /// No number, or too large a one.
+    /// A word that is not a number, or a number that is too large.
     #[error("`{name}` is `{word}`: {why}")]
     Number {
         /// What it should be.
@@ -135,7 +135,7 @@ pub enum Problem {
     /// More different tags than [`Limits`](crate::Limits) allow.
     #[error("more than {0} different tags")]
     Tags(usize),
-    /// Time that runs backwards.
+    /// An event that is earlier than the one before it.
     #[error("time falls from {before} to {after}: the events are not in order")]
     Time {
         /// The time of an earlier event.

@@ -1,11 +1,11 @@
-//! Events, and what else stands in a trace.
+//! Events and the other records of a trace.
 
 use std::sync::Arc;
 
 /// One event of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The block. An id is free for a new block once its block is.
+    /// The block. Once it is freed, a new block may have the same id.
     pub id: u64,
     /// What happened to it.
     pub action: Action,

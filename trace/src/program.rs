@@ -1,4 +1,4 @@
-//! Traces compiled to a form whose replay costs next to nothing.
+//! Traces compiled into a compact list of operations for fast replay.
 
 use std::alloc::Layout;
 
@@ -18,13 +18,13 @@ pub enum Kind {
     Free,
 }
 
-/// One operation of 16 bytes, which knows all that the allocator has to be told.
+/// One operation in 16 bytes, with everything that the allocator has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Op {
     /// What to do.
     pub kind: Kind,
-    /// The logarithm of the alignment.
+    /// The binary logarithm of the alignment.
     align: u8,
     /// Where the block is kept.
     pub slot: u32,
@@ -35,7 +35,7 @@ pub struct Op {
 }
 
 impl Op {
-    /// An operation on the block in `slot`; `None` unless sizes and slot are below 4 Gi, and the alignment is a power of
+    /// Creates an operation on the block in `slot`; `None` unless sizes and slot are below 4 Gi, and the alignment is a power of
     /// two below that.
     pub fn new(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Option<Self> {
         let narrow = |number: usize| u32::try_from(number).ok();
@@ -51,7 +51,7 @@ impl Op {
         })
     }
 
-    /// The layout of the block before the operation (after it, for an allocation).
+    /// Returns the layout of the block before the operation (after it, for an allocation).
     #[inline(always)]
     pub fn layout(&self) -> Layout {
         const { assert!(usize::BITS == 64, "traces are replayed on 64-bit hosts") }
@@ -59,7 +59,7 @@ impl Op {
         unsafe { Layout::from_size_align_unchecked(self.size as usize, 1 << self.align) }
     }
 
-    /// Bytes that the block has after the operation; 0 after a free.
+    /// Returns the bytes that the block has after the operation; 0 after a free.
     pub fn after(&self) -> u32 {
         match self.kind {
             Kind::Allocate => self.size,
@@ -167,7 +167,7 @@ impl ProgramBuilder {
         Ok(())
     }
 
-    /// The compiled trace.
+    /// Returns the compiled trace.
     pub fn finish(self) -> Program {
         self.program
     }

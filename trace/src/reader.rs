@@ -8,7 +8,7 @@ use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Block, Event, Failure, Record};
 use crate::records::{Header, Limits, Records};
 
-/// An event that goes with those before it.
+/// An event that was checked against all events before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// The event.
@@ -25,8 +25,8 @@ pub struct Checked {
 
 /// Reads a trace, text or binary, and checks it: an iterator of [`Checked`] events that ends after the first error.
 ///
-/// Where a trace says that events were lost, what cannot go together any more is put right: a block whose id is
-/// allocated again was freed, and what happens to a block that is not known is left out.
+/// Where a trace says that events were lost, the reader repairs the rest: a block whose id is allocated again counts as freed
+/// before, and events on unknown blocks are left out.
 ///
 /// O(1) expected per event. What it keeps is one line, the live blocks and the different tags, within [`Limits`].
 pub struct Reader<'a> {
@@ -66,10 +66,10 @@ impl<'a> Reader<'a> {
         Self::with_limits(input, Limits::default())
     }
 
-    /// As [`Reader::new`], with other limits.
+    /// Reads from `input` like [`Reader::new`], within other limits.
     ///
     /// # Errors
-    /// As there.
+    /// If `input` cannot be read, or has a binary header that is not understood.
     pub fn with_limits(input: impl Read + 'a, limits: Limits) -> Result<Self, TraceError> {
         Ok(Self::checking(Records::new(input, limits)?, limits))
     }
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What the first comment says, if one stands before the first event.
+    /// Returns the first comment, if one stands before the first event.
     pub fn header(&self) -> &Header {
         self.records.header()
     }
@@ -102,27 +102,27 @@ impl<'a> Reader<'a> {
         self
     }
 
-    /// Where the trace is cut off, once it has been read that far.
+    /// Returns where the trace is cut off, once it has been read that far.
     pub fn cut(&self) -> Option<&TraceError> {
         self.records.cut()
     }
 
-    /// Blocks that are live, with their ids, in no order.
+    /// Returns the live blocks with their ids, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter().map(|(&id, &block)| (id, block))
     }
 
-    /// Events that the recorder lost so far, as it says.
+    /// Returns how many events the recorder says it has lost so far.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Events that were left out so far, since they belong to events that were lost.
+    /// Returns how many events were left out so far because they refer to blocks whose allocation was lost.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Requests that failed so far; the first 65,536 of them.
+    /// Returns the requests that failed so far, at most the first 65,536.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }

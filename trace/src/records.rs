@@ -1,4 +1,4 @@
-//! The records of a trace as they stand there.
+//! The records of a trace, unchecked.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,27 +37,37 @@ pub struct Header {
 }
 
 impl Header {
-    /// A header of this text.
+    /// Creates a header of this text.
     pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }
 
-    /// The comment without its `#`.
+    /// Returns the comment without its `#`.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The value of a key, up to the next space.
+    /// Returns the value of a key, up to the next space.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.text.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// The number of events.
+    /// Returns a copy of the header with another value of `key`, if it has that key.
+    #[must_use]
+    pub fn with(&self, key: &str, value: impl std::fmt::Display) -> Self {
+        let other = |word: &str| match word.strip_prefix(key) {
+            Some(rest) if rest.starts_with('=') => format!("{key}={value}"),
+            _ => word.to_owned(),
+        };
+        Self { text: self.text.split(' ').map(other).collect::<Vec<_>>().join(" ") }
+    }
+
+    /// Returns the number of events that the header promises.
     pub fn events(&self) -> Option<u64> {
         self.get("events")?.parse().ok()
     }
 
-    /// The number of the event, from 0, from which on the recorder freed what the program had left.
+    /// Returns the number of the event, from 0, from which on the recorder freed what the program had left.
     pub fn tail(&self) -> Option<u64> {
         let tail = self.get("tail")?.parse().ok()?;
         match self.get("tail_bytes") {
@@ -143,7 +153,7 @@ impl<'a> Records<'a> {
         Records::new(file, limits)
     }
 
-    /// What the first comment says, if one stands before the first event. It is no record any more.
+    /// Returns the first comment, if one stands before the first event. It is not among the records.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -155,12 +165,17 @@ impl<'a> Records<'a> {
         self
     }
 
-    /// Where the trace is cut off, once it has been read that far.
+    /// Returns where the trace is cut off, once it has been read that far.
     pub fn cut(&self) -> Option<&TraceError> {
         self.cut.as_ref()
     }
 
-    /// Whether the trace is in binary form.
+    /// Takes the error that [`Records::cut`] returns.
+    pub fn take_cut(&mut self) -> Option<TraceError> {
+        self.cut.take()
+    }
+
+    /// Returns whether the trace is in binary form.
     pub fn is_binary(&self) -> bool {
         self.binary
     }
@@ -173,7 +188,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Comments that are read to find the header.
+/// Records that are read at most to find the header.
 const AHEAD: usize = 16;
 
 impl Iterator for Records<'_> {

@@ -116,7 +116,7 @@ fn read_number(name: &'static str, word: Option<&str>) -> Result<u64, Problem> {
     word.parse().map_err(|why| Problem::Number { name, word: shown(word), why })
 }
 
-/// As much of a word as belongs into a message.
+/// Shortens a word for a message.
 fn shown(word: &str) -> String {
     match word.char_indices().nth(40) {
         Some((end, _)) => format!("{}...", word[..end].escape_debug()),

@@ -16,7 +16,7 @@ impl<W: Write> Writer<W> {
         Self { output }
     }
 
-    /// A comment; the first one is the header. Line breaks in it become spaces.
+    /// Writes a comment; the first one is the header. Line breaks in it become spaces.
     ///
     /// # Errors
     /// Those of the output.
@@ -24,15 +24,15 @@ impl<W: Write> Writer<W> {
         self.record(&Record::Comment(text.into()))
     }
 
-    /// One event.
+    /// Writes an event.
     ///
     /// # Errors
-    /// As [`Writer::record`].
+    /// Those of the output; [`io::ErrorKind::InvalidInput`] for an empty tag.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         self.record(&Record::Event(event.clone()))
     }
 
-    /// One record.
+    /// Writes a record.
     ///
     /// # Errors
     /// Those of the output; [`io::ErrorKind::InvalidInput`] for an empty tag.
@@ -40,7 +40,7 @@ impl<W: Write> Writer<W> {
         text::write(record, &mut self.output)
     }
 
-    /// Flushes, and gives the output back.
+    /// Flushes the output and returns it.
     ///
     /// # Errors
     /// Those of the output.

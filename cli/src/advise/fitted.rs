@@ -179,6 +179,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::input::Input;
     use crate::replay::subject::Plain;
     use crate::replay::{memory, read, run};
 
@@ -189,7 +190,7 @@ mod tests {
         let classes = Classes { sizes: DefaultClasses::SIZES.to_vec(), objects: DefaultClasses::OBJECTS };
         for name in ["espeak", "mosquitto", "lua_small", "jq_small"] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/{name}.trace.zst"));
-            let program = read(&path).unwrap();
+            let program = read(&Input::new(&path).unwrap()).unwrap();
             let limit = usize::MAX;
             let mut memory = memory(run::most(&program, limit)).unwrap();
             for skew in [0, 16, 1040] {

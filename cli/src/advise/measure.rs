@@ -1,5 +1,8 @@
 //! The smallest arenas of all placements that may be advised.
 
+use std::time::Duration;
+
+use allotment_planner::deadline::Deadline;
 use allotment_trace::Program;
 use serde::Serialize;
 
@@ -54,16 +57,34 @@ pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -
 }
 
 /// Tries every placement of allotment's that may be advised.
-pub fn named(program: &Program, memory: &mut Arena, mut each: impl FnMut(&'static str)) -> Vec<Candidate> {
-    let advised = ENTRIES.iter().filter(|entry| entry.advised);
-    advised
-        .filter_map(|&Entry { id, code, limit, .. }| {
-            each(id);
-            let (smallest, state) = with(id, Smallest { program, memory, limit })?;
-            let choice = Choice::Named(id, code?);
-            Some(Candidate { placement: id, choice, smallest, state, time: None })
-        })
-        .collect()
+///
+/// Every one gets an even share of the time that is left, with some kept for what comes after; `unfinished` is told those that needed
+/// more.
+pub fn named(
+    program: &Program,
+    memory: &mut Arena,
+    deadline: &Deadline,
+    mut each: impl FnMut(&'static str),
+    mut unfinished: impl FnMut(&'static str),
+) -> Vec<Candidate> {
+    let advised: Vec<&Entry> = ENTRIES.iter().filter(|entry| entry.advised).collect();
+    let shares = (0..advised.len()).rev().map(|after| share(deadline, after as u32 + 5));
+    let tried = advised.iter().zip(shares).filter_map(|(&&Entry { id, code, limit, .. }, share)| {
+        each(id);
+        memory.until(deadline.within(share()));
+        let (smallest, state) = with(id, Smallest { program, memory, limit })?;
+        if memory.deadline().passed() {
+            unfinished(id);
+        }
+        let choice = Choice::Named(id, code?);
+        Some(Candidate { placement: id, choice, smallest, state, time: None })
+    });
+    tried.collect()
+}
+
+/// One of `parts` even parts of the time that is left when it is asked for.
+pub fn share(deadline: &Deadline, parts: u32) -> impl Fn() -> Duration {
+    move || deadline.left().map_or(Duration::MAX, |left| left / parts)
 }
 
 /// Tries slabs with classes that are fitted to what is live at the peak: for blocks of up to 128 to 1024 bytes, with pages
@@ -138,8 +159,12 @@ impl Anywhere<'_> {
             if run::fits(make, program, memory, size, skew(n)) {
                 agreed += 1;
             } else {
-                let here = run::smallest(make, program, memory, limit, skew(n))?;
-                size = here.max(size + STEP);
+                let here = run::smallest(make, program, memory, limit, skew(n));
+                // What was found so far is enough at the addresses that were tried.
+                if memory.deadline().passed() {
+                    return Some(size);
+                }
+                size = here?.max(size + STEP);
                 agreed = 0;
             }
             n = (n + 1) % SKEWS;
@@ -156,7 +181,8 @@ impl Visitor for Anywhere<'_> {
     }
 }
 
-/// An arena that is large enough wherever it lies, `size` or a little more.
+/// An arena that is large enough wherever it lies, `size` or a little more. If the memory's deadline passes first, one that is large
+/// enough at the addresses that were tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
     let limit = usize::MAX;
     match choice {
@@ -180,8 +206,12 @@ impl Check<'_> {
         let mut worst = Outcome::default();
         for n in 0..SKEWS {
             let outcome = run::check(make, program, memory, size, skew(n))?;
+            worst.unfinished |= outcome.unfinished;
             if n == 0 || outcome.failures > worst.failures {
-                worst = outcome;
+                worst = Outcome { unfinished: worst.unfinished, ..outcome };
+            }
+            if worst.unfinished {
+                break;
             }
         }
         Ok(worst)

@@ -9,12 +9,15 @@ mod suggest;
 mod warn;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::input::Input;
 use crate::replay::arena::Arena;
 use crate::replay::run::STEP;
 use crate::replay::subject::{Entry, entry};
@@ -24,6 +27,7 @@ use crate::units::parse_memory;
 use classes::Classes;
 use code::Choice;
 use measure::Candidate;
+pub(crate) use measure::share;
 use run::Run;
 use suggest::Bench;
 pub use suggest::{Kinds, Suggestion};
@@ -32,7 +36,7 @@ use warn::{Growth, Leak};
 /// Arguments of `allotment advise`.
 #[derive(Args, Debug)]
 pub struct AdviseArgs {
-    /// The trace: text or binary, also .zst or .gz
+    /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// RAM that there is, such as 64K: the fastest heap that fits is advised, not the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
@@ -43,6 +47,9 @@ pub struct AdviseArgs {
     /// Rounds in which the times are taken; 0 takes none
     #[arg(long, default_value_t = 5, value_name = "ROUNDS")]
     rounds: usize,
+    /// When to stop trying and advise the best heap so far
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    time_limit: Duration,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -75,6 +82,8 @@ struct Advice {
     code: String,
     /// Replays in the advised arena at different addresses, every byte checked: events that were not served.
     check_failures: usize,
+    /// What the time limit cut short: placements and phases.
+    unfinished: Vec<&'static str>,
     slab_classes: Option<Classes>,
     candidates: Vec<Candidate>,
     leaks: Vec<Leak>,
@@ -90,11 +99,11 @@ const CLOSE: f64 = 1.02;
 /// # Errors
 /// See [`Failure`].
 pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
-    let run = Run::read(&args.trace)?;
-    replay::affordable(&args.trace, &run.program)?;
-    if run.program.ops.is_empty() {
-        return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
-    }
+    let input = Input::new(&args.trace)?;
+    let run = Run::read(&input)?;
+    replay::affordable(input.shown(), &run.program)?;
+    let deadline = Deadline::after(args.time_limit);
+    let mut unfinished = Vec::new();
     // What an alignment or a suggestion makes larger is searched in the same memory.
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
     let bar = crate::progress::spinner();
@@ -102,24 +111,45 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         bar.set_message(text.to_owned());
         bar.tick();
     };
-    let mut candidates = measure::named(&run.program, &mut memory, &mut show);
+    let late = |id| unfinished.push(id);
+    let mut candidates = measure::named(&run.program, &mut memory, &deadline, &mut show, late);
     show("slab-fitted");
+    let phase = |memory: &mut Arena, parts| memory.until(deadline.within(measure::share(&deadline, parts)()));
+    phase(&mut memory, 4);
     let fitted = measure::fitted(&run, &mut memory);
     let slab_classes = fitted.as_ref().and_then(|fitted| match &fitted.choice {
         Choice::Slab(classes) => Some(classes.clone()),
         Choice::Named(..) => None,
     });
     candidates.extend(fitted);
+    let mut late = |memory: &Arena, name| {
+        if memory.deadline().passed() {
+            unfinished.push(name);
+        }
+    };
+    late(&memory, "slab-fitted");
     show("times");
+    phase(&mut memory, 4);
     times(args.rounds, &run, &mut memory, &mut candidates);
+    late(&memory, "times");
     candidates.sort_by_key(|candidate| candidate.total().unwrap_or(usize::MAX));
     let best = choose(&candidates, args.ram).ok_or_else(|| {
-        Failure::Other(format!("{}: no placement serves it in four times its peak", args.trace.display()))
+        let path = input.shown().display();
+        Failure::Other(if deadline.passed() || !unfinished.is_empty() {
+            let limit = humantime::format_duration(args.time_limit);
+            format!("{path}: no placement was tried to the end within the time limit of {limit}: give more with --time-limit")
+        } else {
+            format!("{path}: no placement serves it in four times its peak")
+        })
     })?;
     show("check");
+    phase(&mut memory, 3);
     let Best { candidate, .. } = &best;
     let smallest = measure::anywhere(&candidate.choice, &run.program, &mut memory, best.smallest)
         .ok_or_else(|| Failure::Other("the arena would be more than the placement can index".into()))?;
+    if memory.deadline().passed() {
+        unfinished.push("addresses");
+    }
     let arena = margin(smallest, args.margin, &candidate.choice);
     let mut larger;
     let checked_in = if arena > replay::run::most(&run.program, usize::MAX) {
@@ -128,11 +158,19 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     } else {
         &mut memory
     };
+    phase(checked_in, 2);
     let checked = measure::check(&candidate.choice, &run.program, checked_in, arena)
         .map_err(|error| Failure::Other(format!("the allocator is wrong, please report this: {error}")))?;
+    if checked.unfinished {
+        unfinished.push("check");
+    }
     let leaks = warn::leaks(&run);
     show("suggestions");
+    phase(&mut memory, 1);
     let suggestions = suggested(&run, &candidates, &best, &mut memory, &leaks);
+    if memory.deadline().passed() {
+        unfinished.push("suggestions");
+    }
     bar.finish_and_clear();
     let total = arena + candidate.state;
     let advice = Advice {
@@ -150,6 +188,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         heap_type: format!("Heap<{}>", candidate.choice.code(arena)),
         code: candidate.choice.source(arena),
         check_failures: checked.failures,
+        unfinished,
         slab_classes,
         growth: warn::growth(&run),
         leaks,
@@ -157,16 +196,17 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         candidates: candidates.clone(),
     };
     print(&advice, args)?;
-    Ok(advice.check_failures == 0 && advice.fits != Some(false))
+    Ok(advice.check_failures == 0 && !checked.unfinished && advice.fits != Some(false))
 }
 
-/// What would make a run need less memory on `placement`, each suggestion tried on it.
+/// What would make a run need less memory on `placement`, each suggestion tried on it for up to `limit`.
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn tried(trace: &Path, placement: &str) -> Result<Vec<Suggestion>, Failure> {
+pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<Vec<Suggestion>, Failure> {
     let run = Run::read(trace)?;
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
+    memory.until(Deadline::after(limit));
     let memory = &mut memory;
     let smallest =
         |entry: &Entry, memory: &mut Arena| measure::smallest(entry.id, entry.limit, &run.program, memory);
@@ -270,8 +310,16 @@ fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
         percent(advice.internal_fragmentation)
     )?;
     match advice.check_failures {
+        _ if advice.unfinished.contains(&"check") => {
+            writeln!(out, "NOT checked to the end: the time limit came first")?;
+        }
         0 => writeln!(out, "checked: replayed at different addresses, every byte; all requests were served")?,
         failures => writeln!(out, "checked: {failures} requests were NOT served")?,
+    }
+    if !advice.unfinished.is_empty() {
+        let limit = humantime::format_duration(args.time_limit);
+        let unfinished = advice.unfinished.join(", ");
+        writeln!(out, "not finished within {limit}: {unfinished}; --time-limit gives more time")?;
     }
     if advice.fits == Some(false) {
         writeln!(

@@ -1,12 +1,12 @@
 //! A recorded run, read for advice.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use allotment_trace::{Action, Kind, Op, Program, ProgramBuilder};
 
 use crate::failure::Failure;
+use crate::input::Input;
 
 /// A block from its allocation to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl Run {
     ///
     /// # Errors
     /// See [`Failure`].
-    pub fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = Failure::trace(path);
-        let mut trace = allotment_trace::open(path).map_err(&wrong)?;
+    pub fn read(input: &Input) -> Result<Self, Failure> {
+        let wrong = Failure::trace(input.shown());
+        let mut trace = input.trace()?;
         let tail = trace.header().tail().and_then(|tail| usize::try_from(tail).ok());
         let mut builder = ProgramBuilder::default();
         let mut lives: Vec<Life> = Vec::new();
@@ -91,6 +91,10 @@ impl Run {
             life_of.push(life);
             live.push(checked.live_bytes);
         }
+        input.warn(trace.cut(), "the events before that are used");
+        if life_of.is_empty() {
+            return Err(input.empty());
+        }
         let end = tail.unwrap_or(life_of.len()).min(life_of.len());
         Ok(Self { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() })
     }
@@ -106,8 +110,8 @@ impl Run {
         life.from <= event && life.to.is_none_or(|to| to > event)
     }
 
-    /// The same run after `change` has had its way with every event: `None` leaves it out. A change must go with all of
-    /// a block's other events.
+    /// Returns the run with every event replaced by what `change` makes of it; `None` leaves the event out. The changes of one
+    /// block's events must agree with each other.
     pub fn changed(&self, mut change: impl FnMut(usize, &Life, Op) -> Option<Op>) -> Program {
         let (mut bytes, mut peak) = (0_usize, 0);
         let mut ops = Vec::with_capacity(self.program.ops.len());

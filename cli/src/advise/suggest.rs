@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use allotment_planner::model::{Buffer, Instance};
-use allotment_planner::solve::{Options, solve};
+use allotment_planner::solve::{Options, solve_within};
 use allotment_trace::{Kind, Op, Program};
 use serde::Serialize;
 
@@ -205,8 +205,9 @@ fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
         Buffer { align: life.align as u64, ..buffer }
     });
     let instance = Instance::new(buffers.collect()).ok()?;
-    let options = Options { time_limit: Duration::from_secs(2), threads: 1, ..Options::default() };
-    let planned = usize::try_from(solve(&instance, &options, None).peak).ok()?;
+    let options = Options { threads: 1, ..Options::default() };
+    let deadline = bench.memory.deadline().within(Duration::from_secs(2));
+    let planned = usize::try_from(solve_within(&instance, &options, deadline, None).peak).ok()?;
     let bytes_saved = bench.smallest.saturating_sub(planned);
     let calls_saved = run.program.ops.len();
     let text = format!(

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
-use std::path::Path;
 
 use allotment_trace::{Action, Event, Failure as Refused, Header, Record, Writer, decompressed};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -14,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::Sink;
 use super::live::Live;
 use crate::failure::Failure;
+use crate::input::Input;
 
 /// Writes the JSON.
 pub struct Chrome<W: Write> {
@@ -128,8 +128,10 @@ impl<W: Write> Sink for Chrome<W> {
 }
 
 /// The text form of a Chrome trace that [`Chrome`] wrote, in a file without name. What others wrote has no events.
-pub fn to_text(path: &Path) -> Result<File, Failure> {
-    let input = decompressed(File::open(path).map_err(Failure::file(path))?).map_err(Failure::file(path))?;
+pub fn to_text(input: &Input) -> Result<File, Failure> {
+    let path = input.shown();
+    let wrong = Failure::file(path);
+    let input = decompressed(File::open(input.path()).map_err(&wrong)?).map_err(&wrong)?;
     let mut text = BufWriter::new(tempfile::tempfile()?);
     let mut found = 0;
     let mut json = serde_json::Deserializer::from_reader(input);

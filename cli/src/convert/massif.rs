@@ -96,7 +96,7 @@ impl<W: Write> Sink for Massif<W> {
         let before = self.live.bytes;
         let falls = |live: &Live| live.bytes < before;
         if self.peak.pending && !matches!(event.action, Action::Allocate { .. }) {
-            // Taken only when it is over: most new peaks are followed by another.
+            // Copied only once the live bytes fall: most new peaks are followed by another.
             let tags = self.live.tags.clone();
             self.live.follow(event);
             if falls(&self.live) {

@@ -4,20 +4,24 @@ mod chrome;
 mod live;
 mod massif;
 
-use std::io::{self, Seek, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use allotment_trace::{BinaryError, Header, Limits, Record, Records, Writer, write_binary};
+use allotment_trace::{
+    BinaryError, Header, Limits, Record, Records, TraceError, Writer, decompressed, write_binary,
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Output, endings};
+use crate::input::Input;
+use crate::output::{Output, endings, writable};
 
 /// Arguments of `allotment convert`.
 #[derive(Args, Debug)]
 pub struct ConvertArgs {
-    /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst
+    /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst; - is the standard input
     input: PathBuf,
     /// Where it goes; its ending says the form: .trace or .txt, .bin, .json, .massif; each also .gz or .zst
     output: PathBuf,
@@ -51,6 +55,9 @@ struct Report {
     /// Events that the recorder lost.
     lost: u64,
     notes: u64,
+    /// Where the input is cut off.
+    #[serde(skip)]
+    cut: Option<TraceError>,
 }
 
 impl Report {
@@ -91,16 +98,28 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         Some(form) => form,
         None => form_of(&args.output)?,
     };
-    let records = open(&args.input)?;
-    let mut file = Output::create(&args.output)?;
-    let report = write(records, form, &args.input, &args.output, &mut file)?;
-    file.finish()?;
+    let input = Input::new(&args.input)?;
+    let mut records = open(&input)?;
+    writable(&args.output).map_err(Failure::file(&args.output))?;
+    // An empty trace and one that is not understood from its start leave no file.
+    let mut records = records.by_ref().peekable();
+    if records.peek().is_none() {
+        return Err(input.empty());
+    }
+    drop(records);
+    let mut report = pass(&input, form, &args.output, None)?;
+    if let Some(cut) = report.cut.take() {
+        // The header tells how many events there were.
+        let events = report.events;
+        report = pass(&input, form, &args.output, Some(events))?;
+        input.warn(Some(&cut), "the events before that are written");
+    }
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        let Report { events, failures, lost, notes } = report;
+        let Report { events, failures, lost, notes, .. } = report;
         writeln!(
             out,
             "{}: {events} events, {failures} failures, {notes} lines of notes, {lost} events lost",
@@ -126,29 +145,52 @@ fn form_of(path: &Path) -> Result<Form, Failure> {
 }
 
 /// The records of a trace of any form that can be read.
-fn open(path: &Path) -> Result<Records<'static>, Failure> {
-    if endings(path).0 != "json" {
-        return Records::open(path, Limits::default()).map_err(Failure::trace(path));
+fn open(input: &Input) -> Result<Records<'static>, Failure> {
+    if !is_json(input)? {
+        return input.records();
     }
-    let text = chrome::to_text(path)?;
-    Records::new(text, Limits::default()).map_err(Failure::trace(path))
+    let text = chrome::to_text(input)?;
+    Records::new(text, Limits::default()).map_err(Failure::trace(input.shown()))
+}
+
+/// Whether the input is JSON: by its ending, or by its first byte if it has no name.
+fn is_json(input: &Input) -> Result<bool, Failure> {
+    if input.shown() == input.path() {
+        return Ok(endings(input.path()).0 == "json");
+    }
+    let wrong = Failure::file(input.shown());
+    let mut start = decompressed(File::open(input.path()).map_err(&wrong)?).map_err(&wrong)?;
+    Ok(start.fill_buf().map_err(&wrong)?.first() == Some(&b'{'))
+}
+
+/// Converts once. `events` takes the place of what the header says, if it is given.
+fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<Report, Failure> {
+    let records = open(input)?;
+    let header = match events {
+        Some(events) => records.header().with("events", events),
+        None => records.header().clone(),
+    };
+    let mut file = Output::create(output)?;
+    let report = write(records, &header, form, input.shown(), output, &mut file)?;
+    file.finish()?;
+    Ok(report)
 }
 
 fn write(
     mut records: Records<'_>,
+    header: &Header,
     form: Form,
     input: &Path,
     output: &Path,
     file: &mut Output,
 ) -> Result<Report, Failure> {
-    let header = records.header().clone();
     let mut report = Report::default();
     let mut sink: Box<dyn Sink> = match form {
         Form::Binary => {
             // Counted on the way, as text without name, so that the input is read once.
             let text = io::BufWriter::new(tempfile::tempfile()?);
             let mut writer = Writer::new(text);
-            begin(&mut writer, &header)?;
+            begin(&mut writer, header)?;
             pour(&mut records, input, output, &mut writer, &mut report)?;
             let mut text = writer.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
             text.rewind()?;
@@ -160,11 +202,11 @@ fn write(
         }
         Form::Text => {
             let mut writer = Writer::new(file);
-            begin(&mut writer, &header)?;
+            begin(&mut writer, header)?;
             Box::new(writer)
         }
-        Form::Chrome => Box::new(chrome::Chrome::new(file, &header).map_err(Failure::file(output))?),
-        Form::Massif => Box::new(massif::Massif::new(file, &header)),
+        Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(output))?),
+        Form::Massif => Box::new(massif::Massif::new(file, header)),
     };
     pour(&mut records, input, output, &mut *sink, &mut report)?;
     sink.finish().map_err(Failure::file(output))?;
@@ -182,10 +224,11 @@ fn pour(
     sink: &mut dyn Sink,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    for record in records {
+    for record in records.by_ref() {
         let (_, record) = record.map_err(Failure::trace(input))?;
         report.count(&record);
         sink.record(&record).map_err(Failure::file(output))?;
     }
+    report.cut = records.take_cut();
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Memory for the allocators.
 
+use allotment_planner::deadline::Deadline;
+
 /// Every arena starts at a multiple of this, in bytes, so that what an allocator does does not depend on where the
 /// system puts the memory: buddies, for example, lie at multiples of their length.
 pub const ALIGNMENT: usize = 64 << 20;
@@ -8,6 +10,7 @@ pub const ALIGNMENT: usize = 64 << 20;
 pub struct Arena {
     memory: Vec<u8>,
     start: usize,
+    deadline: Deadline,
 }
 
 /// What an allocator is given.
@@ -20,17 +23,27 @@ pub struct Range {
 }
 
 impl Arena {
-    /// At least `size` bytes, at any skew below [`ALIGNMENT`]; `None` if there is no such memory.
+    /// Reserves at least `size` bytes at any skew below [`ALIGNMENT`]; `None` if there is no such memory.
     pub fn new(size: usize) -> Option<Self> {
         let size = size.checked_add(2 * ALIGNMENT)?;
         // Asked for first without a panic; then as zeros, which are not written.
         Vec::<u8>::new().try_reserve_exact(size).ok()?;
         let memory = vec![0; size];
         let start = memory.as_ptr().addr().next_multiple_of(ALIGNMENT) - memory.as_ptr().addr();
-        Some(Self { memory, start })
+        Some(Self { memory, start, deadline: Deadline::never() })
     }
 
-    /// `size` bytes that start `skew` bytes behind a multiple of [`ALIGNMENT`].
+    /// Replays end, unfinished, when `deadline` passes.
+    pub fn until(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    /// When replays end, finished or not.
+    pub fn deadline(&self) -> &Deadline {
+        &self.deadline
+    }
+
+    /// Returns `size` bytes that start `skew` bytes behind a multiple of [`ALIGNMENT`].
     pub fn range(&mut self, size: usize, skew: usize) -> Range {
         let start = &mut self.memory[self.start + skew..][..size];
         Range { start: start.as_mut_ptr(), size }

@@ -7,13 +7,17 @@ pub mod timing;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use allotment_trace::Program;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
+use crate::advise::share;
 use crate::failure::Failure;
+use crate::input::Input;
 use crate::table;
 use crate::units::parse_memory;
 use arena::Arena;
@@ -23,7 +27,7 @@ use subject::{ENTRIES, Entry, Make, Visitor, with};
 /// Arguments of `allotment replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// The trace: text or binary, also .zst or .gz
+    /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Placements to replay on, separated by commas; all of allotment's own without it
     #[arg(long, value_delimiter = ',', value_parser = placement_names(), value_name = "NAME")]
@@ -40,6 +44,9 @@ pub struct ReplayArgs {
     /// Rounds in which the times are taken; 0 takes none
     #[arg(long, default_value_t = 7, value_name = "ROUNDS")]
     rounds: usize,
+    /// When to stop; every placement gets an even share of the time
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    time_limit: Duration,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
@@ -73,6 +80,8 @@ pub struct Replayed {
     pub failed_event: Option<usize>,
     /// How many were not.
     pub failures: usize,
+    /// Whether the time limit came first; then the figures are those up to there.
+    pub unfinished: bool,
     /// The most bytes in use, requests rounded up to what they take.
     pub used_peak: Option<usize>,
     /// The smallest arena in which every request is served.
@@ -81,7 +90,7 @@ pub struct Replayed {
     pub state: usize,
     /// External fragmentation, `1 - largest free / free`, the mean over the run.
     pub external_fragmentation: Option<f64>,
-    /// Internal fragmentation at the peak: the share of the used bytes that nobody asked for.
+    /// Internal fragmentation at the peak: the share of the used bytes that were not requested.
     pub internal_fragmentation: Option<f64>,
     /// Time as a ratio to `tlsf`, the median over interleaved rounds.
     pub time: Option<f64>,
@@ -91,9 +100,11 @@ pub struct Replayed {
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn read(path: &Path) -> Result<Program, Failure> {
-    let wrong = Failure::trace(path);
-    Program::compile(allotment_trace::open(path).map_err(&wrong)?).map_err(&wrong)
+pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
+    let mut trace = input.trace()?;
+    let program = Program::compile_from(&mut trace).map_err(Failure::trace(input.shown()))?;
+    input.warn(trace.cut(), "the events before that are used");
+    if program.ops.is_empty() { Err(input.empty()) } else { Ok(program) }
 }
 
 /// Refuses a run whose blocks this machine cannot hold: a replay writes every byte of them.
@@ -141,14 +152,15 @@ impl Visitor for Replay<'_> {
 
     fn visit<M: Make>(self, make: &M) -> Self::Out {
         let Self { entry, program, memory, arena, smallest } = self;
-        let Outcome { failed, failures, used, external, internal } =
+        let Outcome { failed, failures, used, external, internal, unfinished } =
             run::check(make, program, memory, arena, 0).map_err(|error| format!("{}: {error}", entry.id))?;
         let smallest = smallest.then(|| run::smallest(make, program, memory, entry.limit, 0)).flatten();
         Ok(Replayed {
             placement: entry.id,
-            ok: failed.is_none(),
+            ok: failed.is_none() && !unfinished,
             failed_event: failed,
             failures,
+            unfinished: unfinished || memory.deadline().passed(),
             used_peak: used,
             smallest,
             state: make.state(),
@@ -164,11 +176,10 @@ impl Visitor for Replay<'_> {
 /// # Errors
 /// See [`Failure`].
 pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
-    let program = read(&args.trace)?;
-    affordable(&args.trace, &program)?;
-    if program.ops.is_empty() {
-        return Err(Failure::Other(format!("{}: there is no event in it", args.trace.display())));
-    }
+    let input = Input::new(&args.trace)?;
+    let program = read(&input)?;
+    affordable(input.shown(), &program)?;
+    let deadline = Deadline::after(args.time_limit);
     let arena = args.arena.unwrap_or((program.peak + program.peak / 2).next_multiple_of(4096));
     let entries: Vec<&Entry> = ENTRIES
         .iter()
@@ -182,8 +193,10 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let mut memory = memory(arena.max(most))?;
     let bar = crate::progress::bar(entries.len() as u64);
     let mut placements = Vec::new();
-    for entry in entries {
+    for (number, entry) in entries.iter().enumerate() {
         bar.set_message(entry.id);
+        // The times take a share as well.
+        memory.until(deadline.within(share(&deadline, (entries.len() - number) as u32 + 2)()));
         let (program, memory) = (&program, &mut memory);
         let visitor = Replay { entry, program, memory, arena, smallest: !args.no_smallest };
         let replayed = with(entry.id, visitor).unwrap_or_else(|| Err("no such placement".into()));
@@ -192,6 +205,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
         })?);
         bar.inc(1);
     }
+    memory.until(deadline.within(Duration::MAX));
     times(args.rounds, &program, &mut memory, arena, &mut placements, &bar);
     bar.finish_and_clear();
     let report = Report { events: program.ops.len(), peak: program.peak, arena, placements };
@@ -235,6 +249,7 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
         [
             replayed.placement.into(),
             match replayed.failed_event {
+                _ if replayed.unfinished && !replayed.ok => "not finished in time".into(),
                 None => "ok".into(),
                 Some(0) if replayed.used_peak.is_none() => "cannot use this arena".into(),
                 Some(event) => format!("{} fail, first event {event}", replayed.failures),

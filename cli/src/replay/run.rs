@@ -3,6 +3,7 @@
 use std::ptr;
 use std::time::{Duration, Instant};
 
+use allotment_planner::deadline::{Deadline, Watch};
 use allotment_trace::{Kind, Op, Program};
 
 use super::arena::{Arena, Range};
@@ -51,24 +52,47 @@ unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> 
     }
 }
 
-/// Replays up to the first operation that is not served; its number. `Err` if the arena is of no use at all.
+/// The work of an operation, in the steps of a [`Watch`]: moving a block may copy it, and writing it does.
+fn work(op: &Op) -> usize {
+    1000 + (op.size as usize + op.new as usize) / 16
+}
+
+/// Replays up to the first operation that is not served; its number. `Err` if the arena is of no use at all, or `deadline` passes first.
 ///
 /// # Safety
 ///
-/// The range is used by nobody else.
-unsafe fn first_failure(make: &impl Make, program: &Program, range: Range) -> Result<Option<usize>, ()> {
+/// Nothing else uses the range.
+unsafe fn first_failure(
+    make: &impl Make,
+    program: &Program,
+    range: Range,
+    deadline: &Deadline,
+) -> Result<Option<usize>, ()> {
+    let mut watch = Watch::new(deadline);
+    if watch.passed(0) {
+        return Err(());
+    }
     // SAFETY: as the caller promises.
     let mut subject = unsafe { make.make(range) }.ok_or(())?;
     let mut blocks = table(program);
-    // SAFETY: the table is the program's, and the subject is new.
-    Ok(program.ops.iter().position(|op| !unsafe { step(&mut *subject, &mut blocks, op) }))
+    for (number, op) in program.ops.iter().enumerate() {
+        if watch.passed(work(op)) {
+            return Err(());
+        }
+        // SAFETY: the table is the program's, and the subject is new.
+        if !unsafe { step(&mut *subject, &mut blocks, op) } {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
-/// Whether everything is served in `size` bytes that start `skew` bytes behind an aligned address.
+/// Whether everything is served in `size` bytes that start `skew` bytes behind an aligned address; also false if the arena's deadline
+/// passes first.
 pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize, skew: usize) -> bool {
     let range = arena.range(size, skew);
     // SAFETY: the arena is borrowed for the replay, and ends with it.
-    unsafe { first_failure(make, program, range) == Ok(None) }
+    unsafe { first_failure(make, program, range, arena.deadline()) == Ok(None) }
 }
 
 /// Sizes are searched to this many bytes.
@@ -80,7 +104,7 @@ pub fn most(program: &Program, limit: usize) -> usize {
 }
 
 /// The smallest arena that succeeds, in bytes, by binary search; `None` if not even [`most`] does. `arena` must have as
-/// many bytes.
+/// many bytes. If its deadline passes first, the smallest one that has succeeded until then.
 pub fn smallest(
     make: &impl Make,
     program: &Program,
@@ -131,8 +155,10 @@ pub struct Outcome {
     pub used: Option<usize>,
     /// External fragmentation, `1 - largest free / free`: the mean over the operations.
     pub external: Option<f64>,
-    /// Internal fragmentation at the peak of the requested bytes: the share of the used bytes that nobody asked for.
+    /// Internal fragmentation at the peak of the requested bytes: the share of the used bytes that were not requested.
     pub internal: Option<f64>,
+    /// Whether the deadline passed first; then the figures are those up to there.
+    pub unfinished: bool,
 }
 
 /// Replays with every byte of every block written, and read back before it is freed or after it was moved.
@@ -157,7 +183,12 @@ pub fn check(
     let mut patterns = vec![0_u8; program.slots];
     let mut outcome = Outcome::default();
     let (mut live, mut peak, mut fragmentation, mut samples) = (0_usize, 0, 0.0, 0_usize);
+    let mut watch = Watch::new(arena.deadline());
     for (number, op) in program.ops.iter().enumerate() {
+        if watch.passed(3 * work(op)) {
+            outcome.unfinished = true;
+            break;
+        }
         let slot = op.slot as usize;
         let old = blocks[slot];
         let (size, new) = (op.size as usize, op.new as usize);
@@ -214,7 +245,11 @@ pub fn check(
     Ok(outcome)
 }
 
-/// The time of `repeat` replays, each on a fresh subject; blocks are not touched. `None` if the arena is of no use.
+/// Operations between two looks at the clock while times are taken: a look costs little more than one of them.
+const BETWEEN_LOOKS: usize = 512;
+
+/// The time of `repeat` replays, each on a fresh subject; blocks are not touched. `None` if the arena is of no use, or its deadline
+/// passes first.
 pub fn time(
     make: &impl Make,
     program: &Program,
@@ -229,9 +264,14 @@ pub fn time(
         // SAFETY: the arena is borrowed for the replays, and no block is used after its subject.
         let mut subject = unsafe { make.make(range) }?;
         let start = Instant::now();
-        for op in &program.ops {
-            // SAFETY: the table is the program's and is kept as `step` leaves it.
-            std::hint::black_box(unsafe { step(&mut *subject, &mut blocks, op) });
+        for part in program.ops.chunks(BETWEEN_LOOKS) {
+            if arena.deadline().passed() {
+                return None;
+            }
+            for op in part {
+                // SAFETY: the table is the program's and is kept as `step` leaves it.
+                std::hint::black_box(unsafe { step(&mut *subject, &mut blocks, op) });
+            }
         }
         total += start.elapsed();
     }

@@ -34,7 +34,7 @@ pub unsafe trait Subject {
     ///
     /// # Safety
     ///
-    /// As for [`Subject::dealloc`]; the new size is not zero.
+    /// The block is live and was allocated with `layout`; the new size is not zero.
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
         unsafe {
@@ -62,7 +62,7 @@ pub trait Make {
     ///
     /// # Safety
     ///
-    /// The arena is valid and used by nobody else as long as the subject is.
+    /// The arena is valid, and nothing else uses it as long as the subject lives.
     unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>>;
 
     /// Bytes of its state outside the arena.

@@ -31,7 +31,8 @@ impl Visitor for Timed<'_> {
 
 /// The time of each placement as a ratio to that of [`BASE`]: the median over `rounds`, in each of which every placement
 /// replays the trace on the same warm memory, in an order that rotates. Slow ones take part in two rounds only. Those
-/// that cannot use the arena are left out; nothing is there if `BASE` cannot.
+/// that cannot use the arena are left out, as are those that were not replayed before the arena's deadline passed; nothing is there
+/// if `BASE` is left out.
 pub fn ratios<'a>(
     ids: &[&'a str],
     program: &Program,

@@ -17,13 +17,16 @@ mod trace;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 
 use crate::advise;
 use crate::failure::Failure;
+use crate::input::Input;
+use crate::output::writable;
 use crate::progress;
-use crate::units::parse_bytes;
+use crate::units::{at_least_one, parse_bytes};
 
 pub use page::page;
 pub use place::{PlaceError, Placing};
@@ -33,7 +36,7 @@ pub use trace::{ReadError, Trace};
 /// Arguments of `allotment view`.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
-    /// The trace: text or binary, also .zst or .gz
+    /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Where the page goes
     #[arg(short, long, value_name = "HTML", required_unless_present = "json")]
@@ -48,7 +51,7 @@ pub struct ViewArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     arena: Option<u64>,
     /// Read no more than this many events
-    #[arg(long, value_name = "EVENTS")]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
 }
 
@@ -57,6 +60,9 @@ pub struct ViewArgs {
 /// # Errors
 /// See [`Failure`].
 pub fn view(args: &ViewArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.output {
+        writable(path).map_err(Failure::file(path))?;
+    }
     let report = draw(&args.trace, args.placement, args.arena, args.events)?;
     let mut out = io::stdout().lock();
     if let Some(path) = &args.output {
@@ -81,6 +87,9 @@ pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
     std::fs::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
+/// How long suggestions are tried.
+const TRIED: Duration = Duration::from_secs(20);
+
 fn draw(
     path: &Path,
     placement: Placing,
@@ -89,10 +98,17 @@ fn draw(
 ) -> Result<Report, Failure> {
     let bar = progress::spinner();
     bar.set_message("reading the trace");
-    let trace = Trace::read(path, events).map_err(|error| match error {
+    let input = Input::new(path)?;
+    let path = input.shown();
+    let mut reader = input.trace()?;
+    let trace = Trace::gather(Trace::name(path), &mut reader, events).map_err(|error| match error {
         ReadError::Trace(error) => Failure::trace(path)(error),
         other => Failure::Other(format!("{}: {other}", path.display())),
     })?;
+    input.warn(reader.cut(), "the events before that are drawn");
+    if trace.events.is_empty() {
+        return Err(input.empty());
+    }
     bar.set_message("giving its blocks addresses");
     bar.tick();
     let mut report = report(&trace, placement, arena)
@@ -101,7 +117,7 @@ fn draw(
         bar.set_message("trying what would need less memory");
         bar.tick();
         // What is too large to be replayed in memory is drawn without that.
-        if let Ok(tried) = advise::tried(path, placement.id()) {
+        if let Ok(tried) = advise::tried(&input, placement.id(), TRIED) {
             suggest::add_tried(&mut report.suggestions, tried);
         }
     }

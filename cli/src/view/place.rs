@@ -61,6 +61,18 @@ pub enum PlaceError {
     /// More memory is needed than an index can tell apart.
     #[error("no arena of up to {0} B serves the trace")]
     TooLarge(u64),
+    /// The arena that was asked for serves hardly any request.
+    #[error(
+        "an arena of {arena} B serves {served} of {requests} requests: give a larger one, or leave --arena out"
+    )]
+    TooSmall {
+        /// Bytes asked for.
+        arena: u64,
+        /// Requests that it serves.
+        served: usize,
+        /// Requests of the trace.
+        requests: usize,
+    },
     /// The arena is none.
     #[error("an arena of {size} B is refused: {error}")]
     Region {
@@ -92,7 +104,7 @@ impl State {
         permille(self.free.saturating_sub(self.largest), self.free)
     }
 
-    /// Internal fragmentation in permille: the share of the taken bytes that nobody asked for.
+    /// Internal fragmentation in permille: the share of the taken bytes that were not requested.
     pub fn internal(&self) -> u64 {
         permille(self.taken.saturating_sub(self.asked), self.taken)
     }
@@ -121,14 +133,14 @@ pub struct Piece {
 pub trait Watcher {
     /// A piece is complete. Pieces that are never freed come last.
     fn piece(&mut self, piece: Piece);
-    /// Event number `event` is over; one that was not served left all as it was.
+    /// Event number `event` has been replayed; one that was not served changed nothing.
     fn after(&mut self, event: usize, served: bool, state: State);
 }
 
-/// Nobody looks.
-struct Nobody;
+/// A watcher that ignores everything.
+struct Unwatched;
 
-impl Watcher for Nobody {
+impl Watcher for Unwatched {
     fn piece(&mut self, _: Piece) {}
     fn after(&mut self, _: usize, _: bool, _: State) {}
 }
@@ -196,7 +208,13 @@ impl Site {
     /// [`PlaceError`] if the arena is refused.
     pub fn replay(&self, trace: &Trace, watcher: &mut dyn Watcher) -> Result<Outcome, PlaceError> {
         let outcome = with!(self.placing, self.granule, run(trace, self.arena, false, watcher))?;
-        Ok(outcome.unwrap_or_default())
+        let outcome = outcome.unwrap_or_default();
+        let requests = trace.events.iter().filter(|event| event.action != Action::Free).count();
+        let served = requests - outcome.failed;
+        if requests > 0 && served <= requests / 10 {
+            return Err(PlaceError::TooSmall { arena: self.arena, served, requests });
+        }
+        Ok(outcome)
     }
 }
 
@@ -219,7 +237,7 @@ fn least(trace: &Trace, granule: u64) -> u64 {
 fn smallest<S: Space>(trace: &Trace) -> Result<u64, PlaceError> {
     let granule = S::Meta::GRANULE as u64;
     let most = S::MAX_LEN as u64;
-    let fits = |len: u64| Ok(run::<S>(trace, len * granule, true, &mut Nobody)?.is_some());
+    let fits = |len: u64| Ok(run::<S>(trace, len * granule, true, &mut Unwatched)?.is_some());
     let mut low = least(trace, granule) / granule;
     let mut high = low;
     while high > most || !fits(high)? {
@@ -330,7 +348,7 @@ impl<S: Space> Arena<S> {
             self.held[slot] = self.allocate(len, align, event.size, now);
             return self.held[slot].is_some();
         };
-        // SAFETY: the block is live and was requested with these figures; nobody uses any of its memory.
+        // SAFETY: the block is live and was requested with these figures; nothing uses its memory.
         if let Some(block) = unsafe { self.space.resize(old.block, old.len, len, align) } {
             self.end(event.block, &old, now, watcher);
             self.count(&old, false);

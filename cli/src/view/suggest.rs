@@ -20,7 +20,7 @@ pub enum Kind {
     Growth,
     /// Memory that lies between blocks.
     Fragmentation,
-    /// Memory inside blocks that nobody asked for.
+    /// Memory inside blocks that was not requested.
     Rounding,
     /// Blocks that move when they grow.
     Moves,

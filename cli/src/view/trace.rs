@@ -102,15 +102,19 @@ impl Trace {
     /// # Errors
     /// See [`ReadError`].
     pub fn read(path: &Path, most: Option<usize>) -> Result<Self, ReadError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::gather(name, allotment_trace::open(path)?, most)
+        Self::gather(Self::name(path), &mut allotment_trace::open(path)?, most)
     }
 
-    /// As [`Trace::read`], from what `reader` yields.
+    /// What the trace in this file is called.
+    pub(crate) fn name(path: &Path) -> String {
+        path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Gathers the events that `reader` yields, like [`Trace::read`].
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub fn gather(name: String, mut reader: Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
+    pub fn gather(name: String, reader: &mut Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
         let tail = reader.header().tail();
         let trace = Self {
             name,

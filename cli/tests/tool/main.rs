@@ -2,7 +2,9 @@
 
 mod advise;
 mod attach;
+mod bad;
 mod convert;
+mod plan;
 mod pool;
 #[cfg(target_os = "linux")]
 mod record;

@@ -2,35 +2,25 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use allotment_cli::record::is_installed;
 use allotment_trace::{Action, open};
 
-use crate::{files, json, root};
+use crate::{files, json};
 
-/// The preload library, built for this test.
-static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("preload");
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--locked", "--package", "allotment-preload", "--manifest-path"])
-        .arg(root().join("Cargo.toml"))
-        .arg("--target-dir")
-        .arg(&target)
-        .status()
-        .unwrap();
-    assert!(built.success());
-    target.join("debug/liballotment_preload.so")
-});
+/// Where the tool unpacks its library.
+const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
 
 /// Runs `allotment record` with these arguments.
 pub fn record(args: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_allotment"))
         .arg("record")
         .args(args)
-        .env("ALLOTMENT_PRELOAD", &*LIBRARY)
+        .env_remove("ALLOTMENT_PRELOAD")
+        .env("XDG_CACHE_HOME", CACHE)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -41,11 +31,12 @@ pub fn record(args: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Whether a program is there; says so if not. With the variable `CI` set, it must be there.
+/// Whether a program is there; says so if not. With the variable `CI` or `ALLOTMENT_CI` set, it must be there.
 pub fn present(program: &str) -> bool {
     let there = is_installed(program);
     if !there {
-        assert!(std::env::var_os("CI").is_none(), "{program} is not installed: `.ci/setup` provides it");
+        let must = ["CI", "ALLOTMENT_CI"].into_iter().any(|name| std::env::var_os(name).is_some());
+        assert!(!must, "{program} is not installed: `.ci/setup` provides it");
         eprintln!("skipped: {program} is not installed");
     }
     there
@@ -157,4 +148,180 @@ fn the_last_image_is_the_program() {
     assert!(report["others"].as_u64().unwrap() >= 1, "{report}");
     let replayed = json(["replay", &trace, "--placement", "tlsf", "--rounds", "0", "--json"]);
     assert_eq!(replayed["events"], report["traces"][0]["events"]);
+}
+
+/// Starts `allotment record` and waits until the program has said so: its first line, and the rest of what it prints.
+fn started(
+    trace: &str,
+    options: &[&str],
+    script: &str,
+) -> (Child, String, std::io::BufReader<std::process::ChildStdout>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_allotment"))
+        .args(["record", "-o", trace])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .env_remove("ALLOTMENT_PRELOAD")
+        .env("XDG_CACHE_HOME", CACHE)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    assert!(!line.is_empty());
+    (child, line.trim().to_owned(), output)
+}
+
+fn send(signal: &str, process: u32) {
+    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+}
+
+/// Whether a process is there and has not ended.
+fn runs(process: &str) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    status.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn events(trace: &str) -> usize {
+    open(trace.as_ref()).unwrap().map(Result::unwrap).count()
+}
+
+/// A signal ends the program with all that it has started. The trace is there, and nothing else.
+#[test]
+fn a_signal_ends_the_program_and_keeps_the_trace() {
+    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        let (folder, [trace]) = files(["run.trace"]);
+        let script = "x=$(ls / | sort); sleep 600 & echo $!; sleep 601";
+        let (mut child, orphan, _output) = started(&trace, &[], script);
+        assert!(runs(&orphan));
+        send(signal, child.id());
+        assert_eq!(child.wait().unwrap().code(), Some(status), "{signal}");
+        assert!(!runs(&orphan), "{signal}: {orphan} is left");
+        assert!(events(&trace) > 0);
+        let left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["run.trace"]);
+    }
+}
+
+/// A program that ignores ^C is ended all the same.
+#[test]
+fn a_program_that_does_not_listen_is_ended() {
+    let (_folder, [trace]) = files(["run.trace"]);
+    let script = "trap '' INT TERM; echo go; while :; do x=$(ls /); sleep 0.1; done";
+    let (mut child, _, _output) = started(&trace, &[], script);
+    send("-INT", child.id());
+    assert_eq!(child.wait().unwrap().code(), Some(137));
+    assert!(events(&trace) > 0);
+}
+
+/// A loop of a shell that allocates variables, and goes on until a file is there.
+fn until(file: &Path) -> String {
+    format!("while [ ! -e '{}' ]; do n=$((n+1)); eval v$n=$n; done;", file.display())
+}
+
+#[test]
+fn signals_start_and_stop_the_recording() {
+    let (folder, [trace]) = files(["run.trace"]);
+    let [begin, end] = ["begin", "end"].map(|name| folder.path().join(name));
+    let script = format!("n=0; echo go; {} {}", until(&begin), until(&end));
+    let (mut child, _, _output) = started(&trace, &["--paused"], &script);
+    send("-USR1", child.id());
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(&begin, "").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    send("-USR2", child.id());
+    std::thread::sleep(Duration::from_millis(300));
+    fs::write(&end, "").unwrap();
+    assert!(child.wait().unwrap().success());
+    let mut reader = open(trace.as_ref()).unwrap();
+    assert!(reader.by_ref().map(Result::unwrap).count() > 10);
+    // What came before is told of as lost.
+    assert!(reader.lost() > 0);
+}
+
+#[test]
+fn parts_of_a_run_are_recorded() {
+    let (folder, [trace]) = files(["run.trace"]);
+    let script = "n=0; while [ $n -lt 5000 ]; do n=$((n+1)); eval v$n=$n; done";
+    let count = |options: &[&str]| {
+        let output = record(&[&["-o", &trace], options, &["--", "sh", "-c", script]].concat(), b"");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        events(&trace)
+    };
+    assert!(count(&[]) > 5000);
+    assert_eq!(count(&["--max-events", "500"]), 500);
+    assert_eq!(count(&["--after", "1h"]), 0);
+    assert!(count(&["--for", "1h"]) > 5000);
+    // The program goes on when recording has ended.
+    let end = folder.path().join("end");
+    let (mut child, _, _output) =
+        started(&trace, &["--for", "300ms"], &format!("n=0; echo go; {}", until(&end)));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(child.try_wait().unwrap().is_none());
+    fs::write(&end, "").unwrap();
+    assert!(child.wait().unwrap().success());
+    let times = |event: allotment_trace::Checked| event.event.time.unwrap();
+    let last = open(trace.as_ref()).unwrap().map(Result::unwrap).map(times).max().unwrap();
+    assert!(last < 1_400_000_000, "{last} ns");
+}
+
+/// The library is unpacked into the cache, and where there is none into a folder that goes again.
+#[test]
+fn the_tool_carries_its_library() {
+    let (folder, [trace, cache]) = files(["run.trace", "cache"]);
+    let spaces = format!("{cache} with spaces");
+    for (cache, kept) in [(cache.as_str(), true), ("/dev/null/none", false), (&spaces, false)] {
+        let output = Command::new(env!("CARGO_BIN_EXE_allotment"))
+            .args(["record", "-o", &trace, "--", "ls", "/"])
+            .env_remove("ALLOTMENT_PRELOAD")
+            .env("XDG_CACHE_HOME", cache)
+            .env("TMPDIR", folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(events(&trace) > 0);
+        let library = Path::new(cache).join("allotment").join(env!("CARGO_PKG_VERSION"));
+        assert!(!kept || library.join("liballotment_preload.so").exists());
+    }
+    let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut left: Vec<_> = left.filter(|name| name != "cache with spaces").collect();
+    left.sort();
+    assert_eq!(left, ["cache", "run.trace"]);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_told_before() {
+    let (folder, [trace, source, program]) = files(["run.trace", "main.rs", "program"]);
+    let build = |text: &str, more: &[&str]| {
+        fs::write(&source, text).unwrap();
+        let rustc = Command::new("rustc").args([&source, "-o", &program]).args(more).status();
+        assert!(rustc.unwrap().success());
+    };
+    build("fn main() {}", &["-C", "target-feature=+crt-static"]);
+    let output = record(&["-o", &trace, "--", &program], b"");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains("program is statically linked") && error.contains("link it dynamically"),
+        "{error}"
+    );
+    // A function that only mimalloc has.
+    let own = "#[unsafe(no_mangle)] pub extern \"C\" fn mi_malloc(n: usize) -> usize { n }\n\
+               fn main() { println!(\"{}\", mi_malloc(std::hint::black_box(1))); }";
+    build(own, &["--edition", "2024"]);
+    let output = record(&["-o", &trace, "--", &program], b"");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.contains("brings its own allocator (mimalloc)"), "{error}");
+    // A proxy is a link to `rustup`.
+    let [rustup, cargo] = ["rustup", "cargo"].map(|name| folder.path().join(name));
+    fs::write(&rustup, "#!/bin/sh\nexec ls /\n").unwrap();
+    fs::set_permissions(&rustup, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink(&rustup, &cargo).unwrap();
+    let output = record(&["-o", &trace, "--", cargo.to_str().unwrap()], b"");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.contains("cargo is a proxy of rustup"), "{error}");
+    assert!(error.contains("ls in its place"), "{error}");
 }

@@ -9,7 +9,7 @@ use allotment_trace::{Action, Reader};
 use super::firmware;
 
 fn read(text: &str) -> Trace {
-    Trace::gather("test".into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap()
+    Trace::gather("test".into(), &mut Reader::new(text.as_bytes()).unwrap(), None).unwrap()
 }
 
 fn of(text: &str) -> Report {
@@ -131,10 +131,11 @@ fn odd_traces_are_no_trouble() {
         assert!(error.to_string().starts_with("no arena"), "{error}");
     }
     let reader = Reader::new(&b"a 1 9000000000000000 8\n"[..]).unwrap();
-    let error = Trace::gather("test".into(), reader, None).unwrap_err();
+    let error = Trace::gather("test".into(), &mut reader, None).unwrap_err();
     assert_eq!(error.to_string(), "more than 4 PiB are live after 0 events");
     assert!(report(&read("a 1 8 8\n"), Placing::Tlsf, Some(3)).is_err());
-    let error = Trace::gather("test".into(), Reader::new(&b"a 1 8 8\nf 2\n"[..]).unwrap(), None).unwrap_err();
+    let error =
+        Trace::gather("test".into(), &mut Reader::new(&b"a 1 8 8\nf 2\n"[..]).unwrap(), None).unwrap_err();
     assert_eq!(error.to_string(), "line 2: block 2 is freed, but not live");
 }
 

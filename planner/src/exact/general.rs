@@ -90,7 +90,7 @@ impl State<'_> {
         if left == 0 {
             return Some(true);
         }
-        // The lowest place of each; whoever has none makes it fail.
+        // The lowest place of each; a buffer without one makes the node fail.
         let buffers = self.instance.buffers();
         let mut choices = Vec::with_capacity(left);
         let mut first_top = u64::MAX;

@@ -1,4 +1,4 @@
-//! The planners that others ship, re-implemented by their rules, to be compared with.
+//! The rules of planners in other projects, re-implemented for comparison.
 
 use std::cmp::Reverse;
 
@@ -25,7 +25,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Self; 7] = [
         Self::TfLite,
         Self::TfLiteMicro,
@@ -36,7 +36,7 @@ impl Baseline {
         Self::FirstFitByDuration,
     ];
 
-    /// A short name.
+    /// Returns a short name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::TfLite => "TFLite",
@@ -50,7 +50,7 @@ impl Baseline {
     }
 }
 
-/// The offsets that `rule` gives.
+/// Plans by `rule`.
 pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> Vec<u64> {
     let (order, fit) = baseline_order(instance, conflicts, rule);
     place(instance, conflicts, &order, fit)

@@ -3,7 +3,7 @@
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// For each buffer the others that are ever live with it, in one array.
+/// For each buffer the others that are ever live together with it.
 #[derive(Clone, Debug, Default)]
 pub struct Conflicts {
     starts: Vec<usize>,
@@ -11,7 +11,7 @@ pub struct Conflicts {
 }
 
 impl Conflicts {
-    /// Number of pairs, without listing them. O(n log n).
+    /// Returns the number of pairs without listing them. O(n log n).
     pub fn count(instance: &Instance) -> u64 {
         let mut starts: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.start).collect();
         let mut ends: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.end).collect();
@@ -81,7 +81,7 @@ impl Conflicts {
         Some(Self { starts, list })
     }
 
-    /// The buffers that are ever live with `n`.
+    /// Returns the buffers that are ever live together with `n`.
     pub fn of(&self, n: usize) -> &[u32] {
         &self.list[self.starts[n]..self.starts[n + 1]]
     }

@@ -46,7 +46,7 @@ pub enum Fit {
     Best,
 }
 
-/// The buffers in `order`; `noise` in 0..1 shuffles them a little.
+/// Returns the buffers sorted by `order`; a noise of 0 to 1, with its seed, shuffles them a little.
 pub fn ordered(
     instance: &Instance,
     conflicts: &Conflicts,
@@ -69,7 +69,7 @@ pub fn ordered(
     let mut keyed: Vec<(f64, usize)> = (0..instance.len())
         .map(|n| (key(n) * noise.map_or(1.0, |(noise, _)| 1.0 + noise * (random.f64() - 0.5)), n))
         .collect();
-    // What is fixed stands in everybody's way, so it goes first.
+    // Fixed buffers cannot give way, so they go first.
     keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     keyed.sort_by_key(|&(_, n)| Reverse(instance.buffers()[n].fixed.is_some()));
     keyed.into_iter().map(|(_, n)| n).collect()
@@ -136,7 +136,7 @@ pub(crate) fn complete_within(
             conflicts.forbidden(instance, n, other, offsets[other], &mut forbidden);
         }
         offsets[n] = lowest(buffer.size, buffer.align, buffer.hint, fit, &mut forbidden);
-        // A shared place costs nothing if nobody else is in the way.
+        // A shared place costs nothing if nothing else is in the way.
         shares.retain(|&offset| offset % buffer.align == 0 && offset <= offsets[n]);
         for &offset in &shares {
             if watch.passed(work) {

@@ -8,7 +8,7 @@ use super::{Conflicts, Fit, lowest};
 use crate::deadline::Deadline;
 use crate::model::Instance;
 
-/// A plan on its way down.
+/// A search that lowers a plan's peak by taking buffers out and putting them back.
 pub struct Repair<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
@@ -50,12 +50,12 @@ impl<'a> Repair<'a> {
         }
     }
 
-    /// Conflicts that were looked at so far: a measure of the time used.
+    /// Returns how many conflicts were looked at so far: a measure of the time used.
     pub fn work(&self) -> u64 {
         self.work
     }
 
-    /// The plan so far.
+    /// Returns the plan so far.
     pub fn offsets(&self) -> &[u64] {
         &self.offsets
     }

@@ -30,7 +30,7 @@ pub enum ReadError {
     /// A column is missing.
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
-    /// A column that is there twice.
+    /// A column that is listed twice.
     #[error("the header has the column `{0}` twice")]
     Twice(String),
     /// A line that is not understood.
@@ -55,7 +55,7 @@ pub enum ReadError {
     /// The buffers contradict each other.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// A form that is not known.
+    /// A file whose form is unknown.
     #[error(
         "{0}: not known; CSV (.csv), idealloc (.plc), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
     )]
@@ -86,6 +86,26 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     }
     let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
     Ok((plain, inner))
+}
+
+/// Reads a file, decompressed if its first bytes say that it is compressed.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_bytes_of(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let wrong = |source| ReadError::Io { path: path.into(), source };
+    if path.is_dir() {
+        return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
+    }
+    let file = std::fs::File::open(path).map_err(wrong)?;
+    let damaged = |error: std::io::Error| ReadError::Compressed(error.to_string());
+    let mut plain = Vec::new();
+    let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
+    decoder.take(MOST + 1).read_to_end(&mut plain).map_err(damaged)?;
+    if plain.len() as u64 > MOST {
+        return Err(ReadError::Compressed("more than 4 GiB".into()));
+    }
+    Ok(plain)
 }
 
 /// Reads an instance of any form that is no model, by its ending.

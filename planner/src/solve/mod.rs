@@ -17,7 +17,7 @@ use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
 use crate::validate::validate_within;
 
-/// What a run is given.
+/// What a search is given.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes that the plan must fit; `None`: as few as possible.
@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// What is known of a plan.
+/// What a search has proved about its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -73,7 +73,7 @@ pub struct Solution {
     pub lower_bound: u64,
     /// The bound that needs no search, with its moment and buffers.
     pub bound: Bound,
-    /// What this means.
+    /// What is known of the plan.
     pub status: Status,
     /// The seed that makes the same run again, up to the timing of threads.
     pub seed: u64,
@@ -86,7 +86,7 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// How far above the lower bound the plan is, in percent.
+    /// Returns how far above the lower bound the plan is, in percent.
     pub fn gap(&self) -> f64 {
         if self.lower_bound == 0 {
             return 0.0;
@@ -334,7 +334,8 @@ pub fn solve_tiers_within(
     tiers.into_iter().map(plan).collect()
 }
 
-/// One solution for the whole instance: the offsets of all tiers (each from 0), the largest peak and bound, the worst status.
+/// Merges the plans of all tiers into one solution for the whole instance: each tier's offsets from 0, the largest peak and bound,
+/// and the worst status.
 pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     let rank = |tier: &&TierPlan| match tier.solution.status {
         Status::Optimal => 0,

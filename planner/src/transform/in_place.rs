@@ -17,11 +17,11 @@ pub struct InPlace {
 }
 
 /// Lowers a graph so that views lie in what they show, and operators that go element by element overwrite an input
-/// of the same size that nobody reads afterwards (in a larger one they would keep more alive than they need).
+/// of the same size that is not read afterwards (in a larger one they would keep more alive than they need).
 /// A planned input counts as memory like any other: it is given again before every run. O(tensors + edges).
 ///
 /// # Errors
-/// As [`Graph::instance`].
+/// If the tensors together are too large to be counted.
 pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceError> {
     let lives = graph.lives(lowering);
     let tensors = &graph.tensors;

@@ -82,7 +82,7 @@ fn again(graph: &Graph, n: usize, from: usize) -> Graph {
     let old = op.outputs[0];
     let mut copy = graph.tensors[old].clone();
     copy.name = format!("{}'{}", copy.name, graph.tensors.len());
-    // The caller's own tensor stays; the copy is never his.
+    // The caller's own tensor stays; the copy is never the caller's.
     copy.kind = Kind::Intermediate;
     let new = changed.tensors.len();
     changed.tensors.push(copy);

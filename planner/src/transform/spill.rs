@@ -1,4 +1,4 @@
-//! Spilling: tensors leave for a slower memory while nobody reads them.
+//! Spilling: tensors move to a slower memory while they are not read.
 
 use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};

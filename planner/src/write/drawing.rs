@@ -100,7 +100,7 @@ pub fn svg(planned: Planned) -> String {
     out
 }
 
-/// The same drawing in a page of its own, with a line of text that follows the pointer and a filter by name.
+/// Writes the drawing of [`svg`] as a standalone page, with a line of text that follows the pointer and a filter by name.
 pub fn html(planned: Planned) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n<style>\

@@ -10,13 +10,13 @@ use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};
 use crate::records::Records;
 
-/// Why no binary trace could be written.
+/// Why a trace could not be written in binary form.
 #[derive(Debug, thiserror::Error)]
 pub enum BinaryError {
     /// The trace is wrong.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The output.
+    /// The output cannot be written.
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
     /// A record that the binary form has no room for.

@@ -23,7 +23,7 @@ fn firmware(name: &str, events: usize, network: &str) -> PathBuf {
     let text = firmware::trace(events, network);
     write(
         name,
-        &Trace::gather("sensor-node.trace".into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap(),
+        &Trace::gather("sensor-node.trace".into(), &mut Reader::new(text.as_bytes()).unwrap(), None).unwrap(),
     )
 }
 
@@ -211,7 +211,7 @@ fn hostile_names_are_text() {
     ];
     for (n, name) in NAMES.into_iter().enumerate() {
         let text = firmware::trace(2000, name);
-        let trace = Trace::gather(name.into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap();
+        let trace = Trace::gather(name.into(), &mut Reader::new(text.as_bytes()).unwrap(), None).unwrap();
         let path = write(&format!("hostile-{n}"), &trace);
         let html = std::fs::read_to_string(&path).unwrap();
         assert_eq!(html.matches("</script>").count(), 2, "the data and the script end once each");
@@ -229,7 +229,7 @@ fn hostile_names_are_text() {
 #[test]
 fn there_may_be_nothing_to_see() {
     for (name, text) in [("empty", ""), ("single", "a 1 0 8\n")] {
-        let trace = Trace::gather(name.into(), Reader::new(text.as_bytes()).unwrap(), None).unwrap();
+        let trace = Trace::gather(name.into(), &mut Reader::new(text.as_bytes()).unwrap(), None).unwrap();
         let Some(window) = Window::open(&write(name, &trace), 1000, 800, "dark") else { return };
         window.hover(window.place("#map", 0.5, 0.5));
         window.click("#in");

@@ -1,7 +1,7 @@
 //! Where a node branches, and into what.
 
 use super::reasons::{has, set};
-use super::{Level, NOBODY, Pick, Search, WALL};
+use super::{Level, NO_BUFFER, Pick, Search, WALL};
 
 impl Search<'_> {
     /// The section to branch on, and its height.
@@ -90,7 +90,7 @@ impl Search<'_> {
         for (n, allowed) in &mut candidates {
             let n = *n as usize;
             let twin = self.twin[n];
-            *allowed = twin == NOBODY || self.seen[twin as usize] != stamp;
+            *allowed = twin == NO_BUFFER || self.seen[twin as usize] != stamp;
         }
         candidates
     }

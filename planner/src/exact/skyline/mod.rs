@@ -100,8 +100,8 @@ pub enum Pick {
     LowestLeft,
 }
 
-/// No buffer.
-const NOBODY: u32 = u32::MAX;
+/// Stands for no buffer.
+const NO_BUFFER: u32 = u32::MAX;
 
 /// The state of one node: a part of the instance, partly placed.
 #[derive(Clone, Default)]
@@ -171,7 +171,7 @@ impl<'a> Search<'a> {
             .map(|k| {
                 equal
                     .insert((problem.first[k], problem.last[k], problem.size[k], problem.align[k]), k as u32)
-                    .unwrap_or(NOBODY)
+                    .unwrap_or(NO_BUFFER)
             })
             .collect();
         let mut borders = vec![[Vec::new(), Vec::new()]; sections + 1];

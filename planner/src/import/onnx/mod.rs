@@ -51,7 +51,7 @@ pub enum OnnxError {
         /// ONNX's number of the type.
         dtype: i32,
     },
-    /// A name that nobody produces.
+    /// A tensor that no operator produces.
     #[error("node `{node}` reads `{tensor}`, which nothing before it makes")]
     Missing {
         /// The node.

@@ -1,13 +1,18 @@
 //! `allotment record`: a program's allocations, by a library that is loaded into it.
 
+mod library;
+mod program;
+mod run;
+
 use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use allotment_trace::{
     Action, Event, Failure as Refused, Limits, Record, Records, TraceError, Writer, write_binary,
@@ -16,10 +21,11 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Output, endings};
-
-/// The variable that names the preload library.
-pub const LIBRARY: &str = "ALLOTMENT_PRELOAD";
+use crate::output::{Output, endings, writable};
+use crate::units::at_least_one;
+pub use library::LIBRARY;
+use library::Library;
+use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
 #[derive(Args, Debug)]
@@ -27,7 +33,19 @@ pub struct RecordArgs {
     /// Where the trace goes: .trace or .txt (text), .bin (binary), each also .gz or .zst; PROGRAM.trace.zst without it
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// The preload library; without it the one in ALLOTMENT_PRELOAD, or liballotment_preload.so beside this program
+    /// Record for this long only, such as 10s; the program goes on
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Start to record after this time, such as 5s
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    after: Option<Duration>,
+    /// Start to record when this tool gets the signal SIGUSR1 (SIGUSR2 stops it again, with or without this option)
+    #[arg(long, conflicts_with = "after")]
+    paused: bool,
+    /// Stop recording after this many events of a program image; the program goes on
+    #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
+    max_events: Option<usize>,
+    /// Another preload library than the tool's own; also by the variable ALLOTMENT_PRELOAD
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Do not record times
@@ -51,8 +69,14 @@ pub struct RecordArgs {
 #[derive(Debug, Serialize)]
 struct Report {
     program: String,
+    /// The file of the program image that was recorded.
+    image: Option<PathBuf>,
     /// The program's own exit status, 128 and the signal if that ended it.
     status: u8,
+    /// Whether a signal to the tool ended it.
+    interrupted: bool,
+    /// Whether only a part of the run was wanted.
+    partial: bool,
     traces: Vec<Recorded>,
     /// Processes and images of which no trace was kept.
     others: usize,
@@ -86,11 +110,25 @@ struct Counts {
 /// # Errors
 /// See [`Failure`].
 pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
-    let library = library(args.preload.as_deref())?;
     let program = Path::new(&args.program[0]);
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     let output = args.output.clone().unwrap_or_else(|| format!("{name}.trace.zst").into());
     check_form(&output)?;
+    writable(&output).map_err(Failure::file(&output))?;
+    let file = program::find(program).ok_or_else(|| {
+        Failure::Other(format!(
+            "{}: there is no such program: check its name, or give its path",
+            program.display()
+        ))
+    })?;
+    let known = program::look(&file, &name);
+    if let Some(why) = known.refused {
+        return Err(Failure::Other(why));
+    }
+    if let Some(warning) = known.warning {
+        eprintln!("allotment: warning: {warning}");
+    }
+    let library = Library::find(args.preload.as_deref())?;
     let folder = match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -107,7 +145,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if !args.no_times {
         command.env("ALLOTMENT_RECORD_TIMES", "1");
     }
-    let mut preload = library.into_os_string();
+    let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(" ");
         preload.push(others);
@@ -116,24 +154,31 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if args.json {
         command.stdout(Stdio::from(io::stderr()));
     }
-    let mut child = command.spawn().map_err(Failure::file(program))?;
-    let process = child.id();
-    let status = child.wait()?;
-    let status = match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8,
-        (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
-    };
+    let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
+    control.limit(args.max_events.map_or(0, |events| events as u64))?;
+    let partial = args.after.is_some() || args.length.is_some() || args.paused;
+    let times = Times { after: args.after, length: args.length, paused: args.paused };
+    let Ended { process, status, interrupted } = run::run(command, &name, &control, times)?;
+    if interrupted {
+        eprintln!("allotment: interrupted; what was recorded is kept");
+    }
 
     let mut raws = raws(&folder_path)?;
     // Of the program's own images, of which `exec` makes several, the last one is what was asked for.
     let main = raws.iter().rposition(|raw| raw.process == process).ok_or_else(|| {
         Failure::Other(format!(
-            "{name} wrote no trace (exit status {status}): only programs that are linked dynamically and have no \
-             special rights can be recorded"
+            "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
+             that are linked dynamically and run without special rights can be"
         ))
     })?;
     let main = raws.remove(main);
-    let mut report = Report { program: name.clone(), status, traces: Vec::new(), others: 0 };
+    let image = image(&main.path);
+    let other = image.as_ref().filter(|image| file.canonicalize().is_ok_and(|file| file != **image));
+    if let Some(image) = other {
+        eprintln!("allotment: {name} started {} in its place, which is what was recorded", image.display());
+    }
+    let mut report =
+        Report { program: name.clone(), image, status, interrupted, partial, traces: Vec::new(), others: 0 };
     report.traces.push(convert(&main, &output, &name, args.addresses)?);
     for raw in &raws {
         if args.children {
@@ -159,6 +204,12 @@ fn summary(report: &Report) {
             "allotment: {}: {events} events, {live_blocks} blocks of {live_bytes} B live at the end",
             path.display()
         );
+        if *events == 0 && !report.partial {
+            eprint!(
+                ": nothing was asked of the C library; {} may use an allocator of its own",
+                report.program
+            );
+        }
         if unknown + missed + failures > 0 {
             eprint!(" ({unknown} of unknown blocks left out, {missed} frees missed, {failures} failures)");
         }
@@ -171,32 +222,6 @@ fn summary(report: &Report) {
     if report.status != 0 {
         eprintln!("allotment: {} ended with status {}", report.program, report.status);
     }
-}
-
-/// The preload library's path, absolute.
-fn library(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    const NAME: &str = "liballotment_preload.so";
-    let beside = || Some(env::current_exe().ok()?.parent()?.join(NAME));
-    let path = given
-        .map(Path::to_owned)
-        .or_else(|| env::var_os(LIBRARY).map(PathBuf::from))
-        .or_else(beside)
-        .unwrap_or_else(|| NAME.into());
-    // A space or a colon would end the path inside LD_PRELOAD.
-    let path = path.canonicalize().map_err(|error| {
-        Failure::Other(format!(
-            "{}: {error}; build the library with `cargo build --release --package allotment-preload`, and name it \
-             with --preload or {LIBRARY}, or put it beside this program",
-            path.display()
-        ))
-    })?;
-    if path.to_string_lossy().contains([' ', ':']) {
-        return Err(Failure::Other(format!(
-            "{}: LD_PRELOAD takes no path with spaces or colons",
-            path.display()
-        )));
-    }
-    Ok(path)
 }
 
 fn check_form(path: &Path) -> Result<(), Failure> {
@@ -255,10 +280,19 @@ fn open(path: &Path) -> Result<io::Take<File>, Failure> {
     }
     if word(16) != 0 {
         let why = io::Error::from_raw_os_error(i32::try_from(word(16)).unwrap_or_default());
-        eprintln!("allotment: recording ended before the program did: {why}");
+        eprintln!("allotment: warning: recording ended before the program did: {why}");
     }
     file.seek(SeekFrom::Start(HEAD as u64)).map_err(&wrong)?;
     Ok(file.take(word(8)))
+}
+
+/// The program image that wrote a file of the preload library.
+fn image(path: &Path) -> Option<PathBuf> {
+    let mut head = [0; HEAD];
+    File::open(path).ok()?.read_exact(&mut head).ok()?;
+    let length = usize::try_from(u64::from_ne_bytes(head[32..40].try_into().ok()?)).ok()?;
+    let name = head.get(40..40 + length.min(1024))?;
+    (length > 0).then(|| PathBuf::from(OsStr::from_bytes(name)))
 }
 
 /// Puts right what a recording of a real program may have wrong, and counts.

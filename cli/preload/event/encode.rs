@@ -1,0 +1,1 @@
+../../../src/observe/event/encode.rs

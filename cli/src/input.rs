@@ -1,0 +1,76 @@
+//! Inputs: files, or the standard input under the name `-`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use allotment_trace::{Limits, Reader, Records};
+use tempfile::NamedTempFile;
+
+use crate::failure::Failure;
+
+/// A file to read, which may be what came on the standard input.
+pub struct Input {
+    path: PathBuf,
+    shown: PathBuf,
+    /// What came on the standard input; removed in the end.
+    _kept: Option<NamedTempFile>,
+}
+
+impl Input {
+    /// Takes `path`, or the whole standard input if that is `-`, which is kept in a temporary file.
+    ///
+    /// # Errors
+    /// If the standard input cannot be read, or kept.
+    pub fn new(path: &Path) -> Result<Self, Failure> {
+        if path.as_os_str() != "-" {
+            return Ok(Self { path: path.into(), shown: path.into(), _kept: None });
+        }
+        let shown = PathBuf::from("standard input");
+        let keep = || {
+            let mut file = NamedTempFile::new()?;
+            io::copy(&mut io::stdin().lock(), &mut file)?;
+            Ok(file)
+        };
+        let kept = keep().map_err(Failure::file(&shown))?;
+        Ok(Self { path: kept.path().into(), shown, _kept: Some(kept) })
+    }
+
+    /// Where its bytes are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is called in messages and titles.
+    pub fn shown(&self) -> &Path {
+        &self.shown
+    }
+
+    /// Opens it as a trace. If it is cut off, what it holds is read; [`Input::warn`] says so afterwards.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or begins like no trace.
+    pub fn trace(&self) -> Result<Reader<'static>, Failure> {
+        allotment_trace::open(&self.path).map(Reader::up_to_a_cut).map_err(Failure::trace(&self.shown))
+    }
+
+    /// Opens it as the records of a trace.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or begins like no trace.
+    pub fn records(&self) -> Result<Records<'static>, Failure> {
+        let records = Records::open(&self.path, Limits::default());
+        records.map(Records::up_to_a_cut).map_err(Failure::trace(&self.shown))
+    }
+
+    /// Says on the standard error where a trace is cut off, if it is. `used` says what was done with the events before that.
+    pub fn warn(&self, cut: Option<&allotment_trace::TraceError>, used: &str) {
+        if let Some(cut) = cut {
+            eprintln!("allotment: warning: {}: {cut}; {used}", self.shown.display());
+        }
+    }
+
+    /// The error of a trace without events.
+    pub fn empty(&self) -> Failure {
+        Failure::Other(format!("{}: the trace is empty: it holds no event", self.shown.display()))
+    }
+}

@@ -1,0 +1,280 @@
+//! The program's run: signals, times, and what is left of it.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use crate::failure::Failure;
+
+/// The page that is shared with the preload library: whether it pauses, and how many events are wanted.
+pub struct Control(File);
+
+impl Control {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = File::options().write(true).create_new(true).open(path)?;
+        file.set_len(4096)?;
+        Ok(Self(file))
+    }
+
+    /// Pauses the recording, or lets it go on.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn pause(&self, paused: bool) -> io::Result<()> {
+        self.0.write_all_at(&u64::from(paused).to_ne_bytes(), 0)
+    }
+
+    /// Ends the recording of each program image after `events`; 0 is no limit.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn limit(&self, events: u64) -> io::Result<()> {
+        self.0.write_all_at(&events.to_ne_bytes(), 8)
+    }
+}
+
+/// When to record.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Not before this much time has passed.
+    pub after: Option<Duration>,
+    /// For no longer than this.
+    pub length: Option<Duration>,
+    /// Not before a signal says so.
+    pub paused: bool,
+}
+
+/// How a run ended.
+pub struct Ended {
+    /// The number of the program's process.
+    pub process: u32,
+    /// The program's exit status, 128 and the signal if one ended it.
+    pub status: u8,
+    /// Whether it was asked to end by a signal to this tool.
+    pub interrupted: bool,
+}
+
+enum Message {
+    Ended(io::Result<ExitStatus>),
+    Signal(i32),
+}
+
+/// How long a program may take to end after ^C before it is asked again, and after that before it is killed.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long a program has for the ^C that a terminal sends to it as well.
+const SAME_SIGNAL: Duration = Duration::from_millis(300);
+
+/// Runs the program to its end. ^C, SIGTERM and SIGHUP end it with all that it has started; SIGUSR1 starts the recording, SIGUSR2
+/// stops it.
+///
+/// # Errors
+/// If the program cannot be started or waited for.
+pub fn run(mut command: Command, name: &str, control: &Control, times: Times) -> Result<Ended, Failure> {
+    let (tell, messages) = channel();
+    // What a shell or `nohup` has this program ignore stays ignored.
+    let ignored = ignored();
+    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+    let signals = Signals::new(wanted.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
+    let handle = signals.handle();
+    // What the program leaves behind becomes ours, so that it can be ended with it.
+    let own = set_child_subreaper(Some(getpid())).is_ok();
+    let mut recording = !times.paused && times.after.is_none();
+    control.pause(!recording)?;
+    let mut child = command.spawn().map_err(Failure::file(Path::new(command.get_program())))?;
+    let process = child.id();
+    let watch = forward(signals, tell.clone());
+    let waiter = thread::spawn(move || {
+        // The receiver is gone if the run was given up.
+        let _ = tell.send(Message::Ended(child.wait()));
+    });
+    let begun = Instant::now();
+    let mut run = Run {
+        name,
+        control,
+        messages,
+        process: Pid::from_raw(process as i32),
+        start: times.after.map(|after| begun + after),
+        stop: recording.then_some(times.length).flatten().map(|length| begun + length),
+        length: times.length,
+        ask: Vec::new(),
+        interrupted: false,
+    };
+    let status = run.wait(&mut recording)?;
+    handle.close();
+    // The threads end by themselves now.
+    let _ = (watch.join(), waiter.join());
+    if run.interrupted && own {
+        end_descendants();
+    }
+    let status = match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+    };
+    Ok(Ended { process, status, interrupted: run.interrupted })
+}
+
+/// Sends on what signals arrive.
+fn forward(mut signals: Signals, tell: Sender<Message>) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if tell.send(Message::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+struct Run<'a> {
+    name: &'a str,
+    control: &'a Control,
+    messages: Receiver<Message>,
+    process: Option<Pid>,
+    /// When recording starts and stops.
+    start: Option<Instant>,
+    stop: Option<Instant>,
+    length: Option<Duration>,
+    /// Signals that the program gets if it goes on until then, the next one last.
+    ask: Vec<(Instant, Signal)>,
+    interrupted: bool,
+}
+
+impl Run<'_> {
+    fn wait(&mut self, recording: &mut bool) -> Result<ExitStatus, Failure> {
+        loop {
+            let next = self.start.into_iter().chain(self.stop).chain(self.ask.last().map(|ask| ask.0)).min();
+            let wait =
+                next.map_or(Duration::from_secs(3600), |next| next.saturating_duration_since(Instant::now()));
+            match self.messages.recv_timeout(wait) {
+                Ok(Message::Ended(status)) => return Ok(status?),
+                Ok(Message::Signal(SIGUSR1)) => self.record(recording, true)?,
+                Ok(Message::Signal(SIGUSR2)) => self.record(recording, false)?,
+                Ok(Message::Signal(signal)) => self.end(signal),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::Other("the program cannot be waited for".into()));
+                }
+            }
+            let now = Instant::now();
+            if self.start.is_some_and(|start| start <= now) {
+                self.record(recording, true)?;
+            }
+            if self.stop.is_some_and(|stop| stop <= now) {
+                self.record(recording, false)?;
+            }
+            if let Some((_, signal)) = self.ask.pop_if(|ask| ask.0 <= now) {
+                self.send(signal);
+            }
+        }
+    }
+
+    fn record(&mut self, recording: &mut bool, on: bool) -> Result<(), Failure> {
+        self.control.pause(!on)?;
+        if on {
+            self.start = None;
+            self.stop =
+                self.length.filter(|_| !*recording).map(|length| Instant::now() + length).or(self.stop);
+        } else {
+            self.stop = None;
+        }
+        if *recording != on {
+            let what = if on { "recording" } else { "not recording any more" };
+            let how = if on { "" } else { "; the trace is written when the program ends" };
+            eprintln!("allotment: {what} {}{how}", self.name);
+        }
+        *recording = on;
+        Ok(())
+    }
+
+    /// Asks the program to end, at first kindly.
+    fn end(&mut self, signal: i32) {
+        if self.interrupted {
+            self.ask.clear();
+            return self.send(Signal::KILL);
+        }
+        self.interrupted = true;
+        let now = Instant::now();
+        let mut first = SAME_SIGNAL;
+        if signal != SIGINT {
+            self.send(if signal == SIGHUP { Signal::HUP } else { Signal::TERM });
+            first = Duration::ZERO;
+        }
+        self.ask = vec![(now + first + 2 * PATIENCE, Signal::KILL), (now + first + PATIENCE, Signal::TERM)];
+        if signal == SIGINT {
+            self.ask.push((now + first, Signal::INT));
+        }
+    }
+
+    /// Sends a signal to the program and to what it has started, as a terminal does.
+    fn send(&self, signal: Signal) {
+        let others = descendants().into_iter().filter(|&other| Some(other) != self.process);
+        for process in self.process.into_iter().chain(others) {
+            // It may have ended at this moment.
+            let _ = kill_process(process, signal);
+        }
+    }
+}
+
+/// The signals that this program ignores, one bit each.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Ends everything that the program has left: kindly, and after a second by force.
+fn end_descendants() {
+    let begun = Instant::now();
+    loop {
+        while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+        let left = descendants();
+        if left.is_empty() || begun.elapsed() > PATIENCE {
+            return;
+        }
+        let signal = if begun.elapsed() > Duration::from_secs(1) { Signal::KILL } else { Signal::TERM };
+        for process in left {
+            let _ = kill_process(process, signal);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// All processes below this one.
+fn descendants() -> Vec<Pid> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // Behind the name, which may hold anything: the state and the parent.
+        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            children.entry(parent).or_default().push(process);
+        }
+    }
+    let mut found = Vec::new();
+    let mut queue = vec![getpid().as_raw_nonzero().get()];
+    while let Some(process) = queue.pop() {
+        for child in children.remove(&process).unwrap_or_default() {
+            found.extend(Pid::from_raw(child));
+            queue.push(child);
+        }
+    }
+    found
+}

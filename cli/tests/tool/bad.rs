@@ -1,0 +1,332 @@
+//! What the tool says when it is used wrongly: one line of plain English that names the file and what to do.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::data;
+
+/// What is wrong, the arguments, the standard input, the exit status, and a part of the message. `{d}` in the arguments is a folder
+/// with the files of [`files`].
+type Row = (&'static str, &'static str, &'static str, i32, &'static str);
+
+const OK: &str = "a 1 8 8\nf 1\n";
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // The command line.
+    ("no command", "", "", 2, "Usage: allotment <COMMAND>"),
+    ("unknown command", "fly", "", 2, "unrecognized subcommand 'fly'"),
+    ("unknown option", "boards --fast", "", 2, "unexpected argument '--fast'"),
+    ("no input", "plan", "", 2, "<INPUT>"),
+    ("no input", "advise", "", 2, "<TRACE>"),
+    ("no input", "replay", "", 2, "<TRACE>"),
+    ("no input", "view", "", 2, "<TRACE>"),
+    ("no input", "convert", "", 2, "<INPUT>"),
+    ("no output", "convert {d}/ok.trace", "", 2, "<OUTPUT>"),
+    ("no output", "view {d}/ok.trace", "", 2, "--output"),
+    ("no output", "attach -", "", 2, "--output"),
+    ("no source", "attach -o {d}/x.trace", "", 2, "required"),
+    ("two sources", "attach - -o {d}/x.trace -- cat", "", 2, "cannot be used with"),
+    ("no program", "record", "", 2, "<PROGRAM>"),
+    // Numbers.
+    ("no power of two", "plan {d}/ok.csv --align 3", "", 2, "3 is no power of two"),
+    ("zero", "plan {d}/ok.csv --align 0", "", 2, "0 is no power of two"),
+    ("zero", "plan {d}/ok.csv --threads 0", "", 2, "at least 1"),
+    ("no number", "plan {d}/ok.csv --threads x", "", 2, "--threads"),
+    ("zero", "plan {d}/ok.csv --stream 0", "", 2, "--stream"),
+    ("no number", "plan {d}/ok.csv --seed x", "", 2, "--seed"),
+    ("no size", "plan {d}/ok.csv --capacity x", "", 2, "--capacity"),
+    ("no tier", "plan {d}/ok.csv --capacity x=1K", "", 2, "tier `x`"),
+    ("no size", "plan {d}/ok.csv --fuse 1x", "", 2, "--fuse"),
+    ("no unit", "plan {d}/ok.csv --time-limit 5", "", 2, "time unit needed"),
+    ("no time", "plan {d}/ok.csv --time-limit x", "", 2, "--time-limit"),
+    ("no name", "plan {d}/ok.csv --dim 7", "", 2, "write NAME=N"),
+    ("no number", "plan {d}/ok.csv --dim a=b", "", 2, "`b`"),
+    ("no form", "plan {d}/ok.csv --form doc", "", 2, "possible values: csv"),
+    ("no size", "advise {d}/ok.trace --ram x", "", 2, "--ram"),
+    ("too much", "advise {d}/ok.trace --margin 5000", "", 2, "0..=1000"),
+    ("no number", "advise {d}/ok.trace --rounds x", "", 2, "--rounds"),
+    ("no time", "advise {d}/ok.trace --time-limit 1", "", 2, "time unit needed"),
+    ("no size", "replay {d}/ok.trace --arena -1", "", 2, "-1"),
+    ("no size", "replay {d}/ok.trace --arena x", "", 2, "--arena"),
+    ("too much", "replay {d}/ok.trace --arena 99999999999T", "", 2, "--arena"),
+    ("no placement", "replay {d}/ok.trace --placement nice", "", 2, "possible values: tlsf"),
+    ("two that exclude each other", "replay {d}/ok.trace --placement tlsf --all", "", 2, "cannot be used with"),
+    ("no placement", "view {d}/ok.trace --json --placement nice", "", 2, "possible values: tlsf"),
+    ("no size", "view {d}/ok.trace --json --arena x", "", 2, "--arena"),
+    ("zero", "view {d}/ok.trace --json --events 0", "", 2, "at least 1"),
+    ("no form", "convert {d}/ok.trace {d}/x.doc --to doc", "", 2, "possible values: text"),
+    ("no time", "record --for 5 -- ls", "", 2, "time unit needed"),
+    ("no time", "record --after x -- ls", "", 2, "--after"),
+    ("zero", "record --max-events 0 -- ls", "", 2, "at least 1"),
+    ("two that exclude each other", "record --paused --after 1s -- ls", "", 2, "cannot be used with"),
+    ("an option without another", "plan {d}/ok.csv --spill", "", 2, "--capacity"),
+    // Files that are not there, or no files.
+    ("no file", "plan {d}/none.csv", "", 1, "none.csv: No such file"),
+    ("no file", "plan {d}/none.doc", "", 1, "none.doc: No such file"),
+    ("no file", "advise {d}/none.trace", "", 1, "none.trace: No such file"),
+    ("no file", "replay {d}/none.trace", "", 1, "none.trace: No such file"),
+    ("no file", "view {d}/none.trace --json", "", 1, "none.trace: No such file"),
+    ("no file", "convert {d}/none.trace {d}/x.bin", "", 1, "none.trace: No such file"),
+    ("no file", "attach {d}/none.bin -o {d}/x.trace", "", 1, "none.bin: No such file"),
+    ("no firmware", "attach - --elf {d}/none -o {d}/x.trace", "", 1, "none: No such file"),
+    ("no program", "attach -o {d}/x.trace -- {d}/none", "", 1, "none: No such file"),
+    ("no program", "record -o {d}/x.trace -- there-is-none", "", 1, "there-is-none: there is no such program"),
+    ("no program", "record -o {d}/x.trace -- {d}/none", "", 1, "there is no such program"),
+    ("no library", "record -o {d}/x.trace --preload {d}/none.so -- ls", "", 1, "none.so: No such file"),
+    ("a folder", "plan {d}", "", 1, "form is not known"),
+    ("a folder", "plan {d} --form csv", "", 1, "irectory"),
+    ("a folder", "advise {d}", "", 1, "irectory"),
+    ("a folder", "replay {d}", "", 1, "irectory"),
+    ("a folder", "view {d} --json", "", 1, "irectory"),
+    ("a folder", "convert {d} {d}/x.bin", "", 1, "irectory"),
+    // Outputs.
+    ("output of no form", "plan {d}/ok.csv -o {d}/x.doc", "", 1, "x.doc: the plan's form is told by its ending"),
+    ("output without ending", "plan {d}/ok.csv -o {d}/x", "", 1, "ending"),
+    ("output in no folder", "plan {d}/ok.csv -o {d}/none/x.csv", "", 1, "none/x.csv: No such file"),
+    ("output is a folder", "plan {d}/ok.csv -o {d}/folder.csv", "", 1, "folder.csv: "),
+    ("output of no form", "convert {d}/ok.trace {d}/x.doc", "", 1, "x.doc: write .trace"),
+    ("output in no folder", "convert {d}/ok.trace {d}/none/x.bin", "", 1, "none/x.bin: No such file"),
+    ("output in no folder", "view {d}/ok.trace -o {d}/none/x.html", "", 1, "none/x.html: No such file"),
+    ("output in no folder", "attach {d}/ok.bin -o {d}/none/x.trace", "", 1, "none/x.trace: No such file"),
+    ("output of no form", "record -o {d}/x.doc -- ls", "", 1, "x.doc: write .trace"),
+    ("output in no folder", "record -o {d}/none/x.trace -- ls", "", 1, "none/x.trace: No such file"),
+    ("model's output of buffers", "plan {d}/ok.csv -o {d}/x.tflite", "", 1, "needs a .tflite input"),
+    // Empty inputs.
+    ("empty", "plan {d}/empty.csv", "", 1, "empty.csv: "),
+    ("empty", "plan {d}/header.csv", "", 1, "header.csv: it is empty: it holds no buffer"),
+    ("empty", "plan {d}/empty.plc", "", 1, "empty.plc: it is empty: it holds no buffer"),
+    ("empty", "plan {d}/empty.trace", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "plan {d}/empty.onnx", "", 1, "empty.onnx: it is empty"),
+    ("empty", "plan {d}/empty.tflite", "", 1, "empty.tflite: "),
+    ("empty", "advise {d}/empty.trace", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "replay {d}/empty.trace", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "view {d}/empty.trace --json", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "convert {d}/empty.trace {d}/x.bin", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "attach {d}/empty.trace -o {d}/x.trace", "", 1, "empty.trace: "),
+    ("only comments", "advise {d}/comments.trace", "", 1, "comments.trace: the trace is empty"),
+    ("only comments", "view {d}/comments.trace --json", "", 1, "comments.trace: the trace is empty"),
+    ("empty", "advise -", "", 1, "standard input: the trace is empty: it holds no event"),
+    ("empty", "replay -", "", 1, "standard input: the trace is empty: it holds no event"),
+    ("empty", "view - --json", "", 1, "standard input: the trace is empty: it holds no event"),
+    ("empty", "convert - {d}/x.bin", "", 1, "standard input: the trace is empty: it holds no event"),
+    ("empty", "plan -", "", 1, "standard input: it is empty"),
+    ("empty", "attach - -o {d}/x.trace", "", 1, "standard input: "),
+    // What is no trace.
+    ("no event", "advise -", "x 1 2 3\n", 1, "standard input: line 1: `x` is no event: a, r or f"),
+    ("no size", "replay -", "a 1\n", 1, "line 1: `size` is missing"),
+    ("no number", "replay -", "a 1 x 8\n", 1, "line 1: `size` is `x`: invalid digit"),
+    ("negative", "replay -", "a 1 -5 8\n", 1, "line 1: `size` is `-5`"),
+    ("too large a number", "replay -", "f 99999999999999999999\n", 1, "line 1: `id` is `99999999999999999999`"),
+    ("no alignment", "replay -", "a 1 8 3\n", 1, "line 1: 3 is no alignment"),
+    ("never allocated", "view - --json", "a 1 8 8\nf 2\n", 1, "line 2: block 2 is freed, but not live"),
+    ("freed twice", "convert - {d}/x.json", "a 1 8 8\nf 1\nq\n", 1, "line 3: `q` is no event"),
+    ("allocated twice", "advise -", "a 1 8 8\na 1 8 8\n", 1, "line 2: block 1 is allocated, but still live"),
+    ("resized after its end", "replay -", "a 1 8 8\nf 1\nr 1 9\n", 1, "line 3: block 1 is resized, but not live"),
+    ("time runs backwards", "view - --json", "a 1 8 8 @5\nf 1 @4\n", 1, "line 2: time falls from 5 to 4"),
+    ("something left over", "advise -", "a 1 8 8 banana\n", 1, "line 1: `banana` is neither a time (@)"),
+    ("fewer events than said", "replay -", "# events=5\na 1 8 8\n", 1, "the header says 5 events, and there are 1"),
+    ("no text", "advise {d}/bytes.trace", "", 1, "bytes.trace: line 1: no text"),
+    ("too large", "advise -", "a 1 99999999999 8\n", 1, "line 1: 99999999999 bytes aligned to 8 cannot be replayed"),
+    ("more than there is", "replay {d}/huge.trace", "", 1, "huge.trace: "),
+    ("no trace", "attach - -o {d}/x.trace", "hello\n", 1, "standard input: no trace came"),
+    ("no defmt log", "attach - --elf {d}/ok.csv -o {d}/x.trace", "", 1, "ok.csv: "),
+    ("damaged", "advise {d}/damaged.trace.zst", "", 1, "damaged.trace.zst: line 1: the input cannot be read on: the zstd data are damaged"),
+    ("damaged", "plan {d}/damaged.csv.zst", "", 1, "damaged.csv.zst: "),
+    ("no records", "convert {d}/other.json {d}/x.trace", "", 1, "other.json: no records"),
+    ("no JSON", "convert {d}/bad.json {d}/x.trace", "", 1, "bad.json: "),
+    ("JSON that ends early", "convert - {d}/x.trace", "{\"traceEvents\":[", 1, "standard input: "),
+    // What is no instance.
+    ("a form that is not known", "plan {d}/ok.doc", "", 1, "ok.doc: its form is not known: say --form csv"),
+    ("a form that is not known", "plan -", "hello\n", 1, "standard input: its form is not known: say --form"),
+    ("no column", "plan -", "id,lower,upper\na,1,2\n", 1, "standard input: the header lacks `size`"),
+    ("a column twice", "plan -", "id,lower,upper,size,size\n", 1, "standard input: the header has the column `size` twice"),
+    ("a field too few", "plan -", "id,lower,upper,size\na,1,2\n", 1, "standard input: line 2: "),
+    ("no number", "plan -", "id,lower,upper,size\na,1,2,x\n", 1, "standard input: line 2: `size` is `x`"),
+    ("an empty field", "plan -", "id,lower,upper,size\na,1,2,\n", 1, "line 2: `size` is empty"),
+    ("ends before it starts", "plan -", "id,lower,upper,size\na,2,1,4\n", 1, "buffer `a` ends at 1, before it starts at 2"),
+    ("a name twice", "plan -", "id,lower,upper,size\na,1,2,4\na,1,2,4\n", 1, "buffer `a` is listed twice"),
+    ("no gap", "plan -", "id,lower,upper,size,gaps\na,1,9,4,x\n", 1, "line 2: `x` is no gap: write 3-7"),
+    ("shares with none", "plan -", "id,lower,upper,size,alias\na,1,9,4,b\n", 1, "line 2: `b`, with which `a` may share, is not there"),
+    ("no alignment", "plan -", "id,lower,upper,size,alignment\na,1,9,4,0\n", 1, "alignment of 0"),
+    ("half a record", "plan {d}/half.plc", "", 1, "half.plc: record 0: 9 bytes of 64"),
+    ("no model", "plan {d}/bytes.onnx", "", 1, "bytes.onnx: "),
+    ("no model", "plan {d}/bytes.tflite", "", 1, "bytes.tflite: "),
+    ("for models", "plan {d}/ok.csv --reorder", "", 1, "--reorder is for models"),
+    ("for models", "plan {d}/ok.csv --in-place", "", 1, "--in-place is for models"),
+    ("for models", "plan {d}/ok.csv --weights", "", 1, "--weights is for models"),
+    ("for ONNX models", "plan {d}/ok.csv --dim a=1", "", 1, "--dim is for ONNX models"),
+    // What cannot be done.
+    ("an arena of nothing", "view {d}/ok.trace --json --arena 0", "", 1, "ok.trace: an arena of 0 B is refused"),
+    ("too small an arena", "view {d}/big.trace --json --arena 10", "", 1, "big.trace: an arena of 10 B serves 0 of 1 requests"),
+    ("too small an arena", "replay {d}/ok.trace --arena 10 --placement tlsf --no-smallest --rounds 0", "", 1, ""),
+    ("too small a capacity", "plan {d}/ok.csv --capacity 10", "", 1, ""),
+    ("too little RAM", "advise {d}/ok.trace --ram 10 --rounds 0", "", 1, ""),
+];
+
+/// The files that the rows name.
+fn files(folder: &Path) {
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).unwrap();
+    write("ok.trace", OK.as_bytes());
+    write("big.trace", b"a 1 100 8\nf 1\n");
+    for name in ["ok.csv", "ok.doc"] {
+        write(name, b"id,lower,upper,size\na,0,2,100\nb,1,3,50\n");
+    }
+    for name in ["empty.csv", "empty.plc", "empty.trace", "empty.onnx", "empty.tflite"] {
+        write(name, b"");
+    }
+    write("header.csv", b"id,lower,upper,size\n");
+    write("comments.trace", b"# name=x\n\n# nothing\n");
+    write("half.plc", b"123456789");
+    for name in ["bytes.trace", "bytes.onnx", "bytes.tflite"] {
+        write(name, &[0xff; 99]);
+    }
+    for name in ["damaged.trace.zst", "damaged.csv.zst"] {
+        write(
+            name,
+            &[
+                0x28, 0xb5, 0x2f, 0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+                0xff, 0xff, 0xff, 0xff,
+            ],
+        );
+    }
+    write("other.json", b"{\"traceEvents\":[{\"ph\":\"X\"}]}");
+    write("bad.json", b"nothing");
+    let huge: String = (0..1 << 14).map(|n| format!("a {n} 4294967295 8\n")).collect();
+    write("huge.trace", huge.as_bytes());
+    fs::create_dir(folder.join("folder.csv")).unwrap();
+    let ok = folder.join("ok.trace");
+    let made = Command::new(env!("CARGO_BIN_EXE_allotment"))
+        .arg("convert")
+        .arg(ok)
+        .arg(folder.join("ok.bin"))
+        .output();
+    assert!(made.unwrap().status.success());
+}
+
+/// Runs the tool; its exit status and what it printed on both outputs.
+fn run(args: &[String], input: &[u8]) -> (Option<i32>, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_allotment"))
+        .args(args)
+        .env_remove("ALLOTMENT_PRELOAD")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may have ended without reading.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Signs of what only a Rust programmer understands.
+const DEBUG: [&str; 9] =
+    ["panicked", "Some(", "None", "Err(", "Error {", "kind:", "unwrap", "RUST_BACKTRACE", "UnexpectedEof"];
+
+#[test]
+fn what_is_wrong_is_said_in_one_plain_line() {
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path());
+    let name = folder.path().to_str().unwrap();
+    let mut wrong = Vec::new();
+    for &(what, args, input, status, message) in ROWS {
+        #[cfg(not(target_os = "linux"))]
+        if args.starts_with("record") {
+            continue;
+        }
+        let args: Vec<String> = args.split_whitespace().map(|arg| arg.replace("{d}", name)).collect();
+        let (code, _, error) = run(&args, input.as_bytes());
+        let mut why = Vec::new();
+        if code != Some(status) {
+            why.push(format!("exit status {code:?} instead of {status}"));
+        }
+        if !error.contains(message) {
+            why.push(format!("no {message:?}"));
+        }
+        if let Some(sign) = DEBUG.iter().find(|sign| error.contains(**sign)) {
+            why.push(format!("{sign:?} means nothing to a user"));
+        }
+        // A refusal is one line that begins with the tool's name; an answer that is no goes to the standard output.
+        let one_line = error.starts_with("allotment: ") && error.lines().count() == 1;
+        if status == 1 && !(one_line || message.is_empty() && error.is_empty()) {
+            why.push("not one line".into());
+        }
+        if !why.is_empty() {
+            wrong.push(format!("{what}: allotment {}\n  {}\n  {error}", args.join(" "), why.join(", ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), ROWS.len(), wrong.join("\n"));
+    assert!(ROWS.len() >= 100);
+    // Nothing is left of what was not written.
+    let left =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left: Vec<String> = left.filter(|name| name.starts_with("x.") || name.starts_with('.')).collect();
+    assert!(left.iter().all(|name| ["x.json", "x.trace"].contains(&&**name)), "{left:?}");
+}
+
+/// `-` is the standard input in every command that reads.
+#[test]
+fn every_command_reads_the_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let trace = fs::read(data("espeak.trace.zst")).unwrap();
+    let args = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+    for command in [
+        "advise - --rounds 0 --json",
+        "replay - --placement tlsf --rounds 0 --json",
+        "view - --json",
+        "plan - --json -q --time-limit 100ms",
+    ] {
+        let (code, output, error) = run(&args(command), &trace);
+        assert_eq!(code, Some(0), "{command}: {error}");
+        assert!(serde_json::from_str::<serde_json::Value>(&output).is_ok(), "{command}");
+    }
+    let (bin, json) = (out("a.bin"), out("a.json"));
+    assert_eq!(run(&["convert".into(), "-".into(), bin.clone()], &trace).0, Some(0));
+    assert_eq!(run(&["convert".into(), bin.clone(), json.clone()], b"").0, Some(0));
+    assert_eq!(run(&["convert".into(), "-".into(), out("b.trace")], &fs::read(json).unwrap()).0, Some(0));
+    assert_eq!(
+        run(&["attach".into(), "-".into(), "-o".into(), out("c.trace")], &fs::read(bin).unwrap()).0,
+        Some(0)
+    );
+    let text = |name: &str| fs::read_to_string(out(name)).unwrap();
+    assert_eq!(text("b.trace"), text("c.trace"));
+    let csv = b"id,lower,upper,size\na,0,2,100\nb,1,3,50\n";
+    assert_eq!(run(&args("plan - -q"), csv).0, Some(0));
+    assert_eq!(run(&args("plan - -q --form csv"), csv).0, Some(0));
+}
+
+/// A compressed trace that was cut off is used up to there, in every command, with a word about it.
+#[test]
+fn a_trace_that_is_cut_off_is_used_up_to_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let text: String = (0..60_000).map(|n| format!("a {n} {} 8\nf {n}\n", 1 + n * 7919 % 5000)).collect();
+    fs::write(path("a.trace"), format!("# events=120000\n{text}")).unwrap();
+    assert_eq!(run(&["convert".into(), path("a.trace"), path("a.trace.zst")], b"").0, Some(0));
+    let whole = fs::read(path("a.trace.zst")).unwrap();
+    fs::write(path("cut.trace.zst"), &whole[..whole.len() / 2]).unwrap();
+    let cut = path("cut.trace.zst");
+    let commands: [&[&str]; 4] = [
+        &["replay", &cut, "--placement", "tlsf", "--rounds", "0", "--no-smallest"],
+        &["view", &cut, "--json"],
+        &["plan", &cut, "-q", "--time-limit", "100ms"],
+        &["convert", &cut, &path("b.trace")],
+    ];
+    for command in commands {
+        let args: Vec<String> = command.iter().map(|arg| arg.to_string()).collect();
+        let (code, _, error) = run(&args, b"");
+        assert_eq!(code, Some(0), "{error}");
+        assert!(error.contains("warning: ") && error.contains("cut.trace.zst: line "), "{error}");
+        assert!(error.contains("the compressed data end too early; the events before that are "), "{error}");
+    }
+    // What was converted is a sound trace with a true header.
+    let trace = allotment_trace::open(path("b.trace").as_ref()).unwrap();
+    let said = trace.header().events().unwrap();
+    assert_eq!(trace.map(Result::unwrap).count() as u64, said);
+    assert!((20_000..110_000).contains(&said), "{said}");
+}

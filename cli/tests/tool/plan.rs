@@ -1,0 +1,76 @@
+//! `allotment plan`, beyond what the planner's own tests see, and the time limits of the commands.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::{allotment, files, json, refused};
+
+/// A heap that grows: 14,000 blocks, most of them live to the end, so that more than 50 million pairs are live at once. The planner
+/// once never came back from it.
+fn growing() -> String {
+    let mut lines = String::new();
+    for n in 0..14_000_u64 {
+        lines += &format!("a {n} {} 8\n", 8 + n * 7919 % 600);
+        if n % 5 == 0 {
+            lines += &format!("f {n}\n");
+        }
+    }
+    lines
+}
+
+/// What only a command that ignores its limit takes.
+const FAR_TOO_LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn every_command_keeps_to_its_time_limit() {
+    let (_folder, [trace]) = files(["growing.trace"]);
+    fs::write(&trace, growing()).unwrap();
+    let begun = Instant::now();
+    let planned = json(["plan", &trace, "-q", "--json", "--explain", "--time-limit", "300ms"]);
+    assert!(planned[0]["peak"].as_u64() >= planned[0]["lower_bound"].as_u64());
+    assert!(planned[0]["explanation"]["load"].as_u64() <= planned[0]["peak"].as_u64());
+    let replayed = json(["replay", &trace, "--json", "--time-limit", "1s"]);
+    assert!(
+        replayed["placements"].as_array().unwrap().iter().any(|one| one["unfinished"] == true),
+        "{replayed}"
+    );
+    // With little time there is a heap for the run, or a word about the limit; with hardly any there is none.
+    let output = allotment(["advise", &trace, "--json", "--time-limit", "2s"]);
+    match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
+        Ok(advice) => assert!(!advice["unfinished"].as_array().unwrap().is_empty(), "{advice}"),
+        Err(_) => assert!(String::from_utf8_lossy(&output.stderr).contains("--time-limit")),
+    }
+    let (status, error) = refused(["advise", &trace, "--time-limit", "0s"]);
+    assert_eq!(status, 1);
+    assert!(error.contains("within the time limit of 0s: give more with --time-limit"), "{error}");
+    assert!(begun.elapsed() < FAR_TOO_LONG, "{:?}", begun.elapsed());
+}
+
+/// ^C ends the search; the plan so far is written, and its gap is told.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_search_leaves_its_best_plan() {
+    use std::process::{Command, Stdio};
+    let (_folder, [csv, plan]) = files(["a.csv", "plan.json"]);
+    // A rectangle cut into pieces: the search for the one way to put them together again takes longer than any test.
+    let mut lines = String::from("id,lower,upper,size\n");
+    for buffer in allotment_planner::generate::perfect_packing(3000, 10_000, 1 << 30, 3).buffers() {
+        lines += &format!("{},{},{},{}\n", buffer.id, buffer.start, buffer.end, buffer.size);
+    }
+    fs::write(&csv, lines).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_allotment"))
+        .args(["plan", &csv, "-o", &plan, "--time-limit", "1h", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted; this is the best plan so far"));
+    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(figures[0]["status"].as_str().unwrap().starts_with("gap"), "{figures}");
+    let plan: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
+    assert_eq!(plan["peak"], figures[0]["peak"]);
+}
