@@ -57,6 +57,13 @@ const WORD_BITS: usize = usize::BITS as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds(*mut usize);
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for Bounds {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(fmt, "Bounds({=usize:#x})", self.0 as usize);
+    }
+}
+
 // SAFETY: the bits belong to the metadata, which may move to another thread.
 unsafe impl Send for Bounds {}
 
