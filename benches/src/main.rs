@@ -14,6 +14,7 @@ mod replay;
 mod report;
 mod steps;
 mod subjects;
+mod targets;
 mod trace;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +41,9 @@ enum Command {
         /// Fewer rounds and only small traces; results go to target/quick
         #[arg(long)]
         quick: bool,
+        /// Measure only this subject (and those that ratios are to), and keep the others' last figures
+        #[arg(long = "subject", value_name = "SUBJECT")]
+        subjects: Vec<String>,
         /// Measures to run; all if none is named
         #[arg(value_name = "NAME")]
         names: Vec<String>,
@@ -77,7 +81,7 @@ fn home() -> &'static Path {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Run { quick, names } => run(quick, &names),
+        Command::Run { quick, subjects, names } => run(quick, subjects, &names),
         Command::Check { bless } => check::run(&home().join("results"), bless),
         Command::Count { traces, subjects } => check::count(&traces, &subjects),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
@@ -97,7 +101,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(quick: bool, names: &[String]) -> Result<()> {
+fn run(quick: bool, subjects: Vec<String>, names: &[String]) -> Result<()> {
+    let partly = !subjects.is_empty();
+    if partly {
+        measures::choose(subjects)?;
+    }
     let chosen: Vec<&Measure> = if names.is_empty() {
         measures::ALL.iter().collect()
     } else {
@@ -111,7 +119,10 @@ fn run(quick: bool, names: &[String]) -> Result<()> {
         let start = Instant::now();
         eprint!("{}: {} ... ", measure.name, measure.about);
         let rows = (measure.run)(&options).with_context(|| format!("measure {}", measure.name))?;
-        let results = results::Results { origin: origin::describe(measure.name), rows };
+        let mut results = results::Results { origin: origin::describe(measure.name), rows };
+        if let Some(last) = results::read(&folder, measure.name)?.filter(|_| partly) {
+            results.complete(last);
+        }
         results::write(&folder, measure.name, &results)?;
         eprintln!("{:.0} s", start.elapsed().as_secs_f64());
         report::write(&folder, &home.join("RESULTS.md"))?;

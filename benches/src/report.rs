@@ -13,6 +13,7 @@ use crate::plot;
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
 use crate::subjects::{self, Form};
+use crate::targets;
 use crate::trace::Set;
 
 /// The name of the row without an allocator.
@@ -138,7 +139,8 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
          size, RAM, instructions under QEMU) have a page of their own: [results/mcu.md](results/mcu.md), from `cargo \
          xtask measure`. What was tried stands in [NOTES.md](NOTES.md).\n",
     );
-    // This file is written by hand: the targets that the figures are compared with.
+    write!(text, "\n{}", targets::section(folder)?)?;
+    // This file is written by hand: the other targets that the figures are compared with.
     if let Ok(targets) = fs::read_to_string(folder.join("targets.md")) {
         write!(text, "\n{targets}")?;
     }
@@ -204,7 +206,7 @@ fn capital(text: &str) -> String {
 }
 
 /// Escapes text for Markdown, in which `<` would begin a tag.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('<', "&lt;")
 }
 

@@ -23,6 +23,9 @@ pub struct Bench {
     /// Leave out the peers that need a compiler for C or C++
     #[arg(long)]
     no_native: bool,
+    /// Measure only this allocator, and keep the others' last figures
+    #[arg(long = "subject", value_name = "SUBJECT", conflicts_with = "check")]
+    subjects: Vec<String>,
     /// Measures to run; all if none is named
     #[arg(value_name = "NAME", conflicts_with = "check")]
     names: Vec<String>,
@@ -43,7 +46,11 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     if bench.check {
         command.arg("check").args(bench.bless.then_some("--bless"));
     } else {
-        command.arg("run").args(bench.quick.then_some("--quick")).args(&bench.names);
+        command.arg("run").args(bench.quick.then_some("--quick"));
+        bench.subjects.iter().for_each(|subject| {
+            command.args(["--subject", subject]);
+        });
+        command.args(&bench.names);
     }
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

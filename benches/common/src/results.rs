@@ -1,6 +1,6 @@
 //! Results: one CSV file per measure, whose first lines say where it comes from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -47,6 +47,21 @@ impl Results {
         let mut rows = self.rows.iter();
         rows.find(|row| row.metric == metric && row.case == case && row.subject == subject)
             .map(|row| row.value)
+    }
+
+    /// Takes the figures of subjects that this run did not measure from an earlier one.
+    pub fn complete(&mut self, last: Self) {
+        let measured: BTreeSet<&String> = self.rows.iter().map(|row| &row.subject).collect();
+        let missing: Vec<Row> =
+            last.rows.into_iter().filter(|row| !measured.contains(&row.subject)).collect();
+        let versions = last.origin.iter().find_map(|line| line.rsplit_once("; allotment at "));
+        let revision = versions.map_or("an unknown commit", |(_, revision)| revision);
+        let subjects: BTreeSet<&str> = missing.iter().map(|row| row.subject.as_str()).collect();
+        if !subjects.is_empty() {
+            let names = subjects.into_iter().collect::<Vec<_>>().join("; ");
+            self.origin.push(format!("from an earlier run of the same command, at {revision}: {names}"));
+        }
+        self.rows.extend(missing);
     }
 
     /// Returns the cases of a metric in the order in which they appear.
@@ -110,4 +125,22 @@ pub fn read(folder: &Path, measure: &str) -> Result<Option<Results>> {
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_path(&path).with_context(context)?;
     let rows = reader.deserialize().collect::<Result<_, _>>().with_context(context)?;
     Ok(Some(Results { origin, rows }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_again_is_kept() {
+        let results = |revision: &str, rows: &[(&str, f64)]| Results {
+            origin: vec![format!("versions: x 1; allotment at {revision}")],
+            rows: rows.iter().map(|&(subject, value)| Row::new("c", subject, "m", value)).collect(),
+        };
+        let mut new = results("b", &[("ours", 2.0)]);
+        new.complete(results("a", &[("ours", 1.0), ("theirs", 3.0)]));
+        assert_eq!((new.get("m", "c", "ours"), new.get("m", "c", "theirs")), (Some(2.0), Some(3.0)));
+        assert_eq!(new.rows.len(), 2);
+        assert!(new.origin[1].contains("at a: theirs"), "{:?}", new.origin);
+    }
 }

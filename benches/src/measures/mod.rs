@@ -95,7 +95,22 @@ impl Options {
 
 /// Returns the subjects that `admit` accepts.
 pub fn subjects(admit: impl Fn(&Entry) -> bool) -> Vec<&'static Entry> {
-    subjects::ENTRIES.iter().filter(|entry| admit(entry)).collect()
+    let chosen = |entry: &Entry| {
+        let is_base = [Form::Registered, Form::Bare].map(subjects::base).contains(&entry.id);
+        CHOSEN.get().is_none_or(|ids| is_base || ids.iter().any(|id| id == entry.id))
+    };
+    subjects::ENTRIES.iter().filter(|entry| chosen(entry) && admit(entry)).collect()
+}
+
+/// The subjects that the command line names; all if it names none.
+static CHOSEN: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Confines all measures to these subjects, and to those that ratios are to.
+pub fn choose(ids: Vec<String>) -> Result<()> {
+    if let Some(id) = ids.iter().find(|id| subjects::entry(id).is_none()) {
+        anyhow::bail!("there is no subject {id:?}; `list` names them");
+    }
+    CHOSEN.set(ids).map_err(|_| anyhow::anyhow!("subjects are chosen once"))
 }
 
 /// Returns the subjects for measures of density: ours as registered and stripped, and peers as plain values, whose

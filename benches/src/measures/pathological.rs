@@ -19,7 +19,8 @@ use crate::trace::Trace;
 /// The measure.
 pub const MEASURE: Measure = Measure { name: "pathological", about: "programs that hurt", run, tables };
 
-const FAILING: &str = "ns of a failing request";
+/// The metric of requests that fail.
+pub const FAILING: &str = "ns of a failing request";
 const REUSE: &str = "sizes that cannot be reused, %";
 const GAPS: &str = "24 B blocks in the gaps";
 const DENSITY: &str = "smallest arena / peak live";

@@ -1,6 +1,7 @@
 //! Several threads on one heap: larson, producer and consumer, and a mix.
 
 use std::alloc::Layout;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -26,7 +27,8 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-const METRIC: &str = "throughput / talc 5";
+/// The metric.
+pub const METRIC: &str = "throughput / talc 5";
 const SPREAD: &str = "quartile spread";
 const ARENA: usize = 256 << 20;
 
@@ -38,7 +40,7 @@ fn tables(_: &Results) -> Vec<Table> {
                    register it, with its own lock and its statistics. *larson*: every thread replaces random \
                    ones of its 1,000 blocks of 10 to 500 bytes, and hands all of them to the next thread now \
                    and then. *producer-consumer*: blocks of 16 to 256 bytes are allocated by one half of the threads \
-                   and freed by the other. *mixed*: 16 to 4,096 bytes; one block in eight is freed by another thread. \
+                   and freed by the other. *mixed*: 16 to 4,096 bytes; one block in eight is freed by another thread. *large*: the same with 1 to 64 KiB. \
                    A round whose threads did not have a core each (by processor time) is repeated, and does not count if \
                    they have none in 20 tries. *Cached* keeps up to 512 KiB per thread."
                 .into(),
@@ -68,13 +70,13 @@ type Program<S> = fn(&S, usize, usize) -> f64;
 type Round = fn(&Arena, usize, usize, usize) -> Option<f64>;
 
 fn round<S: Registered + Sync>(arena: &Arena, program: usize, threads: usize, work: usize) -> Option<f64> {
-    let programs: [Program<S>; 3] = [larson, producer_consumer, mixed];
+    let programs: [Program<S>; 4] = [larson, producer_consumer, mixed, large];
     // SAFETY: the arena is ours and used by one subject at a time.
     let subject = unsafe { S::over(arena.whole()) }?;
     Some(programs[program](&subject, threads, work))
 }
 
-const PROGRAMS: [&str; 3] = ["larson", "producer-consumer", "mixed"];
+const PROGRAMS: [&str; 4] = ["larson", "producer-consumer", "mixed", "large"];
 
 /// The subjects; adding one takes one line.
 const SUBJECTS: &[(&str, Round)] = &[
@@ -306,6 +308,15 @@ fn producer_consumer<S: Registered + Sync>(subject: &S, threads: usize, work: us
 }
 
 fn mixed<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 {
+    exchange(subject, threads, work, 4..12)
+}
+
+fn large<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 {
+    exchange(subject, threads, work, 10..16)
+}
+
+/// Blocks come and go, and some of them to the next thread; sizes are of so many bits, each as likely.
+fn exchange<S: Registered + Sync>(subject: &S, threads: usize, work: usize, bits: Range<u32>) -> f64 {
     const BLOCKS: usize = 500;
     let rings: Vec<_> = (0..threads).map(|_| Ring::new()).collect();
     let end = Barrier::new(threads);
@@ -316,7 +327,7 @@ fn mixed<S: Registered + Sync>(subject: &S, threads: usize, work: usize) -> f64 
         for number in 0..work {
             let block = &mut table[random.usize(..BLOCKS)];
             if block.0.is_null() {
-                let bits = random.u32(4..12);
+                let bits = random.u32(bits.clone());
                 *block = Block::new(subject, random.u32(1 << bits..=2 << bits));
             } else {
                 // With one thread, the other thread is the same one.
