@@ -33,8 +33,13 @@ const FAR_TOO_LONG: Duration = Duration::from_secs(30);
 
 /// Runs a phase with a deadline, and fails if it goes on after that.
 fn in_time<T>(phase: impl FnOnce(Deadline) -> T) -> T {
+    in_looks(LOOKS, phase)
+}
+
+/// Does the same with a deadline that passes after `looks`.
+fn in_looks<T>(looks: u64, phase: impl FnOnce(Deadline) -> T) -> T {
     let start = Instant::now();
-    let deadline = Deadline::after_looks(LOOKS);
+    let deadline = Deadline::after_looks(looks);
     let late = deadline.late();
     let result = phase(deadline);
     let (took, late) = (start.elapsed(), late.load(Relaxed));
@@ -123,7 +128,10 @@ fn conflicts() {
 #[test]
 fn boxes() {
     let abutting = abutting(200_000);
-    assert!(in_time(|deadline| boxes_within(&abutting, Join::Longest, &deadline)).is_none());
+    // The buffers are taken in after about 300 looks; then they are joined.
+    for looks in [LOOKS, 500] {
+        assert!(in_looks(looks, |deadline| boxes_within(&abutting, Join::Longest, &deadline)).is_none());
+    }
     assert!(in_time(|deadline| boxes_with_waste(&abutting, Join::Longest, 0.1, &deadline)).is_none());
 }
 
@@ -193,9 +201,9 @@ fn searches() {
 /// A search ends when it is interrupted, with a valid plan.
 #[test]
 fn interruptions() {
-    let options = Options { time_limit: Duration::MAX, ..Options::default() };
+    let options = Options { time_limit: 2 * FAR_TOO_LONG, ..Options::default() };
     let interrupt = options.interrupt.clone();
-    let instance = growing(14_000);
+    let instance = perfect_packing(3000, 10_000, 1 << 30, 3);
     let watcher = |_| interrupt.store(true, std::sync::atomic::Ordering::Relaxed);
     let plan = in_time(|_| solve(&instance, &options, Some(&watcher)));
     assert_eq!(validate(&instance, &plan.offsets, None), Ok(()));
