@@ -203,7 +203,7 @@ fn searches() {
 fn interruptions() {
     let options = Options { time_limit: 2 * FAR_TOO_LONG, ..Options::default() };
     let interrupt = options.interrupt.clone();
-    let instance = perfect_packing(3000, 10_000, 1 << 30, 3);
+    let instance = perfect_packing(11_000, 40_000, 1 << 30, 3);
     let watcher = |_| interrupt.store(true, std::sync::atomic::Ordering::Relaxed);
     let plan = in_time(|_| solve(&instance, &options, Some(&watcher)));
     assert_eq!(validate(&instance, &plan.offsets, None), Ok(()));
