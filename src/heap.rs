@@ -57,71 +57,47 @@ impl<P: Placement, S: Statistics> State<P, S> {
                 self.statistics.allocated(grant.size);
                 Some(grant.start)
             }
-            None if P::STEPS => self.allocate_second(layout),
             None => self.allocate_otherwise(layout),
         }
     }
 
-    #[inline(never)]
-    fn allocate_second(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        match self.placement.allocate_second(layout) {
-            Some(grant) => {
-                self.statistics.allocated(grant.size);
-                Some(grant.start)
-            }
-            None => self.allocate_third(layout),
-        }
-    }
-
-    #[inline(never)]
-    fn allocate_third(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        match self.placement.allocate_third(layout) {
-            Some(grant) => {
-                self.statistics.allocated(grant.size);
-                Some(grant.start)
-            }
-            None => self.allocate_otherwise(layout),
-        }
-    }
-
-    /// Frees a block, in steps if the placement has them.
+    /// Frees a block.
     #[inline(always)]
     unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: passed on.
         unsafe {
-            if !P::STEPS {
-                let size = self.placement.deallocate(block, layout)?;
-                self.statistics.freed(size);
-                return Ok(());
-            }
             match self.placement.deallocate_quick(block, layout) {
                 Some(size) => {
                     self.statistics.freed(size);
                     Ok(())
                 }
-                None => self.free_second(block, layout),
+                None => self.free_otherwise(block, layout),
             }
         }
     }
 
+    /// As [`Self::free`], with all that the placement has.
     #[inline(never)]
-    unsafe fn free_second(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    unsafe fn free_otherwise(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: passed on.
-        let size = unsafe { self.placement.deallocate_second(block, layout)? };
+        let size = unsafe { self.placement.deallocate(block, layout)? };
         self.statistics.freed(size);
         Ok(())
     }
 
-    /// As [`Self::allocate`], but `None` where more effort is needed.
+    /// As [`Self::allocate`] if that can be done without taking back what is kept for other sizes, else `None`.
     #[inline(always)]
     fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let grant = self.placement.allocate_common(layout)?;
+        let mut grant = self.placement.allocate_quick(layout);
+        if grant.is_none() && self.placement.largest_free() >= layout.size().saturating_add(layout.align()) {
+            grant = self.placement.allocate(layout);
+        }
+        let grant = grant?;
         self.statistics.allocated(grant.size);
         Some(grant.start)
     }
 
     /// As [`Self::allocate`], with all that the placement and the heap have.
-    #[cold]
     #[inline(never)]
     fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(grant) = self.grant_otherwise(layout) else {
@@ -134,7 +110,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
 
     /// What there is beyond the quick way, not counted yet: all that the placement has, and memory that was not
     /// claimed yet.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn grant_otherwise(&mut self, layout: Layout) -> Option<Grant> {
         loop {
             let grant = self.placement.allocate(layout);
@@ -427,9 +403,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             let mut wrong = None;
             for &block in blocks {
                 // SAFETY: passed on.
-                match unsafe { state.placement.deallocate(block, layout) } {
-                    Ok(size) => state.statistics.freed(size),
-                    Err(error) => wrong = Some(error),
+                if let Err(error) = unsafe { state.free(block, layout) } {
+                    wrong = Some(error);
                 }
             }
             wrong
@@ -508,7 +483,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 impl<P: Placement, L: Lock> Heap<P, L> {
     /// Bytes in live blocks, each rounded up to what it takes. O(1).
     pub fn used(&self) -> usize {
-        self.with(|state| state.statistics.used)
+        self.with(|state| state.statistics.used())
     }
 
     /// Bytes not in live blocks. O(1).
@@ -523,7 +498,7 @@ impl<P: Placement, L: Lock> Heap<P, L> {
 
     /// The high-water mark: the most that [`Heap::used`] ever was. O(1).
     pub fn peak(&self) -> usize {
-        self.with(|state| state.statistics.peak)
+        self.with(|state| state.statistics.peak())
     }
 
     /// All statistics at one moment. O(1): nothing is walked.
@@ -533,7 +508,7 @@ impl<P: Placement, L: Lock> Heap<P, L> {
 
     /// Starts a new high-water mark at what is in use now.
     pub fn reset_peak(&self) {
-        self.with(|state| state.statistics.peak = state.statistics.used);
+        self.with(|state| state.statistics.reset_peak());
     }
 }
 
@@ -593,7 +568,12 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block, which is not null.
-        unsafe { self.free_block(NonNull::new_unchecked(block), layout) }
+        unsafe {
+            let block = NonNull::new_unchecked(block);
+            if let Err(error) = self.with(|state| state.free(block, layout)) {
+                misuse(error);
+            }
+        }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

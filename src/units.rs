@@ -129,12 +129,14 @@ pub const fn class_rows<const SL: usize>(len: usize) -> usize {
 }
 
 /// Number of size classes for small objects of up to `largest` bytes (see [`object_sizes`]).
+#[cfg(feature = "std")]
 pub(crate) const fn object_classes(largest: usize) -> usize {
     16 + 8 * (largest.ilog2() as usize - 7)
 }
 
 /// Sizes of small objects in bytes: steps of 8 up to 128, then 8 steps per power of two. Classes below
 /// `first` are left out, with size 0.
+#[cfg(feature = "std")]
 pub(crate) const fn object_sizes<const CLASSES: usize>(first: usize) -> [u16; CLASSES] {
     let mut sizes = [0; CLASSES];
     let (mut size, mut class) = (0, first);
@@ -148,6 +150,7 @@ pub(crate) const fn object_sizes<const CLASSES: usize>(first: usize) -> [u16; CL
 
 /// For each length in words of 8 bytes, the first class of `sizes`, from `first` on, that is long enough. The last
 /// length is that of the largest class.
+#[cfg(feature = "std")]
 pub(crate) const fn class_by_words<const WORDS: usize>(sizes: &[u16], first: usize) -> [u8; WORDS] {
     assert!(sizes[sizes.len() - 1] as usize == (WORDS - 1) * 8, "the table ends with the largest class");
     let mut classes = [0; WORDS];

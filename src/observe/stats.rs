@@ -38,23 +38,52 @@ pub unsafe trait Statistics {
 }
 
 /// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
+///
+/// What is in use is counted as the distance to the high-water mark, so that one subtraction both counts a block and
+/// tells a new mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(C)]
 pub struct Counters {
-    pub(crate) capacity: usize,
-    pub(crate) used: usize,
-    pub(crate) peak: usize,
-    pub(crate) live: usize,
-    pub(crate) failed: usize,
-    pub(crate) largest_failed: usize,
+    /// Bytes by which the bytes in use are below the high-water mark. (Not beside `live`: the compiler would write
+    /// both at once, which is slower.)
+    room: usize,
+    /// The high-water mark.
+    peak: usize,
+    live: usize,
+    capacity: usize,
+    failed: usize,
+    largest_failed: usize,
 }
 
 impl Counters {
+    /// Bytes in live blocks. (A wrong free that nothing has noticed may have counted more than there was.)
+    #[inline(always)]
+    pub(crate) const fn used(&self) -> usize {
+        self.peak.saturating_sub(self.room)
+    }
+
+    /// The high-water mark.
+    pub(crate) const fn peak(&self) -> usize {
+        self.peak
+    }
+
+    /// Bytes that all regions together can hold.
+    #[cfg(feature = "pressure")]
+    pub(crate) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Starts a new high-water mark at what is in use now.
+    pub(crate) const fn reset_peak(&mut self) {
+        (self.peak, self.room) = (self.used(), 0);
+    }
+
     /// The state of a heap with these counters.
     pub(crate) fn stats(&self, largest_free: usize) -> Stats {
         Stats {
             capacity: self.capacity,
-            used: self.used,
+            used: self.used(),
             peak: self.peak,
             free: self.free().unwrap_or(0),
             largest_free,
@@ -63,29 +92,42 @@ impl Counters {
             largest_failed: self.largest_failed,
         }
     }
+
+    /// Tells the compiler that a new high-water mark is not the common case.
+    #[cold]
+    fn rises() {}
 }
 
-// SAFETY: counting neither allocates nor unwinds.
+// SAFETY: counting neither allocates nor unwinds: all of it wraps or saturates.
 unsafe impl Statistics for Counters {
-    const EMPTY: Self = Self { capacity: 0, used: 0, peak: 0, live: 0, failed: 0, largest_failed: 0 };
+    const EMPTY: Self = Self { capacity: 0, peak: 0, room: 0, live: 0, failed: 0, largest_failed: 0 };
 
     #[inline(always)]
     fn allocated(&mut self, size: usize) {
-        self.live += 1;
-        self.used += size;
-        self.peak = self.peak.max(self.used);
+        self.live = self.live.wrapping_add(1);
+        let (room, beyond) = self.room.overflowing_sub(size);
+        self.room = room;
+        if beyond {
+            Self::rises();
+            // Read anew, so that the common path can subtract in memory.
+            // SAFETY: a field of this value.
+            let room = unsafe { (&raw const self.room).read_volatile() };
+            self.peak = self.peak.wrapping_sub(room);
+            self.room = 0;
+        }
     }
 
     #[inline(always)]
     fn freed(&mut self, size: usize) {
-        self.live -= 1;
-        self.used -= size;
+        self.live = self.live.wrapping_sub(1);
+        self.room = self.room.wrapping_add(size);
     }
 
     #[inline(always)]
     fn resized(&mut self, old: usize, new: usize) {
-        self.used = self.used - old + new;
-        self.peak = self.peak.max(self.used);
+        let used = self.used().saturating_sub(old).saturating_add(new);
+        self.peak = self.peak.max(used);
+        self.room = self.peak - used;
     }
 
     fn failed(&mut self, size: usize) {
@@ -94,20 +136,20 @@ unsafe impl Statistics for Counters {
     }
 
     fn grown(&mut self, size: usize) {
-        self.capacity += size;
+        self.capacity = self.capacity.saturating_add(size);
     }
 
     fn shrunk(&mut self, size: usize) {
-        self.capacity -= size;
+        self.capacity = self.capacity.saturating_sub(size);
     }
 
     fn reset(&mut self) {
-        (self.used, self.live) = (0, 0);
+        (self.room, self.live) = (self.peak, 0);
     }
 
     fn free(&self) -> Option<usize> {
         // A block that takes a whole region also takes the place of its bookkeeping.
-        Some(self.capacity.saturating_sub(self.used))
+        Some(self.capacity.saturating_sub(self.used()))
     }
 
     fn snapshot(&self, largest_free: usize) -> Option<Stats> {

@@ -231,6 +231,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
     };
     const MAX_LEN: usize = M::MAX_LEN;
     const EXACT: bool = false;
+    const CHECKS: bool = false;
 
     fn meta(&self) -> &M {
         &self.meta
@@ -381,6 +382,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
             (block.len >= want).then_some(block)
         }
     }
+
+    fn set_saving(&mut self, _on: bool) {}
 
     fn is_whole(&self, offset: usize) -> bool {
         self.lent_at(offset).is_some()

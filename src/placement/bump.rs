@@ -50,6 +50,8 @@ unsafe impl<M: Meta> Space for Bump<M> {
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, region: 0, top: 0 };
     const MAX_LEN: usize = M::MAX_LEN;
+    const EXACT: bool = true;
+    const CHECKS: bool = false;
 
     fn meta(&self) -> &M {
         &self.meta
@@ -142,6 +144,18 @@ unsafe impl<M: Meta> Space for Bump<M> {
             return Some(grown);
         }
         (to <= block.len).then_some(block)
+    }
+
+    /// A block takes what it was asked for, even if that is less than a unit.
+    #[inline(always)]
+    fn granted(len: usize, _align: usize) -> usize {
+        len
+    }
+
+    fn set_saving(&mut self, _on: bool) {}
+
+    fn is_whole(&self, _offset: usize) -> bool {
+        false
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {

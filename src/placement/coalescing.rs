@@ -430,6 +430,8 @@ unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as Fit<M>>::EMPTY };
     const MAX_LEN: usize = min(M::MAX_LEN, <F as Fit<M>>::MAX_LEN);
+    const EXACT: bool = true;
+    const CHECKS: bool = false;
 
     #[inline(always)]
     fn meta(&self) -> &M {
@@ -549,5 +551,31 @@ unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
     fn largest(&self) -> usize {
         // SAFETY: the index holds free blocks of this metadata.
         unsafe { self.fit.largest(&self.meta) }
+    }
+
+    #[inline(always)]
+    fn granted(len: usize, _align: usize) -> usize {
+        len.max(M::UNIT)
+    }
+
+    fn set_saving(&mut self, _on: bool) {}
+
+    fn is_whole(&self, _offset: usize) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
+        // SAFETY: the block exists, as the caller vouches, and has the granted length.
+        unsafe { self.meta.block_at(address, Self::granted(len, align)) }
+    }
+
+    fn checked_block_at(
+        &self,
+        address: usize,
+        len: usize,
+        align: usize,
+    ) -> Result<Block<Token<Self>>, FreeError> {
+        self.meta.checked_block_at(address, Self::granted(len, align))
     }
 }

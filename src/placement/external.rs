@@ -6,6 +6,7 @@
 
 use super::{Grant, Placement};
 use crate::meta::FreeError;
+use crate::observe::Run;
 use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -73,6 +74,10 @@ unsafe impl Placement for LinkedList {
         Some(Grant { start, size: Self::taken(layout) })
     }
 
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
+
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         let grant = self.allocate(layout)?;
         Some((grant, grant.size, 0))
@@ -82,6 +87,10 @@ unsafe impl Placement for LinkedList {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.deallocate(start, layout) };
         Ok(Self::taken(layout))
+    }
+
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
     }
 
     unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
@@ -101,6 +110,15 @@ unsafe impl Placement for LinkedList {
             true => Ok(()),
         }
     }
+
+    fn trim(&mut self) -> bool {
+        false
+    }
+
+    fn set_saving(&mut self, _on: bool) {}
+
+    /// Nothing: the allocator does not tell.
+    fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
 
     fn largest_free(&self) -> usize {
         if self.0.bottom().is_null() { 0 } else { self.0.free() }
@@ -167,6 +185,10 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         Some(Grant { start, size: Self::taken(layout.size(), layout.align()) })
     }
 
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
+
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         let grant = self.allocate(layout)?;
         Some((grant, grant.size, 0))
@@ -176,6 +198,10 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.dealloc(start, layout) };
         Ok(Self::taken(layout.size(), layout.align()))
+    }
+
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
     }
 
     unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
@@ -190,7 +216,21 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         if aligned { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 
+    fn trim(&mut self) -> bool {
+        false
+    }
+
+    fn set_saving(&mut self, _on: bool) {}
+
+    /// Nothing: the allocator does not tell.
+    fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
+
     fn largest_free(&self) -> usize {
         self.0.stats_total_bytes() - self.0.stats_alloc_actual()
+    }
+
+    /// None: the allocator does not know its regions.
+    fn region(&self, _n: usize) -> Option<Region> {
+        None
     }
 }

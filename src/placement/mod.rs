@@ -13,7 +13,8 @@
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
-//! | [`Tiered`] | O(1) | O(1) | the same for small requests, any other placement for the rest; made for speed |
+//! | [`Tiered`] | O(1) | O(1) | a freed block of the same size, else an object of a page, else as the placement beneath; made for speed |
+//! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else as the placement beneath: merging deferred |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
 //!
 //! *depth* is that of a tree of the free blocks: O(log n) expected. [`BestFit`]'s is randomised;
@@ -43,7 +44,7 @@ pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
 pub use good_fit::{FineLists, GoodFit};
 pub use slab::{Classes, DefaultClasses, Slab};
-pub use tiered::Tiered;
+pub use tiered::{Pages, QuickLists, Tier, Tiered};
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
 
@@ -80,12 +81,14 @@ pub unsafe trait Space: Sized {
     /// Granules that the longest block may have; longer regions are refused.
     const MAX_LEN: usize;
 
-    /// Whether every block takes what [`Space::granted`] says. [`Buddy`] lends whole regions as well.
-    const EXACT: bool = true;
+    /// Whether blocks of one length are alike: each takes what [`Space::granted`] says, which does not depend on the
+    /// alignment, and may be freed as one that was requested with another alignment. Not so where whole regions are lent
+    /// ([`Buddy`]), or where a request's alignment decides which part of the placement serves it ([`Slab`]).
+    const EXACT: bool;
 
     /// Whether every free by address is checked as [`Space::checked_block_at`] does, also in release
     /// builds.
-    const CHECKS: bool = false;
+    const CHECKS: bool;
 
     /// The bookkeeping beneath.
     fn meta(&self) -> &Self::Meta;
@@ -120,11 +123,7 @@ pub unsafe trait Space: Sized {
 
     /// Granules that a request for `len` granules aligned to `align` granules takes, whoever
     /// serves it: what [`Space::block_at`] must be given.
-    #[inline(always)]
-    fn granted(len: usize, align: usize) -> usize {
-        let _ = align;
-        len.max(<Self::Meta as Meta>::UNIT)
-    }
+    fn granted(len: usize, align: usize) -> usize;
 
     /// A block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
     /// (One that takes a whole region, as [`Buddy`] can give, may count only the granules of the region,
@@ -166,17 +165,11 @@ pub unsafe trait Space: Sized {
     ) -> Option<Block<Token<Self>>>;
 
     /// See [`Placement::set_saving`].
-    #[inline(always)]
-    fn set_saving(&mut self, on: bool) {
-        let _ = on;
-    }
+    fn set_saving(&mut self, on: bool);
 
     /// Whether the block at granule `offset` is a whole region, its bookkeeping included, of which
     /// nothing is known.
-    fn is_whole(&self, offset: usize) -> bool {
-        let _ = offset;
-        false
-    }
+    fn is_whole(&self, offset: usize) -> bool;
 
     /// See [`Meta::walk`]; region number `region` exists.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool);
@@ -192,11 +185,7 @@ pub unsafe trait Space: Sized {
     /// # Safety
     ///
     /// There is such a block.
-    #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
-        // SAFETY: the block exists, as the caller vouches, and has the granted length.
-        unsafe { self.meta().block_at(address, Self::granted(len, align)) }
-    }
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>>;
 
     /// As [`Space::block_at`] for an address that may be wrong: what is found in O(1) is reported.
     fn checked_block_at(
@@ -204,9 +193,7 @@ pub unsafe trait Space: Sized {
         address: usize,
         len: usize,
         align: usize,
-    ) -> Result<Block<Token<Self>>, FreeError> {
-        self.meta().checked_block_at(address, Self::granted(len, align))
-    }
+    ) -> Result<Block<Token<Self>>, FreeError>;
 }
 
 /// Memory that was handed out.
@@ -258,43 +245,9 @@ pub unsafe trait Placement: Sized {
     /// A block for `layout`; of one granule if its size is zero.
     fn allocate(&mut self, layout: Layout) -> Option<Grant>;
 
-    /// As [`Placement::allocate`] for the common case only: `None` where more effort is needed.
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
-    }
-
-    /// Whether requests and frees go in steps, each kept so short that it needs no registers of its caller:
-    /// [`Placement::allocate_second`] and [`Placement::allocate_third`]; [`Placement::deallocate_quick`] and
-    /// [`Placement::deallocate_second`].
-    const STEPS: bool = false;
-
-    /// What is tried next after [`Placement::allocate_quick`].
-    #[inline(always)]
-    fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
-        let _ = layout;
-        None
-    }
-
-    /// And what after that.
-    #[inline(always)]
-    fn allocate_third(&mut self, layout: Layout) -> Option<Grant> {
-        let _ = layout;
-        None
-    }
-
-    /// [`Placement::allocate_quick`] and the next steps: all but what takes effort.
-    #[inline(always)]
-    fn allocate_common(&mut self, layout: Layout) -> Option<Grant> {
-        let mut grant = self.allocate_quick(layout);
-        if Self::STEPS && grant.is_none() {
-            grant = self.allocate_second(layout);
-            if grant.is_none() {
-                grant = self.allocate_third(layout);
-            }
-        }
-        grant
-    }
+    /// As [`Placement::allocate`] for the common case only, and in line: `None`, and nothing is changed, where more effort is
+    /// needed. A heap asks for this first, and then for [`Placement::allocate`].
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
 
     /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
     /// that must be cleared to make it all zero.
@@ -308,27 +261,13 @@ pub unsafe trait Placement: Sized {
     /// `start` is the address of a live block for `layout`, not used any more.
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
 
-    /// As [`Placement::deallocate`] for the common case only: `None`, and nothing is changed, where more effort is needed.
+    /// As [`Placement::deallocate`] for the common case only, and in line: `None`, and nothing is changed, where more effort
+    /// is needed, or nothing is won.
     ///
     /// # Safety
     ///
     /// See there.
-    #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        let _ = (start, layout);
-        None
-    }
-
-    /// What comes after that.
-    ///
-    /// # Safety
-    ///
-    /// See there.
-    #[inline(always)]
-    unsafe fn deallocate_second(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
-        unsafe { self.deallocate(start, layout) }
-    }
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize>;
 
     /// Changes a block's size without moving it: the bytes that it took before and takes now.
     ///
@@ -338,9 +277,7 @@ pub unsafe trait Placement: Sized {
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
 
     /// Gives memory that is kept for speed back to where every request can have it. Whether there was any.
-    fn trim(&mut self) -> bool {
-        false
-    }
+    fn trim(&mut self) -> bool;
 
     /// Finds out what it can in O(1) about whether a live block for `layout` is at `start`.
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
@@ -352,24 +289,16 @@ pub unsafe trait Placement: Sized {
     /// back and not filled again, whatever the placement has. A heap under pressure calls this inside
     /// its lock when the pressure begins and when it is over; live blocks stay as they are. Bounded by what
     /// the placement caches. Does nothing where there is nothing to save.
-    #[inline(always)]
-    fn set_saving(&mut self, on: bool) {
-        let _ = on;
-    }
+    fn set_saving(&mut self, on: bool);
 
     /// Shows `visit` what is free and what is in use in region number `region`, by address and without gaps, until it
     /// returns `false`; nothing if there is no such region, or if the placement does not tell. What it tells is documented at
     /// [`Heap::blocks`](crate::Heap::blocks). O(runs), in band O(region / granule / word) as well.
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        let _ = (region, visit);
-    }
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool);
 
     /// Region number `n`, from 0, in no particular order; `None` beyond the last one, and where
     /// the placement does not know its regions. O(1).
-    fn region(&self, n: usize) -> Option<Region> {
-        let _ = n;
-        None
-    }
+    fn region(&self, n: usize) -> Option<Region>;
 }
 
 /// A layout in granules: length and alignment.
@@ -429,7 +358,7 @@ unsafe impl<S: Space> Placement for S {
         for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
             *zeroed = (record.mark, record.roof);
         }
-        let quick = self.allocate_common(layout);
+        let quick = Placement::allocate_quick(self, layout);
         let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
         let start = grant.start.addr().get();
         let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
@@ -458,6 +387,11 @@ unsafe impl<S: Space> Placement for S {
     }
 
     #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
+    }
+
+    #[inline(always)]
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let (len, align) = measure::<S>(layout);
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
@@ -470,6 +404,10 @@ unsafe impl<S: Space> Placement for S {
         // SAFETY: the block is live, as the caller vouches.
         let (old, new) = unsafe { (block.len, Space::resize(self, block, len, to, align)?.len) };
         Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
+    }
+
+    fn trim(&mut self) -> bool {
+        false
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -232,6 +232,8 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
     type Meta = M;
     const EMPTY: Self = Self { pages: S::EMPTY, open: 0, heads: [M::Index::NIL; 32], classes: PhantomData };
     const MAX_LEN: usize = S::MAX_LEN;
+    // The alignment decides whether a block is an object of a page.
+    const EXACT: bool = false;
     const CHECKS: bool = true;
 
     fn meta(&self) -> &M {
@@ -264,6 +266,10 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
     /// Passed on. Of the pages themselves none is kept that has no object.
     fn set_saving(&mut self, on: bool) {
         self.pages.set_saving(on);
+    }
+
+    fn is_whole(&self, offset: usize) -> bool {
+        self.pages.is_whole(offset)
     }
 
     #[inline(always)]

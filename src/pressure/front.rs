@@ -377,7 +377,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (start, crossed) = self.0.with(|state| {
-            let grant = match state.placement.allocate_common(layout) {
+            let grant = match state.placement.allocate_quick(layout) {
                 Some(grant) => grant,
                 None => match state.grant_otherwise(layout) {
                     Some(grant) => grant,

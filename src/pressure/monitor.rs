@@ -53,12 +53,12 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
     /// Whether the use exceeds the band, or would with `more` bytes.
     #[inline(always)]
     pub(super) fn rises(&self, more: usize) -> bool {
-        self.counters.used + more > self.above
+        self.counters.used() + more > self.above
     }
 
     #[inline(always)]
     pub(super) fn has_fallen(&self) -> bool {
-        self.counters.used < self.below
+        self.counters.used() < self.below
     }
 
     pub(super) fn pressure(&self) -> Pressure {
@@ -74,7 +74,7 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
     }
 
     pub(super) fn reset_peak(&mut self) {
-        self.counters.peak = self.counters.used;
+        self.counters.reset_peak();
     }
 
     /// Returns the transition that must be reported to the hook, unless the hook is running; it is then reported
@@ -109,9 +109,9 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
             }
         }
         let monitor = &mut self.statistics;
-        let marks = monitor.watermarks.of(monitor.counters.capacity);
+        let marks = monitor.watermarks.of(monitor.counters.capacity());
         // A heap without memory is not short of memory: it has none yet.
-        if monitor.counters.capacity > 0 {
+        if monitor.counters.capacity() > 0 {
             monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0));
             (monitor.above, monitor.below) = marks.band(monitor.own);
         }

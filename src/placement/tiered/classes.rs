@@ -1,77 +1,106 @@
-//! Sizes of small objects, and of the pages that they are in.
+//! Sizes of small blocks, and of the pages that they are cut from.
 
 use super::page::HEADER;
-use crate::units::{class_by_words, object_classes, object_sizes};
-use core::alloc::Layout;
 
-/// The largest small request in bytes; the others go to the placement beneath.
+/// The largest small request, in bytes.
 pub(super) const SMALL: usize = 256;
 
-/// Number of classes; 0 is none.
-pub(super) const CLASSES: usize = 1 + object_classes(SMALL);
+/// Bytes between one class and the next: what every small block is aligned to at least.
+pub(super) const STEP: usize = 8;
 
-/// Sizes of the objects that pages are cut into, in bytes.
-pub(super) const SIZES: [u16; CLASSES] = object_sizes(1);
+/// Number of classes.
+pub(super) const CLASSES: usize = SMALL / STEP;
 
-/// The class of a request, by its length in words of 8 bytes.
-const CLASS_OF: [u8; SMALL / 8 + 1] = class_by_words(&SIZES, 1);
-
-/// Bytes that the smallest page has: the unit of the maps of pages.
+/// Bytes of the smallest page, the unit of the maps of pages.
 pub(super) const SMALLEST_PAGE: usize = 512;
-/// Bytes that the largest page has.
+/// Bytes of the largest page.
 pub(super) const LARGEST_PAGE: usize = 4096;
-/// Objects of a page at which larger pages are not worth it.
+/// Once a page has room for this many objects, a larger one is not worth it.
 pub(super) const OBJECTS: usize = 16;
 
+/// A size of small blocks: a multiple of 8 bytes up to [`SMALL`].
+///
+/// It is kept as the bytes that the size has beyond the smallest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class(usize);
+
+impl Class {
+    /// The class of a request of `size` bytes; `None` if it is for more than [`SMALL`] bytes, or for none at all.
+    #[inline(always)]
+    pub(super) const fn of(size: usize) -> Option<Self> {
+        // Zero becomes the largest number.
+        let last = size.wrapping_sub(1);
+        if last < SMALL { Some(Self(last & !(STEP - 1))) } else { None }
+    }
+
+    /// As [`Self::of`], but a block for no bytes is one of the smallest class.
+    #[inline(always)]
+    pub(super) fn of_any(size: usize) -> Option<Self> {
+        Self::of(size.max(1))
+    }
+
+    /// Class number `index`, which is below [`CLASSES`].
+    #[inline(always)]
+    pub(super) const fn number(index: usize) -> Self {
+        debug_assert!(index < CLASSES);
+        Self(index * STEP)
+    }
+
+    /// Its number, from 0.
+    #[inline(always)]
+    pub(super) const fn index(self) -> usize {
+        self.0 / STEP
+    }
+
+    /// Its place among the heads of the lists, in bytes.
+    #[inline(always)]
+    pub(super) const fn distance(self) -> usize {
+        const { assert!(size_of::<*mut ()>() <= STEP) }
+        self.0 / STEP * size_of::<*mut ()>()
+    }
+
+    /// Bytes of its blocks.
+    #[inline(always)]
+    pub(super) const fn bytes(self) -> usize {
+        self.0 + STEP
+    }
+
+    /// Bytes of its pages.
+    #[inline(always)]
+    pub(super) const fn page(self) -> usize {
+        PAGES[self.index()] as usize
+    }
+
+    /// Number of objects in one of its pages.
+    #[inline(always)]
+    pub(super) const fn objects(self) -> usize {
+        (self.page() - HEADER) / self.bytes()
+    }
+}
+
 /// Bytes of a page, by its class.
-pub(super) const PAGES: [u16; CLASSES] = {
+const PAGES: [u16; CLASSES] = {
     let mut pages = [0; CLASSES];
-    let mut class = 1;
-    while class < CLASSES {
+    let mut index = 0;
+    while index < CLASSES {
         let mut page = SMALLEST_PAGE;
-        while page < LARGEST_PAGE && (page - HEADER) / (SIZES[class] as usize) < OBJECTS {
+        while page < LARGEST_PAGE && (page - HEADER) / Class::number(index).bytes() < OBJECTS {
             page *= 2;
         }
-        pages[class] = page as u16;
-        class += 1;
+        pages[index] = page as u16;
+        index += 1;
     }
     pages
 };
 
-/// Tells the compiler that a branch is rare, so that it stays a branch.
+/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
 #[cold]
 pub(super) fn rare() {}
 
-/// The class of a small request.
+/// A number that was just written, read from memory again, so that the common path need not hold it in a register and
+/// can change it in place.
 #[inline(always)]
-pub(super) fn class_of(layout: Layout) -> Option<usize> {
-    if layout.size() > SMALL {
-        return None;
-    }
-    if layout.align() > 8 {
-        rare();
-        return None;
-    }
-    // SAFETY: at most `SMALL / 8`.
-    Some(unsafe { *CLASS_OF.get_unchecked((layout.size() + 7) >> 3) } as usize)
-}
-
-/// Bytes of an object of `class`.
-#[inline(always)]
-pub(super) fn size_of_class(class: usize) -> usize {
-    // SAFETY: classes come from `CLASS_OF`, whose entries are below `CLASSES`.
-    unsafe { *SIZES.get_unchecked(class) as usize }
-}
-
-/// Bytes of a page of `class`.
-#[inline(always)]
-pub(super) fn page_of_class(class: usize) -> usize {
-    // SAFETY: as in `size_of_class`.
-    unsafe { *PAGES.get_unchecked(class) as usize }
-}
-
-/// Objects of a page of `class`.
-#[inline(always)]
-pub(super) fn objects_of_class(class: usize) -> usize {
-    (page_of_class(class) - HEADER) / size_of_class(class)
+pub(super) fn read_anew(number: &isize) -> isize {
+    // SAFETY: a reference can be read.
+    unsafe { (&raw const *number).read_volatile() }
 }

@@ -1,378 +1,326 @@
-//! Small blocks from pages, in front of a placement for all others.
+//! Quick lists: freed blocks are kept for the next request of their size, in front of pages, or of any placement.
 
 mod classes;
+mod large;
 mod page;
 mod pages;
-mod recent;
+mod small;
+mod tier;
 
-use super::{Grant, Placement, Space, Tlsf, measure};
-use crate::meta::{FreeError, InBand, Meta};
+pub use pages::Pages;
+pub use tier::Tier;
+
+use super::{Grant, Placement, Tlsf};
+use crate::meta::{FreeError, InBand};
 use crate::observe::Run;
 use crate::region::{Region, RegionError};
-use classes::{CLASSES, SMALL, SMALLEST_PAGE, class_of, page_of_class, rare, size_of_class};
+use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
-use core::ptr::{self, NonNull};
-use page::{HEADER, NONE, Page, WINDOWS, Window};
-use recent::Recent;
+use core::ptr::NonNull;
+use large::{LARGEST, Large};
+use small::Small;
 
-/// Blocks of a class that the placement beneath must serve before a page is opened for it.
-const PATIENCE: u16 = 16;
+/// Small blocks that one free gives back at most, besides its own, over pages.
+const BOUND: usize = 4;
 
-/// Regions below this size, in bytes, are left to the placement beneath: pages would waste too much of them.
-const WORTH_IT: usize = 16 * 1024;
-
-/// The part of the memory, in 16ths, that the placement beneath may have lent while more recent blocks are kept.
+/// The part of the memory, in 16ths, that may be lent while blocks are kept.
 const PLENTY: usize = 13;
 
-/// Small blocks from pages of equal objects, in front of a placement `L` for all others: the fast default for
-/// hosts.
-///
-/// ```text
-///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects
-///                 |
-///   page   | header | object | object | ...       free objects are linked through their first two bytes
-///             next -> page -> ..
-///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before this one does a page start?
-/// ```
-///
-/// Sizes up to 256 bytes (and alignments up to 8) have 24 classes. Pages are 512 bytes to 4 KiB long, aligned to
-/// their length, and come from `L`; one that is empty goes back unless it is the last of its class, and even
-/// then when memory runs out. A class gets its first page when `L` serves 12 blocks of it, so that rare sizes
-/// waste nothing, and regions below 16 KiB have no pages. The map takes 0.2 % of a region.
-///
-/// Blocks of `L`, up to 32 KiB, that are freed are kept as they are for the next request of the same size as long as memory is
-/// plentiful (`L` has lent at most 13/16 of it): not more than 1/32 of the memory, and 1 MiB at most. They go
-/// back one by one while there is no room for others, and with the empty pages when memory runs out.
-///
-/// Small requests and frees are O(1), the rest as in `L`. Whether an address lies in a page, and where that starts, the
-/// map knows. (Bonwick, "The slab
-/// allocator", USENIX 1994; Leijen, Zorn and de Moura, "Mimalloc: free list sharding in action", 2019.)
-pub struct Tiered<L = Tlsf<InBand<u32>>> {
-    /// For each class the first page of its list, or [`NONE`].
-    heads: [*mut Page; CLASSES],
-    windows: [Window; WINDOWS],
-    /// Windows that were ever opened.
-    regions: usize,
-    /// How many blocks of each class the placement beneath has lent, about: recent ones count as well, as of the class
-    /// that their rounded size has.
-    direct: [u16; CLASSES],
-    /// Whether no page is to be opened, and none kept that is empty.
-    saving: bool,
-    recent: Recent,
-    /// Bytes of all regions.
-    whole: usize,
-    /// Bytes that may still be lent by the placement beneath while recent blocks are kept.
-    plenty: isize,
-    large: L,
+/// Bytes that may be kept in small blocks of `whole` bytes.
+const fn small_share(whole: usize) -> usize {
+    const MOST: usize = 4 << 20;
+    if whole / 8 < MOST { whole / 8 } else { MOST }
 }
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use, or to the page that is
-// never written to.
-unsafe impl<L: Send> Send for Tiered<L> {}
+/// Bytes that may be kept in large blocks of `whole` bytes.
+const fn large_share(whole: usize) -> usize {
+    const MOST: usize = 1 << 20;
+    if whole / 32 < MOST { whole / 32 } else { MOST }
+}
 
-impl<L: Space> Tiered<L> {
-    const CHECKED: () = {
-        assert!(
-            <L::Meta as Meta>::EDGE_BITS,
-            "pages are kept in the memory itself, so it must be CPU memory"
-        );
-        assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
-    };
+/// The fast default for hosts: quick lists in front of pages of small objects, in front of a placement `L` for everything
+/// else. See [`QuickLists`] and [`Pages`].
+pub type Tiered<L = Tlsf<InBand<u32>>> = QuickLists<Pages<L>>;
 
-    /// Whether the size and the alignment of blocks follow from the request, and they have room for what is written
-    /// to those that are kept.
-    const KEEPS: bool = {
-        let granule = <L::Meta as Meta>::GRANULE;
-        L::EXACT && granule >= 8 && <L::Meta as Meta>::UNIT * granule >= recent::SMALLEST
-    };
+/// Freed blocks are kept as they are, for the next request of their size, in front of a tier `T`: a placement, or
+/// [`Pages`] over one ([`Tiered`]). Merging them with their neighbours is deferred until memory is short.
+///
+/// ```text
+///  small   8 B | 16 B | 24 B | .. | 256 B     one list per class, last in, first out
+///                 |
+///               block -> block -> ..          linked through the blocks themselves
+///  large   64 lists by length: blocks of 257 bytes to 32 KiB
+/// ```
+///
+/// A small request takes the first block of its class's list, and a free puts it back, without a look at what
+/// lies beneath: the class follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block
+/// serves aligned requests too, if its address suits.
+///
+/// Up to 1/8 of the memory is kept in small blocks (4 MiB at most) and 1/32 in large ones (1 MiB at most), and nothing while
+/// more than 13/16 of it is lent. Where there is no room for another block, a free gives up to [`Tier::BOUND`] others back.
+/// A request that would fail first gives everything back, O(blocks that are kept). Where no kept large block serves
+/// requests, none is kept for a while.
+///
+/// [`Heap::used`](crate::Heap::used) counts a small block as its class, a multiple of 8 bytes, whatever it is cut
+/// from; kept blocks and pages are not in use.
+///
+/// Allocation and free are O(1) beside what `T` takes. (Weinstock and Wulf, "An efficient algorithm for heap storage
+/// allocation", SIGPLAN Notices 1988, called lists of exact sizes quick fit.)
+pub struct QuickLists<T> {
+    small: Small,
+    large: Large,
+    /// Bytes that may still be lent until nothing is kept any more.
+    plenty: isize,
+    /// Bytes of all regions.
+    whole: usize,
+    /// Whether nothing may be kept.
+    saving: bool,
+    tier: T,
+}
 
-    /// Gives all empty pages back. Whether there were any. O(classes + listed pages).
-    fn flush(&mut self) -> bool {
-        let mut any = false;
-        while self.forget(recent::LISTS) {
-            any = true;
-        }
-        for class in 0..CLASSES {
-            // Once around the ring.
-            let mut page = self.heads[class];
-            if page == NONE {
-                continue;
-            }
-            // SAFETY: pages in lists are open.
-            unsafe {
-                let last = (*page).prev;
-                loop {
-                    let (this, next) = (page, (*page).next);
-                    if (*this).used == 0 {
-                        self.close(this);
-                        any = true;
-                    }
-                    if this == last {
-                        break;
-                    }
-                    page = next;
-                }
-            }
-        }
-        any
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+unsafe impl<T: Send> Send for QuickLists<T> {}
+
+impl<T: Tier> QuickLists<T> {
+    /// Whether blocks of this alignment go through the lists of small blocks.
+    #[inline(always)]
+    const fn is_listed(align: usize) -> bool {
+        T::ALIKE || align <= STEP
     }
 
-    /// A block from the placement beneath, whatever it takes.
-    fn allocate_direct(&mut self, layout: Layout) -> Option<Grant> {
-        let mut grant = Placement::allocate(&mut self.large, layout);
-        if grant.is_none() && self.flush() {
-            grant = Placement::allocate(&mut self.large, layout);
+    /// Bytes of a large block that may be kept.
+    #[inline(always)]
+    fn large_size(layout: Layout) -> Option<usize> {
+        if !T::ALIKE {
+            return None;
         }
-        let grant = grant?;
-        self.lent(grant.size);
-        self.count_direct(class_of(layout), true);
-        Some(grant)
+        if layout.size() <= SMALL {
+            // A request for no bytes.
+            return None;
+        }
+        // SAFETY: no layout is larger, so that rounding up does not overflow.
+        unsafe { core::hint::assert_unchecked(layout.size() <= isize::MAX as usize) };
+        let size = T::taken(layout);
+        (size <= LARGEST).then_some(size)
+    }
+
+    /// Works out anew how much may be kept.
+    fn settle(&mut self) {
+        let keeps = self.plenty >= 0 && !self.saving;
+        self.small.allow(if keeps { small_share(self.whole) } else { 0 });
+        self.large.allow(if keeps && !self.large.resting { large_share(self.whole) } else { 0 });
+    }
+
+    /// Counts bytes that the placement at the bottom lends, or takes back if there are fewer than none.
+    #[inline(always)]
+    fn lend(&mut self, bytes: isize) {
+        let before = self.plenty;
+        self.plenty = before.wrapping_sub(bytes);
+        if (before ^ self.plenty) < 0 {
+            self.settle();
+        }
     }
 
     /// Counts the memory.
     fn resized(&mut self, whole: usize) {
-        let plenty = |whole: usize| whole / 16 * PLENTY;
-        self.returned(plenty(whole).wrapping_sub(plenty(self.whole)));
-        self.make_room(|this| this.whole = whole);
+        let plenty = |whole: usize| (whole / 16 * PLENTY) as isize;
+        self.plenty += plenty(whole) - plenty(self.whole);
+        self.whole = whole;
+        self.settle();
     }
 
-    /// Changes what the room for recent blocks depends on.
-    fn make_room(&mut self, change: impl FnOnce(&mut Self)) {
-        change(self);
-        let share = if self.saving || self.recent.resting { 0 } else { recent::share(self.whole) as isize };
-        self.recent.room += share - self.recent.share;
-        self.recent.share = share;
-    }
-
-    /// Counts a block that the placement beneath lends.
-    #[inline(always)]
-    fn lent(&mut self, size: usize) {
-        self.plenty = self.plenty.wrapping_sub_unsigned(size);
-    }
-
-    /// Counts one that comes back to it.
-    #[inline(always)]
-    fn returned(&mut self, size: usize) {
-        self.plenty = self.plenty.wrapping_add_unsigned(size);
-    }
-
-    /// Counts a block, if it is of a class, that the placement beneath begins or ceases to serve.
-    #[inline(always)]
-    fn count_direct(&mut self, class: Option<usize>, serves: bool) {
-        if let Some(class) = class {
-            let count = &mut self.direct[class];
-            *count = if serves { count.saturating_add(1) } else { count.saturating_sub(1) };
+    /// Gives everything back that is kept. Whether there was anything. O(what is kept), O(1) if that is nothing.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        while let Some((start, class)) = self.small.evict_any() {
+            // SAFETY: kept blocks are nobody's.
+            unsafe { self.put_small(start, class) };
+            any = true;
         }
-    }
-
-    /// The size by which a block is known among the recent ones.
-    #[inline(always)]
-    fn recent_size(layout: Layout) -> Option<usize> {
-        if layout.align() > 8 {
-            rare();
-            return None;
+        while let Some((start, size)) = self.large.evict_any() {
+            // SAFETY: as above.
+            unsafe { self.put_large(start, size) };
+            any = true;
         }
-        let (len, align) = measure::<L>(layout);
-        // What the block takes, so that requests share it that would get as much.
-        let size = L::granted(len, align) * <L::Meta as Meta>::GRANULE;
-        (Self::KEEPS && size <= recent::LARGEST).then_some(size)
-    }
-
-    /// A block that was freed just now.
-    #[inline(always)]
-    fn allocate_recent(&mut self, layout: Layout) -> Option<Grant> {
-        let size = Self::recent_size(layout)?;
-        // SAFETY: blocks are not null.
-        self.recent.pop(size).map(|start| Grant { start: unsafe { NonNull::new_unchecked(start) }, size })
-    }
-
-    /// Keeps a block of the placement beneath for the next request of its size, if there is room.
-    #[inline(always)]
-    unsafe fn keep(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        let size = Self::recent_size(layout)?;
-        if self.plenty < 0 || self.recent.room < size as isize {
-            return None;
+        if let Some(bytes) = self.tier.give_back() {
+            self.lend(-(bytes as isize));
+            any = true;
         }
-        // SAFETY: nobody uses the block any more; it is as long as that, and aligned, where blocks are kept.
-        unsafe { self.recent.push(start.as_ptr(), size) };
-        Some(size)
+        any
     }
 
-    /// Frees a block of the placement beneath.
-    unsafe fn deallocate_direct(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    /// Gives a small block back to the tier.
+    #[inline(always)]
+    unsafe fn put_small(&mut self, start: NonNull<u8>, class: Class) {
         // SAFETY: passed on.
-        let size = unsafe { Placement::deallocate(&mut self.large, start, layout)? };
-        self.returned(size);
-        self.count_direct(class_of(layout), false);
-        Ok(size)
+        let returned = unsafe { self.tier.put(start, class, STEP) }.unwrap_or(0);
+        if returned > 0 {
+            self.lend(-(returned as isize));
+        }
     }
 
-    /// Gives one of the recent blocks back. Whether there was any.
-    #[inline(never)]
-    fn forget(&mut self, lists: usize) -> bool {
-        let Some((start, size)) = self.recent.evict(lists) else { return false };
-        // SAFETY: recent blocks are nobody's; this one was allocated with such a layout.
+    /// Gives a kept large block back to the tier.
+    unsafe fn put_large(&mut self, start: NonNull<u8>, size: usize) {
+        // SAFETY: a size that was allocated with some alignment is valid with none. Blocks that are kept are
+        // alike, so this layout does for them.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
-            let _ = self.deallocate_direct(NonNull::new_unchecked(start), layout);
+            let returned = Placement::deallocate(&mut self.tier, start, layout);
+            self.lend(-(returned.unwrap_or(0) as isize));
         }
-        true
     }
 
-    /// Opens a window over a region that is worth it: its number, and the region without the window's map, which is for
-    /// the placement beneath.
-    fn open_window(&mut self, memory: Region) -> Option<(usize, Region)> {
-        let index = self.windows.iter().position(|window| window.slots == 0)?;
-        // A region at the end of the address space is the placement's to refuse.
-        if memory.size < WORTH_IT || memory.start.addr().get().checked_add(memory.size).is_none() {
-            return None;
+    /// A small block where the first one of its list does not serve.
+    #[inline(always)]
+    fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
+        let size = class.bytes();
+        if Self::is_listed(align) && (align > STEP || !self.small.is_empty(class)) {
+            if let Some(start) = self.small.pop_later(class, align) {
+                return Some(Grant { start, size });
+            }
         }
-        let window = Window::over(memory.start.as_ptr(), memory.size);
-        self.windows[index] = window;
-        self.regions = self.regions.max(index + 1);
-        Some((index, Region { size: memory.size - window.slots, ..memory }))
+        // Where memory is short, an object is taken at a time.
+        let many = self.plenty >= 0 && !self.saving && self.small.is_empty(class);
+        let mut taken = self.tier.take(class, align, many);
+        if taken.is_none() && self.flush() {
+            taken = self.tier.take(class, align, false);
+        }
+        let taken = taken?;
+        if taken.more > 0 {
+            self.small.adopt(class, taken.rest, taken.more);
+        }
+        if taken.lent > 0 {
+            self.lend(taken.lent as isize);
+        }
+        Some(Grant { start: taken.first, size })
+    }
+
+    /// A large block where none is kept that serves.
+    #[inline(always)]
+    fn allocate_large(&mut self, layout: Layout) -> Option<Grant> {
+        let mut grant = Placement::allocate_quick(&mut self.tier, layout);
+        if grant.is_none() {
+            grant = self.allocate_hard(layout);
+        }
+        let grant = grant?;
+        if self.large.miss() {
+            self.settle();
+        }
+        self.lend(grant.size as isize);
+        Some(grant)
+    }
+
+    /// A large block, with all that the tier and the lists have.
+    #[inline(never)]
+    fn allocate_hard(&mut self, layout: Layout) -> Option<Grant> {
+        let grant = Placement::allocate(&mut self.tier, layout);
+        if grant.is_none() && self.flush() {
+            return Placement::allocate(&mut self.tier, layout);
+        }
+        grant
+    }
+
+    /// Frees a small block that there is no room for, or that was not looked for yet.
+    #[inline(always)]
+    unsafe fn free_small(&mut self, start: NonNull<u8>, class: Class) {
+        // SAFETY: passed on; kept blocks are nobody's.
+        unsafe {
+            if self.small.push(start, class) {
+                return;
+            }
+            if self.small.kept() > 0 {
+                for _ in 0..T::BOUND {
+                    let Some((start, class)) = self.small.evict() else { break };
+                    self.put_small(start, class);
+                }
+                self.settle();
+            }
+            if self.small.is_full() || !self.small.push(start, class) {
+                self.put_small(start, class);
+            }
+        }
+    }
+
+    /// Frees a block of the tier.
+    #[inline(always)]
+    unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        let size = unsafe { Placement::deallocate(&mut self.tier, start, layout)? };
+        self.lend(-(size as isize));
+        if let Some((start, size)) = self.large.evict() {
+            // SAFETY: kept blocks are nobody's.
+            unsafe { self.put_large(start, size) };
+        }
+        Ok(size)
     }
 }
 
-// SAFETY: objects are disjoint parts of pages, and pages are live blocks of the placement beneath, which
-// keeps the same promises; an object is handed out once, until it is given back.
-unsafe impl<L: Space> Placement for Tiered<L> {
+// SAFETY: a kept block is a live block of the tier that nobody uses, and it is handed out for requests of its own
+// length, once, until it is freed again; the tier keeps the same promises.
+unsafe impl<T: Tier> Placement for QuickLists<T> {
     const EMPTY: Self = {
-        let () = Self::CHECKED;
-        Self {
-            heads: [NONE; CLASSES],
-            windows: [Window::NONE; WINDOWS],
-            regions: 0,
-            direct: [0; CLASSES],
-            saving: false,
-            recent: Recent::EMPTY,
-            whole: 0,
-            plenty: 0,
-            large: <L as Space>::EMPTY,
-        }
+        let () = T::CHECKED;
+        Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
-    const MAX_REGION: usize = <L as Placement>::MAX_REGION;
+    const MAX_REGION: usize = T::MAX_REGION;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        let window = self.open_window(memory);
-        let rest = window.map_or(memory, |(_, rest)| rest);
-        // SAFETY: passed on, for a part of the memory; the map is the part behind it.
-        unsafe {
-            let claimed = Placement::claim(&mut self.large, rest);
-            self.resized(self.whole + claimed.unwrap_or(0));
-            if let Some((index, _)) = window {
-                match claimed {
-                    Ok(_) => self.windows[index].map.write_bytes(page::NOWHERE, self.windows[index].slots),
-                    Err(_) => self.windows[index] = Window::NONE,
-                }
-            }
-            claimed
-        }
+        // SAFETY: passed on.
+        let size = unsafe { Placement::claim(&mut self.tier, memory)? };
+        self.resized(self.whole + size);
+        Ok(size)
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let mut windows = self.windows.iter();
-        let Some(index) = windows.position(|window| window.slots > 0 && window.start == start) else {
-            // SAFETY: passed on.
-            return unsafe { Placement::extend(&mut self.large, start, bytes) };
-        };
-        let old = self.windows[index];
-        let size = old.map.addr() - start.addr() + old.slots;
-        let new = Window::over(start, size.checked_add(bytes).ok_or(RegionError::Overlap)?);
-        // SAFETY: the map moves to the new end of the region, and back if nothing comes of it; both places are
-        // the region's. What it leaves goes to the placement beneath.
-        unsafe {
-            ptr::copy(old.map, new.map, old.slots);
-            let more = new.map.addr() - old.map.addr();
-            let extended = Placement::extend(&mut self.large, start, more);
-            self.resized(self.whole + extended.unwrap_or(0));
-            match extended {
-                Ok(_) => {
-                    new.map.add(old.slots).write_bytes(page::NOWHERE, new.slots - old.slots);
-                    self.windows[index] = new;
-                }
-                Err(_) => ptr::copy(new.map, old.map, old.slots),
-            }
-            extended
-        }
+        // SAFETY: passed on.
+        let size = unsafe { Placement::extend(&mut self.tier, start, bytes)? };
+        self.resized(self.whole + size);
+        Ok(size)
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         self.flush();
-        let (mut region, size) = Placement::release(&mut self.large, start)?;
+        let (region, size) = Placement::release(&mut self.tier, start)?;
         self.resized(self.whole.saturating_sub(size));
-        let mut windows = self.windows.iter_mut();
-        if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
-            region.size += window.slots;
-            *window = Window::NONE;
-        }
         Ok((region, size))
     }
 
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        match class_of(layout) {
-            Some(class) => self.take(class),
-            None => None,
-        }
-    }
-
-    const STEPS: bool = true;
-
-    #[inline(always)]
-    fn allocate_second(&mut self, layout: Layout) -> Option<Grant> {
-        if class_of(layout).is_some_and(|class| self.heads[class] != NONE) {
-            return None;
-        }
-        self.allocate_recent(layout)
-    }
-
-    #[inline(always)]
-    fn allocate_third(&mut self, layout: Layout) -> Option<Grant> {
-        let class = class_of(layout);
-        if let Some(class) = class {
-            let grant = self.refill(class);
-            if grant.is_some() {
-                return grant;
+        let (size, align) = (layout.size(), layout.align());
+        if let Some(class) = Class::of(size) {
+            if !Self::is_listed(align) {
+                return None;
             }
+            let start = self.small.pop(class, align)?;
+            return Some(Grant { start, size: class.bytes() });
         }
-        if self.recent.miss() {
-            self.make_room(|this| this.recent.resting = !this.recent.resting);
-        }
-        let grant = Placement::allocate_quick(&mut self.large, layout)?;
-        self.lent(grant.size);
-        self.count_direct(class, true);
-        Some(grant)
+        let size = Self::large_size(layout)?;
+        let start = self.large.pop(size, align)?;
+        Some(Grant { start, size })
     }
 
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let object = class_of(layout).and_then(|class| self.refill(class));
-        if object.is_some() { object } else { self.allocate_direct(layout) }
+        match Class::of_any(layout.size()) {
+            Some(class) => self.allocate_small(class, layout.align()),
+            None => self.allocate_large(layout),
+        }
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        if class_of(layout).is_none() {
-            let mut zeroed = Placement::allocate_zeroed(&mut self.large, layout);
+        let quick = self.allocate_quick(layout);
+        let grant = if quick.is_some() || Class::of_any(layout.size()).is_some() {
+            quick.or_else(|| Placement::allocate(self, layout))?
+        } else {
+            // A block that was never handed out before may be known to be zero.
+            let mut zeroed = Placement::allocate_zeroed(&mut self.tier, layout);
             if zeroed.is_none() && self.flush() {
-                zeroed = Placement::allocate_zeroed(&mut self.large, layout);
+                zeroed = Placement::allocate_zeroed(&mut self.tier, layout);
             }
-            self.lent(zeroed.map_or(0, |(grant, ..)| grant.size));
+            self.lend(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
             return zeroed;
-        }
-        let common = self.allocate_common(layout);
-        let grant = if common.is_some() { common } else { Placement::allocate(self, layout) }?;
+        };
         Some((grant, grant.size, 0))
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
-        unsafe {
-            match self.deallocate_quick(start, layout) {
-                Some(size) => Ok(size),
-                None => self.deallocate_second(start, layout),
-            }
-        }
     }
 
     #[inline(always)]
@@ -381,51 +329,57 @@ unsafe impl<L: Space> Placement for Tiered<L> {
             // The other one checks.
             return None;
         }
-        if layout.size() > SMALL {
-            // SAFETY: passed on.
-            return unsafe { self.keep(start, layout) };
+        // SAFETY: passed on.
+        unsafe {
+            if let Some(class) = Class::of(layout.size()) {
+                let kept = Self::is_listed(layout.align()) && self.small.push(start, class);
+                return kept.then_some(class.bytes());
+            }
+            let size = Self::large_size(layout)?;
+            self.large.push(start, size).then_some(size)
         }
-        let page = Self::page_at(&self.windows[0], start.addr().get())?;
-        // SAFETY: passed on; the page is that of the object.
-        Some(unsafe { self.give(page, start, layout) })
     }
 
-    unsafe fn deallocate_second(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         if cfg!(debug_assertions) {
             self.check(start, layout)?;
         }
-        // SAFETY: passed on; the page is that of the object, and what is in none is the placement's beneath.
+        // SAFETY: passed on.
         unsafe {
-            if layout.size() <= SMALL {
-                if let Some(page) = self.find_page(start.addr().get()) {
-                    return Ok(self.give(page, start, layout));
+            if let Some(class) = Class::of_any(layout.size()) {
+                if Self::is_listed(layout.align()) {
+                    self.free_small(start, class);
+                } else {
+                    let returned = self.tier.put(start, class, layout.align())?;
+                    self.lend(-(returned as isize));
                 }
+                return Ok(class.bytes());
             }
-            if layout.size() <= SMALL || cfg!(debug_assertions) {
-                if let Some(size) = self.keep(start, layout) {
+            if let Some(size) = Self::large_size(layout) {
+                if self.large.push(start, size) {
                     return Ok(size);
                 }
             }
-            if self.recent.any() {
-                self.forget(recent::SOME_LISTS);
-            }
-            self.deallocate_direct(start, layout)
+            self.free_large(start, layout)
         }
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let wanted = Layout::from_size_align(size, layout.align()).ok()?;
-        let (old, new) = (class_of(layout), class_of(wanted));
-        if let Some(class) = old.filter(|_| self.find_page(start.addr().get()).is_some()) {
-            // An object keeps its place as long as its class fits.
-            return (old == new).then(|| (size_of_class(class), size_of_class(class)));
+        match (Class::of_any(layout.size()), Class::of_any(size)) {
+            // A small block keeps its place as long as its class fits: elsewhere a block is quickly found.
+            (Some(old), Some(new)) => (old == new).then_some((old.bytes(), new.bytes())),
+            (Some(_), None) => None,
+            (None, class) => {
+                let wanted = class.map_or(size, Class::bytes);
+                // SAFETY: passed on; a large block is one of the placement at the bottom.
+                let (old, new) = unsafe { Placement::resize(&mut self.tier, start, layout, wanted)? };
+                self.lend(new as isize - old as isize);
+                if let Some(class) = class {
+                    self.tier.resized_to(class);
+                }
+                Some((old, class.map_or(new, Class::bytes)))
+            }
         }
-        // SAFETY: passed on; the block is not in a page, so the placement beneath has it.
-        let sizes = unsafe { Placement::resize(&mut self.large, start, layout, size)? };
-        self.returned(sizes.0.wrapping_sub(sizes.1));
-        self.count_direct(old, false);
-        self.count_direct(new, true);
-        Some(sizes)
     }
 
     fn trim(&mut self) -> bool {
@@ -433,57 +387,35 @@ unsafe impl<L: Space> Placement for Tiered<L> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.recent.holds(start.as_ptr()) {
-            return Err(FreeError::AlreadyFree);
-        }
-        let at = start.addr().get();
-        let Some(page) = self.find_page(at) else {
-            return Placement::check(&self.large, start, layout);
-        };
-        // SAFETY: the page is open.
-        let class = unsafe { (*page).class as usize };
-        if class_of(layout) != Some(class) {
-            return Err(FreeError::NotABlock);
-        }
-        let offset = at - page.addr();
-        if offset % 8 != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        let inside = offset.checked_sub(HEADER).ok_or(FreeError::NotABlock)?;
-        if inside % size_of_class(class) != 0 || offset + size_of_class(class) > page_of_class(class) {
-            return Err(FreeError::NotABlock);
-        }
-        // SAFETY: the page is open, so its free objects are linked; they are few.
-        unsafe {
-            let mut free = (*page).free as usize;
-            while free != 0 {
-                if free == offset {
-                    return Err(FreeError::AlreadyFree);
-                }
-                free = page.cast::<u8>().add(free).cast::<u16>().read() as usize;
+        let held = match Class::of_any(layout.size()) {
+            Some(class) if !self.small.holds(start.as_ptr(), class) => {
+                return self.tier.check_small(start, class, layout.align());
             }
-        }
-        Ok(())
+            Some(_) => true,
+            None => self.large.holds(start.as_ptr()),
+        };
+        if held { Err(FreeError::AlreadyFree) } else { Placement::check(&self.tier, start, layout) }
     }
 
     fn largest_free(&self) -> usize {
-        Placement::largest_free(&self.large)
+        Placement::largest_free(&self.tier)
     }
 
-    /// No page is opened under pressure (the placement beneath serves small requests), and empty ones go back.
+    /// Nothing is kept under pressure, and no page is opened.
     fn set_saving(&mut self, on: bool) {
-        self.make_room(|this| this.saving = on);
+        self.saving = on;
+        Placement::set_saving(&mut self.tier, on);
+        self.settle();
         if on {
             self.flush();
         }
-        Placement::set_saving(&mut self.large, on);
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        Placement::walk(&self.large, region, visit);
+        Placement::walk(&self.tier, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        Placement::region(&self.large, n)
+        Placement::region(&self.tier, n)
     }
 }

@@ -1,67 +1,84 @@
-//! The pages of a [`Tiered`]: their lists, their objects, and where they are.
+//! Pages of equal small objects over a placement for everything else.
 
-use super::classes::{SMALLEST_PAGE, class_of, objects_of_class, page_of_class, size_of_class};
-use super::page::{self, HEADER, NONE, Page, Window};
-use super::{PATIENCE, Tiered};
-use crate::meta::{Block, Meta};
-use crate::placement::{Grant, Space, Token};
+use super::classes::{CLASSES, Class, SMALLEST_PAGE, STEP};
+use super::page::{HEADER, NOWHERE, Page, WINDOWS, Window};
+use super::tier::{END, Free, Taken, Tier, check, layout_of, take_from, taken_from};
+use crate::meta::{FreeError, Meta};
+use crate::observe::Run;
+use crate::placement::{Grant, Placement, Space};
+use crate::region::{Region, RegionError};
 use core::alloc::Layout;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
-/// Granules of a page of `class`.
-fn page_len<L: Space>(class: usize) -> usize {
-    page_of_class(class) / <L::Meta as Meta>::GRANULE
+/// Blocks of a class that the placement beneath must be serving before the class gets its first page.
+const PATIENCE: u16 = 24;
+
+/// Regions below this size, in bytes, have no pages: they would waste too much of it.
+const WORTH_IT: usize = 16 * 1024;
+
+/// Cuts small blocks from pages of equal objects, and leaves all others to a placement `L`: the tier of
+/// [`Tiered`](super::Tiered) between its quick lists and `L`.
+///
+/// ```text
+///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects, in a ring
+///                 |
+///   page   | header | object | object | ...       a free object holds the address of the next one
+///             next -> page -> ..
+///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before it does the page start?
+/// ```
+///
+/// Pages are 512 bytes to 4 KiB long, aligned to their length, and are blocks of `L`. A page without live objects goes
+/// back, except for the last one of its class, which stays until memory runs out. A class gets its first page when `L`
+/// serves 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
+/// a region.
+///
+/// (Bonwick, "The slab allocator: an object-caching kernel memory allocator", USENIX 1994; Leijen, Zorn and de Moura,
+/// "Mimalloc: free list sharding in action", APLAS 2019.)
+pub struct Pages<L> {
+    /// For each class the first page of its list, or null.
+    heads: [*mut Page; CLASSES],
+    windows: [Window; WINDOWS],
+    /// Windows that were ever opened.
+    opened: usize,
+    /// For each class how many of its blocks `L` has lent.
+    direct: [u16; CLASSES],
+    /// Whether there may be a page without live objects.
+    idle: bool,
+    /// Whether no page may be opened, and none kept that is empty.
+    saving: bool,
+    large: L,
 }
 
-impl<L: Space> Tiered<L> {
-    /// An object of the first page of `class`, if that has one.
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+unsafe impl<L: Send> Send for Pages<L> {}
+
+impl<L: Space> Pages<L> {
+    /// The layout of a page of `class`.
     #[inline(always)]
-    pub(super) fn take(&mut self, class: usize) -> Option<Grant> {
-        // SAFETY: classes are below `CLASSES`; heads are pages, whose free objects are nobody's and hold the
-        // offset of the next one. The page that stands for none has no free object.
-        unsafe {
-            let page = *self.heads.get_unchecked(class);
-            let offset = (*page).free as usize;
-            if offset == 0 {
-                return None;
-            }
-            let object = page.cast::<u8>().add(offset);
-            (*page).free = object.cast::<u16>().read();
-            (*page).used += 1;
-            Some(Grant { start: NonNull::new_unchecked(object), size: size_of_class(class) })
-        }
+    fn page_layout(class: Class) -> Layout {
+        // SAFETY: pages are powers of two of bytes, far below the limit.
+        unsafe { Layout::from_size_align_unchecked(class.page(), class.page()) }
     }
 
-    /// The page that holds the address `at`, if there is one.
+    /// The page that covers the address `at`, if there is one. O(regions).
     #[inline(always)]
-    pub(super) fn page_at(window: &Window, at: usize) -> Option<*mut Page> {
-        let slot = at.wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
-        if slot >= window.slots {
-            return None;
-        }
-        // SAFETY: the map has a byte for each slot.
-        let back = unsafe { *window.map.add(slot) };
-        if back == page::NOWHERE {
-            return None;
-        }
-        // So many slots before this one the page starts; slots are aligned.
-        let start = (at & SMALLEST_PAGE.wrapping_neg()).wrapping_sub(back as usize * SMALLEST_PAGE);
-        Some(window.base.with_addr(start).cast())
+    fn find_page(&self, at: usize) -> Option<*mut Page> {
+        self.windows.get(..self.opened)?.iter().find_map(|window| window.page_at(at))
     }
 
-    /// As [`Self::page_at`], in any window.
-    pub(super) fn find_page(&self, at: usize) -> Option<*mut Page> {
-        let windows = self.windows.get(..self.regions)?;
-        windows.iter().find_map(|window| Self::page_at(window, at))
+    /// The map's entry for the slot that starts at `page`.
+    fn entry(&self, page: *mut Page) -> Option<*mut u8> {
+        self.windows.iter().find_map(|window| Some(window.map.wrapping_add(window.slot(page.addr())?)))
     }
 
     /// Puts a page last in the list of its class, so that it fills with free objects until its turn comes.
-    pub(super) unsafe fn enlist(&mut self, page: *mut Page) {
+    #[inline(always)]
+    unsafe fn enlist(&mut self, page: *mut Page) {
         // SAFETY: the page is open, and so are those in lists.
         unsafe {
             (*page).listed = true;
             let head = &mut self.heads[(*page).class as usize];
-            if *head == NONE {
+            if head.is_null() {
                 *head = page;
                 ((*page).next, (*page).prev) = (page, page);
                 return;
@@ -74,7 +91,8 @@ impl<L: Space> Tiered<L> {
     }
 
     /// Takes a page out of the list of its class.
-    pub(super) unsafe fn delist(&mut self, page: *mut Page) {
+    #[inline(always)]
+    unsafe fn delist(&mut self, page: *mut Page) {
         // SAFETY: the page is in the list, and so are its neighbours there.
         unsafe {
             (*page).listed = false;
@@ -83,128 +101,380 @@ impl<L: Space> Tiered<L> {
             (*next).prev = prev;
             let head = &mut self.heads[(*page).class as usize];
             if *head == page {
-                *head = if next == page { NONE } else { next };
+                *head = if next == page { ptr::null_mut() } else { next };
             }
         }
     }
 
-    /// An object of `class` where the first page has none: from the next page, or from a new one.
+    /// An object of a page that is listed; with `many`, all its other free objects as well.
     #[inline(always)]
-    pub(super) fn refill(&mut self, class: usize) -> Option<Grant> {
-        while self.heads[class] != NONE {
-            if let Some(grant) = self.take(class) {
-                return Some(grant);
-            }
-            // SAFETY: the head is in the list, and has no free object.
-            unsafe {
-                let page = self.heads[class];
+    unsafe fn take_object(&mut self, page: *mut Page, class: Class, many: bool) -> Taken {
+        // SAFETY: a listed page has a free object, and free objects are nobody's.
+        unsafe {
+            let first = page.cast::<u8>().add((*page).free as usize);
+            let next = (*first.cast::<Free>()).next;
+            let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, lent: 0 };
+            if many {
+                let all = class.objects() as u16;
+                taken.more = (all - (*page).used - 1) as usize;
+                taken.rest = next;
+                ((*page).free, (*page).used) = (0, all);
                 self.delist(page);
-                (*page).used = 1;
+                return taken;
             }
+            (*page).used += 1;
+            if next == END {
+                (*page).free = 0;
+                self.delist(page);
+            } else {
+                (*page).free = (next.addr() - page.addr()) as u16;
+            }
+            taken
         }
-        if self.saving || self.direct[class] < PATIENCE {
-            return None;
-        }
-        self.open(class)
     }
 
-    /// An object of a new page of `class`.
+    /// Opens a page for `class`, all of whose objects are free, and lists it.
     #[inline(never)]
-    pub(super) fn open(&mut self, class: usize) -> Option<Grant> {
-        let len = page_len::<L>(class);
-        let block = Space::allocate(&mut self.large, len, len)?;
-        self.lent(block.len * <L::Meta as Meta>::GRANULE);
-        let page = self.large.meta().address(block.offset).cast::<Page>();
-        let (size, objects) = (size_of_class(class), objects_of_class(class));
+    fn open(&mut self, class: Class) -> Option<*mut Page> {
+        let layout = Self::page_layout(class);
+        let grant = take_from(&mut self.large, layout)?;
+        let page = grant.start.as_ptr().cast::<Page>();
+        let (size, objects) = (class.bytes(), class.objects());
         // SAFETY: the block is ours, as long as a page, and aligned to that; its objects are linked in the order of
         // their addresses.
         unsafe {
-            let Some(slot) = (block.len == len).then(|| self.slot(page)).flatten() else {
-                // In a region without a map.
-                self.put_page(block, len);
+            // A page in a region without a map, or a whole region that was lent, is of no use.
+            let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
+                let _ = Placement::deallocate(&mut self.large, grant.start, layout);
                 return None;
             };
-            for back in 0..page_of_class(class) / SMALLEST_PAGE {
-                slot.add(back).write(back as u8);
+            for back in 0..layout.size() / SMALLEST_PAGE {
+                entry.add(back).write(back as u8);
             }
+            let mut object = page.cast::<u8>().add(HEADER);
+            for _ in 1..objects {
+                let next = object.add(size);
+                object.cast::<Free>().write(Free { next: next.cast() });
+                object = next;
+            }
+            object.cast::<Free>().write(Free { next: END });
             page.write(Page {
                 free: HEADER as u16,
                 used: 0,
-                class: class as u8,
+                class: class.index() as u8,
                 listed: false,
                 next: page,
                 prev: page,
             });
-            for object in 0..objects {
-                let offset = HEADER + object * size;
-                let next = if object + 1 < objects { offset + size } else { 0 };
-                page.cast::<u8>().add(offset).cast::<u16>().write(next as u16);
-            }
             self.enlist(page);
         }
-        self.take(class)
+        Some(page)
     }
 
-    /// Where the map says what page starts at this address.
-    pub(super) fn slot(&self, page: *mut Page) -> Option<*mut u8> {
-        self.windows.iter().find_map(|window| {
-            let slot = page.addr().wrapping_sub(window.base.addr()) / SMALLEST_PAGE;
-            (slot < window.slots).then(|| window.map.wrapping_add(slot))
+    /// Gives an empty page back. Its bytes.
+    #[inline(never)]
+    unsafe fn close(&mut self, page: *mut Page) -> usize {
+        // SAFETY: the page is open and listed, and none of its objects is in use.
+        unsafe {
+            let class = Class::number((*page).class as usize);
+            self.delist(page);
+            let layout = Self::page_layout(class);
+            if let Some(entry) = self.entry(page) {
+                entry.write_bytes(NOWHERE, layout.size() / SMALLEST_PAGE);
+            }
+            let start = NonNull::new_unchecked(page.cast());
+            Placement::deallocate(&mut self.large, start, layout).unwrap_or(0)
+        }
+    }
+
+    /// Whether the bytes from `from` up to `end` overlap a region or its map. The region that starts at `except` does
+    /// not count.
+    fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
+        let meets = |start: usize, stop: usize| start < end && from < stop;
+        self.large.meta().regions().iter().any(|record| {
+            let start = record.raw.0;
+            let window = self.windows.iter().find(|window| window.slots > 0 && window.start == start);
+            start != except && meets(start.addr(), window.map_or(record.raw_end(), Window::end))
         })
     }
+}
 
-    /// Gives an empty page back.
-    pub(super) unsafe fn close(&mut self, page: *mut Page) {
-        // SAFETY: the page is open and none of its objects is live.
-        unsafe {
-            let class = (*page).class as usize;
-            if (*page).listed {
-                self.delist(page);
-            }
-            if let Some(slot) = self.slot(page) {
-                slot.write_bytes(page::NOWHERE, page_of_class(class) / SMALLEST_PAGE);
-            }
-            let len = page_len::<L>(class);
-            let block = self.large.block_at(page.addr(), len, len);
-            self.put_page(block, len);
-        }
-    }
+// SAFETY: a page is a live block of the placement beneath, and its objects are disjoint parts of it; an object is handed
+// out once, until it is given back. What is not cut from a page is promised by the placement beneath.
+unsafe impl<L: Space> Tier for Pages<L> {
+    const ALIKE: bool = L::EXACT;
+    const CHECKED: () = {
+        check::<L>();
+        assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
+    };
+    const BOUND: usize = super::BOUND;
 
-    /// Gives the block of a page back to the placement beneath.
-    pub(super) unsafe fn put_page(&mut self, block: Block<Token<L>>, len: usize) {
-        // SAFETY: passed on.
-        let freed = unsafe { Space::deallocate(&mut self.large, block, len, len) };
-        self.returned(freed.unwrap_or(0) * <L::Meta as Meta>::GRANULE);
-    }
-
-    /// What a free changes in the lists: a page that was full has an object again, or one has become empty.
-    #[cold]
-    #[inline(never)]
-    pub(super) unsafe fn relist(&mut self, page: *mut Page) {
-        // SAFETY: the page is open.
-        unsafe {
-            if !(*page).listed {
-                (*page).used = objects_of_class((*page).class as usize) as u16 - 1;
-                self.enlist(page);
-            }
-            if (*page).used == 0 && (self.saving || (*page).next != page) {
-                self.close(page);
-            }
-        }
-    }
-
-    /// Puts an object back into its page.
     #[inline(always)]
-    pub(super) unsafe fn give(&mut self, page: *mut Page, start: NonNull<u8>, layout: Layout) -> usize {
-        // SAFETY: the page is open and holds the object, which nobody uses any more.
+    fn taken(layout: Layout) -> usize {
+        taken_from::<L>(layout)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken> {
+        if align <= STEP {
+            let mut page = self.heads[class.index()];
+            let mut lent = 0;
+            if page.is_null() && self.direct[class.index()] >= PATIENCE && !self.saving {
+                if let Some(opened) = self.open(class) {
+                    (page, lent) = (opened, class.page());
+                }
+            }
+            if !page.is_null() {
+                // SAFETY: heads are listed.
+                return Some(Taken { lent, ..unsafe { self.take_object(page, class, many) } });
+            }
+        }
+        let grant = take_from(&mut self.large, layout_of(class, align))?;
+        self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
+        Some(Taken { first: grant.start, rest: END, more: 0, lent: grant.size })
+    }
+
+    #[inline(always)]
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
+        let page = if align <= STEP { self.find_page(start.addr().get()) } else { None };
+        let Some(page) = page else {
+            self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
+            // SAFETY: the block is in no page, so it is one of the placement's beneath.
+            return unsafe { Placement::deallocate(&mut self.large, start, layout_of(class, align)) };
+        };
+        // SAFETY: the page is open, and its object is nobody's any more.
         unsafe {
-            start.cast::<u16>().write((*page).free);
+            let free = (*page).free;
+            let next = if free == 0 { END } else { page.cast::<u8>().add(free as usize).cast() };
+            start.cast::<Free>().write(Free { next });
             (*page).free = (start.addr().get() - page.addr()) as u16;
             (*page).used -= 1;
-            if (*page).used == 0 {
-                self.relist(page);
+            if !(*page).listed {
+                self.enlist(page);
+            }
+            if (*page).used > 0 {
+                return Ok(0);
+            }
+            if self.saving || (*page).next != page {
+                return Ok(self.close(page));
             }
         }
-        class_of(layout).map_or(0, size_of_class)
+        self.idle = true;
+        Ok(0)
+    }
+
+    fn resized_to(&mut self, class: Class) {
+        self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
+    }
+
+    /// O(classes + listed pages) if there may be an empty page, else O(1).
+    fn give_back(&mut self) -> Option<usize> {
+        if !core::mem::take(&mut self.idle) {
+            return None;
+        }
+        let mut closed = None;
+        for &head in &self.heads.clone() {
+            let mut page = head;
+            if page.is_null() {
+                continue;
+            }
+            // Once around the ring.
+            // SAFETY: pages in lists are open.
+            unsafe {
+                let last = (*page).prev;
+                loop {
+                    let (this, next) = (page, (*page).next);
+                    if (*this).used == 0 {
+                        closed = Some(closed.unwrap_or(0) + self.close(this));
+                    }
+                    if this == last {
+                        break;
+                    }
+                    page = next;
+                }
+            }
+        }
+        closed
+    }
+
+    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
+        let at = start.addr().get();
+        let Some(page) = self.find_page(at) else {
+            return Placement::check(&self.large, start, layout_of(class, align));
+        };
+        let offset = at - page.addr();
+        if offset % 8 != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        let size = class.bytes();
+        let inside = offset.checked_sub(HEADER).ok_or(FreeError::NotABlock)?;
+        // SAFETY: the page is open.
+        if unsafe { (*page).class as usize } != class.index()
+            || inside % size != 0
+            || inside / size >= class.objects()
+        {
+            return Err(FreeError::NotABlock);
+        }
+        // SAFETY: the page is open. A list that its user has damaged may lead anywhere: it is left where it leaves the
+        // page, and followed no further than there are objects.
+        unsafe {
+            let mut free = (*page).free as usize;
+            for _ in 0..class.objects() {
+                if free == offset {
+                    return Err(FreeError::AlreadyFree);
+                }
+                if free < HEADER || free + size > class.page() || free % 8 != 0 {
+                    break;
+                }
+                let next = (*page.cast::<u8>().add(free).cast::<Free>()).next;
+                free = next.addr().wrapping_sub(page.addr());
+            }
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: requests that do not come by class are passed on to the placement beneath, which makes these promises.
+unsafe impl<L: Space> Placement for Pages<L> {
+    const EMPTY: Self = Self {
+        heads: [ptr::null_mut(); CLASSES],
+        windows: [Window::NONE; WINDOWS],
+        opened: 0,
+        direct: [0; CLASSES],
+        idle: false,
+        saving: false,
+        large: <L as Space>::EMPTY,
+    };
+    const MAX_REGION: usize = <L as Placement>::MAX_REGION;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        let start = memory.start.as_ptr();
+        // A region at the end of the address space is the placement's to refuse.
+        let end = start.addr().checked_add(memory.size);
+        if end.is_some_and(|end| self.overlaps(start.addr(), end, ptr::null_mut())) {
+            return Err(RegionError::Overlap);
+        }
+        let unused = self.windows.iter().position(|window| window.slots == 0);
+        let Some(index) = unused.filter(|_| memory.size >= WORTH_IT && end.is_some()) else {
+            // SAFETY: passed on.
+            return unsafe { Placement::claim(&mut self.large, memory) };
+        };
+        let window = Window::over(start, memory.size);
+        // SAFETY: passed on, for a part of the memory; the map is the part behind it.
+        unsafe {
+            let rest = Region { size: memory.size - window.slots, ..memory };
+            let claimed = Placement::claim(&mut self.large, rest)?;
+            window.map.write_bytes(NOWHERE, window.slots);
+            self.windows[index] = window;
+            self.opened = self.opened.max(index + 1);
+            Ok(claimed)
+        }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        let index = self.windows.iter().position(|window| window.slots > 0 && window.start == start);
+        let old_end = match index {
+            Some(index) => self.windows[index].end(),
+            None => match self.large.meta().region_at(start) {
+                Ok(region) => self.large.meta().regions()[region].raw_end(),
+                Err(error) => return Err(error),
+            },
+        };
+        // Before anything is written: the memory behind the region must be nobody else's.
+        let end = old_end.checked_add(bytes).ok_or(RegionError::Overlap)?;
+        if self.overlaps(old_end, end, start) {
+            return Err(RegionError::Overlap);
+        }
+        let Some(index) = index else {
+            // SAFETY: passed on.
+            return unsafe { Placement::extend(&mut self.large, start, bytes) };
+        };
+        let old = self.windows[index];
+        let new = Window::over(start, end - start.addr());
+        // SAFETY: the map moves to the new end of the region, and back if nothing comes of it; both places are the
+        // region's, as no other one is there. What it leaves goes to the placement beneath.
+        unsafe {
+            ptr::copy(old.map, new.map, old.slots);
+            let more = new.map.addr() - old.map.addr();
+            let extended = Placement::extend(&mut self.large, start, more);
+            match extended {
+                Ok(_) => {
+                    new.map.add(old.slots).write_bytes(NOWHERE, new.slots - old.slots);
+                    self.windows[index] = new;
+                }
+                Err(_) => ptr::copy(new.map, old.map, old.slots),
+            }
+            extended
+        }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        let (mut region, size) = Placement::release(&mut self.large, start)?;
+        let mut windows = self.windows.iter_mut();
+        if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
+            region.size += window.slots;
+            *window = Window::NONE;
+        }
+        Ok((region, size))
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        Placement::allocate(&mut self.large, layout)
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        Placement::allocate_quick(&mut self.large, layout)
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        Placement::allocate_zeroed(&mut self.large, layout)
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate(&mut self.large, start, layout) }
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate_quick(&mut self.large, start, layout) }
+    }
+
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        // SAFETY: passed on.
+        unsafe { Placement::resize(&mut self.large, start, layout, size) }
+    }
+
+    fn trim(&mut self) -> bool {
+        let closed = self.give_back().is_some();
+        Placement::trim(&mut self.large) || closed
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        match self.find_page(start.addr().get()) {
+            Some(_) => Err(FreeError::NotABlock),
+            None => Placement::check(&self.large, start, layout),
+        }
+    }
+
+    fn largest_free(&self) -> usize {
+        Placement::largest_free(&self.large)
+    }
+
+    fn set_saving(&mut self, on: bool) {
+        self.saving = on;
+        Placement::set_saving(&mut self.large, on);
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        Placement::walk(&self.large, region, visit);
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        Placement::region(&self.large, n)
     }
 }

@@ -5,6 +5,7 @@
 
 use super::{Backing, Local, layout};
 use crate::shadow::trace::{self, Event, Trace};
+use allotment::observe::Run;
 use allotment::placement::{Grant, Placement};
 use allotment::pressure::{PressureHeap, Watermarks};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
@@ -166,6 +167,9 @@ unsafe impl<P: Placement> Placement for Quick<P> {
             None => self.inner.allocate(rounded(layout)),
         }
     }
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         let grant = self.allocate(layout)?;
         Some((grant, grant.size, 0))
@@ -180,6 +184,9 @@ unsafe impl<P: Placement> Placement for Quick<P> {
             _ => unsafe { self.inner.deallocate(start, rounded(layout)) },
         }
     }
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
+    }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller's contract.
         unsafe { self.inner.resize(start, rounded(layout), size.next_multiple_of(8)) }
@@ -189,6 +196,15 @@ unsafe impl<P: Placement> Placement for Quick<P> {
     }
     fn largest_free(&self) -> usize {
         self.inner.largest_free()
+    }
+    fn trim(&mut self) -> bool {
+        self.inner.trim()
+    }
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        self.inner.walk(region, visit);
+    }
+    fn region(&self, n: usize) -> Option<Region> {
+        self.inner.region(n)
     }
     fn set_saving(&mut self, on: bool) {
         self.saving = on;

@@ -2,6 +2,7 @@
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Shadow, random_run_on};
+use allotment::observe::Run;
 use allotment::placement::{Grant, Placement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
@@ -192,12 +193,18 @@ unsafe impl Placement for Switched {
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         Placement::allocate(&mut self.inner, layout)
     }
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        Placement::allocate_quick(&mut self.inner, layout)
+    }
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         self.inner.allocate_zeroed(layout)
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller's contract.
         unsafe { Placement::deallocate(&mut self.inner, start, layout) }
+    }
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller's contract.
@@ -208,6 +215,15 @@ unsafe impl Placement for Switched {
     }
     fn largest_free(&self) -> usize {
         Placement::largest_free(&self.inner)
+    }
+    fn trim(&mut self) -> bool {
+        Placement::trim(&mut self.inner)
+    }
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        Placement::walk(&self.inner, region, visit);
+    }
+    fn region(&self, n: usize) -> Option<Region> {
+        Placement::region(&self.inner, n)
     }
     fn set_saving(&mut self, on: bool) {
         self.log.push(on);

@@ -3,7 +3,7 @@
 use super::Subject;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{Classes, Coalescing, Fit, Space, table_rows};
+use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, QuickLists, Space, table_rows};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// Additional information about metadata for the tests.
@@ -92,21 +92,28 @@ impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
 }
 
-impl<M: SubjectMeta, C: Classes> Subject for Slab<M, C> {
+impl<M: SubjectMeta, C: Classes, S: Subject + Space<Meta = M>> Subject for Slab<M, C, S> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         equip(heap, bytes);
     }
 
     fn taken(size: usize, align: usize) -> usize {
         let fits = |class: &&usize| rounded::<M>(**class) >= rounded::<M>(size) && align <= M::GRANULE;
-        C::SIZES.iter().find(fits).map_or(at_least::<M>(size), |&class| rounded::<M>(class))
+        C::SIZES.iter().find(fits).map_or_else(|| S::taken(size, align), |&class| rounded::<M>(class))
     }
     const EXACT_LARGEST: bool = false;
     const MONOTONE: bool = false;
+    const LENDS: bool = S::LENDS;
     const REGIONS: usize = M::REGIONS;
     const LIMIT: usize = limit::<M>();
     const SLACK: f64 = 2.5;
     const FINDS_DOUBLE_FREES: bool = true;
+}
+
+/// What a block takes in front of which there are quick lists: a small one its size in steps of 8 bytes, whatever it is
+/// cut from.
+fn listed<L: Subject>(size: usize, align: usize) -> usize {
+    if size <= 256 { size.max(1).next_multiple_of(8) } else { L::taken(size, align) }
 }
 
 impl<L: Subject + Space> Subject for Tiered<L>
@@ -114,22 +121,35 @@ where
     L::Meta: SubjectMeta,
 {
     fn taken(size: usize, align: usize) -> usize {
-        L::taken(size, align)
+        listed::<L>(size, align)
     }
-
-    /// The size of an object in a page.
-    fn taken_otherwise(size: usize, align: usize) -> usize {
-        match size {
-            _ if align > 8 => Self::taken(size, align),
-            0..=128 => size.max(1).next_multiple_of(8),
-            129..=256 => size.next_multiple_of(16),
-            _ => Self::taken(size, align),
-        }
-    }
-    // Before a request fails, the empty pages are given back.
+    // A request that fails first gives back what is kept.
     const EXACT_LARGEST: bool = false;
+    const MONOTONE: bool = L::MONOTONE;
     const LENDS: bool = L::LENDS;
     const GENERAL: bool = L::GENERAL;
+    const REUSES: bool = L::REUSES;
+    const REGIONS: usize = L::REGIONS;
+    const LIMIT: usize = L::LIMIT;
+    const SLACK: f64 = L::SLACK + 0.5;
+}
+
+impl<L: Subject + Space> Subject for QuickLists<L>
+where
+    L::Meta: SubjectMeta,
+{
+    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
+        let _ = (heap, bytes);
+    }
+
+    fn taken(size: usize, align: usize) -> usize {
+        listed::<L>(size, align)
+    }
+    const EXACT_LARGEST: bool = false;
+    const MONOTONE: bool = L::MONOTONE;
+    const LENDS: bool = L::LENDS;
+    const GENERAL: bool = L::GENERAL;
+    const REUSES: bool = L::REUSES;
     const REGIONS: usize = L::REGIONS;
     const LIMIT: usize = L::LIMIT;
     const SLACK: f64 = L::SLACK + 0.5;
@@ -178,6 +198,8 @@ impl Classes for OddClasses {
 
 pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
+/// Slabs whose pages are of a placement that lends whole regions.
+pub type SlabBuddy = Slab<InBand<u32>, DefaultClasses, Buddy>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run::<Placement>()`.
 #[macro_export]
@@ -219,6 +241,15 @@ macro_rules! for_each_placement {
             tiered_first_fit_u16: Tiered<FirstFit<InBand<u16>>>;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
             tiered_buddy: Tiered<Buddy>;
+            tiered_slab: Tiered<Slab>;
+            tiered_slab_buddy: Tiered<$crate::shadow::matrix::SlabBuddy>;
+            tiered_bump: Tiered<Bump>;
+            quick_tlsf: QuickLists<Tlsf>;
+            quick_tlsf_u16: QuickLists<Tlsf<InBand<u16, 8, 1>>>;
+            quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
+            quick_buddy: QuickLists<Buddy>;
+            quick_slab: QuickLists<Slab>;
+            quick_bump: QuickLists<Bump>;
             bump_u16: Bump<InBand<u16>>;
             bump_u32: Bump<InBand<u32>>;
             bump_side: Bump<SideTable<u32, 16>>;
@@ -233,6 +264,8 @@ macro_rules! for_each_placement {
             #[test]
             fn $name() {
                 #[allow(unused_imports, reason = "some calls need few of these")]
+                use allotment::placement::QuickLists;
+                #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::meta::{InBand, SideTable};

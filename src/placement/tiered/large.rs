@@ -1,0 +1,196 @@
+//! Large blocks that were freed and are kept as they are.
+
+use super::classes::{SMALL, rare, read_anew};
+use core::ptr::{self, NonNull};
+
+/// Free large blocks, so that the next request of the same length has one without a search.
+///
+/// The lists go by length and through the blocks themselves; lengths share lists, and only the first block of a list is
+/// looked at.
+pub(super) struct Large {
+    lists: [*mut Kept; LISTS],
+    /// Bytes that may be kept besides those that are; negative if there are too many.
+    room: isize,
+    /// Bytes that may be kept.
+    share: isize,
+    /// The list that was last made to give a block back.
+    hand: usize,
+    /// Requests that a kept block served since the last review.
+    hits: u32,
+    /// Other requests until the next one.
+    misses: u32,
+    /// Whether so few are served that no block is kept until the next review.
+    pub(super) resting: bool,
+    /// Requests of the last rest.
+    rest: u32,
+}
+
+/// What a kept block holds.
+struct Kept {
+    next: *mut Self,
+    /// Its length in bytes.
+    size: usize,
+}
+
+/// The end of every list: no block has its length, so that nothing needs to tell it from one.
+struct End(Kept);
+// SAFETY: it is never written to, and its link leads nowhere.
+unsafe impl Sync for End {}
+static THE_END: End = End(Kept { next: ptr::null_mut(), size: 0 });
+const END: *mut Kept = (&raw const THE_END.0).cast_mut();
+
+/// Number of lists.
+const LISTS: usize = 64;
+/// Lists that are looked at for a block to give back, where there is no room for another one.
+const SOME: usize = 4;
+/// Bytes of the largest block that is kept.
+pub(super) const LARGEST: usize = 32 * 1024;
+
+/// Blocks that a check for a double free looks at.
+const CHECKED: usize = 256;
+
+/// After so many requests without a kept block it is asked whether keeping blocks is worth it.
+const REVIEW: u32 = 256;
+/// The longest rest, in requests.
+const REST: u32 = 64 * REVIEW;
+
+impl Large {
+    pub(super) const EMPTY: Self = {
+        assert!(size_of::<Kept>() <= SMALL, "a large block has room for its links");
+        Self {
+            lists: [END; LISTS],
+            room: 0,
+            share: 0,
+            hand: 0,
+            hits: 0,
+            misses: REVIEW,
+            resting: false,
+            rest: REVIEW,
+        }
+    };
+
+    /// Sets how many bytes may be kept.
+    pub(super) fn allow(&mut self, share: usize) {
+        self.room += share as isize - self.share;
+        self.share = share as isize;
+    }
+
+    /// Bytes that are kept.
+    #[inline(always)]
+    pub(super) fn kept(&self) -> usize {
+        (self.share - self.room) as usize
+    }
+
+    /// Counts a request that no kept block served. Whether keeping should begin or cease.
+    #[inline(always)]
+    pub(super) fn miss(&mut self) -> bool {
+        self.misses -= 1;
+        self.misses == 0 && self.review()
+    }
+
+    /// Keeping should cease where less than three of seven requests are served, because it then costs more than it saves,
+    /// and begin again after a rest; each rest is twice as long as the one before until keeping was worth it.
+    #[cold]
+    fn review(&mut self) -> bool {
+        let rest = !self.resting && self.hits < REVIEW / 4 * 3;
+        if rest {
+            self.rest = (self.rest * 2).min(REST);
+        } else if !self.resting {
+            self.rest = REVIEW;
+        }
+        self.hits = 0;
+        self.misses = if rest { self.rest } else { REVIEW };
+        let changed = rest != self.resting;
+        self.resting = rest;
+        changed
+    }
+
+    /// The list for blocks of `size` bytes: its number is spread by the golden ratio.
+    #[inline(always)]
+    fn list(&mut self, size: usize) -> &mut *mut Kept {
+        let hash = (size as u32).wrapping_mul(0x9e37_79b9) >> (u32::BITS - LISTS.ilog2());
+        // SAFETY: the hash has as many bits as it takes to count the lists.
+        unsafe { self.lists.get_unchecked_mut(hash as usize) }
+    }
+
+    /// A block of `size` bytes aligned to `align`, if the first block of its list is one.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let list = self.list(size);
+        let block = *list;
+        // SAFETY: blocks in lists are nobody's, not null, and hold what `push` wrote; so does the end of a list, whose
+        // length is none's.
+        unsafe {
+            if (*block).size != size || block.addr() & (align - 1) != 0 {
+                return None;
+            }
+            *list = (*block).next;
+            self.room += size as isize;
+            self.hits = self.hits.wrapping_add(1);
+            Some(NonNull::new_unchecked(block.cast()))
+        }
+    }
+
+    /// Keeps a block, if there is room for it. Whether there was.
+    ///
+    /// # Safety
+    ///
+    /// It has `size` bytes, more than a small one, is aligned to 8, and nobody uses it.
+    #[inline(always)]
+    pub(super) unsafe fn push(&mut self, start: NonNull<u8>, size: usize) -> bool {
+        self.room = self.room.wrapping_sub_unsigned(size);
+        if self.room < 0 {
+            rare();
+            self.room = read_anew(&self.room).wrapping_add_unsigned(size);
+            return false;
+        }
+        let list = self.list(size);
+        let block = start.cast::<Kept>();
+        // SAFETY: the block is ours, and long enough.
+        unsafe { block.write(Kept { next: *list, size }) };
+        *list = block.as_ptr();
+        true
+    }
+
+    /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
+    pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, usize)> {
+        (0..SOME).find_map(|_| self.evict_next())
+    }
+
+    /// Takes a block out of the next list that has any.
+    pub(super) fn evict_any(&mut self) -> Option<(NonNull<u8>, usize)> {
+        if self.kept() == 0 {
+            return None;
+        }
+        (0..LISTS).find_map(|_| self.evict_next())
+    }
+
+    fn evict_next(&mut self) -> Option<(NonNull<u8>, usize)> {
+        self.hand = (self.hand + 1) % LISTS;
+        let block = self.lists[self.hand];
+        if block == END {
+            return None;
+        }
+        // SAFETY: as in `pop`.
+        let Kept { next, size } = unsafe { block.read() };
+        self.lists[self.hand] = next;
+        self.room += size as isize;
+        // The list it was taken from comes first the next time.
+        self.hand = (self.hand + LISTS - 1) % LISTS;
+        NonNull::new(block.cast()).map(|block| (block, size))
+    }
+
+    /// Whether the block at `start` is kept, as far as a bounded number of blocks tells.
+    pub(super) fn holds(&self, start: *mut u8) -> bool {
+        let mut looked = 0;
+        self.lists.iter().any(|&list| {
+            let mut block = list;
+            while block != END && block.cast() != start && looked < CHECKED {
+                // SAFETY: as in `pop`.
+                block = unsafe { (*block).next };
+                looked += 1;
+            }
+            block.cast() == start
+        })
+    }
+}

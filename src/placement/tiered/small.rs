@@ -1,0 +1,165 @@
+//! Small blocks that were freed and are kept as they are.
+
+use super::classes::{CLASSES, Class, STEP, rare, read_anew};
+use super::tier::{END, Free};
+use core::ptr::NonNull;
+
+/// The quick lists: free small blocks by class, last in, first out, whether they are objects of pages or blocks of
+/// their own.
+pub(super) struct Small {
+    lists: [*mut Free; CLASSES],
+    /// Bytes that may be kept besides those that are; negative if there are too many.
+    room: isize,
+    /// Bytes that may be kept.
+    share: isize,
+    /// The list that gives the next block back.
+    hand: usize,
+}
+
+/// Blocks behind the first one of a list that an aligned request looks at.
+const PROBES: usize = 8;
+
+/// Blocks of a list that a check for a double free looks at.
+const CHECKED: usize = 256;
+
+/// Lists that are looked at for blocks to give back.
+const SOME: usize = 8;
+
+impl Small {
+    pub(super) const EMPTY: Self = Self { lists: [END; CLASSES], room: 0, share: 0, hand: 0 };
+
+    /// Sets how many bytes may be kept.
+    #[inline(always)]
+    pub(super) fn allow(&mut self, share: usize) {
+        self.room += share as isize - self.share;
+        self.share = share as isize;
+    }
+
+    /// Bytes that are kept.
+    #[inline(always)]
+    pub(super) fn kept(&self) -> usize {
+        (self.share - self.room) as usize
+    }
+
+    /// Whether no more may be kept.
+    #[inline(always)]
+    pub(super) fn is_full(&self) -> bool {
+        self.room <= 0
+    }
+
+    #[inline(always)]
+    fn list(&mut self, class: Class) -> &mut *mut Free {
+        // SAFETY: there is a list for each class, at this distance from the first one.
+        unsafe { &mut *self.lists.as_mut_ptr().byte_add(class.distance()) }
+    }
+
+    /// Whether the list of `class` is empty.
+    #[inline(always)]
+    pub(super) fn is_empty(&mut self, class: Class) -> bool {
+        *self.list(class) == END
+    }
+
+    /// The first block of the list of `class`, if it is aligned to `align`.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
+        let list = self.list(class);
+        let block = *list;
+        // The end of a list is odd.
+        if block.addr() & (align - 1 | STEP - 1) != 0 {
+            return None;
+        }
+        // SAFETY: blocks in lists are nobody's, not null, and hold the address of the next one.
+        unsafe {
+            *list = (*block).next;
+            self.room = self.room.wrapping_add_unsigned(class.bytes());
+            Some(NonNull::new_unchecked(block.cast()))
+        }
+    }
+
+    /// A block of `class` aligned to `align` behind the first one, if one is found soon.
+    pub(super) fn pop_later(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
+        let mut before: *mut *mut Free = self.list(class);
+        for _ in 0..PROBES {
+            // SAFETY: `before` is the head of the list, or the link of a block in it.
+            let block = unsafe { *before };
+            if block == END {
+                break;
+            }
+            if block.addr() & (align - 1) == 0 {
+                // SAFETY: as in `pop`.
+                unsafe { *before = (*block).next };
+                self.room = self.room.wrapping_add_unsigned(class.bytes());
+                return NonNull::new(block.cast());
+            }
+            // SAFETY: as in `pop`.
+            before = unsafe { &raw mut (*block).next };
+        }
+        None
+    }
+
+    /// Keeps a block, if there is room for it. Whether there was.
+    ///
+    /// # Safety
+    ///
+    /// It is of `class`, aligned to 8, and nobody uses it.
+    #[inline(always)]
+    pub(super) unsafe fn push(&mut self, start: NonNull<u8>, class: Class) -> bool {
+        let size = class.bytes();
+        self.room = self.room.wrapping_sub_unsigned(size);
+        if self.room < 0 {
+            rare();
+            self.room = read_anew(&self.room).wrapping_add_unsigned(size);
+            return false;
+        }
+        let list = self.list(class);
+        let block = start.cast::<Free>();
+        // SAFETY: the block is ours, and has room for a link.
+        unsafe { block.write(Free { next: *list }) };
+        *list = block.as_ptr();
+        true
+    }
+
+    /// Makes `rest`, a list of `more` blocks of `class`, the list of that class, which is empty. What is kept may exceed the
+    /// share by these blocks until it is [set](Self::allow) again.
+    #[inline(always)]
+    pub(super) fn adopt(&mut self, class: Class, rest: *mut Free, more: usize) {
+        *self.list(class) = rest;
+        self.share = self.share.wrapping_add_unsigned(more * class.bytes());
+    }
+
+    /// Takes a block out of one of the next few lists, if one of them has any: its start and class.
+    #[inline(always)]
+    pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, Class)> {
+        self.evict_from(SOME)
+    }
+
+    /// Takes a block out of the next list that has any.
+    pub(super) fn evict_any(&mut self) -> Option<(NonNull<u8>, Class)> {
+        if self.kept() == 0 { None } else { self.evict_from(CLASSES) }
+    }
+
+    #[inline(always)]
+    fn evict_from(&mut self, lists: usize) -> Option<(NonNull<u8>, Class)> {
+        for _ in 0..lists {
+            let class = Class::number(self.hand);
+            if let Some(block) = self.pop(class, STEP) {
+                return Some((block, class));
+            }
+            self.hand = (self.hand + 1) % CLASSES;
+        }
+        None
+    }
+
+    /// Whether the block at `start` is in the list of `class`, as far as a bounded number of blocks tells.
+    pub(super) fn holds(&self, start: *mut u8, class: Class) -> bool {
+        let mut block = self.lists[class.index()];
+        for _ in 0..CHECKED {
+            if block == END || block.cast() == start {
+                break;
+            }
+            // SAFETY: as in `pop`.
+            block = unsafe { (*block).next };
+        }
+        block.cast() == start
+    }
+}

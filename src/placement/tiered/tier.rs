@@ -1,0 +1,146 @@
+//! What quick lists stand on.
+
+use super::classes::{Class, STEP};
+use crate::meta::{FreeError, Meta};
+use crate::placement::{Grant, Placement, Space};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+
+/// A free small block in a list: it holds the address of the next one.
+pub struct Free {
+    pub(super) next: *mut Free,
+}
+
+/// The end of every list of small blocks. It is odd, so that the test of a block's alignment fails for it as well.
+pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
+
+/// Small blocks of one class that a tier hands over.
+pub struct Taken {
+    /// The block that was asked for.
+    pub(super) first: NonNull<u8>,
+    /// A list of further blocks.
+    pub(super) rest: *mut Free,
+    /// Number of blocks in that list.
+    pub(super) more: usize,
+    /// Bytes that the placement at the bottom has lent for it.
+    pub(super) lent: usize,
+}
+
+/// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
+/// [`Space`], and [`Pages`](super::Pages) over one.
+///
+/// # Safety
+///
+/// Small blocks are promised what [`Placement`] promises for blocks, each of the whole size of its class and aligned
+/// to 8 bytes at least. If [`Tier::ALIKE`] is set, a block may be given back as one that was asked for with any other
+/// alignment.
+pub unsafe trait Tier: Placement {
+    /// Whether a block's length follows from the size of the request alone, and its alignment plays no part when it is
+    /// given back: then a free block serves any request of its length that its address suits.
+    const ALIKE: bool;
+
+    /// Fails to compile if the memory is not the CPU's, or its granules are too short.
+    const CHECKED: ();
+
+    /// Free blocks that the lists give back at most when one free finds no room.
+    const BOUND: usize;
+
+    /// Bytes that a block takes that was asked for with this layout, above the small sizes, if [`Tier::ALIKE`] is set.
+    fn taken(layout: Layout) -> usize;
+
+    /// A block of `class` aligned to `align` bytes; with `many`, other free blocks of the class if they come at no
+    /// cost.
+    fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken>;
+
+    /// Takes a block of `class` back. The bytes that are no longer lent by the placement at the bottom.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if the tier notices that there is no such block; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the block, which came from [`Tier::take`] for this class and, unless blocks are
+    /// [alike](Tier::ALIKE), this alignment.
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError>;
+
+    /// Notes that a block of the bottom was resized in place to one of `class`.
+    fn resized_to(&mut self, class: Class);
+
+    /// Gives empty pages back. The bytes that are no longer lent by the placement at the bottom; `None` if there was no
+    /// such page.
+    fn give_back(&mut self) -> Option<usize>;
+
+    /// Finds out what it can about whether a small block of `class`, that is in no quick list, is live at `start`, in a time
+    /// that is bounded.
+    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
+}
+
+/// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
+/// as every small block is at least.
+#[inline(always)]
+pub(super) fn layout_of(class: Class, align: usize) -> Layout {
+    // SAFETY: the alignment is that of a layout, and a small size does not overflow when rounded up to it.
+    unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) }
+}
+
+/// A block straight from `space`.
+#[inline(always)]
+pub(super) fn take_from<S: Space>(space: &mut S, layout: Layout) -> Option<Grant> {
+    match Placement::allocate_quick(space, layout) {
+        Some(grant) => Some(grant),
+        None => Placement::allocate(space, layout),
+    }
+}
+
+/// See [`Tier::CHECKED`].
+pub(super) const fn check<S: Space>() {
+    assert!(
+        <S::Meta as Meta>::EDGE_BITS,
+        "quick lists and pages are kept in the memory itself, so it must be CPU memory"
+    );
+    assert!(<S::Meta as Meta>::GRANULE >= STEP, "quick lists need granules of 8 bytes or more");
+}
+
+/// What a block for `layout` takes of a space whose blocks are alike.
+#[inline(always)]
+pub(super) fn taken_from<S: Space>(layout: Layout) -> usize {
+    let granule = <S::Meta as Meta>::GRANULE;
+    let (len, align) = crate::placement::measure::<S>(layout);
+    S::granted(len, align) * granule
+}
+
+// SAFETY: a space keeps these promises for every request, and blocks of a class are such. `ALIKE` is the space's own
+// promise.
+unsafe impl<S: Space> Tier for S {
+    const ALIKE: bool = S::EXACT;
+    const CHECKED: () = check::<S>();
+    const BOUND: usize = 2;
+
+    #[inline(always)]
+    fn taken(layout: Layout) -> usize {
+        taken_from::<S>(layout)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
+        let grant = take_from(self, layout_of(class, align))?;
+        Some(Taken { first: grant.start, rest: END, more: 0, lent: grant.size })
+    }
+
+    #[inline(always)]
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
+        // SAFETY: passed on.
+        unsafe { Placement::deallocate(self, start, layout_of(class, align)) }
+    }
+
+    fn resized_to(&mut self, _class: Class) {}
+
+    fn give_back(&mut self) -> Option<usize> {
+        None
+    }
+
+    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
+        Placement::check(self, start, layout_of(class, align))
+    }
+}
