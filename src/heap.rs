@@ -52,33 +52,36 @@ pub(crate) struct State<P, S> {
 impl<P: Placement, S: Statistics> State<P, S> {
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        match self.placement.allocate_quick(layout) {
-            Some(grant) => {
-                self.statistics.allocated(grant.size);
-                Some(grant.start)
-            }
+        match self.allocate_quick(layout) {
+            Some(block) => Some(block),
             None => self.allocate_otherwise(layout),
         }
     }
 
-    /// Frees a block.
+    /// As [`Self::allocate`] for the common case only.
     #[inline(always)]
-    unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    fn allocate_quick(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let grant = self.placement.allocate_quick(layout)?;
+        self.statistics.allocated(grant.size);
+        Some(grant.start)
+    }
+
+    /// Frees a block in the common case, and says whether it was that.
+    #[inline(always)]
+    unsafe fn free_quick(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
         // SAFETY: passed on.
-        unsafe {
-            match self.placement.deallocate_quick(block, layout) {
-                Some(size) => {
-                    self.statistics.freed(size);
-                    Ok(())
-                }
-                None => self.free_otherwise(block, layout),
+        match unsafe { self.placement.deallocate_quick(block, layout) } {
+            Some(size) => {
+                self.statistics.freed(size);
+                true
             }
+            None => false,
         }
     }
 
-    /// As [`Self::free`], with all that the placement has.
-    #[inline(never)]
-    unsafe fn free_otherwise(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    /// Frees a block, with all that the placement has.
+    #[inline(always)]
+    unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: passed on.
         let size = unsafe { self.placement.deallocate(block, layout)? };
         self.statistics.freed(size);
@@ -97,9 +100,15 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Some(grant.start)
     }
 
-    /// As [`Self::allocate`], with all that the placement and the heap have.
+    /// As [`Self::allocate_with_care`], out of line.
     #[inline(never)]
     fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        self.allocate_with_care(layout)
+    }
+
+    /// As [`Self::allocate`], with all that the placement and the heap have.
+    #[inline(always)]
+    fn allocate_with_care(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(grant) = self.grant_otherwise(layout) else {
             self.statistics.failed(layout.size());
             return None;
@@ -403,8 +412,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             let mut wrong = None;
             for &block in blocks {
                 // SAFETY: passed on.
-                if let Err(error) = unsafe { state.free(block, layout) } {
-                    wrong = Some(error);
+                unsafe {
+                    if !state.free_quick(block, layout) {
+                        if let Err(error) = state.free(block, layout) {
+                            wrong = Some(error);
+                        }
+                    }
                 }
             }
             wrong
@@ -460,6 +473,15 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// `f` leaves regions and live blocks as they are, and does not use this heap otherwise.
     pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
         self.with(|state| f(&mut state.placement))
+    }
+
+    /// What [`GlobalAlloc::alloc`] does where no block is kept that serves the request.
+    #[inline(never)]
+    fn alloc_otherwise(&self, layout: Layout) -> *mut u8 {
+        match self.with(|state| state.allocate_with_care(layout)) {
+            Some(block) => block.as_ptr(),
+            None => self.refused(layout),
+        }
     }
 
     /// The end of a request to the global allocator that found no room.
@@ -559,6 +581,13 @@ pub(crate) fn misuse(error: FreeError) {
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if P::KEEPS {
+            // So the common path has no call, and needs no registers of its caller.
+            return match self.with(|state| state.allocate_quick(layout)) {
+                Some(block) => block.as_ptr(),
+                None => self.alloc_otherwise(layout),
+            };
+        }
         match self.with(|state| state.allocate(layout)) {
             Some(block) => block.as_ptr(),
             None => self.refused(layout),
@@ -570,8 +599,9 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
         // SAFETY: the caller passes a live block, which is not null.
         unsafe {
             let block = NonNull::new_unchecked(block);
-            if let Err(error) = self.with(|state| state.free(block, layout)) {
-                misuse(error);
+            // In two steps, as `alloc`.
+            if !P::KEEPS || !self.with(|state| state.free_quick(block, layout)) {
+                self.free_block(block, layout);
             }
         }
     }
@@ -613,7 +643,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             let new = allocate(Layout::from_size_align_unchecked(new_size, layout.align()));
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block, new, layout.size().min(new_size));
-                self.free_block(old, layout);
+                self.dealloc(block, layout);
             }
             new
         }

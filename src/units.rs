@@ -128,26 +128,6 @@ pub const fn class_rows<const SL: usize>(len: usize) -> usize {
     class_of::<SL>(len) / (4 * SL) + 1
 }
 
-/// Number of size classes for small objects of up to `largest` bytes (see [`object_sizes`]).
-#[cfg(feature = "std")]
-pub(crate) const fn object_classes(largest: usize) -> usize {
-    16 + 8 * (largest.ilog2() as usize - 7)
-}
-
-/// Sizes of small objects in bytes: steps of 8 up to 128, then 8 steps per power of two. Classes below
-/// `first` are left out, with size 0.
-#[cfg(feature = "std")]
-pub(crate) const fn object_sizes<const CLASSES: usize>(first: usize) -> [u16; CLASSES] {
-    let mut sizes = [0; CLASSES];
-    let (mut size, mut class) = (0, first);
-    while class < CLASSES {
-        size += if size < 128 { 8 } else { 1 << (u16::ilog2(size) - 3) };
-        sizes[class] = size;
-        class += 1;
-    }
-    sizes
-}
-
 /// For each length in words of 8 bytes, the first class of `sizes`, from `first` on, that is long enough. The last
 /// length is that of the largest class.
 #[cfg(feature = "std")]

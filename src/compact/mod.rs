@@ -218,12 +218,12 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
 impl<const BYTES: usize, L: Lock> CompactHeap<BYTES, L, Counters> {
     /// Bytes in live blocks, each rounded up to what it takes. O(1).
     pub fn used(&self) -> usize {
-        self.with(|_, statistics| statistics.used)
+        self.with(|_, statistics| statistics.used())
     }
 
     /// The high-water mark: the most that [`CompactHeap::used`] ever was. O(1).
     pub fn peak(&self) -> usize {
-        self.with(|_, statistics| statistics.peak)
+        self.with(|_, statistics| statistics.peak())
     }
 
     /// All statistics at one moment. O(1): nothing is walked.
@@ -233,7 +233,7 @@ impl<const BYTES: usize, L: Lock> CompactHeap<BYTES, L, Counters> {
 
     /// Starts a new high-water mark at what is in use now.
     pub fn reset_peak(&self) {
-        self.with(|_, statistics| statistics.peak = statistics.used);
+        self.with(|_, statistics| statistics.reset_peak());
     }
 }
 

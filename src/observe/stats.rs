@@ -227,6 +227,35 @@ impl Stats {
 mod tests {
     use super::*;
 
+    /// The marks follow from one number; a wrong free that went unnoticed is no reason to panic.
+    #[test]
+    fn counters_tell_the_truth_and_never_panic() {
+        let mut counters = Counters::EMPTY;
+        let mut model: (usize, usize) = (0, 0);
+        for (size, rises) in [(100, true), (50, true), (100, false), (200, true), (50, false), (60, true)] {
+            if rises {
+                counters.allocated(size);
+                model = (model.0 + size, model.1.max(model.0 + size));
+            } else {
+                counters.freed(size);
+                model.0 -= size;
+            }
+            assert_eq!((counters.used(), counters.peak()), model);
+        }
+        counters.resized(60, 500);
+        assert_eq!((counters.used(), counters.peak()), (700, 700));
+        counters.resized(500, 10);
+        assert_eq!((counters.used(), counters.peak()), (210, 700));
+        counters.reset_peak();
+        assert_eq!((counters.used(), counters.peak(), counters.stats(0).live_blocks), (210, 210, 2));
+        for _ in 0..4 {
+            counters.freed(210);
+        }
+        assert_eq!(counters.used(), 0);
+        counters.allocated(usize::MAX);
+        counters.resized(usize::MAX, 3);
+    }
+
     #[test]
     fn fragmentation_is_the_share_outside_the_largest_block() {
         let mut stats = Stats {

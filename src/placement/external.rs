@@ -38,6 +38,7 @@ impl LinkedList {
 unsafe impl Placement for LinkedList {
     const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
     const MAX_REGION: usize = isize::MAX as usize;
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         if !self.0.bottom().is_null() {
@@ -165,6 +166,7 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
 unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
     const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
     const MAX_REGION: usize = isize::MAX as usize;
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: passed on.

@@ -225,6 +225,10 @@ pub unsafe trait Placement: Sized {
     /// Bytes that the largest region may have.
     const MAX_REGION: usize;
 
+    /// Whether freed blocks are kept for the next request of their size: then a heap asks for
+    /// [`Placement::allocate_quick`] and [`Placement::deallocate_quick`] in line, and for the rest elsewhere.
+    const KEEPS: bool;
+
     /// See [`Space::claim`].
     ///
     /// # Safety
@@ -324,6 +328,7 @@ fn grant<S: Space>(space: &S, block: &Block<Token<S>>) -> Grant {
 unsafe impl<S: Space> Placement for S {
     const EMPTY: Self = <S as Space>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.

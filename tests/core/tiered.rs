@@ -1,8 +1,11 @@
-//! Blocks that `Tiered` keeps for reuse: when it keeps them, and that they come back.
+//! Blocks that `Tiered` and `QuickLists` keep for reuse: when they keep them, that they come back, and the pages behind.
 
+use crate::shadow::Backing;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
-use allotment::{FreeError, Heap, Region, Tiered, Tlsf};
+use allotment::observe::Run;
+use allotment::placement::{DefaultClasses, Placement, QuickLists};
+use allotment::{Buddy, FreeError, Heap, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -103,4 +106,218 @@ fn a_second_free_of_a_kept_block_is_found() {
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Ok(()));
     // SAFETY: as above.
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Err(FreeError::AlreadyFree));
+}
+
+/// With a page's first object, all its others are ready for the next requests, unless memory is short.
+#[test]
+fn a_whole_page_is_taken_at_once() {
+    let kept_after = |lent: usize| {
+        let (heap, _memory) = heap();
+        let most = heap.try_allocate(bytes(lent)).unwrap();
+        let blocks: Vec<_> = (0..25).map(|_| heap.try_allocate(bytes(64)).unwrap()).collect();
+        let next = heap.try_allocate(bytes(64)).unwrap();
+        // The last two are the first two objects of a page.
+        assert_eq!(next.addr().get() - blocks[24].addr().get(), 64);
+        assert_eq!(heap.used(), lent + 26 * 64);
+        let kept = heap.trim();
+        for block in blocks {
+            free(&heap, block, 64);
+        }
+        free(&heap, next, 64);
+        free(&heap, most, lent);
+        heap.trim();
+        assert_eq!((heap.used(), heap.stats().live_blocks), (0, 0));
+        kept
+    };
+    assert!(kept_after(1000));
+    assert!(!kept_after(SIZE / 8 * 7));
+}
+
+#[test]
+fn no_more_than_an_eighth_is_kept_in_small_blocks() {
+    let mut backing = Backing::new(SIZE, 0);
+    let heap = Heap::<QuickLists<Tlsf>, Unsync>::empty();
+    // SAFETY: the backing outlives the heap.
+    unsafe { heap.claim(backing.region()) }.unwrap();
+    let before = heap.largest_free();
+    let blocks: Vec<_> = (0..SIZE / 2 / 200).map(|_| heap.try_allocate(bytes(200)).unwrap()).collect();
+    for block in blocks {
+        // SAFETY: the block is live and has this layout.
+        unsafe { heap.dealloc(block.as_ptr(), bytes(200)) };
+    }
+    // Kept blocks are in use for the placement beneath.
+    let mut beneath = 0;
+    let mut add = |run: Run| {
+        beneath += if run.free { run.size } else { 0 };
+        true
+    };
+    // SAFETY: nothing is changed.
+    unsafe { heap.with_placement(|placement| Placement::walk(placement, 0, &mut add)) };
+    assert!((SIZE / 16..=SIZE / 8).contains(&(before - beneath)), "{} bytes are kept", before - beneath);
+    // One request that needs it all has it all.
+    let all = heap.try_allocate(bytes(before)).unwrap();
+    // SAFETY: as above.
+    unsafe { heap.dealloc(all.as_ptr(), bytes(before)) };
+    assert!(!heap.trim(), "nothing was kept any more");
+    assert_eq!(heap.largest_free(), before);
+}
+
+#[test]
+fn kept_blocks_serve_aligned_requests() {
+    let (heap, _memory) = heap();
+    let at = |size, align| Layout::from_size_align(size, align).unwrap();
+    for size in [40, 1000] {
+        let aligned = heap.try_allocate(at(size, 64)).unwrap();
+        // SAFETY: the blocks are live and have these layouts.
+        unsafe {
+            heap.dealloc(aligned.as_ptr(), at(size, 64));
+            assert_eq!(heap.try_allocate(at(size, 64)), Ok(aligned));
+            heap.dealloc(aligned.as_ptr(), at(size, 64));
+            // The same memory does for less alignment, and is freed as what it is then.
+            assert_eq!(heap.try_allocate(at(size, 8)), Ok(aligned));
+            heap.dealloc(aligned.as_ptr(), at(size, 8));
+            assert_eq!(heap.try_allocate(at(size, 64)), Ok(aligned));
+            heap.dealloc(aligned.as_ptr(), at(size, 64));
+        }
+    }
+    // Behind a block that does not suit.
+    let aligned = heap.try_allocate(at(40, 64)).unwrap();
+    let others: Vec<_> = (0..3).map(|_| heap.try_allocate(bytes(40)).unwrap()).collect();
+    let other = *others.iter().find(|block| block.addr().get() % 64 != 0).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        heap.dealloc(aligned.as_ptr(), at(40, 64));
+        heap.dealloc(other.as_ptr(), bytes(40));
+        assert_eq!(heap.try_allocate(at(40, 64)), Ok(aligned));
+    }
+    assert_eq!(heap.try_allocate(bytes(40)), Ok(other));
+}
+
+#[test]
+fn regions_are_released_with_blocks_kept() {
+    fn check<P: crate::shadow::Subject>() {
+        let [mut one, mut two] = [(); 2].map(|()| Backing::new(64 * 1024, 0));
+        let heap = crate::shadow::empty::<P>(200_000);
+        // SAFETY: the backings outlive the heap, blocks are freed with their layouts.
+        unsafe {
+            heap.claim(one.region()).unwrap();
+            heap.claim(two.region()).unwrap();
+            let blocks: Vec<_> = (0..1500).map(|n| heap.try_allocate(bytes(40 + n % 40)).unwrap()).collect();
+            for (n, block) in blocks.into_iter().enumerate() {
+                heap.dealloc(block.as_ptr(), bytes(40 + n % 40));
+            }
+        }
+        assert_eq!(heap.release(one.region().start.as_ptr()), Ok(one.region()));
+        assert_eq!(heap.release(two.region().start.as_ptr()), Ok(two.region()));
+    }
+    check::<Tiered>();
+    check::<QuickLists<Tlsf>>();
+}
+
+/// Two regions that share a frame of 4 KiB: a page of one is not lost with the other.
+#[test]
+fn pages_stay_when_a_neighbouring_region_goes() {
+    let mut backing = Backing::new(82 * 1024, 0);
+    let whole = backing.region();
+    let first = Region::new(whole.start, 18 * 1024);
+    // SAFETY: the second region starts inside the backing.
+    let second = Region::new(unsafe { whole.start.add(18 * 1024) }, 64 * 1024);
+    let heap = Heap::<Tiered, Unsync>::empty();
+    // SAFETY: the backing outlives the heap; blocks are written and freed as their layouts say.
+    unsafe {
+        heap.claim(first).unwrap();
+        heap.claim(second).unwrap();
+        let mut blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(bytes(48)).ok()).collect();
+        blocks.retain(|block| {
+            let inside = block.addr() < second.start.addr();
+            if inside {
+                heap.dealloc(block.as_ptr(), bytes(48));
+            }
+            !inside
+        });
+        for (n, block) in blocks.iter().enumerate() {
+            block.write_bytes(n as u8, 48);
+        }
+        assert_eq!(heap.release(first.start.as_ptr()), Ok(first));
+        // Every other one is replaced.
+        for n in (0..blocks.len()).step_by(2) {
+            heap.dealloc(blocks[n].as_ptr(), bytes(48));
+        }
+        heap.trim();
+        for n in (0..blocks.len()).step_by(2) {
+            blocks[n] = heap.try_allocate(bytes(48)).unwrap();
+            blocks[n].write_bytes(n as u8, 48);
+        }
+        for (n, block) in blocks.iter().enumerate() {
+            assert!((0..48).all(|byte| block.add(byte).read() == n as u8), "block {n} was changed");
+            heap.dealloc(block.as_ptr(), bytes(48));
+        }
+        assert_eq!(heap.release(second.start.as_ptr()), Ok(second));
+    }
+}
+
+#[test]
+fn an_extension_that_is_refused_writes_nothing() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let whole = backing.region();
+    let first = Region::new(whole.start, 20 * 1024);
+    // SAFETY: the second region starts inside the backing.
+    let second = Region::new(unsafe { whole.start.add(20 * 1024) }, 44 * 1024);
+    let heap = Heap::<Tiered, Unsync>::empty();
+    // SAFETY: the backing outlives the heap.
+    unsafe {
+        heap.claim(first).unwrap();
+        heap.claim(second).unwrap();
+        let block = heap.try_allocate(bytes(43_000)).unwrap();
+        block.write_bytes(0x5a, 43_000);
+        let bytes_of = || std::slice::from_raw_parts(second.start.as_ptr(), second.size).to_vec();
+        let before = bytes_of();
+        for more in [8, 64, 4096, 20_000] {
+            assert_eq!(heap.extend(first.start.as_ptr(), more), Err(RegionError::Overlap));
+        }
+        assert!(bytes_of() == before);
+        // The map at the end of a region is a part of it.
+        let last = Region::new(first.start.add(first.size - 8), 1024);
+        heap.dealloc(block.as_ptr(), bytes(43_000));
+        heap.release(second.start.as_ptr()).unwrap();
+        assert_eq!(heap.claim(last), Err(RegionError::Overlap));
+    }
+}
+
+/// A program that writes to freed memory gets no help, but a check of it ends.
+#[test]
+fn a_check_ends_though_a_list_is_damaged() {
+    let (heap, _memory) = heap();
+    let blocks: Vec<_> = (0..200).map(|_| heap.try_allocate(bytes(48)).unwrap()).collect();
+    for block in &blocks[..199] {
+        free(&heap, *block, 48);
+    }
+    heap.trim();
+    // SAFETY: the memory is the test's; each free object of a page now says that it is followed by itself.
+    unsafe {
+        for block in &blocks[100..199] {
+            block.cast::<usize>().write(block.addr().get());
+        }
+        assert_eq!(heap.try_deallocate(blocks[199], bytes(48)), Ok(()));
+    }
+}
+
+/// What a whole region is lent for is cleared to its end, where its bookkeeping was.
+#[test]
+fn zeroed_memory_is_zero_over_any_pages() {
+    fn check<P: crate::shadow::Subject>() {
+        let mut backing = Backing::new(24_000, 0);
+        let region = backing.region();
+        let heap = crate::shadow::empty::<P>(100_000);
+        // SAFETY: the backing outlives the heap and is zero, as the region says.
+        unsafe {
+            region.start.write_bytes(0, region.size);
+            heap.claim(Region { zeroed: true, ..region }).unwrap();
+            let block = heap.try_allocate_zeroed(bytes(23_800)).unwrap();
+            assert!((0..23_800).all(|byte| block.add(byte).read() == 0));
+        }
+    }
+    check::<Buddy>();
+    check::<Slab<InBand<u32>, DefaultClasses, Buddy>>();
+    check::<QuickLists<Buddy>>();
 }

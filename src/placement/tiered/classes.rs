@@ -21,7 +21,7 @@ pub(super) const OBJECTS: usize = 16;
 /// A size of small blocks: a multiple of 8 bytes up to [`SMALL`].
 ///
 /// It is kept as the bytes that the size has beyond the smallest one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Class(usize);
 
 impl Class {

@@ -263,6 +263,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
     const MAX_REGION: usize = T::MAX_REGION;
+    const KEEPS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: passed on.

@@ -346,6 +346,7 @@ unsafe impl<L: Space> Placement for Pages<L> {
         large: <L as Space>::EMPTY,
     };
     const MAX_REGION: usize = <L as Placement>::MAX_REGION;
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.as_ptr();

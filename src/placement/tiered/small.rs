@@ -65,7 +65,7 @@ impl Small {
         let list = self.list(class);
         let block = *list;
         // The end of a list is odd.
-        if block.addr() & (align - 1 | STEP - 1) != 0 {
+        if block.addr() & ((align - 1) | (STEP - 1)) != 0 {
             return None;
         }
         // SAFETY: blocks in lists are nobody's, not null, and hold the address of the next one.

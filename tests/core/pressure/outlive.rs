@@ -148,6 +148,7 @@ fn rounded(request: Layout) -> Layout {
 unsafe impl<P: Placement> Placement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };
     const MAX_REGION: usize = P::MAX_REGION;
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.

@@ -178,6 +178,7 @@ pub struct Switched {
 unsafe impl Placement for Switched {
     const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
     const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
+    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.

@@ -236,6 +236,7 @@ macro_rules! for_each_placement {
             slab_u32: Slab<InBand<u32>>;
             slab_u32_16: Slab<InBand<u32, 16>>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
+            slab_buddy: $crate::shadow::matrix::SlabBuddy;
             slab_side: Slab<SideTable<u32, 16>>;
             tiered: Tiered;
             tiered_first_fit_u16: Tiered<FirstFit<InBand<u16>>>;
