@@ -1,4 +1,4 @@
-//! The `Allocator` traits: the one of the crate `allocator-api2` and the one of nightly Rust.
+//! Implementations of the two `Allocator` traits: that of the crate `allocator-api2` and that of nightly Rust.
 
 #[cfg(feature = "low-memory")]
 use crate::compact::CompactHeap;
@@ -15,7 +15,7 @@ use crate::zones::{Wanting, Zone};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Both traits have the same methods; the standard one is still changing, so it is named once.
+/// Implements the trait of one module for all heaps. Both traits have the same methods.
 macro_rules! allocator {
     ($module:path) => {
         allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
@@ -35,8 +35,8 @@ macro_rules! allocator {
         const _: () = {
             use $module as api;
 
-            // SAFETY: blocks stay valid and in place while the heap is borrowed or moved, since none of
-            // them lies inside the value; sizes and alignments are those asked for.
+            // SAFETY: no block lies inside the value itself, so blocks stay valid and in place when it is
+            // borrowed or moved; blocks have at least the requested size and alignment.
             unsafe impl<$($parameters)*> api::Allocator for $front {
                 fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, api::AllocError> {
                     let start = match layout.size() {
@@ -67,7 +67,7 @@ macro_rules! allocator {
                     old: Layout,
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
-                    // SAFETY: passed on.
+                    // SAFETY: the caller keeps the contract of this trait method, which is that of `change`.
                     unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
@@ -79,7 +79,8 @@ macro_rules! allocator {
                     old: Layout,
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
-                    // SAFETY: passed on; the bytes behind the old size belong to the new block.
+                    // SAFETY: the caller keeps the contract of `grow`, which is that of `change`; the bytes behind
+                    // the old size belong to the new block.
                     unsafe {
                         let start = change(self, block, old, new).ok_or(api::AllocError)?;
                         start.as_ptr().add(old.size()).write_bytes(0, new.size() - old.size());
@@ -93,7 +94,7 @@ macro_rules! allocator {
                     old: Layout,
                     new: Layout,
                 ) -> Result<NonNull<[u8]>, api::AllocError> {
-                    // SAFETY: passed on.
+                    // SAFETY: the caller keeps the contract of this trait method, which is that of `change`.
                     unsafe { change(self, block, old, new) }
                         .map(|start| NonNull::slice_from_raw_parts(start, new.size()))
                         .ok_or(api::AllocError)
@@ -108,17 +109,19 @@ allocator!(allocator_api2::alloc);
 #[cfg(feature = "nightly")]
 allocator!(core::alloc);
 
-/// The address of a block of no bytes: aligned, not null, and in no region.
+/// Returns the address of a block of size zero: aligned, not null, and in no region.
 fn dangling(layout: Layout) -> NonNull<u8> {
     // An alignment is never zero.
     NonNull::new(core::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
 }
 
-/// Makes a block of layout `old` one of layout `new`, in place if that is possible. Either may be empty.
+/// Changes a block of layout `old` to layout `new`, in place if possible. Either size may be zero. Returns `None`,
+/// with the block unchanged, if there is no room.
 ///
 /// # Safety
 ///
-/// As for `Allocator::grow` and `Allocator::shrink`.
+/// `block` must be live, come from `memory` and have layout `old`. If a block is returned, the old one must not be
+/// used any more.
 unsafe fn change<M: Memory>(memory: &M, block: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<u8>> {
     match (old.size(), new.size()) {
         (0, 0) => Some(dangling(new)),

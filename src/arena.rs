@@ -1,16 +1,16 @@
-//! Static memory for heaps, and the macro that needs no initialisation call.
+//! Static memory for heaps, and the [`heap!`](crate::heap) macro, which needs no initialisation call.
 
 use crate::region::Region;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-/// Bytes that a static heap may have: 1 GiB, and a quarter of what smaller address spaces have. Code for 64-bit hosts
-/// reaches variables within 2 GiB of it, and the program's others must have room there too.
+/// The largest static heap in bytes: 1 GiB, or a quarter of a smaller address space. Code for 64-bit hosts can only
+/// address statics within 2 GiB, and the program's other statics need room there too.
 pub(crate) const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
 
-/// Static memory of `N` bytes for one heap; [`heap!`](crate::heap) makes it.
+/// Static memory of `N` bytes for one heap, created by [`heap!`](crate::heap).
 ///
-/// All zero, so it lies in `.bss` and takes no space in the program's image.
+/// It is all zero, so it lies in `.bss` and takes no space in the program's image.
 #[doc(hidden)]
 #[repr(C, align(16))]
 pub struct Arena<const N: usize> {
@@ -18,12 +18,12 @@ pub struct Arena<const N: usize> {
     taken: Taken,
 }
 
-// SAFETY: the memory is handed out once, which `Taken` sees to; after that it is the taker's.
+// SAFETY: `Taken` ensures that the memory is handed out once; from then on only the taker uses it.
 unsafe impl<const N: usize> Sync for Arena<N> {}
 
 #[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
 impl<const N: usize> Arena<N> {
-    /// Zeroed memory that nobody has taken.
+    /// Creates zeroed memory that has not been taken yet.
     pub const fn new() -> Self {
         const { assert!(N > 0, "a heap needs memory") }
         const {
@@ -36,7 +36,7 @@ impl<const N: usize> Arena<N> {
         Self { memory: UnsafeCell::new([0; N]), taken: Taken::new() }
     }
 
-    /// The memory, to be claimed by the heap that comes first.
+    /// Returns a claim to the memory; the first heap that uses its claim gets the memory.
     pub(crate) const fn pending(&'static self) -> Pending {
         Pending {
             start: self.memory.get().cast(),
@@ -56,14 +56,14 @@ impl Taken {
         Self(core::sync::atomic::AtomicBool::new(false))
     }
 
-    /// Raises the flag; whether it was this call that did.
+    /// Raises the flag and returns true if it was not raised before.
     fn raise(&self) -> bool {
-        // Nothing but the flag itself is handed over.
+        // Relaxed is enough: the flag publishes no other data.
         !self.0.swap(true, core::sync::atomic::Ordering::Relaxed)
     }
 }
 
-/// A flag that can be raised once, where the target cannot swap atomically.
+/// A flag that can be raised once, on targets without atomic swaps.
 #[cfg(all(not(target_has_atomic = "8"), feature = "critical-section"))]
 struct Taken(core::cell::UnsafeCell<bool>);
 
@@ -74,14 +74,13 @@ impl Taken {
     }
 
     fn raise(&self) -> bool {
-        // SAFETY: the flag is only used in this critical section.
+        // SAFETY: the flag is only accessed in this critical section.
         critical_section::with(|_| !unsafe { self.0.get().replace(true) })
     }
 }
 
-/// Without atomic swaps and without critical sections there is no telling who came first, so an arena
-/// can be taken by the first user only if the program has no interrupts that allocate; then a plain
-/// flag does.
+/// A flag that can be raised once, on targets with neither atomic swaps nor critical sections. It is exact only if
+/// no interrupt handler allocates.
 #[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
 struct Taken(core::sync::atomic::AtomicBool);
 
@@ -104,12 +103,12 @@ impl Taken {
 pub struct Pending {
     start: *mut u8,
     end: *mut u8,
-    /// The flag of an arena, whose memory is zero; none for linker symbols.
+    /// The flag of an arena, whose memory is zero; `None` for linker symbols.
     taken: Option<&'static Taken>,
 }
 
-// SAFETY: the pointers are to memory that is handed over with the value; the flag is atomic, or only
-// used in a critical section.
+// SAFETY: the memory behind the pointers is handed over with the value; the flag is atomic, or only accessed in a
+// critical section.
 unsafe impl Send for Pending {}
 
 impl Pending {
@@ -119,7 +118,7 @@ impl Pending {
         Self { start, end, taken: None }
     }
 
-    /// The memory, if there is some and nobody else took it. Only once.
+    /// Takes the memory. Returns `None` if there is none, or if it has already been taken.
     pub(crate) fn take(&mut self) -> Option<Region> {
         let Self { start, end, taken } = core::mem::replace(self, Self::NONE);
         let size = end.addr().checked_sub(start.addr())?;
@@ -128,11 +127,11 @@ impl Pending {
     }
 }
 
-/// A heap with a static arena of its own: `static HEAP: Heap = heap!(32 * 1024);`
+/// Creates a heap with its own static arena: `static HEAP: Heap = heap!(32 * 1024);`
 ///
-/// The expression is a [`Heap`](crate::Heap) of whatever placement, lock and statistics the static's
-/// type asks for. Its memory, of that many bytes, lies in `.bss`; there is no initialisation to
-/// call and nothing unsafe to write. A region larger than the placement can index does not compile.
+/// The argument is the arena's size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and
+/// statistics that the static's type names. Its memory lies in `.bss`; there is no initialisation call and no unsafe
+/// code to write. An arena that is larger than the placement can index does not compile.
 ///
 /// ```
 /// use allotment::{FirstFit, Heap, heap, lock::Spin};
@@ -144,15 +143,15 @@ impl Pending {
 /// ```
 ///
 /// One arena serves one heap: if the expression is evaluated several times (in a function, or through
-/// a `const`), the heap that is used first has the memory, and the others are empty.
+/// a `const`), the heap that is used first gets the memory, and the others stay empty.
 ///
 /// ```compile_fail
 /// use allotment::{CompactTlsf, Heap, heap, lock::Spin};
 /// static TOO_LARGE: Heap<CompactTlsf, Spin> = heap!(1024 * 1024);
 /// ```
 ///
-/// Nor does one of more than 1 GiB, whose memory could not be linked. Take so much when the program starts:
-/// [`Heap::empty`](crate::Heap::empty), and then [`Heap::claim`](crate::Heap::claim) with what the system returned.
+/// More than 1 GiB does not compile either, because it could not be linked. Take that much memory when the program
+/// starts: [`Heap::empty`](crate::Heap::empty), then [`Heap::claim`](crate::Heap::claim) with memory from the system.
 ///
 /// ```compile_fail
 /// use allotment::{Heap, heap};
@@ -162,13 +161,13 @@ impl Pending {
 /// # In firmware
 ///
 /// The default lock on targets without an operating system is
-/// [`CriticalSection`](crate::lock::CriticalSection), and the program says how a critical section is entered. If the
-/// linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line `use ... as _;` to
-/// `main.rs` if nothing else names it:
+/// [`CriticalSection`](crate::lock::CriticalSection), and the program must bring an implementation of critical
+/// sections. If the linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line
+/// `use ... as _;` to `main.rs` if nothing else names the crate:
 ///
 /// * Cortex-M: `cargo add cortex-m --features critical-section-single-core`, `use cortex_m as _;`
 /// * RISC-V: `cargo add riscv --features critical-section-single-hart`, `use riscv as _;`
-/// * ESP32: `esp-hal` brings it.
+/// * ESP32: nothing, `esp-hal` includes it.
 /// * RP2040 (two cores): `cargo add rp2040-hal --features critical-section-impl`
 /// * With the standard library: `cargo add critical-section --features std`, only if a heap names that lock.
 #[macro_export]

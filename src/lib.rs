@@ -8,9 +8,10 @@
 //! | region | where is the memory? | [`region`] |
 //! | metadata | where do the links of free blocks live, and how wide are they? | [`meta`] |
 //! | placement | which free block serves a request? | [`placement`] |
-//! | lock | who may call at once? | [`lock`] |
+//! | lock | which threads or interrupts may share it? | [`lock`] |
 //!
-//! [`Heap`] puts them together, and [`zones`] several heaps; [`heap!`] makes one that is ready without a call:
+//! [`Heap`] combines the four, and [`zones`] combines several heaps. [`heap!`] creates a heap that is ready without
+//! an initialisation call:
 //!
 //! ```
 //! use allotment::{Heap, heap};
@@ -23,25 +24,25 @@
 //! # drop(text);
 //! ```
 //!
-//! A request goes one way: layout, lock, placement, metadata, block, statistics.
+//! A request always takes the same path: layout, lock, placement, metadata, block, statistics.
 //!
-//! Memory whose use is known beforehand needs no allocator: [`plan`] lays buffers out in a `const`, and [`arena!`] makes
-//! typed access to them.
+//! Memory whose use is known beforehand needs no allocator: [`plan`] lays out buffers in a `const`, and [`arena!`]
+//! gives typed access to them.
 //!
 //! # Which crates firmware needs
 //!
-//! Without an operating system the default lock is a critical section, and a crate for the chip says how one is
-//! entered. Without it the program does not link: `_critical_section_1_0_acquire` is missing.
+//! Without an operating system the default lock is a critical section, which a crate for the chip implements. Without
+//! that crate the program does not link: `_critical_section_1_0_acquire` is missing.
 //!
 //! ```sh
 //! cargo add allotment
 //! cargo add cortex-m --features critical-section-single-core   # Cortex-M; and `use cortex_m as _;` in main.rs
 //! cargo add riscv --features critical-section-single-hart      # RISC-V; and `use riscv as _;`
-//! # ESP32: `esp-hal` brings it. RP2040: `rp2040-hal` with the feature `critical-section-impl`.
+//! # ESP32: `esp-hal` includes it. RP2040: `rp2040-hal` with the feature `critical-section-impl`.
 //! # With the standard library there is nothing to add.
 //! ```
 //!
-//! All of them: [`lock::CriticalSection`](https://docs.rs/allotment/latest/allotment/lock/struct.CriticalSection.html).
+//! The full list is at [`lock::CriticalSection`](https://docs.rs/allotment/latest/allotment/lock/struct.CriticalSection.html).
 //!
 //! # Features
 //!
@@ -115,7 +116,7 @@ pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
 pub use region::{Region, RegionError};
 
-/// The snippets of README.md, compiled and run as they are printed.
+/// Compiles and runs the snippets of README.md as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

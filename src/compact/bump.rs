@@ -1,4 +1,4 @@
-//! The heap that never frees: [`CompactBump`].
+//! [`CompactBump`], the heap that never frees.
 
 use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
@@ -7,8 +7,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-/// A heap of `BYTES` bytes that hands them out one after the other and takes nothing back: a word of state and a
-/// few dozen bytes of code, for programs that allocate when they start and then only run.
+/// A heap of `BYTES` bytes that hands them out in order and never frees. It takes a word of state and a few dozen
+/// bytes of code, and suits programs that allocate only when they start.
 ///
 /// ```
 /// use allotment::{CompactBump, lock::Spin};
@@ -19,9 +19,9 @@ use core::ptr::{self, NonNull};
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// Blocks take their size and what their alignment skips. A free does nothing; a `realloc` to more than the block's size
-/// moves the block and leaves the old one behind ([`Bump`](crate::Bump) does better, and takes more
-/// code). All operations are O(1).
+/// A block takes its size plus the bytes that its alignment skips. A free does nothing; a `realloc` to a larger size
+/// moves the block and wastes the old one ([`Bump`](crate::Bump) does better, with more code). All operations are
+/// O(1), except for the copy of a moved block.
 pub struct CompactBump<const BYTES: usize, L = lock::Default> {
     lock: L,
     state: UnsafeCell<State<BYTES>>,
@@ -33,31 +33,31 @@ struct State<const BYTES: usize> {
     used: usize,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others.
+// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
 unsafe impl<const BYTES: usize, L: Sync> Sync for CompactBump<BYTES, L> {}
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
-    /// The bytes that blocks can have.
+    /// Bytes available for blocks.
     pub const CAPACITY: usize = BYTES;
 
-    /// A heap that nobody has used yet, all zero.
+    /// Creates an empty heap, all zero.
     pub const fn new() -> Self {
         const { assert!(BYTES <= isize::MAX as usize) }
         Self { lock: L::INIT, state: UnsafeCell::new(State { memory: [0; BYTES], used: 0 }) }
     }
 
-    // Once in the program: it is short enough to be copied to where it is called.
+    // Not inlined: it is short enough that the compiler would copy it into every caller.
     #[inline(never)]
     fn take(&self, layout: Layout) -> *mut u8 {
         self.lock.with(|| {
             let state = self.state.get();
-            // SAFETY: the lock lets only one closure run at a time; the block begins where the last one ended, or
-            // behind that, and ends in the memory.
+            // SAFETY: the lock lets only one closure run at a time; the block begins at or behind the end of the
+            // previous one and ends within the memory.
             unsafe {
                 let start = (&raw mut (*state).memory).cast::<u8>();
                 let skip = start.addr().wrapping_add((*state).used).wrapping_neg() & (layout.align() - 1);
-                // Below twice the address space: all three are at most its half.
+                // No overflow: `used` and `skip` are both less than half the address space.
                 let from = (*state).used + skip;
                 if from > BYTES || layout.size() > BYTES - from {
                     return ptr::null_mut();
@@ -72,18 +72,18 @@ impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with what is left.
+    /// [`OutOfMemory`] with the bytes that are left.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         NonNull::new(self.take(layout)).ok_or_else(|| self.reason(layout))
     }
 
-    /// Why a request for `layout` fails.
+    /// Returns the error of a failed request for `layout`.
     fn reason(&self, layout: Layout) -> OutOfMemory {
         let free = BYTES - self.used();
         OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free: free }
     }
 
-    /// Bytes that have been handed out or skipped. O(1).
+    /// Returns the bytes that have been handed out or skipped. O(1).
     pub fn used(&self) -> usize {
         // SAFETY: the lock lets only one closure run at a time.
         self.lock.with(|| unsafe { (*self.state.get()).used })
@@ -93,15 +93,15 @@ impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
     ///
     /// # Safety
     ///
-    /// No block of this heap is used any more.
+    /// No block of this heap may be used any more.
     pub unsafe fn reset(&self) {
         // SAFETY: the lock lets only one closure run at a time.
         self.lock.with(|| unsafe { (*self.state.get()).used = 0 });
     }
 }
 
-// SAFETY: blocks are disjoint, as long as asked for and aligned as asked for; the lock excludes concurrent
-// callers; nothing unwinds.
+// SAFETY: blocks are disjoint and have the requested size and alignment; the lock excludes concurrent callers; no
+// method unwinds.
 unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for CompactBump<BYTES, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -19,7 +19,7 @@ use core::ptr::{self, NonNull};
 pub(crate) use units::bytes_for;
 use units::{UNIT, Units, units};
 
-/// A heap of `BYTES` bytes, all that it needs included: the smallest code, the least memory beside the blocks.
+/// The heap with the smallest code and the least bookkeeping: `BYTES` bytes in all, bookkeeping included.
 ///
 /// ```
 /// use allotment::CompactHeap;
@@ -31,28 +31,28 @@ use units::{UNIT, Units, units};
 /// # drop(numbers);
 /// ```
 ///
-/// For microcontrollers that have less memory than the general [`Heap`](crate::Heap) deserves. Allocations and
-/// frees are O(1); blocks have no headers; a block takes its size rounded up to 8 bytes, and one bit. In a heap
-/// of 16 KiB the lists of the free blocks take 53 bytes. What it does not have: several regions,
-/// memory given at run time, memory that is known to be zero.
+/// It is meant for microcontrollers with little memory. Allocations and frees are O(1). Blocks have no headers: a
+/// block takes its size rounded up to 8 bytes, plus one bit per 8 bytes. In a heap of 16 KiB the free lists take 53
+/// bytes. Unlike the general [`Heap`](crate::Heap), it has only one region, takes no memory at run time, and does
+/// not track which memory is zero.
 ///
-/// * The memory is part of the value, all zero before the first use: the static lies in `.bss`, and there is nothing
-///   to initialise. `BYTES` is a multiple of 8, at least 64, at most 512 KiB; anything else
-///   does not compile.
+/// * The memory is part of the value and all zero before the first use: the static lies in `.bss`, and there is
+///   nothing to initialise. `BYTES` must be a multiple of 8, from 64 bytes to 512 KiB; anything else does not
+///   compile.
 ///
 ///   ```compile_fail
 ///   use allotment::{CompactHeap, lock::Spin};
 ///   static TOO_LARGE: CompactHeap<{ 1024 * 1024 }, Spin> = CompactHeap::new();
 ///   ```
-/// * `L` is the [lock](crate::lock). `S` is [`NoStatistics`] unless asked for: with [`Counters`] there are
-///   [`CompactHeap::used`], [`CompactHeap::stats`] and the like.
-/// * A block that grows stays where it is if there is room behind it. One that shrinks moves if that leaves the heap
-///   less fragmented (to a block that is free already and fits better), else it stays: resizing a block that must not
-///   be copied is what [`CompactHeap::try_resize`] is for.
-/// * A wrong free is noticed as by [`Heap`](crate::Heap): in debug builds, the program ends; in release builds
-///   the global allocator does not look, and [`CompactHeap::try_deallocate`] does.
+/// * `L` is the [lock](crate::lock). `S` is the statistics: [`NoStatistics`] by default; with [`Counters`] there are
+///   [`CompactHeap::used`], [`CompactHeap::stats`] and similar methods.
+/// * A block that grows stays in place if there is room behind it. A block that shrinks moves to another free block
+///   if there is one for it, which leaves the heap less fragmented; otherwise it shrinks in place. To resize a block
+///   without a copy, call [`CompactHeap::try_resize`].
+/// * Wrong frees are detected as by [`Heap`](crate::Heap): in debug builds they end the program; in release builds
+///   the global allocator does not check, but [`CompactHeap::try_deallocate`] does.
 ///
-/// It can be shared as [`Memory`] and as `Allocator` by reference: `&CompactHeap<..>`.
+/// A reference, `&CompactHeap<..>`, implements [`Memory`] and `Allocator`.
 ///
 /// The algorithm is two-level segregated fit (see [`Tlsf`](crate::Tlsf)) with two lists per power of two.
 pub struct CompactHeap<const BYTES: usize, L = lock::Default, S = NoStatistics> {
@@ -66,10 +66,10 @@ struct State<const BYTES: usize, S> {
     statistics: S,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others.
+// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
 unsafe impl<const BYTES: usize, L: Sync, S: Send> Sync for CompactHeap<BYTES, L, S> {}
 
-/// Blocks of no bytes take a unit.
+/// Returns the length in units of a block of `size` bytes; a block of size zero takes one unit.
 #[inline(always)]
 fn some_units(size: usize) -> usize {
     units(size).max(1)
@@ -77,12 +77,12 @@ fn some_units(size: usize) -> usize {
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
-    /// The bytes that blocks can have: those of the lists and of the edge bits are taken off.
+    /// Bytes available for blocks: `BYTES` less the free lists and edge bits.
     pub const CAPACITY: usize = Units::<BYTES>::LEN * UNIT;
 
-    /// A heap that nobody has used yet, all zero.
+    /// Creates an empty heap, all zero.
     pub const fn new() -> Self {
-        // Also what refuses the size.
+        // Evaluating `CAPACITY` also refuses sizes that are not allowed.
         let () = const { assert!(Self::CAPACITY > 0) };
         Self { lock: L::INIT, state: UnsafeCell::new(State { memory: [0; BYTES], statistics: S::EMPTY }) }
     }
@@ -92,12 +92,12 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
         self.lock.with(|| {
             let state = self.state.get();
             // SAFETY: the lock lets only one closure run at a time; the memory was all zero at first, and the
-            // statistics do not lie in it.
+            // statistics lie outside of it.
             unsafe { f(Units::new((&raw mut (*state).memory).cast()), &mut (*state).statistics) }
         })
     }
 
-    /// As `with`, after the first use, which the statistics know of.
+    /// Runs `f` like `with`, but makes the memory available first and reports it to the statistics once.
     #[cold]
     fn with_settled<T>(&self, f: impl FnOnce(Units<BYTES>, &mut S) -> T) -> T {
         self.with(|units, statistics| {
@@ -109,11 +109,11 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
         })
     }
 
-    /// Allocates `len` units; null if there is no room, which counts as a failure unless it is only an `attempt`.
+    /// Allocates `len` units. Returns null if there is no room, which counts as a failure unless it is an `attempt`.
     #[inline(always)]
     fn take(&self, len: usize, layout: Layout, attempt: bool) -> *mut u8 {
         self.with(|units, statistics| {
-            // SAFETY: there is a unit at least, and layouts have powers of two for alignment.
+            // SAFETY: `len` is at least one, and the alignment of a layout is a power of two.
             let start = unsafe {
                 if layout.align() > UNIT { units.take_aligned(len, layout.align()) } else { units.take(len) }
             };
@@ -130,12 +130,12 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the figures that tell why.
+    /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         NonNull::new(self.take(some_units(layout.size()), layout, false)).ok_or_else(|| self.reason(layout))
     }
 
-    /// Why a request for `layout` fails.
+    /// Returns the error of a failed request for `layout`.
     fn reason(&self, layout: Layout) -> OutOfMemory {
         self.with_settled(|units, statistics| {
             let largest_free = units.largest() * UNIT;
@@ -144,36 +144,40 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
         })
     }
 
-    /// Frees a block, after a check in O(1) that it can be one: foreign and misaligned addresses are found always,
-    /// double frees as long as the block's first or last unit is still at the edge of a free block.
+    /// Frees a block after a check in O(1). Foreign and misaligned addresses are always detected; double frees are
+    /// detected while the block's first or last unit is still at the edge of a free block.
     ///
     /// # Errors
     ///
-    /// [`FreeError`]; the heap is unchanged then.
+    /// [`FreeError`] if the check fails; the heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// If the check passes, the block must be live, allocated with `layout` from this heap, and not be
-    /// used any more.
+    /// If the check passes, the block must be live, must have been allocated with `layout` from this heap, and must
+    /// not be used any more.
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|units, statistics| {
             let len = some_units(layout.size());
             units.check(block.addr().get(), len)?;
-            // SAFETY: the caller vouches for a block that passes the check.
+            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `len` units.
             unsafe { units.give(block.as_ptr(), len) };
             statistics.freed(len * UNIT);
             Ok(())
         })
     }
 
-    /// Frees a block that the caller vouches for, looking only in debug builds.
+    /// Frees a block; only debug builds check it.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `len` units, and not be used any more.
     #[inline(always)]
     unsafe fn give(&self, block: *mut u8, len: usize) {
         let freed = self.with(|units, statistics| {
             if cfg!(debug_assertions) {
                 units.check(block.addr(), len)?;
             }
-            // SAFETY: the block is live, as the caller vouches.
+            // SAFETY: the caller guarantees that the block is live and has `len` units.
             unsafe { units.give(block, len) };
             statistics.freed(len * UNIT);
             Ok(())
@@ -183,10 +187,14 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
         }
     }
 
-    /// Changes the length of a block where it is.
+    /// Changes the length of a block in place, in units. Returns whether that was possible. O(1).
+    ///
+    /// # Safety
+    ///
+    /// The block must be live and have `old` units; units that are cut off must not be used any more.
     unsafe fn resize(&self, block: *mut u8, old: usize, new: usize) -> bool {
         self.with(|units, statistics| {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees a live block of `old` units.
             let done = unsafe { units.resize(block, old, new) };
             if done {
                 statistics.resized(old * UNIT, new * UNIT);
@@ -199,16 +207,16 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `layout` from this heap (or resized to it); what is
-    /// cut off is not used any more.
+    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes
+    /// that are cut off must not be used any more.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // Longer than any heap: rounding such a size up could overflow.
+        // Larger sizes never fit, and rounding them up could overflow.
         size <= BYTES
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees a live block of `layout`.
             && unsafe { self.resize(block.as_ptr(), some_units(layout.size()), some_units(size)) }
     }
 
-    /// The largest request, in bytes and with an alignment of 8 at most, that would succeed now. Always current,
+    /// Returns the largest request in bytes, with an alignment of at most 8, that would succeed now. Always current.
     /// O(1).
     pub fn largest_free(&self) -> usize {
         self.with_settled(|units, _| units.largest() * UNIT)
@@ -216,31 +224,31 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
 }
 
 impl<const BYTES: usize, L: Lock> CompactHeap<BYTES, L, Counters> {
-    /// Bytes in live blocks, each rounded up to what it takes. O(1).
+    /// Returns the bytes in live blocks, each rounded up to a multiple of 8. O(1).
     pub fn used(&self) -> usize {
         self.with(|_, statistics| statistics.used())
     }
 
-    /// The high-water mark: the most that [`CompactHeap::used`] ever was. O(1).
+    /// Returns the high-water mark: the largest value that [`CompactHeap::used`] has had. O(1).
     pub fn peak(&self) -> usize {
         self.with(|_, statistics| statistics.peak())
     }
 
-    /// All statistics at one moment. O(1): nothing is walked.
+    /// Returns all statistics, taken at one moment. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|units, statistics| statistics.stats(units.largest() * UNIT))
     }
 
-    /// Starts a new high-water mark at what is in use now.
+    /// Resets the high-water mark to the current use.
     pub fn reset_peak(&self) {
         self.with(|_, statistics| statistics.reset_peak());
     }
 }
 
-// SAFETY: blocks are disjoint, as long as asked for, and aligned to a unit or as asked for; the lock excludes
-// concurrent callers; nothing unwinds.
+// SAFETY: blocks are disjoint and have at least the requested size and alignment; the lock excludes concurrent
+// callers; no method unwinds.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactHeap<BYTES, L, S> {
-    // Sizes of zero are against the rules here, so they need no look.
+    // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let block = self.take(units(layout.size()), layout, false);
@@ -278,7 +286,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactH
     }
 }
 
-// SAFETY: `CompactHeap` makes these promises as long as it is not moved, which the reference sees to.
+// SAFETY: `CompactHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &CompactHeap<BYTES, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         (**self).try_allocate(layout)
@@ -292,21 +300,21 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &CompactHeap<
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of `try_deallocate`.
         unsafe { (**self).try_deallocate(block, layout) }
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a live block of this heap and its layout.
         unsafe { self.give(block.as_ptr(), some_units(layout.size())) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of `try_resize`.
         unsafe { (**self).try_resize(block, layout, size) }
     }
 
-    /// As [`GlobalAlloc::realloc`], which moves a block that shrinks if there is room for it elsewhere.
+    /// Resizes a block as [`GlobalAlloc::realloc`] does: one that shrinks moves if there is room for it elsewhere.
     unsafe fn change(
         &self,
         block: NonNull<u8>,

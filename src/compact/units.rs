@@ -5,16 +5,16 @@ use crate::units::log2;
 use core::hint::assert_unchecked;
 use core::ptr;
 
-/// Bytes of a unit: what every block takes a multiple of.
+/// Bytes per unit. Every block is a multiple of it.
 pub(super) const UNIT: usize = 8;
 
-/// The most that 16-bit links can tell apart.
+/// The largest heap that 16-bit links can address, in bytes.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
 
-/// Room for the lists and a few units.
+/// The smallest heap in bytes, with room for the lists and a few units.
 const MIN_BYTES: usize = 64;
 
-/// Longer requests, in units, are cut from the front of a block, others from its back.
+/// Requests of more units than this are cut from the front of a free block, others from its back.
 const FROM_BACK: usize = 256;
 
 // The words of a free block: three at its start, and one at its end.
@@ -26,11 +26,11 @@ const TAIL: usize = 3;
 /// No unit: the end of a list.
 const NONE: usize = 0;
 
-/// The list that free blocks of `len` units are in: two per power of two. O(1).
+/// Returns the number of the list for free blocks of `len` units; there are two per power of two. O(1).
 ///
 /// # Safety
 ///
-/// `len` is not zero and fits 16 bits.
+/// `len` must not be zero and must fit 16 bits.
 #[inline(always)]
 const unsafe fn class(len: usize) -> usize {
     // SAFETY: the length has 1 to 16 bits, so its double 2 to 17.
@@ -38,39 +38,39 @@ const unsafe fn class(len: usize) -> usize {
     let shift = log2(len);
     // SAFETY: as above.
     unsafe { assert_unchecked(shift < 16) };
-    // The bit below the highest one, with that one before it.
+    // The two highest bits of the length.
     let class = ((2 * len) >> shift) + 2 * shift as usize - 2;
     // SAFETY: the first summand is 2 or 3.
     unsafe { assert_unchecked(class < 32) };
     class
 }
 
-/// A block's length in units. The size of a layout can be rounded up.
+/// Returns a block's length in units, rounded up. The size of a layout never overflows here.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil, reason = "takes three instructions more")]
 pub(super) const fn units(size: usize) -> usize {
     (size + (UNIT - 1)) / UNIT
 }
 
-/// Where the edge bits begin: behind the heads of the lists, the map of those, and a byte.
+/// Returns the offset of the edge bits in bytes: behind the heads of the lists, the map of the lists, and a byte.
 const fn edges(lists: usize) -> usize {
     (2 * lists).next_multiple_of(4) + 4 + 1
 }
 
-/// Bytes of `len` units and their bookkeeping: a bit for each, and a clear one on each side; they need not begin with
-/// a byte.
+/// Returns the bytes of `len` units and their bookkeeping: one edge bit per unit and a clear bit on each side. The
+/// bits need not start at a byte boundary.
 const fn taken(lists: usize, len: usize) -> usize {
     edges(lists) + len / 8 + 2 + len * UNIT
 }
 
-/// Bytes of a heap that has `len` units or more.
+/// Returns the bytes of a heap with at least `len` units.
 pub(crate) const fn bytes_for(len: usize) -> usize {
-    // With all lists that there can be.
+    // Assumes the largest number of lists.
     let bytes = taken(32, len).next_multiple_of(UNIT);
     if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
 }
 
-/// The `BYTES` bytes at an address, as a heap. All zero, they are one that nobody has used yet.
+/// The `BYTES` bytes at an address, as a heap. When they are all zero, the heap has not been used yet.
 ///
 /// ```text
 ///  | heads | map | ready | edge bits | units ...                           |
@@ -90,27 +90,27 @@ pub(crate) const fn bytes_for(len: usize) -> usize {
 /// its `prev`: units are numbered from [`Units::FIRST`], above all lists. So a block can be taken out without
 /// knowing its class.
 ///
-/// It is the two-level segregated fit of [`Tlsf`](crate::Tlsf) again, with nothing that can be left out: one region
-/// whose place the program knows, one word of bitmap, no memory that is known to be zero. That is worth
-/// a type of its own: on a Cortex-M3 a third of the code and two thirds of the instructions.
+/// The algorithm is the two-level segregated fit of [`Tlsf`](crate::Tlsf), reduced to one region at a known place,
+/// one word of bitmap, and no tracking of zeroed memory. On a Cortex-M3 that takes a third of the code and two thirds
+/// of the instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Units<const BYTES: usize>(*mut u8);
 
 impl<const BYTES: usize> Units<BYTES> {
-    /// Bits of the longest length.
+    /// Bits of the largest block length in units.
     const BITS: usize = {
         assert!(BYTES % UNIT == 0, "a compact heap has a multiple of 8 bytes");
         assert!(BYTES >= MIN_BYTES, "a compact heap has 64 bytes or more");
         assert!(BYTES <= MAX_BYTES, "a compact heap has 512 KiB or less: its links have 16 bits");
         (BYTES / UNIT - 1).ilog2() as usize + 1
     };
-    /// Lists that the longest block needs.
+    /// The number of lists, enough for the longest block.
     const LISTS: usize = 2 * Self::BITS;
     const MAP: usize = (2 * Self::LISTS).next_multiple_of(4);
     const READY: usize = Self::MAP + 4;
     const EDGES: usize = edges(Self::LISTS);
 
-    /// Units that can be allocated.
+    /// The number of units that can be allocated.
     pub(super) const LEN: usize = {
         let mut len = (BYTES - Self::EDGES - 2) * 8 / (8 * UNIT + 1);
         while taken(Self::LISTS, len + 1) <= BYTES {
@@ -119,17 +119,19 @@ impl<const BYTES: usize> Units<BYTES> {
         len
     };
 
-    /// The number of the first unit. Its address is at the end of the control data; the lists have
-    /// the numbers below, so in a small heap the numbers do not begin with those of the place.
+    /// The number of the first unit, which lies at the end of the control data. The lists have the numbers below it, so
+    /// in a small heap a unit's number can be higher than its offset divided by the unit size.
     const FIRST: usize = {
         let place = BYTES / UNIT - Self::LEN;
         if place < Self::LISTS { Self::LISTS } else { place }
     };
 
+    /// Views the memory at `start` as a heap.
+    ///
     /// # Safety
     ///
-    /// The `BYTES` bytes at `start`, aligned to a unit, are the heap's alone as long as the value is used; they
-    /// were all zero before they were first used as a heap of this size.
+    /// The `BYTES` bytes at `start`, aligned to a unit, must belong to the heap alone as long as the value is used, and
+    /// must have been all zero before their first use as a heap of this size.
     #[inline(always)]
     pub(super) const unsafe fn new(start: *mut u8) -> Self {
         Self(start)
@@ -141,13 +143,13 @@ impl<const BYTES: usize> Units<BYTES> {
         self.0.wrapping_add(index * UNIT).wrapping_add(first.wrapping_sub(Self::FIRST * UNIT))
     }
 
-    /// The unit that `address` is in, if it is in one.
+    /// Returns the number of the unit at `address`. Meaningless for addresses outside the heap.
     #[inline(always)]
     fn index(self, address: usize) -> usize {
         address.wrapping_sub(self.unit(0).addr()) / UNIT
     }
 
-    /// Address of the first unit.
+    /// Returns the address of the first unit.
     pub(super) fn start(self) -> *mut u8 {
         self.unit(Self::FIRST)
     }
@@ -157,34 +159,40 @@ impl<const BYTES: usize> Units<BYTES> {
         self.unit(index).cast::<u16>().wrapping_add(word)
     }
 
+    /// Reads a word of a free block.
+    ///
     /// # Safety
     ///
-    /// The word is one that a free block has written.
+    /// The word must be one that a free block has written.
     #[inline(always)]
     unsafe fn get(self, index: usize, word: usize) -> usize {
-        // SAFETY: free units are the heap's, and aligned.
+        // SAFETY: free units belong to the heap and are aligned.
         unsafe { *self.word(index, word) as usize }
     }
 
+    /// Writes a word of a free block.
+    ///
     /// # Safety
     ///
-    /// The unit is in a free block.
+    /// The unit must be in a free block.
     #[inline(always)]
     unsafe fn set(self, index: usize, word: usize, value: usize) {
-        // SAFETY: free units are the heap's, and aligned.
+        // SAFETY: free units belong to the heap and are aligned.
         unsafe { *self.word(index, word) = value as u16 }
     }
 
-    /// The byte with a unit's edge bit, and the bit.
+    /// Returns the address of the byte with a unit's edge bit, and the bit's mask.
     #[inline(always)]
     fn edge(self, index: usize) -> (*mut u8, u8) {
         let first = const { Self::EDGES.wrapping_sub((Self::FIRST - 1) / 8) };
         (self.0.wrapping_add(index / 8).wrapping_add(first), 1 << (index % 8))
     }
 
+    /// Returns a unit's edge bit.
+    ///
     /// # Safety
     ///
-    /// The index is that of a unit, or next to one; so for the other two.
+    /// The index must be that of a unit, or next to one. The same holds for the next two functions.
     #[inline(always)]
     unsafe fn is_edge(self, index: usize) -> bool {
         let (byte, bit) = self.edge(index);
@@ -206,17 +214,17 @@ impl<const BYTES: usize> Units<BYTES> {
         unsafe { *byte |= bit }
     }
 
-    /// The first block of a list.
+    /// Returns the address of a list's head.
     ///
     /// # Safety
     ///
-    /// There is such a list.
+    /// The list must exist.
     #[inline(always)]
     unsafe fn head(self, list: usize) -> *mut u16 {
         self.0.cast::<u16>().wrapping_add(list)
     }
 
-    /// One bit per list: whether it has a block.
+    /// Returns one bit per list: set if the list is not empty.
     #[inline(always)]
     unsafe fn map(self) -> u32 {
         // SAFETY: the word lies in the control data and is aligned like it.
@@ -229,14 +237,14 @@ impl<const BYTES: usize> Units<BYTES> {
         unsafe { *self.0.wrapping_add(Self::MAP).cast::<u32>() ^= 1 << list }
     }
 
-    /// Takes free block `index` out of its list; its length. O(1).
+    /// Takes free block `index` out of its list and returns its length in units. O(1).
     ///
     /// # Safety
     ///
-    /// There is such a block.
+    /// A free block must begin at `index`.
     #[inline(always)]
     unsafe fn unlink(self, index: usize) -> usize {
-        // SAFETY: the block is free, and so are its neighbours in the list.
+        // SAFETY: the block and its neighbours in the list are free blocks.
         unsafe {
             let next = self.get(index, NEXT);
             let prev = self.get(index, PREV);
@@ -255,15 +263,15 @@ impl<const BYTES: usize> Units<BYTES> {
         }
     }
 
-    /// Frees `len` units from `index` on, merged with the free blocks beside them. The address behind the
-    /// resulting block. O(1).
+    /// Frees `len` units from `index` on, merged with adjacent free blocks. Returns the address behind the resulting
+    /// block. O(1).
     ///
     /// # Safety
     ///
-    /// The units exist, are not free, and are not used any more; there is one at least.
+    /// There must be at least one unit; all of them must exist, must not be free already, and must not be used any more.
     #[inline(never)]
     pub(super) unsafe fn put(self, mut index: usize, mut len: usize) -> *mut u8 {
-        // SAFETY: the bits say which neighbours are free, and where those end.
+        // SAFETY: the edge bits tell which neighbours are free, and free blocks store their length at both ends.
         unsafe {
             let end = index + len;
             if self.is_edge(end) {
@@ -275,7 +283,7 @@ impl<const BYTES: usize> Units<BYTES> {
                 index -= self.get(index - 1, TAIL);
                 len += self.unlink(index);
             }
-            // Cleared above where a neighbour was of one unit, else set already.
+            // The bits of the merged block's ends; a neighbour of one unit had its only bit cleared above.
             self.set_edge(index);
             self.set_edge(index + len - 1);
             self.set(index, LEN, len);
@@ -295,23 +303,23 @@ impl<const BYTES: usize> Units<BYTES> {
         self.unit(index + len)
     }
 
-    /// Allocates `len` units: from the first block of their own list if that is long enough, else from the
-    /// first of the next list that has one. Null if there is none. O(1).
+    /// Allocates `len` units: from the first block of their own list if that is long enough, else from the first block
+    /// of the next list that has one. Returns null if there is none. O(1).
     ///
     /// # Safety
     ///
-    /// `len` is not zero.
+    /// `len` must not be zero.
     #[inline(never)]
     pub(super) unsafe fn take(self, len: usize) -> *mut u8 {
         if len >= 1 << Self::BITS {
             return self.fail(len);
         }
-        // SAFETY: heads are free blocks, in lists that exist.
+        // SAFETY: the heads of lists that are not empty are free blocks.
         unsafe {
             let mut list = class(len);
             let mut index = *self.head(list) as usize;
             if index == NONE || self.get(index, LEN) < len {
-                // Two shifts, since one by 32 is none.
+                // Two shifts, because a single shift by 32 overflows.
                 let map = self.map() & (!1 << list);
                 if map == 0 {
                     return self.fail(len);
@@ -341,18 +349,18 @@ impl<const BYTES: usize> Units<BYTES> {
         }
     }
 
-    /// What `take` does if it found nothing: makes all memory available at the first use.
+    /// Handles a `take` that found nothing: at the first use it makes all memory available and tries again.
     #[cold]
     #[inline(never)]
     fn fail(self, len: usize) -> *mut u8 {
         if !self.settle() {
             return ptr::null_mut();
         }
-        // SAFETY: as for `take`.
+        // SAFETY: only `take` calls this, with a length that is not zero.
         unsafe { self.take(len) }
     }
 
-    /// Makes all memory available at the first call. Whether it was that.
+    /// Makes all memory available at the first call. Returns whether this was the first call.
     pub(super) fn settle(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
         // SAFETY: the byte is part of the control data; no unit was used before.
@@ -366,7 +374,7 @@ impl<const BYTES: usize> Units<BYTES> {
         true
     }
 
-    /// Whether the memory has been made available, and nobody asked this before.
+    /// Returns whether the memory is available and this is the first call since then.
     pub(super) fn announce(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
         // SAFETY: the byte is part of the control data.
@@ -379,16 +387,17 @@ impl<const BYTES: usize> Units<BYTES> {
         }
     }
 
-    /// Allocates `len` units at a multiple of `align` bytes. What lies before and behind is free again. O(1).
+    /// Allocates `len` units at a multiple of `align` bytes; the units skipped before and left over behind stay free.
+    /// O(1).
     ///
     /// # Safety
     ///
-    /// `len` is not zero; `align` is a power of two and more than a unit.
+    /// `len` must not be zero; `align` must be a power of two and larger than a unit.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn take_aligned(self, len: usize, align: usize) -> *mut u8 {
         let more = align / UNIT - 1;
-        // SAFETY: one of the first units of what was taken is aligned; the others are given back.
+        // SAFETY: the block taken is long enough for an aligned start within it; the units around are given back.
         unsafe {
             let start = self.take(len + more);
             if start.is_null() {
@@ -400,7 +409,7 @@ impl<const BYTES: usize> Units<BYTES> {
                 self.put(index + skip + len, more - skip);
             }
             if skip != 0 {
-                // What lies before may be merged, but ends where the block begins.
+                // The skipped units may be merged with a free block before them, but end where the block begins.
                 return self.put(index, skip);
             }
             start
@@ -411,23 +420,24 @@ impl<const BYTES: usize> Units<BYTES> {
     ///
     /// # Safety
     ///
-    /// It is live, and not used any more.
+    /// The block must be live and must not be used any more.
     #[inline(always)]
     pub(super) unsafe fn give(self, start: *mut u8, len: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the units are live and not used any more.
         unsafe { self.put(self.index(start.addr()), len) };
     }
 
-    /// Changes the length of the block at `start` where it is, if there is room. O(1).
+    /// Changes the length of the block at `start` in place. Returns whether there was room. O(1).
     ///
     /// # Safety
     ///
-    /// The block is live and has `old` units, which is not zero, nor is `new`; what is cut off is not used any more.
+    /// The block must be live and have `old` units; neither `old` nor `new` may be zero; units that are cut off must not
+    /// be used any more.
     #[inline(never)]
     pub(super) unsafe fn resize(self, start: *mut u8, old: usize, new: usize) -> bool {
         let index = self.index(start.addr());
         let end = index + old;
-        // SAFETY: if the bit is set, a free block begins behind this one.
+        // SAFETY: a set edge bit behind this block means that a free block begins there.
         unsafe {
             if old > new {
                 self.put(index + new, old - new);
@@ -446,7 +456,7 @@ impl<const BYTES: usize> Units<BYTES> {
         true
     }
 
-    /// Units of the longest request that would succeed. O(1).
+    /// Returns the length in units of the longest request that would succeed. O(1).
     pub(super) fn largest(self) -> usize {
         // SAFETY: lists hold free blocks.
         unsafe {
@@ -457,7 +467,11 @@ impl<const BYTES: usize> Units<BYTES> {
         }
     }
 
-    /// Whether a live block of `len` units can be at `address`: what is found in O(1).
+    /// Checks in O(1) that a live block of `len` units can be at `address`.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if it cannot.
     pub(super) fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         let offset = address.wrapping_sub(self.start().addr()) / UNIT;
         if offset >= Self::LEN || len > Self::LEN - offset {
@@ -467,7 +481,7 @@ impl<const BYTES: usize> Units<BYTES> {
             return Err(FreeError::Misaligned);
         }
         let first = Self::FIRST + offset;
-        // SAFETY: both are units.
+        // SAFETY: both indices are those of units.
         let free = unsafe { self.is_edge(first) || self.is_edge(first + len - 1) };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
@@ -485,7 +499,7 @@ mod tests {
             let class = unsafe { class(len) };
             assert!(class >= last && class < 32, "{len}");
             last = class;
-            // Two classes per power of two, except that 1 is alone.
+            // Two classes per power of two; a length of 1 has its own class.
             let half = 1usize << (len.ilog2().max(1) - 1);
             assert_eq!(class % 2 == 1, len > 1 && len & half != 0, "{len}");
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct Futex {
     /// [`FREE`] or [`TAKEN`].
     state: AtomicU32,
-    /// Threads that sleep, or are about to.
+    /// The number of threads that sleep or are about to.
     sleepers: AtomicU32,
 }
 
@@ -31,8 +31,8 @@ const TAKEN: u32 = 1;
 /// The longest sleep before a waiting thread looks at the lock again.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How often a thread looks at a lock that is taken before it sleeps: a few hundred nanoseconds, more than
-/// an operation of a heap takes, less than falling asleep and waking up do.
+/// How often a thread checks a taken lock before it sleeps. That is a few hundred nanoseconds: longer than a heap
+/// operation, shorter than going to sleep and waking up.
 const LOOKS: u32 = 100;
 
 impl Futex {
@@ -72,7 +72,7 @@ impl Futex {
 fn sleep(state: &AtomicU32) {
     use rustix::thread::futex::{Flags, Timespec, wait};
     let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
-    // Whatever the result is (woken, timed out, changed before, interrupted), the caller looks again.
+    // Whatever the result is (woken, timed out, changed before, interrupted), the caller checks the lock again.
     let _ = wait(state, Flags::PRIVATE, TAKEN, Some(&nap));
 }
 
@@ -96,8 +96,8 @@ fn sleep(_: &AtomicU32) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn wake(_: &AtomicU32) {}
 
-// SAFETY: only the thread that changed the state from free to taken runs its closure, and it frees the lock afterwards; taking it
-// acquires what the release before it published.
+// SAFETY: only the thread that changed the state from free to taken runs its closure, and it frees the lock
+// afterwards; taking the lock (acquire) synchronizes with the previous unlock (release).
 unsafe impl Lock for Futex {
     const INIT: Self = Self { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
 
@@ -129,7 +129,7 @@ mod tests {
     fn one_thread_at_a_time() {
         const THREADS: usize = 8;
         const ROUNDS: u64 = 20_000;
-        // Read and written in two steps, so that counts get lost if two threads are inside at once.
+        // Read and written in two steps, so counts get lost if two threads hold the lock at once.
         let (lock, count) = (Futex::INIT, AtomicU64::new(0));
         thread::scope(|scope| {
             for _ in 0..THREADS {

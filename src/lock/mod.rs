@@ -1,4 +1,4 @@
-//! Locks: who may call a heap at once.
+//! Locks: which threads, cores or interrupt handlers may share a heap.
 
 #[cfg(feature = "std")]
 mod futex;
@@ -10,13 +10,13 @@ pub use futex::Futex;
 ///
 /// # Safety
 ///
-/// A lock that is [`Sync`] runs at most one closure at a time, on whatever threads, cores or
-/// interrupt levels `with` is called, and makes what one closure wrote visible to the next.
+/// If the lock is [`Sync`], `with` must run at most one closure at a time, no matter on which threads, cores or
+/// interrupt levels it is called, and must make what one closure wrote visible to the next.
 pub unsafe trait Lock {
     /// An unlocked lock.
     const INIT: Self;
 
-    /// Runs `f` alone. Not re-entrant: `f` must not use the same lock again.
+    /// Runs `f` while the lock is held. Not re-entrant: `f` must not use the same lock again.
     fn with<T>(&self, f: impl FnOnce() -> T) -> T;
 }
 
@@ -28,7 +28,7 @@ pub unsafe trait Lock {
 /// ```
 pub struct Unsync(core::marker::PhantomData<*mut ()>);
 
-// SAFETY: `Unsync` is not `Sync` (it holds a raw pointer's marker), so nothing is promised.
+// SAFETY: `Unsync` is not `Sync` (it holds a raw pointer's marker), so it need not exclude anything.
 unsafe impl Lock for Unsync {
     const INIT: Self = Self(core::marker::PhantomData);
 
@@ -38,11 +38,11 @@ unsafe impl Lock for Unsync {
     }
 }
 
-// SAFETY: there is no state that belongs to a thread; only sharing is out.
+// SAFETY: the type has no state that belongs to a thread; only sharing it is unsound.
 unsafe impl Send for Unsync {}
 
-/// A critical section of the crate `critical-section`: right for interrupts and for every core count,
-/// whatever the target's atomics. The program says how one is entered, with a crate for its chip:
+/// A critical section of the crate `critical-section`: correct with interrupts and any number of cores, on targets
+/// with or without atomics. The program brings the implementation, with a crate for its chip:
 ///
 /// | target | line to add | and in `main.rs` |
 /// | --- | --- | --- |
@@ -50,7 +50,7 @@ unsafe impl Send for Unsync {}
 /// | RISC-V, one hart | `cargo add riscv --features critical-section-single-hart` | `use riscv as _;` |
 /// | RP2040, RP235x | `cargo add rp2040-hal --features critical-section-impl` (`embassy-rp` has the same feature) | `use rp2040_hal as _;` |
 /// | nRF with a SoftDevice | `cargo add nrf-softdevice --features critical-section-impl` | `use nrf_softdevice as _;` |
-/// | ESP32 | nothing: `esp-hal` brings it; in tasks of `esp-idf`, `cargo add esp-idf-hal --features critical-section` | |
+/// | ESP32 | nothing, `esp-hal` includes it; in tasks of `esp-idf`, `cargo add esp-idf-hal --features critical-section` | |
 /// | with the standard library | `cargo add critical-section --features std` | `use critical_section as _;` |
 ///
 /// Without one, the linker reports `undefined symbol: _critical_section_1_0_acquire` (and `_release`); in debug
@@ -60,21 +60,25 @@ unsafe impl Send for Unsync {}
 #[cfg(feature = "critical-section")]
 pub struct CriticalSection(());
 
-/// The names in here are for the linker's error where no crate implements critical sections.
+/// Names that the linker's error shows if no crate implements critical sections.
 #[cfg(feature = "critical-section")]
 mod no_crate_implements_critical_section {
     use critical_section::RestoreState;
 
     /// Enters a critical section.
+    ///
+    /// # Safety
+    ///
+    /// The caller must pass the result to `critical_section::release`, with sections ending in reverse order.
     #[cfg_attr(debug_assertions, inline(never))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub unsafe fn see_the_docs_of_allotment_lock_critical_section() -> RestoreState {
-        // SAFETY: passed on.
+        // SAFETY: the caller leaves the section as `acquire` requires.
         unsafe { critical_section::acquire() }
     }
 }
 
-// SAFETY: a critical section excludes all others of the program.
+// SAFETY: a critical section excludes all others in the program.
 #[cfg(feature = "critical-section")]
 unsafe impl Lock for CriticalSection {
     const INIT: Self = Self(());
@@ -86,11 +90,11 @@ unsafe impl Lock for CriticalSection {
         impl Drop for Guard {
             #[inline(always)]
             fn drop(&mut self) {
-                // SAFETY: the guard is made right after entering, and sections end in reverse order.
+                // SAFETY: the guard is created right after entering, and guards are dropped in reverse order.
                 unsafe { critical_section::release(self.0) }
             }
         }
-        // SAFETY: the guard leaves it.
+        // SAFETY: the guard leaves the section when it is dropped.
         let _guard = Guard(unsafe {
             no_crate_implements_critical_section::see_the_docs_of_allotment_lock_critical_section()
         });
@@ -98,8 +102,8 @@ unsafe impl Lock for CriticalSection {
     }
 }
 
-/// A spin lock of the crate `spin`, for threads. Do not call from interrupt handlers: they would
-/// wait for ever for what they interrupted.
+/// A spin lock of the crate `spin`, for threads. Do not use it in interrupt handlers: a handler that interrupts the
+/// holder of the lock would wait forever.
 #[cfg(all(feature = "spin", target_has_atomic = "8"))]
 pub struct Spin(spin::mutex::SpinMutex<()>);
 
@@ -117,13 +121,13 @@ unsafe impl Lock for Spin {
 
 /// Any raw mutex of the crate `lock_api`, such as `spin::mutex::SpinMutex<()>` or a mutex of an RTOS.
 ///
-/// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for its table
-/// of waiting threads), so with it a heap can serve single collections but not the whole program: it would call itself
-/// until the stack overflows.
+/// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for
+/// its table of waiting threads), so a heap with it can serve single collections but not the whole program: it would
+/// call itself until the stack overflows.
 #[cfg(feature = "lock_api")]
 pub struct Raw<R>(R);
 
-// SAFETY: implementing `RawMutex` is unsafe and promises exclusion.
+// SAFETY: `RawMutex` is an unsafe trait that promises mutual exclusion.
 #[cfg(feature = "lock_api")]
 unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
     const INIT: Self = Self(R::INIT);
@@ -134,7 +138,7 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
         struct Guard<'a, R: lock_api::RawMutex>(&'a R);
         impl<R: lock_api::RawMutex> Drop for Guard<'_, R> {
             fn drop(&mut self) {
-                // SAFETY: the guard is made right after locking, on the same thread.
+                // SAFETY: the guard is created right after locking, and dropped on the same thread.
                 unsafe { self.0.unlock() }
             }
         }
@@ -144,11 +148,11 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
     }
 }
 
-/// The lock of a heap that names none: [`Futex`] with the feature `std`; without it [`CriticalSection`] on targets without
+/// The lock of a heap whose type names none: [`Futex`] with the feature `std`; without it [`CriticalSection`] on targets without
 /// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
 #[cfg(feature = "std")]
 pub type Default = Futex;
-/// The lock of a heap that names none: `Futex` with the feature `std`; without it [`CriticalSection`] on targets without
+/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it [`CriticalSection`] on targets without
 /// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
 #[cfg(all(
     not(feature = "std"),
@@ -156,7 +160,7 @@ pub type Default = Futex;
     any(target_os = "none", not(all(feature = "spin", target_has_atomic = "8")))
 ))]
 pub type Default = CriticalSection;
-/// The lock of a heap that names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
+/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
 /// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
 #[cfg(all(
     not(feature = "std"),
@@ -165,7 +169,7 @@ pub type Default = CriticalSection;
     not(all(feature = "critical-section", target_os = "none"))
 ))]
 pub type Default = Spin;
-/// The lock of a heap that names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
+/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
 /// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
 #[cfg(not(any(
     feature = "std",

@@ -1,4 +1,4 @@
-//! Where there is a standard library: a report to standard error, and a reserve for panics.
+//! What needs the standard library: a report to standard error, and a reserve for panics.
 
 use super::OutOfMemory;
 use crate::memory::Memory;
@@ -9,11 +9,11 @@ use core::ptr::NonNull;
 use std::alloc::System;
 use std::io::Write;
 
-/// Bytes of a reserve, at least. A backtrace of a program with debug information takes about 6 MB; what is not used
-/// is never backed by memory.
+/// The smallest reserve in bytes. A backtrace of a program with debug information takes about 6 MB; pages that are
+/// not used never take physical memory.
 const RESERVE: usize = 16 << 20;
 
-/// A line of text on the stack; what does not fit is cut off.
+/// A line of text on the stack; text that does not fit is cut off.
 struct Line {
     text: [u8; 320],
     len: usize,
@@ -32,36 +32,36 @@ impl fmt::Write for Line {
 /// Writes one line to standard error in one piece, without allocating.
 fn print(text: fmt::Arguments<'_>) {
     let mut line = Line { text: [0; 320], len: 0 };
-    // Neither can be helped: there is no other place to report to.
+    // Errors are ignored: there is no other place to report to.
     let _ = fmt::write(&mut line, format_args!("{text}\n"));
     let _ = std::io::stderr().write_all(&line.text[..line.len]);
 }
 
-/// Writes the error to standard error, as one line and without allocating; to be passed to
+/// Writes the error to standard error, as one line and without allocating. Pass it to
 /// [`set_hook`](super::set_hook).
 pub fn report_to_stderr(error: &OutOfMemory) {
     print(format_args!("{error}"));
 }
 
-/// Whether this thread is panicking, and so may be inside of the report of its panic.
+/// Returns whether this thread is panicking, and so may be reporting its panic.
 pub(super) fn is_panicking() -> bool {
     std::thread::panicking()
 }
 
-/// Gives `memory` one more region, in which there is room for `layout`; nothing if the system has none. If the heap
-/// does not take it, the program ends.
+/// Gives `memory` one more region, with room for `layout`. Returns `None` if the system has no memory. If the heap
+/// cannot take the region, the program ends.
 pub(super) fn reserve<M: Memory>(
     memory: &M,
     layout: Layout,
     reason: impl FnOnce() -> OutOfMemory,
 ) -> Option<()> {
-    // Enough for placements that round up to powers of two.
+    // Twice the size is enough for placements that round up to powers of two.
     let size = layout.size().checked_add(layout.align())?.checked_mul(2)?.max(RESERVE);
-    // An alignment for which the system finds zeroed memory without touching it.
+    // With this alignment the system returns zeroed memory without writing to it.
     let reserve = Layout::from_size_align(size, align_of::<usize>()).ok()?;
     // SAFETY: the size is not zero.
     let start = NonNull::new(unsafe { System.alloc_zeroed(reserve) })?;
-    // SAFETY: the memory is zero and nobody else's, and is given back only if it was not taken.
+    // SAFETY: the memory is zero and used by nothing else, and it is freed only if the heap did not take it.
     unsafe {
         if memory.take_reserve(Region { start, size, zeroed: true }) {
             return Some(());
@@ -71,7 +71,7 @@ pub(super) fn reserve<M: Memory>(
     last_words(&reason())
 }
 
-/// Ends the program, which would hang if it were refused memory for the report of a panic.
+/// Ends the program with a message. Without memory for the report of a panic it would hang.
 pub(super) fn last_words(reason: &OutOfMemory) -> ! {
     print(format_args!(
         "{reason}; a panic is being reported and this heap cannot take the reserve for it, so the program ends \

@@ -1,4 +1,4 @@
-//! What happens when a heap runs out of memory: the error, what was in the way, and a hook that reports it.
+//! What happens when a heap runs out of memory: the error, its cause, and a hook that reports it.
 //!
 //! The fallible methods, such as [`Heap::try_allocate`](crate::Heap::try_allocate), return [`OutOfMemory`]. A global
 //! allocator can only return a null pointer, which Rust turns into "memory allocation of 5000 bytes failed" and an
@@ -47,35 +47,35 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A request could not be served.
+/// The error of a request that a heap could not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// Bytes asked for.
+    /// The requested size in bytes.
     pub requested: usize,
-    /// Alignment asked for, in bytes.
+    /// The requested alignment in bytes.
     pub align: usize,
-    /// Bytes not in live blocks; without statistics, [`OutOfMemory::largest_free`] instead.
+    /// Bytes that are not in live blocks. A heap without statistics reports [`OutOfMemory::largest_free`] instead.
     pub free: usize,
-    /// Bytes of the largest request, with natural alignment, that would have succeeded.
+    /// The largest request in bytes, with natural alignment, that would have succeeded.
     pub largest_free: usize,
 }
 
-/// What kept a heap from serving a request; see [`OutOfMemory::cause`].
+/// Why a heap could not serve a request; see [`OutOfMemory::cause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Fewer bytes are free than were asked for: make the heap larger, or use less.
+    /// Fewer bytes are free than were requested: make the heap larger, or use less.
     TooSmall,
     /// Enough bytes are free, but not in one piece: free blocks in another order, choose a placement that packs
     /// more densely, or separate short-lived blocks from long-lived ones.
     Fragmentation,
-    /// The largest free block is long enough, but no free block has that many bytes from an aligned address on:
-    /// ask for a smaller alignment, or allocate such blocks first.
+    /// The largest free block is long enough, but no free block has that many bytes behind an aligned address:
+    /// request a smaller alignment, or allocate such blocks first.
     Alignment,
 }
 
 impl Cause {
-    /// The cause in words, as the messages have it.
+    /// Returns the cause as it reads in messages.
     const fn text(self) -> &'static str {
         match self {
             Self::TooSmall => "the heap is too small",
@@ -106,13 +106,13 @@ impl defmt::Format for Cause {
     }
 }
 
-/// Alignment, in bytes, that every block has at least, whatever the placement.
+/// The alignment in bytes that every block has, with any placement.
 const NATURAL: usize = size_of::<usize>();
 
 impl OutOfMemory {
-    /// Tells what was in the way: too little memory, fragmentation or the alignment.
+    /// Returns the cause: too little memory, fragmentation or the alignment.
     ///
-    /// A heap without statistics does not know how much is free in all, so it reports fragmentation as
+    /// A heap without statistics does not know its total free memory, so it reports fragmentation as
     /// [`Cause::TooSmall`].
     pub const fn cause(&self) -> Cause {
         if self.free < self.requested {
@@ -155,7 +155,7 @@ impl defmt::Format for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// What [`set_hook`] takes.
+/// A function for [`set_hook`].
 pub type Hook = fn(&OutOfMemory);
 
 /// The hook as a pointer; null if none is set.
@@ -166,20 +166,21 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Sets the function that every heap calls when it is the global allocator and about to refuse a request.
 ///
-/// There is one hook for the whole program; it replaces the previous one. It runs outside the heap's lock, on the
-/// thread that asked, and may allocate and free. A request that fails while a hook runs is refused without another
-/// call. It is not called for fallible methods, whose error tells the same. A program that never sets a hook has no
-/// code for it when it is linked with `lto = "fat"`, and otherwise a few instructions where requests fail.
+/// There is one hook for the whole program; setting a new one replaces it. The hook runs outside the heap's lock, on
+/// the thread that made the request, and may allocate and free. A request that fails while the hook runs is refused
+/// without another call. The hook is not called for fallible methods, which return the same information. A program
+/// that never sets a hook has no code for it when it is linked with `lto = "fat"`, and otherwise a few instructions
+/// where requests fail.
 ///
 /// A hook may also end the program, or reset the chip.
 pub fn set_hook(hook: Hook) {
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// Logs the error through `defmt`, as one line of level `error`; to be passed to [`set_hook`].
+/// Logs the error through `defmt`, as one line of level `error`. Pass it to [`set_hook`].
 ///
-/// Memory that runs out inside an implementation of `defmt::Format` cannot be reported so, since the logger is in
-/// use there: it panics.
+/// It panics if memory runs out inside an implementation of `defmt::Format`, because the logger is already in use
+/// there.
 #[cfg(feature = "defmt")]
 pub fn report_to_defmt(error: &OutOfMemory) {
     defmt::error!("{}", error);
@@ -188,7 +189,7 @@ pub fn report_to_defmt(error: &OutOfMemory) {
 /// Calls the hook, if there is one and it is not running.
 fn report(reason: impl FnOnce() -> OutOfMemory) {
     let hook = HOOK.load(Ordering::Acquire);
-    // Not every target can swap. If two threads get here at once, both reports are made, which does no harm.
+    // Not every target has atomic swaps. If two threads get here at once, both report, which does no harm.
     if hook.is_null() || RUNNING.load(Ordering::Relaxed) {
         return;
     }
@@ -199,8 +200,8 @@ fn report(reason: impl FnOnce() -> OutOfMemory) {
     RUNNING.store(false, Ordering::Relaxed);
 }
 
-/// Ends a request to the global allocator `memory` that has found no room: with what `again` finds once there is a
-/// reserve, if a panic is being reported, and otherwise with null, after a report.
+/// Handles a request to the global allocator `memory` that found no room. While the thread is panicking, it adds a
+/// reserve to `memory` and returns the result of `again`; otherwise it calls the hook and returns null.
 #[cold]
 pub(crate) fn refused<M: Memory>(
     memory: &M,
@@ -220,7 +221,7 @@ pub(crate) fn refused<M: Memory>(
     ptr::null_mut()
 }
 
-/// As [`refused`], for memory that never grows.
+/// Handles a failed request like [`refused`], for memory that cannot grow: a panicking program ends.
 #[cfg(feature = "low-memory")]
 #[cold]
 pub(crate) fn refused_for_good(reason: impl FnOnce() -> OutOfMemory) -> *mut u8 {
@@ -253,7 +254,7 @@ mod tests {
                 .to_string()
                 .ends_with(": fragmentation is the obstacle, enough is free but not in one piece")
         );
-        // The adapters' largest free block is an upper bound; what every block is aligned to is no obstacle.
+        // The adapters' largest free block is an upper bound; an alignment that every block has is no obstacle.
         let error = OutOfMemory { largest_free: 5000, ..error };
         assert_eq!(error.cause(), Cause::Fragmentation);
         let error = OutOfMemory { align: 64, ..error };
