@@ -86,7 +86,7 @@ const fn arena<M: Meta>(len: u128) -> usize {
     if len > (usize::MAX / 2 / M::GRANULE) as u128 {
         return usize::MAX;
     }
-    // At either end, up to a unit or a word of edge bits is lost to alignment.
+    // At either end, up to a unit or a word of boundary bits is lost to alignment.
     let ends = M::UNIT * M::GRANULE + size_of::<usize>();
     region_size::<M>((len as usize).next_multiple_of(M::UNIT)).saturating_add(ends)
 }

@@ -63,7 +63,7 @@ pub const fn align_up(value: usize, align: usize) -> Option<usize> {
 
 /// Whether the target has an instruction that counts leading zeros. Without one, the compiler's code is long,
 /// because it handles all numbers, while the numbers here are short.
-const COUNTS_ZEROS: bool = !cfg!(any(
+pub(crate) const COUNTS_ZEROS: bool = !cfg!(any(
     all(target_arch = "arm", not(target_has_atomic = "32")),
     all(any(target_arch = "riscv32", target_arch = "riscv64"), not(target_feature = "zbb")),
 ));

@@ -77,7 +77,7 @@ fn some_units(size: usize) -> usize {
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
-    /// Bytes available for blocks: `BYTES` less the free lists and edge bits.
+    /// Bytes available for blocks: `BYTES` less the free lists and boundary bits.
     pub const CAPACITY: usize = Units::<BYTES>::LEN * UNIT;
 
     /// Creates an empty heap, all zero.
@@ -114,9 +114,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
     fn take(&self, len: usize, layout: Layout, attempt: bool) -> *mut u8 {
         self.with(|units, statistics| {
             // SAFETY: `len` is at least one, and the alignment of a layout is a power of two.
-            let start = unsafe {
-                if layout.align() > UNIT { units.take_aligned(len, layout.align()) } else { units.take(len) }
-            };
+            let start = unsafe { units.take(len, layout.align() - 1) };
             if !start.is_null() {
                 statistics.allocated(len * UNIT);
             } else if !attempt {

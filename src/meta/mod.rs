@@ -120,7 +120,7 @@ pub unsafe trait Meta: Sized {
     /// Takes `memory` into the index space and returns its granules as one allocated block; the
     /// placement frees that block to make it available. With `edges == false` nothing is kept about
     /// free blocks and only [`Meta::regions`], [`Meta::address`] and [`Meta::block_at`] may be used
-    /// for the region. In band O(region / granule / word) to clear the edge bits.
+    /// for the region. In band O(region / granule / word) to clear the boundary bits.
     ///
     /// # Safety
     ///

@@ -50,7 +50,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// A few runs at a time are copied under the lock, so the heap may be used while a run is handled. Changes in
     /// the meantime may or may not be seen, but no byte is seen twice. For a map of a single moment use
     /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; metadata
-    /// in band also scans the edge bits, a word of them at a time.
+    /// in band also scans the boundary bits, a word of them at a time.
     ///
     /// ```
     /// use allotment::{FirstFit, Heap, heap, lock::Spin};

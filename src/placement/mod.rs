@@ -8,6 +8,7 @@
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
+//! | [`Compact`] | O(1) | O(1) | as [`Tlsf`], in small regions with lists of their own: the default of microcontrollers |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(depth) | O(depth) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
@@ -24,6 +25,7 @@ mod best_fit;
 mod buddy;
 mod bump;
 mod coalescing;
+pub(crate) mod compact;
 #[cfg(any(feature = "linked-list", feature = "buddy-system"))]
 mod external;
 mod first_fit;
@@ -37,6 +39,7 @@ pub use best_fit::{BestFit, BySize};
 pub use buddy::Buddy;
 pub use bump::Bump;
 pub use coalescing::{Coalescing, Fit, Found};
+pub use compact::Compact;
 #[cfg(feature = "buddy-system")]
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
@@ -51,8 +54,12 @@ pub use tree::{FreeTree, Order};
 /// The placement of a [`Heap`](crate::Heap) that names none: [`Tiered`] on 64-bit hosts.
 #[cfg(target_pointer_width = "64")]
 pub type Default = Tiered;
-/// The placement of a [`Heap`](crate::Heap) that names none: [`Tlsf`] on microcontrollers.
-#[cfg(not(target_pointer_width = "64"))]
+/// The placement of a [`Heap`](crate::Heap) that names none: [`Compact`] on microcontrollers, for regions of up to 511 KiB each. A
+/// larger [`heap!`](crate::heap) does not compile, and is declared as `Heap<Tlsf>`.
+#[cfg(all(not(target_pointer_width = "64"), target_os = "none"))]
+pub type Default = Compact;
+/// The placement of a [`Heap`](crate::Heap) that names none: [`Tlsf`] on 32-bit hosts.
+#[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeError, Meta, region_size};

@@ -31,7 +31,7 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 /// lengths below `2 * SL` granules have a class each), and bitmaps find a class that is not
 /// empty. What is different here:
 ///
-/// * blocks have no headers ([`InBand`] keeps edge bits);
+/// * blocks have no headers ([`InBand`] keeps boundary bits);
 /// * the request's own class is looked at before the next larger one, so that a block of the same
 ///   size that was just freed is found again; if nothing larger is free, up to
 ///   [`SegregatedLists::PROBES`] of its blocks are;

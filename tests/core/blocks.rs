@@ -3,8 +3,8 @@
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::observe::Run;
-use allotment::placement::Placement;
-use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, Slab, Tiered, Tlsf};
+use allotment::placement::{Compact, Placement};
+use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -128,6 +128,16 @@ fn metadata_in_band() {
     plain::<Tlsf<InBand<u32, 16>>>(Detail::Exact);
     plain::<FirstFit>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
+}
+
+#[test]
+fn small_regions() {
+    plain::<Compact>(Detail::Exact);
+}
+
+#[test]
+fn good_fit_in_band() {
+    plain::<GoodFit<InBand<u32>>>(Detail::Exact);
 }
 
 #[test]

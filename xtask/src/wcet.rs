@@ -40,7 +40,7 @@ const PLACEMENTS: [Placement; 7] = [
     Placement { name: "tlsf-compact", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
     Placement { name: "tlsf-compact-4", what: "the same with 4 classes" },
     Placement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
-    Placement { name: "tlsf", what: "`Heap` without any choice: for 16 MiB, four regions, with statistics" },
+    Placement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
     Placement { name: "slab", what: "`Slab` over tlsf-compact" },
     Placement { name: "allotment-bump", what: "`Bump`, 16-bit links, one region" },
 ];

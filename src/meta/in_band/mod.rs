@@ -254,7 +254,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
 }
 
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
-// the edge bits name, so they stay disjoint and inside; the bits name free blocks only.
+// the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
 unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for InBand<I, G, R, FAR> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;

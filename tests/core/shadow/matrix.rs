@@ -3,7 +3,9 @@
 use super::Subject;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{Classes, Coalescing, DefaultClasses, Fit, QuickLists, Space, table_rows};
+use allotment::placement::{
+    Classes, Coalescing, Compact, DefaultClasses, Fit, QuickLists, Space, table_rows,
+};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// Additional information about metadata for the tests.
@@ -72,6 +74,14 @@ impl<M: SubjectMeta, F: Fit<M> + Fit<M::Near>> Subject for Coalescing<M, F> {
     const LIMIT: usize = limit::<M>();
     const SLACK: f64 = slack::<M>(1.5);
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+}
+
+impl<const R: usize> Subject for Compact<R> {
+    fn taken(size: usize, _align: usize) -> usize {
+        size.max(1).next_multiple_of(8)
+    }
+    const REGIONS: usize = R;
+    const LIMIT: usize = 500 * 1024;
 }
 
 impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
@@ -212,6 +222,8 @@ macro_rules! for_each_placement {
             tlsf_u16_4: Tlsf<InBand<u16, 4>>;
             tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
             tlsf_compact: CompactTlsf;
+            compact: allotment::placement::Compact;
+            compact_one_region: allotment::placement::Compact<1>;
             tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
             tlsf_side: Tlsf<SideTable<u32, 16>>;
             tlsf_side_256: Tlsf<SideTable<u32>>;

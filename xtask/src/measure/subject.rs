@@ -29,14 +29,15 @@ const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'
 }
 
 /// All of them, the zero first.
-pub const SUBJECTS: [Subject; 17] = [
+pub const SUBJECTS: [Subject; 18] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
     ours("compact", "`CompactHeap`: two classes per power of two, no statistics, its memory included"),
     ours("compact-bump", "`CompactBump`, which never frees"),
     ours("tlsf-compact", "`Tlsf`, 16-bit links, one region, 8 classes per power of two, no statistics"),
     ours("tlsf-compact-4", "the same with 4 classes per power of two"),
     ours("tlsf-u32", "the same with 32-bit links and 8 classes"),
-    ours("tlsf", "`Heap` without any choice: `Tlsf` for 16 MiB, 32-bit links, four regions, statistics"),
+    ours("heap", "`Heap` without any choice: `Compact`, four regions, statistics"),
+    ours("tlsf", "`Heap<Tlsf>`: for 16 MiB, 32-bit links, four regions, statistics"),
     ours("first-fit", "`FirstFit`, 16-bit links, one region, no statistics"),
     ours("best-fit", "`BestFit`, the same"),
     ours("buddy", "`Buddy`, the same"),

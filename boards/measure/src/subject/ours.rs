@@ -1,6 +1,6 @@
 //! allotment's heaps.
 
-#[cfg(not(feature = "tlsf"))]
+#[cfg(not(any(feature = "tlsf", feature = "heap")))]
 use allotment::observe::NoStatistics;
 use allotment::observe::Statistics;
 #[cfg(feature = "slab")]
@@ -17,6 +17,7 @@ use allotment::{Heap, Region};
 use core::ptr::NonNull;
 
 #[cfg(not(any(
+    feature = "heap",
     feature = "tlsf",
     feature = "first-fit",
     feature = "best-fit",
@@ -27,7 +28,7 @@ use super::Subject;
 use super::lock::Alone;
 
 /// 16-bit links in 8-byte granules, one region.
-#[cfg(not(any(feature = "tlsf", feature = "tlsf-u32")))]
+#[cfg(not(any(feature = "heap", feature = "tlsf", feature = "tlsf-u32")))]
 type Links = allotment::meta::InBand<u16, 8, 1>;
 /// The same with 32-bit links.
 #[cfg(feature = "tlsf-u32")]
@@ -44,6 +45,9 @@ type Table = allotment::Tlsf<Links, { table_rows::<4>(LARGEST_ARENA, 8) }, 4>;
 #[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32"))]
 pub type Chosen = Heap<Table, Alone, NoStatistics>;
 /// The chosen heap, with all defaults.
+#[cfg(feature = "heap")]
+pub type Chosen = Heap<allotment::placement::Default, Alone>;
+/// The chosen heap, with statistics and four regions.
 #[cfg(feature = "tlsf")]
 pub type Chosen = Heap<allotment::Tlsf, Alone>;
 /// The chosen heap.

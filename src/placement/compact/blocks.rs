@@ -1,0 +1,441 @@
+//! The blocks of one small region: which are free, and in which list.
+
+use crate::meta::FreeError;
+use crate::units::{COUNTS_ZEROS, log2};
+use core::hint::assert_unchecked;
+
+/// Bytes of a unit. Every block takes a multiple of it.
+pub(crate) const UNIT: usize = 8;
+
+/// Lists for all lengths that 16 bits can hold.
+pub(crate) const LISTS: usize = 32;
+
+/// Bits in a word of boundary bits.
+pub(crate) const WORD: usize = 32;
+
+/// Longer requests, in units, are cut from the front of a block, others from its back.
+const FROM_BACK: usize = 256;
+
+// The words of a free block: three at its start, and one at its end.
+const NEXT: usize = 0;
+const PREV: usize = 1;
+const LEN: usize = 2;
+const TAIL: usize = 3;
+
+/// No unit: the end of a list.
+const NONE: usize = 0;
+
+/// Returns the list for free blocks of `len` units: there are two per power of two. O(1).
+///
+/// # Safety
+///
+/// `len` is not zero and fits 16 bits.
+#[inline(always)]
+pub(crate) const unsafe fn class(len: usize) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe { assert_unchecked(len != 0 && len <= u16::MAX as usize) };
+    let class = if COUNTS_ZEROS {
+        // The highest bit and the one below it, moved up: one instruction less where zeros are counted.
+        let zeros = (len as u32).leading_zeros();
+        (((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize
+    } else {
+        let shift = log2(len);
+        // SAFETY: the length has 1 to 16 bits.
+        unsafe { assert_unchecked(shift < 16) };
+        ((2 * len) >> shift) + 2 * shift as usize - 2
+    };
+    // SAFETY: the first summand is 2 or 3, and the logarithm is at most 15.
+    unsafe { assert_unchecked(class < LISTS) };
+    class
+}
+
+/// Rounds a size in bytes up to units. The size is that of a layout, so it cannot overflow.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil, reason = "takes three instructions more")]
+pub(crate) const fn units(size: usize) -> usize {
+    (size + (UNIT - 1)) / UNIT
+}
+
+/// Words of boundary bits for `len` units, the first of which is number 0 of a word.
+pub(crate) const fn bit_words(len: usize) -> usize {
+    (len + 1).div_ceil(WORD)
+}
+
+/// Where the parts of a region are: its units, its bits and its lists.
+///
+/// # Safety
+///
+/// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
+/// Unit numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit 16 bits. Units are aligned to
+/// [`UNIT`], bits and lists to their words. There is a bit for each unit, and one more.
+pub(crate) unsafe trait Place: Copy {
+    /// Numbers below this are those of lists.
+    const LISTS: usize;
+    /// Returns the address of a unit. Numbers below the first unit's yield an address too, at the same distance.
+    fn unit(self, index: usize) -> *mut u8;
+    /// Returns the word that has the bit of a unit.
+    fn bits(self, index: usize) -> *mut u32;
+    /// Returns the place for the first block of a list.
+    fn head(self, list: usize) -> *mut u16;
+    /// Returns the word whose bits say which lists have a block; that of list 0 is the highest.
+    fn map(self) -> *mut u32;
+    /// Returns the length of the longest block that there can be. There is a list for it.
+    fn longest(self) -> usize;
+}
+
+/// The blocks of a region.
+///
+/// ```text
+///  lists               heads: the first block of each class | map: which classes have one
+///
+///  a free block        | next prev len | ............ | len |   16-bit words
+///  one of one unit     | next prev len len |
+///  an allocated block  | the user's bytes, all of them      |
+///
+///  boundary bits         1               0             1               1
+///                        | free          | allocated   | allocated     | free ..
+/// ```
+///
+/// The bit of a unit says whether memory changes from free to allocated, or back, at its start. To free a block flips the bits
+/// at its two ends, and what they were says which neighbours are free; to allocate one flips the same two. An
+/// allocated block has no header, since its owner knows its length.
+///
+/// Free blocks are in doubly linked lists by class. The first block of a list has the number of the list for
+/// its `prev`, which is below all unit numbers. So a block is taken out without knowing its class.
+///
+/// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]; indices are those of units, and
+/// lengths count units.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks<P>(pub(crate) P);
+
+#[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
+impl<P: Place> Blocks<P> {
+    #[inline(always)]
+    fn word(self, index: usize, word: usize) -> *mut u16 {
+        self.0.unit(index).cast::<u16>().wrapping_add(word)
+    }
+
+    /// Reads a word of a free block.
+    #[inline(always)]
+    unsafe fn get(self, index: usize, word: usize) -> usize {
+        // SAFETY: free units are the heap's, and aligned.
+        unsafe { *self.word(index, word) as usize }
+    }
+
+    /// Writes a word of a free block.
+    #[inline(always)]
+    unsafe fn set(self, index: usize, word: usize, value: usize) {
+        // SAFETY: as in `get`.
+        unsafe { *self.word(index, word) = value as u16 }
+    }
+
+    /// Returns the number of the unit that `address` is in, if it is in one.
+    #[inline(always)]
+    pub(crate) fn index(self, address: usize) -> usize {
+        address.wrapping_sub(self.0.unit(0).addr()) / UNIT
+    }
+
+    /// The bit of a unit, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
+    #[inline(always)]
+    const fn bit(index: usize) -> u32 {
+        1u32.rotate_right(index as u32)
+    }
+
+    /// Returns whether exactly one side of the boundary in front of a unit is free.
+    #[inline(always)]
+    pub(crate) unsafe fn is_bound(self, index: usize) -> bool {
+        // SAFETY: there is a bit for each unit and one more.
+        unsafe { *self.0.bits(index) & Self::bit(index) != 0 }
+    }
+
+    /// Flips the bit of a boundary; returns what it was.
+    #[inline(always)]
+    unsafe fn flip_bound(self, index: usize) -> bool {
+        let word = self.0.bits(index);
+        // SAFETY: as in `is_bound`; the bits belong to the heap.
+        unsafe {
+            let old = *word;
+            *word = old ^ Self::bit(index);
+            old & Self::bit(index) != 0
+        }
+    }
+
+    /// Notes that a list has got its first block, or lost its last one.
+    #[inline(always)]
+    unsafe fn flip_list(self, list: usize) {
+        // SAFETY: the word belongs to the heap.
+        unsafe { *self.0.map() ^= 0x8000_0000 >> list }
+    }
+
+    /// Writes the length of a free block to both its ends.
+    #[inline(always)]
+    unsafe fn measure(self, index: usize, len: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            self.set(index, LEN, len);
+            *self.word(index + len, 0).wrapping_sub(1) = len as u16;
+        }
+    }
+
+    /// Puts a free block at the front of a list.
+    #[inline(always)]
+    unsafe fn enter(self, index: usize, list: usize) {
+        let head = self.0.head(list);
+        // SAFETY: heads are free blocks.
+        unsafe {
+            let next = *head as usize;
+            *head = index as u16;
+            self.set(index, NEXT, next);
+            self.set(index, PREV, list);
+            if next != NONE {
+                self.set(next, PREV, index);
+            } else {
+                self.flip_list(list);
+            }
+        }
+    }
+
+    /// Takes the first block of a list out.
+    #[inline(always)]
+    unsafe fn pop(self, index: usize, list: usize) {
+        // SAFETY: heads are free blocks.
+        unsafe {
+            let next = self.get(index, NEXT);
+            *self.0.head(list) = next as u16;
+            if next != NONE {
+                self.set(next, PREV, list);
+            } else {
+                self.flip_list(list);
+            }
+        }
+    }
+
+    /// Takes a free block out of its list, and returns its length.
+    #[inline(always)]
+    unsafe fn unlink(self, index: usize) -> usize {
+        // SAFETY: the block is free, and so are its neighbours in the list.
+        unsafe {
+            let (next, prev) = (self.get(index, NEXT), self.get(index, PREV));
+            if prev < P::LISTS {
+                *self.0.head(prev) = next as u16;
+                if next == NONE {
+                    self.flip_list(prev);
+                }
+            } else {
+                self.set(prev, NEXT, next);
+            }
+            if next != NONE {
+                self.set(next, PREV, prev);
+            }
+            self.get(index, LEN)
+        }
+    }
+
+    /// Enters a free block whose bits are right already.
+    #[inline(never)]
+    unsafe fn insert(self, index: usize, len: usize) {
+        // SAFETY: passed on.
+        unsafe {
+            self.measure(index, len);
+            self.enter(index, class(len));
+        }
+    }
+
+    /// Frees `len` units from `index` on, merged with their free neighbours.
+    #[inline(always)]
+    pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) {
+        // SAFETY: the bits say which neighbours are free, and where those end.
+        unsafe {
+            let end = index + len;
+            let left = self.flip_bound(index);
+            if self.flip_bound(end) {
+                len += self.unlink(end);
+            }
+            if left {
+                index -= *self.word(index, 0).wrapping_sub(1) as usize;
+                len += self.unlink(index);
+            }
+            self.measure(index, len);
+            self.enter(index, class(len));
+        }
+    }
+
+    /// Allocates `len` units at a multiple of `mask + 1` bytes; null if there is no room. `len` is not zero.
+    ///
+    /// The block is cut from the first one of the list for so many units that it has an aligned place, if that is long
+    /// enough, else from the first one of the next list that has any. What lies in front and behind is free again.
+    #[inline(always)]
+    pub(crate) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
+        let need = len + mask / UNIT;
+        if need > self.0.longest() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: heads are free blocks.
+        unsafe {
+            let mut list = class(need);
+            let mut index = *self.0.head(list) as usize;
+            if index == NONE || self.get(index, LEN) < need {
+                let map = *self.0.map() & (0x7fff_ffff >> list);
+                if map == 0 {
+                    return core::ptr::null_mut();
+                }
+                list = map.leading_zeros() as usize;
+                assert_unchecked(list < LISTS);
+                index = *self.0.head(list) as usize;
+            }
+            let behind = index + self.get(index, LEN);
+            let start = if need > FROM_BACK {
+                self.0.unit(index).wrapping_add(mask)
+            } else {
+                self.0.unit(behind - len)
+            };
+            let start = start.wrapping_sub(start.addr() & mask);
+            let first = self.index(start.addr());
+            let end = first + len;
+            self.flip_bound(first);
+            self.flip_bound(end);
+            let front = first - index;
+            'moved: {
+                if front != 0 {
+                    self.set(index, LEN, front);
+                    *start.cast::<u16>().wrapping_sub(1) = front as u16;
+                    let to = class(front);
+                    if to == list {
+                        break 'moved;
+                    }
+                    self.pop(index, list);
+                    self.enter(index, to);
+                } else {
+                    self.pop(index, list);
+                }
+            }
+            if end != behind {
+                self.insert(end, behind - end);
+            }
+            start
+        }
+    }
+
+    /// Allocates the free block behind unit `end` if it has `more` units, and returns its length; 0 if it has not.
+    #[inline(always)]
+    pub(crate) unsafe fn take_behind(self, end: usize, more: usize) -> usize {
+        // SAFETY: if the bit is set, a free block starts there.
+        unsafe {
+            if !self.is_bound(end) || self.get(end, LEN) < more {
+                return 0;
+            }
+            let found = self.unlink(end);
+            self.flip_bound(end);
+            self.flip_bound(end + found);
+            found
+        }
+    }
+
+    /// Returns the length of the free block that the longest request which is sure to succeed is cut from.
+    pub(crate) unsafe fn largest(self) -> usize {
+        // SAFETY: heads are free blocks.
+        unsafe {
+            match *self.0.map() {
+                0 => 0,
+                map => self.get(*self.0.head(31 - map.trailing_zeros() as usize) as usize, LEN),
+            }
+        }
+    }
+
+    /// Returns the length of the free block that starts with unit `index`, if one does. The unit begins with a boundary.
+    pub(crate) unsafe fn free_len(self, index: usize) -> usize {
+        // SAFETY: passed on.
+        unsafe { self.get(index, LEN) }
+    }
+
+    /// Finds out in O(1) what can be known of whether a live block of `len` units, one at least, is at `address`. `first` and `end`
+    /// are the region's.
+    pub(crate) unsafe fn check(
+        self,
+        address: usize,
+        len: usize,
+        first: usize,
+        end: usize,
+    ) -> Result<(), FreeError> {
+        let offset = address.wrapping_sub(self.0.unit(first).addr()) / UNIT;
+        if offset >= end - first || len > end - first - offset {
+            return Err(FreeError::Foreign);
+        }
+        if address % UNIT != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        let (start, stop) = (first + offset, first + offset + len);
+        // A set bit says that the neighbour or the block itself is free. A neighbour that is free says so at both
+        // ends; it is read only then, since a live one is another thread's.
+        // SAFETY: only units of the region are read.
+        let free = unsafe {
+            let before = || {
+                let len = if start > first { *self.word(start, 0).wrapping_sub(1) as usize } else { 0 };
+                len > 0 && len <= start - first && self.get(start - len, LEN) == len
+            };
+            let behind = || {
+                let len = if stop < end { self.get(stop, LEN) } else { 0 };
+                len > 0 && len <= end - stop && *self.word(stop + len, 0).wrapping_sub(1) as usize == len
+            };
+            self.is_bound(start) && !before() || self.is_bound(stop) && !behind()
+        };
+        if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
+    }
+
+    /// Shows `visit` the runs of free and of allocated units from `first` up to `end`, as number, length and whether they are
+    /// free, until it returns `false`. O(units / 32 + runs).
+    pub(crate) unsafe fn walk(
+        self,
+        first: usize,
+        end: usize,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        let mut at = first;
+        // SAFETY: the region has bits for all units; free blocks start with their length.
+        unsafe {
+            while at < end {
+                if self.is_bound(at) {
+                    let len = self.get(at, LEN);
+                    if !visit(at, len, true) {
+                        return;
+                    }
+                    at += len;
+                    if at == end {
+                        return;
+                    }
+                }
+                let mut stop = at + 1;
+                while stop < end && !self.is_bound(stop) {
+                    stop += if stop % WORD == 0 && *self.0.bits(stop) == 0 { WORD } else { 1 };
+                }
+                let stop = stop.min(end);
+                if !visit(at, stop - at, false) {
+                    return;
+                }
+                at = stop;
+            }
+        }
+    }
+}
+
+const _: () = assert!(TAIL == 3 && UNIT == 4 * size_of::<u16>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_in_order_and_complete() {
+        let mut last = 0;
+        for len in 1..=u16::MAX as usize {
+            // SAFETY: the length is in range.
+            let class = unsafe { class(len) };
+            assert!(class >= last && class < 32, "{len}");
+            last = class;
+            // Two classes per power of two, except that 1 is alone.
+            let half = 1usize << (len.ilog2().max(1) - 1);
+            assert_eq!(class % 2 == 1, len > 1 && len & half != 0, "{len}");
+        }
+        assert_eq!(last, 31);
+    }
+}
