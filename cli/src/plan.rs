@@ -383,7 +383,7 @@ fn lower(
 /// Runs `allotment plan`; true if there is a plan that keeps what was asked for.
 ///
 /// # Errors
-/// See [`PlanError`].
+/// [`PlanError`] if the input is wrong or there is no plan.
 pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };

@@ -130,10 +130,10 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Checks `buffers` and makes an instance of them. O(n log n).
+    /// Checks `buffers` and creates an instance from them. O(n log n).
     ///
     /// # Errors
-    /// See [`InstanceError`].
+    /// [`InstanceError`] names the first buffer that is wrong.
     pub fn new(buffers: Vec<Buffer>) -> Result<Self, InstanceError> {
         let mut names = HashMap::with_capacity(buffers.len());
         let mut total = 0_u64;

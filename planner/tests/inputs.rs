@@ -36,7 +36,7 @@ fn wrong_csv_is_refused_with_its_line() {
     assert_eq!(line("id,lower,upper,size\na,0,1,18446744073709551616\n"), 2);
     assert_eq!(line("id,lower,upper,size\na,99999999999999999999,1,1\n"), 2);
     assert_eq!(line("id,lower,upper,size,gaps\na,0,9,1,3\n"), 2);
-    assert_eq!(line("id,lower,upper,size,alias\na,0,9,1,nobody\n"), 2);
+    assert_eq!(line("id,lower,upper,size,alias\na,0,9,1,unknown\n"), 2);
     assert_eq!(line("id,lower,upper,size,tier\na,0,9,1,4294967296\n"), 2);
     assert_eq!(line("id,lower,upper,size\na,0,1,\n"), 2);
     assert!(matches!(csv("id,lower,size\n"), Err(ReadError::Column("lower" | "upper"))));

@@ -75,7 +75,7 @@ impl<'a, const N: usize> Blocks<'a, N> {
         let (id, layout, block) = self.live.remove(&start).unwrap();
         for k in 0..layout.size().min(64) {
             // SAFETY: the block is live, and was written up to there.
-            assert_eq!(unsafe { block.add(k).read() }, id as u8, "somebody wrote to block {id}");
+            assert_eq!(unsafe { block.add(k).read() }, id as u8, "block {id} was overwritten");
         }
         // SAFETY: the block is live and has this layout.
         unsafe { self.heap.dealloc(block, layout) };

@@ -151,7 +151,7 @@ fn a_chain_falls_back_and_says_what_all_have() {
     let (large, place) = chain.allocate(10 * MIB, 1, &stream).unwrap();
     assert_eq!(place, 1);
     let Err(PoolError::OutOfMemory(full)) = chain.allocate(15 * MIB, 1, &stream) else {
-        panic!("nobody has it")
+        panic!("15 MiB fit into no pool")
     };
     let reserved: Vec<_> = full.pools.iter().map(|(name, bytes)| (name.as_str(), bytes / MIB)).collect();
     assert_eq!(reserved, [("simulated device", 2), ("simulated host", 20)]);

@@ -13,7 +13,7 @@ use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, measure, runner, setup, toolchain};
+use crate::{Setup, child, firmware, measure, runner, setup, toolchain, words};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -39,7 +39,7 @@ pub fn run(setup: &Setup, name: Option<&str>, limit: Duration, trace: Option<&Pa
     // First, since it is what may be missing, and building takes longer.
     let host = match (runner::need(&board, setup), trace, name) {
         (Ok(host), ..) => host,
-        // Nobody asked for this board: its demo is worth running in another way.
+        // The board is only the default, so its demo can run in another way.
         (Err(error), None, None) => {
             eprintln!("xtask: {error:#}");
             board = boards
@@ -235,13 +235,16 @@ pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitC
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// `lint`: clippy over all firmware.
+/// `lint`: the style of comments and documents, then clippy over all firmware.
 pub fn lint(setup: &Setup) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
+    let mut failed = Vec::new();
+    if words::lint()? > 0 {
+        failed.push("style of comments and documents");
+    }
     let toolchain = toolchain::find(&targets_of(&boards), setup)?;
     toolchain.need_clippy(setup)?;
-    let mut failed = Vec::new();
     for board in boards {
         let mut clippy = firmware::cargo(board, &toolchain, "clippy");
         let status =

@@ -24,6 +24,7 @@ mod toolchain;
 mod tools;
 mod traced;
 mod wcet;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -116,7 +117,7 @@ enum Command {
     },
     /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
     GpuBundle(gpu_bundle::Bundle),
-    /// Check every board's firmware with clippy, warnings denied
+    /// Check the style of comments and documents, and every board's firmware with clippy, warnings denied
     Lint,
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
     Measure(measure::Options),

@@ -153,7 +153,7 @@ impl Boards {
     /// Reads a list of boards.
     ///
     /// # Errors
-    /// See [`BoardsError`].
+    /// [`BoardsError`] if the text is not such a list.
     pub fn parse(text: &str) -> Result<Self, BoardsError> {
         let boards: Self = toml::from_str(text)?;
         for (n, board) in boards.iter().enumerate() {

@@ -97,7 +97,7 @@ const CLOSE: f64 = 1.02;
 /// Runs `allotment advise`; true if the advised heap serves the run and fits the RAM.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     let input = Input::new(&args.trace)?;
     let run = Run::read(&input)?;
@@ -202,7 +202,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
 /// What would make a run need less memory on `placement`, each suggestion tried on it for up to `limit`.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<Vec<Suggestion>, Failure> {
     let run = Run::read(trace)?;
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;

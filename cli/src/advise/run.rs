@@ -45,7 +45,7 @@ impl Run {
     /// Reads a trace.
     ///
     /// # Errors
-    /// See [`Failure`].
+    /// A [`Failure`] with the message for the user.
     pub fn read(input: &Input) -> Result<Self, Failure> {
         let wrong = Failure::trace(input.shown());
         let mut trace = input.trace()?;

@@ -92,7 +92,7 @@ impl<W: Write> Sink for Writer<W> {
 /// Runs `allotment convert`.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     let form = match args.to {
         Some(form) => form,

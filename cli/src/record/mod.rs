@@ -108,7 +108,7 @@ struct Counts {
 /// Runs `allotment record`; the exit status, which is the program's.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let program = Path::new(&args.program[0]);
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();

@@ -99,7 +99,7 @@ pub struct Replayed {
 /// Reads and compiles a trace.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
     let mut trace = input.trace()?;
     let program = Program::compile_from(&mut trace).map_err(Failure::trace(input.shown()))?;
@@ -174,7 +174,7 @@ impl Visitor for Replay<'_> {
 /// Runs `allotment replay`; true if every placement that was named served every request, or any if none was named.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let input = Input::new(&args.trace)?;
     let program = read(&input)?;

@@ -58,7 +58,7 @@ pub struct ViewArgs {
 /// Runs `allotment view`.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         writable(path).map_err(Failure::file(path))?;
@@ -81,7 +81,7 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
 /// Writes the page of a trace, as `allotment view` does when it is told no more.
 ///
 /// # Errors
-/// See [`Failure`].
+/// A [`Failure`] with the message for the user.
 pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
     let report = draw(trace, Placing::default(), None, None)?;
     std::fs::write(html, page(&report)?).map_err(Failure::file(html))

@@ -106,7 +106,7 @@ pub struct Report {
 /// Replays a trace and gathers all that a page shows. About twenty replays where the arena is not given.
 ///
 /// # Errors
-/// See [`PlaceError`].
+/// [`PlaceError`] if no arena or placement serves the trace.
 pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Report, PlaceError> {
     let site = Site::new(trace, placing, arena)?;
     let by_tag = lists::tags(trace);

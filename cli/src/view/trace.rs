@@ -100,7 +100,7 @@ impl Trace {
     /// Reads a trace, compressed or not, and no more than `most` events of it. Memory: O(events).
     ///
     /// # Errors
-    /// See [`ReadError`].
+    /// [`ReadError`] if the trace is wrong or too long.
     pub fn read(path: &Path, most: Option<usize>) -> Result<Self, ReadError> {
         Self::gather(Self::name(path), &mut allotment_trace::open(path)?, most)
     }
@@ -113,7 +113,7 @@ impl Trace {
     /// Gathers the events that `reader` yields, like [`Trace::read`].
     ///
     /// # Errors
-    /// See [`ReadError`].
+    /// [`ReadError`] if the trace is wrong or too long.
     pub fn gather(name: String, reader: &mut Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
         let tail = reader.header().tail();
         let trace = Self {

@@ -62,13 +62,13 @@ pub enum ReadError {
     Form(PathBuf),
 }
 
-/// Decompressed inputs above this are refused: 4 GiB.
+/// The largest decompressed input in bytes: 4 GiB.
 const MOST: u64 = 4 << 30;
 
-/// Reads a file, decompressed by its ending; also says the ending beneath.
+/// Reads a file and decompresses it if its ending says so. Also returns the ending without that of the compression.
 ///
 /// # Errors
-/// See [`ReadError`].
+/// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
 pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     let wrong = |source| ReadError::Io { path: path.into(), source };
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
@@ -88,10 +88,10 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     Ok((plain, inner))
 }
 
-/// Reads a file, decompressed if its first bytes say that it is compressed.
+/// Reads a file and decompresses it if its first bytes say that it is compressed.
 ///
 /// # Errors
-/// See [`ReadError`].
+/// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
 pub fn read_bytes_of(path: &Path) -> Result<Vec<u8>, ReadError> {
     let wrong = |source| ReadError::Io { path: path.into(), source };
     if path.is_dir() {
@@ -108,10 +108,10 @@ pub fn read_bytes_of(path: &Path) -> Result<Vec<u8>, ReadError> {
     Ok(plain)
 }
 
-/// Reads an instance of any form that is no model, by its ending.
+/// Reads an instance in the format that its ending names; models are not instances.
 ///
 /// # Errors
-/// See [`ReadError`].
+/// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
 pub fn read_instance(path: &Path) -> Result<Instance, ReadError> {
     let (bytes, form) = read_bytes(path)?;
     match form.as_str() {

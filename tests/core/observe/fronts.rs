@@ -340,7 +340,7 @@ fn no_observer_no_cost() {
     impl Observer for Never {
         const ACTIVE: bool = false;
         fn observe(&mut self, _: &Observation<'_>) {
-            panic!("nobody asked");
+            panic!("not called");
         }
     }
     let observed = Observed::<_, (Never, ()), Unsync>::new(heap::<Tlsf>(20_000), (Never, ()));

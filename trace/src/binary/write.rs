@@ -38,7 +38,7 @@ pub enum BinaryError {
 /// Memory is bounded by the live blocks and the tags.
 ///
 /// # Errors
-/// See [`BinaryError`].
+/// [`BinaryError`] if the records are wrong, have no binary form, or cannot be written.
 pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Result<(), BinaryError> {
     let mut writer = BinaryWriter {
         output,

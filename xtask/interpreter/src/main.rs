@@ -1,6 +1,6 @@
 //! Runs the demo's WebAssembly module, as `boards/wasm32-node/run.mjs` does in Node, and exits with its status.
 //!
-//! `cargo xtask run` builds and starts this only where nothing else can run firmware, so that nobody else waits for an
+//! `cargo xtask run` builds and starts this only where nothing else can run firmware, so that no other user waits for an
 //! interpreter to compile.
 
 use std::process::ExitCode;

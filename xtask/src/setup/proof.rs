@@ -20,7 +20,7 @@ Package: qemu-utils
 Status: install ok installed
 Priority: optional
 Section: otherosfs
-Maintainer: nobody
+Maintainer: unspecified
 Architecture: amd64
 Multi-Arch: foreign
 Source: qemu

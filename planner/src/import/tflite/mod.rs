@@ -109,7 +109,7 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
 /// repeat.
 ///
 /// # Errors
-/// See [`TfliteError`].
+/// [`TfliteError`] if the bytes are not a model or its tensors cannot be planned.
 pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
     let model = model(bytes)?;
     let subgraphs = model.subgraphs().map_or(0, |subgraphs| subgraphs.len());

@@ -160,11 +160,11 @@ impl Head {
     }
 }
 
-/// The plan in a model's metadata, if there is one: an offset for each tensor, -1 where the interpreter decides.
-/// Nothing is believed: lengths are checked against the model and the data, offsets against its tensors' sizes.
+/// Returns the plan in a model's metadata, if there is one: an offset for each tensor, -1 where the interpreter decides.
+/// Lengths are checked against the model and the data, and offsets against the tensors' sizes.
 ///
 /// # Errors
-/// See [`TfliteError`].
+/// [`TfliteError`] if the plan does not fit the model or the data.
 pub fn read_offline_plan(bytes: &[u8], graph: &Graph) -> Result<Option<Vec<i32>>, TfliteError> {
     let root = model(bytes)?;
     let entries = root.metadata();
