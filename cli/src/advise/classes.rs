@@ -1,46 +1,47 @@
-//! Size classes of a slab, fitted to what a program asks for.
+//! Size classes of a slab, fitted to the sizes that a program requests.
 
 use serde::Serialize;
 
-/// Bytes of a granule.
+/// Bytes per granule.
 pub const GRANULE: usize = 8;
-/// Granules that a class may have.
+/// The largest class in granules.
 pub const LONGEST: usize = 128;
 /// Bytes of a page's record.
 pub const RECORD: usize = 16;
-/// Objects that a page holds at most.
+/// The largest number of objects per page.
 const MOST_OBJECTS: usize = 32;
-/// Classes that a slab may have.
+/// The largest number of classes of a slab.
 const MOST_CLASSES: usize = 32;
 
 /// The classes of a slab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Classes {
-    /// Bytes of the objects, rising.
+    /// Object sizes in bytes, in ascending order.
     pub sizes: Vec<usize>,
-    /// About how many objects a page has; see `allotment::placement::Classes`.
+    /// The approximate number of objects per page; see `allotment::placement::Classes`.
     pub objects: usize,
 }
 
 impl Classes {
-    /// Bytes of a page for objects of `size` bytes.
+    /// Returns the size in bytes of a page for objects of `size` bytes.
     pub fn page(size: usize, objects: usize) -> usize {
         (size / GRANULE * objects).next_power_of_two() * GRANULE
     }
 
-    /// Objects that such a page holds.
+    /// Returns how many objects such a page holds.
     pub fn held(size: usize, objects: usize) -> usize {
         ((Self::page(size, objects) - RECORD) / size).min(MOST_OBJECTS)
     }
 }
 
-/// The classes that waste least for this histogram: `blocks[n]` blocks of `n` granules are live at once. Every size with
-/// `used[n]`, up to the last one, has a class at least as large; a class is one of these sizes.
+/// Returns the classes with the least waste for a histogram: `blocks[n]` blocks of `n` granules are live at once. Every
+/// size with `used[n]`, up to the last one, has a class at least as large; each class is one of these sizes.
 ///
-/// The waste of a class is what its objects are larger than asked for, the records and rests of its pages, and half a
-/// page that is on average not full. Dynamic programming over the largest size so far: O(sizes² × classes).
+/// The waste of a class is the bytes that its objects have beyond the requests, the records and unused ends of its
+/// pages, and half a page, because the last page is half full on average. Dynamic programming over the largest size so
+/// far: O(sizes² × classes).
 ///
-/// `None` if there is no size, or no page of `objects` objects can hold one.
+/// Returns `None` if no size is used, or if no page of `objects` objects can hold one of the sizes.
 pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usize) -> Option<Classes> {
     let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
     // The waste of one class of `sizes[to]` for the sizes `from..=to`.
@@ -53,7 +54,7 @@ pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usi
         let count: u64 = sizes[from..=to].iter().map(|&n| blocks[n]).sum();
         let asked: u64 = sizes[from..=to].iter().map(|&n| blocks[n] * (n * GRANULE) as u64).sum();
         let pages = count.div_ceil(held as u64);
-        // The pages that are full hold what was asked for; the last one is half full on average.
+        // All pages are full except the last one, which is half full on average.
         Some((pages * page as u64) as f64 - asked as f64 + page as f64 / 2.0)
     };
     // best[k][n]: the least waste of the first n sizes in k classes, and where the last class begins.
@@ -91,7 +92,7 @@ pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usi
 mod tests {
     use super::*;
 
-    /// The waste of a choice of classes, written down anew.
+    /// Computes the waste of a choice of classes independently of `fit`.
     fn waste(chosen: &[usize], blocks: &[u64; LONGEST + 1], objects: usize) -> f64 {
         let mut total = 0.0;
         let mut below = 0;
@@ -122,7 +123,7 @@ mod tests {
             let found = fit(&blocks, &used, objects).unwrap();
             let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
             let last = sizes.len() - 1;
-            // Every subset that has the largest size.
+            // Every subset that contains the largest size.
             let best = (0..1_u32 << last)
                 .map(|subset| {
                     let chosen: Vec<usize> =

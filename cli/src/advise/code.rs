@@ -1,18 +1,18 @@
-//! The Rust code of an advice.
+//! The Rust code of the advised heap.
 
 use super::classes::Classes;
 
-/// What the heap is made of.
+/// The placement of a heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// A placement by its name, and its type in `Heap<..>`.
     Named(&'static str, &'static str),
-    /// A slab with these classes.
+    /// A slab with fitted classes.
     Slab(Classes),
 }
 
 impl Choice {
-    /// Its name in tables.
+    /// Returns the name for tables.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Named(id, _) => id,
@@ -20,10 +20,10 @@ impl Choice {
         }
     }
 
-    /// The type of the placement for an arena of that many bytes.
+    /// Returns the placement's type as code, for an arena of `arena` bytes.
     pub fn code(&self, arena: usize) -> String {
         match self {
-            // A table for no more than the arena.
+            // A table that is just large enough for the arena.
             Self::Named("tlsf-compact", _) => {
                 format!("Tlsf<InBand<u16, 8, 1>, {{ table_rows::<8>({arena}, 8) }}, 8>")
             }
@@ -32,7 +32,7 @@ impl Choice {
         }
     }
 
-    /// A global allocator, ready to be pasted: the items of a module.
+    /// Returns the code of a global allocator, ready to paste into a module.
     pub fn source(&self, arena: usize) -> String {
         let code = self.code(arena);
         let base = code.split('<').next().unwrap_or_default();

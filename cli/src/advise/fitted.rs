@@ -1,7 +1,7 @@
-//! `Slab` with classes that are known only now.
+//! A slab whose classes are values instead of constants.
 //!
-//! The library's classes are constants of a type, so a slab with other classes has to be compiled. This one does the
-//! same, step by step, with the classes as values: it serves the same blocks at the same places, which a test compares.
+//! The library's classes are constants of a type, so trying other classes there means compiling. This slab takes the
+//! same steps with classes given at run time. A test shows that it places blocks exactly like the library's.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
@@ -13,10 +13,10 @@ use super::classes::{Classes, GRANULE, LONGEST, RECORD};
 use crate::replay::arena::Range;
 use crate::replay::subject::{Make, Own, Subject};
 
-/// Makes a [`Fitted`].
+/// Creates a [`Fitted`] with the given classes.
 pub struct MakeFitted<'a>(pub &'a Classes);
 
-/// A slab over a `Tlsf`.
+/// A slab whose pages come from a `Tlsf`.
 pub struct Fitted {
     pages: Own<Tlsf>,
     sizes: Vec<usize>,
@@ -45,13 +45,13 @@ impl Make for MakeFitted<'_> {
             class_of[..=size / GRANULE].fill(Some(class as u8));
         }
         let pages = Own::<Tlsf>::empty();
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller of `make` hands over the arena.
         unsafe { pages.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
         let (sizes, heads) = (sizes.clone(), vec![None; sizes.len()]);
         Some(Box::new(Fitted { pages, sizes, objects: *objects, class_of, open: HashMap::new(), heads }))
     }
 
-    /// That of the library's slab.
+    /// Returns the state of the library's slab.
     fn state(&self) -> usize {
         size_of::<Own<allotment::Slab>>()
     }
@@ -69,7 +69,7 @@ impl Fitted {
     /// The layout of a page.
     fn page(&self, class: usize) -> Layout {
         let bytes = Classes::page(self.sizes[class], self.objects);
-        // SAFETY: a power of two of at most 64 KiB.
+        // SAFETY: the size of a page is a power of two of at most 64 KiB.
         unsafe { Layout::from_size_align_unchecked(bytes, bytes) }
     }
 
@@ -99,18 +99,18 @@ impl Fitted {
     }
 }
 
-// SAFETY: objects are disjoint parts of pages, which are blocks of the heap beneath; the bitmap lets each be handed out
-// once. Pages are aligned to their length, which is at most 64 KiB.
+// SAFETY: objects are disjoint parts of pages, which are blocks of the heap; the bitmap ensures that each object is
+// handed out once. Pages are aligned to their length, which is at most 64 KiB.
 unsafe impl Subject for Fitted {
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         let Some(class) = self.class(layout) else {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees that the size is not zero.
             return unsafe { GlobalAlloc::alloc(&self.pages, layout) };
         };
         let at = match self.heads[class] {
             Some(at) => at,
             None => {
-                // SAFETY: a page has bytes.
+                // SAFETY: a page is not empty.
                 let page = unsafe { GlobalAlloc::alloc(&self.pages, self.page(class)) };
                 if page.is_null() {
                     return page;
@@ -132,7 +132,7 @@ unsafe impl Subject for Fitted {
 
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
         let Some(class) = self.class(layout) else {
-            // SAFETY: passed on.
+            // SAFETY: a block without a class is a live block of the heap, allocated with `layout`.
             return unsafe { GlobalAlloc::dealloc(&self.pages, block, layout) };
         };
         let (layout, all) = (self.page(class), self.all(class));
@@ -147,7 +147,7 @@ unsafe impl Subject for Fitted {
         if empty {
             self.unlink(at, class);
             self.open.remove(&at);
-            // SAFETY: the page is ours, and no object of it is live.
+            // SAFETY: the page is a live block of the heap, and none of its objects is live.
             unsafe {
                 GlobalAlloc::dealloc(&self.pages, ptr::with_exposed_provenance_mut(at), layout);
             }
@@ -158,10 +158,10 @@ unsafe impl Subject for Fitted {
         // SAFETY: the caller's size makes a valid layout.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (self.class(layout), self.class(new)) {
-            // SAFETY: passed on.
+            // SAFETY: a block without a class is a live block of the heap, allocated with `layout`.
             (None, None) => unsafe { GlobalAlloc::realloc(&self.pages, block, layout, size) },
             (old, new) if old == new => block,
-            // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
+            // SAFETY: the caller guarantees a live block of `layout`; both blocks are live, so they do not overlap.
             _ => unsafe {
                 let moved = self.alloc(new);
                 if !moved.is_null() {
@@ -183,7 +183,7 @@ mod tests {
     use crate::replay::subject::Plain;
     use crate::replay::{memory, read, run};
 
-    /// The library's classes, given as values, need the same arenas to the step.
+    /// With the library's classes, the smallest arenas are the same to the step.
     #[test]
     fn it_is_the_library_s_slab() {
         use allotment::placement::{Classes as _, DefaultClasses};

@@ -1,4 +1,4 @@
-//! The smallest arenas of all placements that may be advised.
+//! Finds the smallest arena of each placement that may be advised.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, with};
 pub struct Candidate {
     /// Its name.
     pub placement: &'static str,
-    /// What it is.
+    /// The placement itself.
     #[serde(skip)]
     pub choice: Choice,
-    /// The smallest arena in bytes; `None` if there is none.
+    /// The smallest arena in bytes; `None` if none was found.
     pub smallest: Option<usize>,
     /// Bytes of the heap's own state, outside the arena.
     pub state: usize,
-    /// Time as a ratio to `tlsf`; `None` if it was not taken.
+    /// Time as a ratio to `tlsf`; `None` if it was not measured.
     pub time: Option<f64>,
 }
 
 impl Candidate {
-    /// Bytes of RAM in all.
+    /// Returns the RAM in bytes for arena and state together.
     pub fn total(&self) -> Option<usize> {
         Some(self.smallest? + self.state)
     }
@@ -51,15 +51,15 @@ impl Visitor for Smallest<'_> {
     }
 }
 
-/// The smallest arena of a placement; `None` if there is none. The memory must have [`run::most`] bytes.
+/// Finds the smallest arena of a placement in bytes; `None` if there is none. The memory must have [`run::most`] bytes.
 pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -> Option<usize> {
     with(id, Smallest { program, memory, limit })?.0
 }
 
-/// Tries every placement of allotment's that may be advised.
+/// Tries every placement of allotment that may be advised.
 ///
-/// Every one gets an even share of the time that is left, with some kept for what comes after; `unfinished` is told those that needed
-/// more.
+/// Each gets an even share of the time left, with some kept for the later phases. `unfinished` receives the names of
+/// those that needed more.
 pub fn named(
     program: &Program,
     memory: &mut Arena,
@@ -82,13 +82,13 @@ pub fn named(
     tried.collect()
 }
 
-/// One of `parts` even parts of the time that is left when it is asked for.
+/// Returns a function that gives one of `parts` even parts of the time left when it is called.
 pub fn share(deadline: &Deadline, parts: u32) -> impl Fn() -> Duration {
     move || deadline.left().map_or(Duration::MAX, |left| left / parts)
 }
 
-/// Tries slabs with classes that are fitted to what is live at the peak: for blocks of up to 128 to 1024 bytes, with pages
-/// of 8, 16 and 32 objects. The best.
+/// Tries slabs with classes fitted to the blocks that are live at the peak: for blocks of up to 128 to 1024 bytes, with
+/// pages of 8, 16 and 32 objects. Returns the best.
 pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     let program = &run.program;
     let mut best: Option<(usize, Classes)> = None;
@@ -97,7 +97,7 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
         for objects in [8, 16, 32] {
             let Some(classes) = classes::fit(&blocks, &used, objects) else { continue };
             let make = MakeFitted(&classes);
-            // What does not fit where the best one does need not be looked at further.
+            // A candidate that does not fit into the best arena so far is dropped.
             let promising = |best: &(usize, Classes), memory: &mut Arena| {
                 run::fits(&make, program, memory, best.0 - STEP, 0)
             };
@@ -116,7 +116,8 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     Some(Candidate { placement: choice.name(), choice, smallest: Some(size), state, time: None })
 }
 
-/// How many blocks of each length in granules, up to `longest`, are live at the peak, and which lengths there are at all.
+/// Returns how many blocks of each length in granules, up to `longest`, are live at the peak, and which lengths occur
+/// at all.
 fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST + 1]) {
     let (mut blocks, mut used) = ([0; LONGEST + 1], [false; LONGEST + 1]);
     let peak = run.peak_event();
@@ -135,7 +136,7 @@ fn histogram(run: &Run, longest: usize) -> ([u64; LONGEST + 1], [bool; LONGEST +
     (blocks, used)
 }
 
-/// Where an arena may begin: distances from an aligned address, of which a static arena of alignment 16 has any.
+/// The number of start addresses that are tried. A static arena of alignment 16 may start at any of them.
 const SKEWS: usize = 16;
 
 fn skew(n: usize) -> usize {
@@ -160,7 +161,7 @@ impl Anywhere<'_> {
                 agreed += 1;
             } else {
                 let here = run::smallest(make, program, memory, limit, skew(n));
-                // What was found so far is enough at the addresses that were tried.
+                // The size found so far is enough at the addresses that were tried.
                 if memory.deadline().passed() {
                     return Some(size);
                 }
@@ -181,8 +182,8 @@ impl Visitor for Anywhere<'_> {
     }
 }
 
-/// An arena that is large enough wherever it lies, `size` or a little more. If the memory's deadline passes first, one that is large
-/// enough at the addresses that were tried.
+/// Returns the size of an arena that is large enough at any address: `size` or a little more. If the memory's deadline
+/// passes first, the result is large enough at the addresses that were tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
     let limit = usize::MAX;
     match choice {
@@ -226,10 +227,10 @@ impl Visitor for Check<'_> {
     }
 }
 
-/// Replays in an arena of `size` bytes, contents checked, at [`SKEWS`] places; the worst outcome.
+/// Replays in an arena of `size` bytes at [`SKEWS`] addresses, with contents checked. Returns the worst outcome.
 ///
 /// # Errors
-/// A block that was not as it was left.
+/// The first block whose contents changed.
 pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Result<Outcome, String> {
     match choice {
         Choice::Named(id, _) => with(id, Check { program, memory, size })

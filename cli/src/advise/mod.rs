@@ -55,34 +55,34 @@ pub struct AdviseArgs {
     json: bool,
 }
 
-/// An advice, as it is printed; sizes in bytes.
+/// The advice as it is printed; sizes in bytes.
 #[derive(Debug, Serialize)]
 struct Advice {
     events: usize,
-    /// The most requested bytes that are live at once.
+    /// The peak of the live requested bytes.
     peak: usize,
-    /// Events that the recorder lost; with any, the figures are too low.
+    /// Events that the recorder lost. If there are any, the figures are too low.
     lost: u64,
     placement: &'static str,
-    /// The smallest arena, wherever it lies.
+    /// The smallest arena that suffices at any address.
     smallest: usize,
-    /// The arena that is advised.
+    /// The advised arena.
     arena: usize,
-    /// Arena and the heap's own state on this machine.
+    /// The arena plus the heap's own state on this machine.
     total: usize,
-    /// Whether that fits the RAM, if it was said how much there is.
+    /// True if the total fits into the given RAM; `None` if no RAM was given.
     fits: Option<bool>,
-    /// What the run will take of the advised arena at most, requests rounded up.
+    /// The peak of the bytes in use in the advised arena, with requests rounded up to block sizes.
     used_peak: Option<usize>,
     external_fragmentation: Option<f64>,
     internal_fragmentation: Option<f64>,
     /// The heap's type.
     heap_type: String,
-    /// Rust code to paste.
+    /// Rust code to paste into the program.
     code: String,
-    /// Replays in the advised arena at different addresses, every byte checked: events that were not served.
+    /// Events that were not served when the run was replayed in the advised arena at different addresses.
     check_failures: usize,
-    /// What the time limit cut short: placements and phases.
+    /// Placements and phases that the time limit cut short.
     unfinished: Vec<&'static str>,
     slab_classes: Option<Classes>,
     candidates: Vec<Candidate>,
@@ -91,7 +91,7 @@ struct Advice {
     suggestions: Vec<Suggestion>,
 }
 
-/// Of placements that need hardly more than the least, the fastest is better.
+/// Placements within this factor of the least memory count as equal; the fastest of them is advised.
 const CLOSE: f64 = 1.02;
 
 /// Runs `allotment advise`; true if the advised heap serves the run and fits the RAM.
@@ -104,7 +104,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     replay::affordable(input.shown(), &run.program)?;
     let deadline = Deadline::after(args.time_limit);
     let mut unfinished = Vec::new();
-    // What an alignment or a suggestion makes larger is searched in the same memory.
+    // Also large enough for the searches after an alignment or a suggestion made the run larger.
     let mut memory = replay::memory(replay::run::most(&run.program, usize::MAX))?;
     let bar = crate::progress::spinner();
     let mut show = |text: &str| {
@@ -199,7 +199,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     Ok(advice.check_failures == 0 && !checked.unfinished && advice.fits != Some(false))
 }
 
-/// What would make a run need less memory on `placement`, each suggestion tried on it for up to `limit`.
+/// Returns suggestions that make a run need less memory, all of them tried on `placement` within `limit`.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -219,7 +219,7 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
     }
 }
 
-/// The arena with its margin, as far as the placement can index it.
+/// Returns the arena with its margin, at most as large as the placement can index.
 fn margin(smallest: usize, percent: u16, choice: &Choice) -> usize {
     let limit = match choice {
         Choice::Named(id, _) => entry(id).map_or(usize::MAX, |entry| entry.limit),
@@ -237,7 +237,7 @@ fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candida
         candidate.smallest.is_some() && matches!(candidate.choice, Choice::Named(..))
     };
     let ids: Vec<&str> = candidates.iter_mut().filter(can).map(|candidate| candidate.placement).collect();
-    // In the same arena for all, with room.
+    // The same roomy arena for all placements.
     let arena = (run.program.peak + run.program.peak / 2).next_multiple_of(4096);
     let arena = arena.min(replay::run::most(&run.program, usize::MAX));
     let ratios = timing::ratios(&ids, &run.program, memory, arena, rounds);
@@ -251,7 +251,7 @@ struct Best<'a> {
     smallest: usize,
 }
 
-/// With RAM to keep to, the fastest that fits; else the fastest of those that need about the least.
+/// Returns the fastest placement that fits into `ram`; without `ram`, the fastest of those that need about the least.
 fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
     let able =
         |limit: usize| candidates.iter().filter(move |one| one.total().is_some_and(|total| total <= limit));
@@ -259,12 +259,12 @@ fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
     let close = (least as f64 * CLOSE) as usize;
     let limit = ram.filter(|&ram| ram >= least).unwrap_or(close);
     let time = |one: &Candidate| one.time.unwrap_or(f64::INFINITY);
-    // The first of equals is the one that needs least.
+    // Among equally fast ones, the first needs the least.
     let candidate = able(limit).min_by(|a, b| time(a).total_cmp(&time(b)))?;
     Some(Best { candidate, smallest: candidate.smallest? })
 }
 
-/// Suggestions are tried on the placement that is advised, or on a slab's `tlsf`.
+/// Tries suggestions on the advised placement, or on `tlsf` if a fitted slab is advised.
 fn suggested(
     run: &Run,
     candidates: &[Candidate],

@@ -1,4 +1,4 @@
-//! A recorded run, read for advice.
+//! A recorded run with the lives of its blocks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::input::Input;
 /// A block from its allocation to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The number of the event that allocated it.
+    /// The number of the event that allocated the block.
     pub from: usize,
-    /// That of the event that freed it; `None` if the program did not.
+    /// The number of the event that freed the block; `None` if the program did not free it.
     pub to: Option<usize>,
-    /// Bytes asked for at first, at most, and at last.
+    /// The requested bytes: first, largest and last.
     pub sizes: [usize; 3],
-    /// The alignment.
+    /// The alignment in bytes.
     pub align: usize,
-    /// How often it was resized.
+    /// The number of resizes.
     pub resized: usize,
-    /// What the program was doing.
+    /// The tag that the program had set.
     pub tag: Option<Arc<str>>,
 }
 
@@ -31,11 +31,11 @@ pub struct Run {
     pub program: Program,
     /// All blocks, in the order of their allocations.
     pub lives: Vec<Life>,
-    /// For each event its block, as a number in `lives`.
+    /// For each event, the index of its block in `lives`.
     pub life_of: Vec<u32>,
-    /// Events that are the program's own; those after it are the recorder's, which freed what was left.
+    /// The number of events that the program itself caused. In those after it, the recorder freed what was left.
     pub end: usize,
-    /// Requested bytes that are live after each event.
+    /// The live requested bytes after each event.
     pub live: Vec<u64>,
     /// Events that the recorder lost.
     pub lost: u64,
@@ -56,7 +56,7 @@ impl Run {
         let (mut life_of, mut live) = (Vec::new(), Vec::new());
         for checked in trace.by_ref() {
             let checked = checked.map_err(&wrong)?;
-            // Refuses what does not fit, so that the numbers below do.
+            // Refuses events that are too large, so the numbers below cannot overflow.
             builder.push(&checked).map_err(&wrong)?;
             let number = life_of.len();
             let event = &checked.event;
@@ -99,19 +99,19 @@ impl Run {
         Ok(Self { program: builder.finish(), lives, life_of, end, live, lost: trace.lost() })
     }
 
-    /// The number of the event after which most bytes are live.
+    /// Returns the number of the event after which the most bytes are live.
     pub fn peak_event(&self) -> usize {
         let most = self.live.iter().enumerate().max_by_key(|&(number, &bytes)| (bytes, usize::MAX - number));
         most.map_or(0, |(number, _)| number)
     }
 
-    /// Whether a block is live after an event; what the recorder freed is live to the end.
+    /// Returns whether a block is live after an event. Blocks that the recorder freed count as live to the end.
     pub fn is_live(life: &Life, event: usize) -> bool {
         life.from <= event && life.to.is_none_or(|to| to > event)
     }
 
-    /// Returns the run with every event replaced by what `change` makes of it; `None` leaves the event out. The changes of one
-    /// block's events must agree with each other.
+    /// Returns the run with every event replaced by the result of `change`; `None` drops the event. The changes to the
+    /// events of one block must be consistent.
     pub fn changed(&self, mut change: impl FnMut(usize, &Life, Op) -> Option<Op>) -> Program {
         let (mut bytes, mut peak) = (0_usize, 0);
         let mut ops = Vec::with_capacity(self.program.ops.len());

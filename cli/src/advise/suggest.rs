@@ -1,4 +1,4 @@
-//! What would make the program need less memory: each suggestion is tried on the trace.
+//! Suggestions that make the program need less memory, each tried on the trace.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -15,11 +15,11 @@ use super::warn::Leak;
 use crate::replay::arena::Arena;
 use crate::replay::subject::Entry;
 
-/// What a suggestion is about.
+/// Kinds of suggestions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kinds {
-    /// Blocks that are never freed, and more and more of them.
+    /// Blocks that are never freed and whose number keeps growing.
     Leak,
     /// Alignments that cost memory.
     Alignment,
@@ -27,48 +27,48 @@ pub enum Kinds {
     Growth,
     /// Short-lived blocks of one size, which a pool would serve.
     Pool,
-    /// The whole run, if it is always the same.
+    /// A plan for the whole run, if all runs are the same.
     Plan,
 }
 
 /// A suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suggestion {
-    /// What it is about.
+    /// The kind.
     pub kind: Kinds,
-    /// Bytes of the smallest arena that it saves.
+    /// How many bytes smaller the smallest arena becomes.
     pub bytes_saved: usize,
-    /// Calls of the allocator that it saves.
+    /// Calls of the allocator that become unnecessary.
     pub calls_saved: usize,
     /// What to do.
     pub text: String,
 }
 
-/// Everything that a suggestion is tried with.
+/// The inputs for trying a suggestion.
 pub struct Bench<'a> {
     /// The run.
     pub run: &'a Run,
-    /// The placement that it is tried on.
+    /// The placement that suggestions are tried on.
     pub entry: &'static Entry,
-    /// Its smallest arena for the run as it is.
+    /// The placement's smallest arena for the unchanged run, in bytes.
     pub smallest: usize,
-    /// Memory for it.
+    /// Memory for the arenas.
     pub memory: &'a mut Arena,
 }
 
 impl Bench<'_> {
-    /// The smallest arena for another program; never more memory than for this one is tried.
+    /// Returns the smallest arena for another program; `None` if it needs more than the unchanged run.
     fn with(&mut self, program: &Program) -> Option<usize> {
         smallest(self.entry.id, self.entry.limit.min(self.smallest), program, self.memory)
     }
 
-    /// Bytes that another program saves.
+    /// Returns the bytes that another program saves.
     fn saves(&mut self, program: &Program) -> usize {
         self.with(program).map_or(0, |other| self.smallest.saturating_sub(other))
     }
 }
 
-/// All suggestions that save something, those that save most first.
+/// Returns all suggestions that save something, those with the largest savings first.
 pub fn suggestions(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     let mut found = Vec::new();
     found.extend(leak(bench, leaks));
@@ -80,7 +80,7 @@ pub fn suggestions(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     found
 }
 
-/// Leaks that grow: tried without them.
+/// Tries the run without leaks that grow.
 fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     let growing: Vec<&Leak> = leaks.iter().filter(|leak| leak.growing).take(3).collect();
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
     found
 }
 
-/// Alignments beyond a granule: tried with 8.
+/// Tries an alignment of 8 instead of all larger ones.
 fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let aligned: Vec<&Life> = bench.run.lives.iter().filter(|life| life.align > 8).collect();
     let (blocks, most) = (aligned.len(), aligned.iter().map(|life| life.align).max()?);
@@ -116,7 +116,7 @@ fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Alignment, bytes_saved, calls_saved: 0, text })
 }
 
-/// Blocks that grow: tried with their largest size from the start.
+/// Tries growing blocks with their largest size from the start.
 fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let blocks = bench.run.lives.iter().filter(|life| life.resized > 0).count();
     let calls_saved = bench.run.lives.iter().map(|life| life.resized).sum();
@@ -139,8 +139,8 @@ fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Growth, bytes_saved, calls_saved, text })
 }
 
-/// Blocks of one size of which many come and go, but few are there at once: tried with an array of as many as are
-/// ever live.
+/// Tries a pool for each size of which many blocks come and go but few are live at once: an array of as many blocks as
+/// are ever live.
 fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
     #[derive(Default)]
     struct Group {
@@ -188,16 +188,16 @@ fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
     found
 }
 
-/// Blocks of a run that is planned as a whole; more take too long here.
+/// The most blocks of a run that is planned as a whole; more would take too long.
 const PLANNED: usize = 20_000;
 
-/// The whole run, laid out beforehand.
+/// Plans the whole run beforehand.
 fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let run = bench.run;
     if run.lives.len() > PLANNED {
         return None;
     }
-    // A resized block is taken as one of its largest size.
+    // A resized block counts with its largest size throughout.
     let end = run.program.ops.len() as i64;
     let buffers = run.lives.iter().enumerate().map(|(number, life)| {
         let to = life.to.map_or(end, |to| to as i64);

@@ -1,4 +1,4 @@
-//! What is wrong with a run, whatever the heap.
+//! Problems of a run that do not depend on the heap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use serde::Serialize;
 
 use super::run::Run;
 
-/// Parts that a run is divided into, to see what goes on all the time.
+/// The number of parts that a run is divided into, to find what grows throughout.
 const PARTS: usize = 8;
 
 /// Blocks of one size and tag that were never freed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leak {
-    /// Bytes of a block as it was asked for at first.
+    /// The size of a block in bytes when it was allocated.
     pub size: usize,
     /// Their tag.
     pub tag: Option<String>,
-    /// How many.
+    /// The number of blocks.
     pub blocks: usize,
-    /// Their bytes.
+    /// Their bytes in all.
     pub bytes: usize,
-    /// Whether more of them came all the time: in at least six of eight parts of the run.
+    /// True if their number grew throughout: in at least six of eight parts of the run.
     pub growing: bool,
 }
 
-/// What is never freed, the most bytes first.
+/// Returns the blocks that are never freed, by size and tag, the most bytes first.
 pub fn leaks(run: &Run) -> Vec<Leak> {
     #[derive(Default)]
     struct Group {
@@ -53,16 +53,16 @@ pub fn leaks(run: &Run) -> Vec<Leak> {
     leaks
 }
 
-/// Live bytes that rise all the time.
+/// Live bytes that rise throughout the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Growth {
-    /// The least bytes that are live in each eighth of the run.
+    /// The minimum of the live bytes in each eighth of the run.
     pub floors: [u64; PARTS],
-    /// Bytes that a run as long as this one adds, by the line through the floors after the first quarter.
+    /// Bytes that another run of this length would add, from a line through the floors after the first quarter.
     pub per_run: u64,
 }
 
-/// Whether the least bytes that are live rise from part to part, by a twentieth of the peak at least.
+/// Returns the growth if the minimum of the live bytes rises from part to part, by at least a twentieth of the peak.
 pub fn growth(run: &Run) -> Option<Growth> {
     let live = run.live.get(..run.end).filter(|live| live.len() >= 8 * PARTS)?;
     let part = live.len() / PARTS;
@@ -70,7 +70,7 @@ pub fn growth(run: &Run) -> Option<Growth> {
     for (floor, part) in floors.iter_mut().zip(live.chunks_exact(part)) {
         *floor = part.iter().copied().min().unwrap_or_default();
     }
-    // What a program builds up at its start is no growth.
+    // Memory that a program allocates at its start does not count as growth.
     let later = &floors[2..];
     let rises = later.windows(2).all(|pair| pair[0] < pair[1]);
     let by = later.last()?.checked_sub(*later.first()?)?;

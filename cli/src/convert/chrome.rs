@@ -1,7 +1,8 @@
-//! The JSON of Chrome's tracing, which Perfetto reads: "Trace Event Format".
+//! Chrome's JSON traces ("Trace Event Format"), which Perfetto also reads.
 //!
-//! A block is a nestable asynchronous slice (`b` to `e`, `n` where it was resized), the live bytes a counter (`C`), the rest are
-//! instants (`i`). `args.record` of each holds the line of the text form, so that nothing is lost.
+//! A block is a nestable asynchronous slice (`b` to `e`, with `n` where it was resized), the live bytes are a counter
+//! (`C`), and everything else is an instant (`i`). `args.record` of each holds the line of the text form, so nothing is
+//! lost.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
@@ -19,7 +20,7 @@ use crate::input::Input;
 pub struct Chrome<W: Write> {
     output: W,
     live: Live,
-    /// Units of time in a microsecond; the number of the event is one if there are no times.
+    /// Units of time per microsecond. Without times, the number of the event serves as its time.
     scale: f64,
     now: f64,
     first: bool,
@@ -127,7 +128,8 @@ impl<W: Write> Sink for Chrome<W> {
     }
 }
 
-/// The text form of a Chrome trace that [`Chrome`] wrote, in a file without name. What others wrote has no events.
+/// Returns the text form of a Chrome trace that [`Chrome`] wrote, in an unnamed file. Traces of other programs have no
+/// records and are refused.
 pub fn to_text(input: &Input) -> Result<File, Failure> {
     let path = input.shown();
     let wrong = Failure::file(path);
@@ -136,7 +138,7 @@ pub fn to_text(input: &Input) -> Result<File, Failure> {
     let mut found = 0;
     let mut json = serde_json::Deserializer::from_reader(input);
     let parsed = Top { text: &mut text, found: &mut found }.deserialize(&mut json).and_then(|()| json.end());
-    // Says line and column.
+    // The error includes line and column.
     parsed.map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     if found == 0 {
         let path = path.display();
@@ -238,7 +240,7 @@ impl<'de, W: Write> Visitor<'de> for Entries<'_, W> {
     }
 }
 
-/// One line; a record is never more.
+/// Writes one line; a record is never longer than a line.
 fn line<E: serde::de::Error>(text: &mut impl Write, line: &str) -> Result<(), E> {
     writeln!(text, "{}", line.replace('\n', " ")).map_err(E::custom)
 }

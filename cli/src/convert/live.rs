@@ -1,4 +1,4 @@
-//! What is live, as far as the events tell: for pictures, which need no proof that a trace is right.
+//! The live blocks of a trace, for charts. Wrong events are tolerated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub struct Live {
     blocks: HashMap<u64, (u64, Option<Arc<str>>)>,
     /// Requested bytes.
     pub bytes: u64,
-    /// Requested bytes of each tag that has any; `None` for blocks without.
+    /// Requested bytes of each tag that has any; `None` stands for blocks without a tag.
     pub tags: HashMap<Option<Arc<str>>, u64>,
 }
 
@@ -36,7 +36,7 @@ impl Live {
             }
         }
         if let Some((size, tag)) = self.blocks.get(&event.id).filter(|_| event.action != Action::Free) {
-            // What a hostile trace adds up to is cut off, so that taking away again cannot fail.
+            // Saturates for hostile traces, so that a later subtraction cannot underflow.
             let size = (*size).min(u64::MAX - self.bytes);
             self.bytes += size;
             *self.tags.entry(tag.clone()).or_default() += size;

@@ -1,5 +1,5 @@
-//! The output of Valgrind's Massif, as `ms_print` and its viewers read it (Valgrind's manual, "Massif": snapshots with `time`,
-//! `mem_heap_B`, and a `heap_tree` at the peak). What the blocks are grouped by are the tags.
+//! The output format of Valgrind's Massif, for `ms_print` and other viewers (Valgrind's manual, "Massif": snapshots with
+//! `time`, `mem_heap_B`, and a `heap_tree` at the peak). Blocks are grouped by tag.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -10,14 +10,14 @@ use allotment_trace::{Action, Event, Header, Record};
 use super::Sink;
 use super::live::Live;
 
-/// Snapshots that are kept at most; when there are more, every second one goes.
+/// The most snapshots that are kept; when there are more, every second one is dropped.
 const SNAPSHOTS: usize = 200;
 
 /// Collects snapshots.
 pub struct Massif<W: Write> {
     output: W,
     name: String,
-    /// Whether the trace's times are nanoseconds, and the first one.
+    /// True if the trace's times are nanoseconds; and the first time.
     clock: bool,
     begin: Option<u64>,
     live: Live,
@@ -41,12 +41,12 @@ struct Snapshot {
 struct Peak {
     at: Snapshot,
     tags: HashMap<Option<Arc<str>>, u64>,
-    /// Whether the tags at the peak are still what is live.
+    /// True while the live tags are those of the peak.
     pending: bool,
 }
 
 impl<W: Write> Massif<W> {
-    /// Writes to `output` when all is known.
+    /// Creates a collector that writes to `output` at the end.
     pub fn new(output: W, header: &Header) -> Self {
         Self {
             output,
@@ -70,7 +70,7 @@ impl<W: Write> Massif<W> {
         )
     }
 
-    /// The tree of the peak: one leaf for each tag.
+    /// Writes the tree of the peak, with one leaf for each tag.
     fn tree(&mut self) -> io::Result<()> {
         let mut tags: Vec<_> = self.peak.tags.drain().collect();
         tags.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -132,7 +132,7 @@ impl<W: Write> Sink for Massif<W> {
         if self.peak.pending {
             self.peak.tags = self.live.tags.clone();
         }
-        // Milliseconds say little of a run that has few of them; then the events are the time.
+        // Milliseconds are too coarse for a short run; then the numbers of the events serve as times.
         let timed = self.clock && self.now >= SNAPSHOTS as u64;
         let unit = if timed { "ms" } else { "i" };
         let name = self.name.escape_debug().to_string();

@@ -1,4 +1,4 @@
-//! `allotment convert`: a trace in another form.
+//! `allotment convert`: writes a trace in another format.
 
 mod chrome;
 mod live;
@@ -47,7 +47,7 @@ pub enum Form {
     Massif,
 }
 
-/// What was converted, as it is printed.
+/// The summary of a conversion as it is printed.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     events: u64,
@@ -55,7 +55,7 @@ struct Report {
     /// Events that the recorder lost.
     lost: u64,
     notes: u64,
-    /// Where the input is cut off.
+    /// The error at which the input is cut off, if it is.
     #[serde(skip)]
     cut: Option<TraceError>,
 }
@@ -72,10 +72,10 @@ impl Report {
     }
 }
 
-/// Something that takes the records of a trace, in order.
+/// A consumer of a trace's records, in order.
 trait Sink {
     fn record(&mut self, record: &Record) -> io::Result<()>;
-    /// Writes what is left.
+    /// Writes everything that is still buffered.
     fn finish(&mut self) -> io::Result<()>;
 }
 
@@ -101,7 +101,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     let input = Input::new(&args.input)?;
     let mut records = open(&input)?;
     writable(&args.output).map_err(Failure::file(&args.output))?;
-    // An empty trace and one that is not understood from its start leave no file.
+    // An empty trace, or one whose start is not understood, leaves no file.
     let mut records = records.by_ref().peekable();
     if records.peek().is_none() {
         return Err(input.empty());
@@ -109,7 +109,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     drop(records);
     let mut report = pass(&input, form, &args.output, None)?;
     if let Some(cut) = report.cut.take() {
-        // The header tells how many events there were.
+        // The header states the number of events.
         let events = report.events;
         report = pass(&input, form, &args.output, Some(events))?;
         input.warn(Some(&cut), "the events before that are written");
@@ -144,7 +144,7 @@ fn form_of(path: &Path) -> Result<Form, Failure> {
     })
 }
 
-/// The records of a trace of any form that can be read.
+/// Opens a trace in any readable format and returns its records.
 fn open(input: &Input) -> Result<Records<'static>, Failure> {
     if !is_json(input)? {
         return input.records();
@@ -153,7 +153,7 @@ fn open(input: &Input) -> Result<Records<'static>, Failure> {
     Records::new(text, Limits::default()).map_err(Failure::trace(input.shown()))
 }
 
-/// Whether the input is JSON: by its ending, or by its first byte if it has no name.
+/// Returns whether the input is JSON, judged by its ending, or by its first byte if it has no name.
 fn is_json(input: &Input) -> Result<bool, Failure> {
     if input.shown() == input.path() {
         return Ok(endings(input.path()).0 == "json");
@@ -163,7 +163,7 @@ fn is_json(input: &Input) -> Result<bool, Failure> {
     Ok(start.fill_buf().map_err(&wrong)?.first() == Some(&b'{'))
 }
 
-/// Converts once. `events` takes the place of what the header says, if it is given.
+/// Converts the input in one pass. `events` replaces the number in the header, if given.
 fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<Report, Failure> {
     let records = open(input)?;
     let header = match events {
@@ -187,7 +187,7 @@ fn write(
     let mut report = Report::default();
     let mut sink: Box<dyn Sink> = match form {
         Form::Binary => {
-            // Counted on the way, as text without name, so that the input is read once.
+            // Events are counted while the text goes to an unnamed file, so the input is read only once.
             let text = io::BufWriter::new(tempfile::tempfile()?);
             let mut writer = Writer::new(text);
             begin(&mut writer, header)?;

@@ -1,19 +1,19 @@
-//! Memory for the allocators.
+//! Memory that allocators are replayed in.
 
 use allotment_planner::deadline::Deadline;
 
-/// Every arena starts at a multiple of this, in bytes, so that what an allocator does does not depend on where the
-/// system puts the memory: buddies, for example, lie at multiples of their length.
+/// The alignment of every arena in bytes. With it, an allocator's behaviour does not depend on where the system puts
+/// the memory: buddies, for example, lie at multiples of their length.
 pub const ALIGNMENT: usize = 64 << 20;
 
-/// Zeroed memory, which becomes real when it is touched.
+/// Zeroed memory, which takes physical memory only when it is written.
 pub struct Arena {
     memory: Vec<u8>,
     start: usize,
     deadline: Deadline,
 }
 
-/// What an allocator is given.
+/// The range that an allocator gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     /// The first byte.
@@ -26,19 +26,19 @@ impl Arena {
     /// Reserves at least `size` bytes at any skew below [`ALIGNMENT`]; `None` if there is no such memory.
     pub fn new(size: usize) -> Option<Self> {
         let size = size.checked_add(2 * ALIGNMENT)?;
-        // Asked for first without a panic; then as zeros, which are not written.
+        // A trial reservation first, because it fails without a panic; then zeros, which are not written.
         Vec::<u8>::new().try_reserve_exact(size).ok()?;
         let memory = vec![0; size];
         let start = memory.as_ptr().addr().next_multiple_of(ALIGNMENT) - memory.as_ptr().addr();
         Some(Self { memory, start, deadline: Deadline::never() })
     }
 
-    /// Replays end, unfinished, when `deadline` passes.
+    /// Sets the deadline at which replays end unfinished.
     pub fn until(&mut self, deadline: Deadline) {
         self.deadline = deadline;
     }
 
-    /// When replays end, finished or not.
+    /// Returns the deadline at which replays end, finished or not.
     pub fn deadline(&self) -> &Deadline {
         &self.deadline
     }

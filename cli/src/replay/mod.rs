@@ -56,16 +56,16 @@ fn placement_names() -> clap::builder::PossibleValuesParser {
     ENTRIES.iter().map(|entry| entry.id).into()
 }
 
-/// What a replay found out, as it is printed.
+/// The result of a replay as it is printed.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Events of the trace.
     pub events: usize,
-    /// The most requested bytes that are live at once.
+    /// The peak of the live requested bytes.
     pub peak: usize,
     /// Bytes of the arena.
     pub arena: usize,
-    /// One for each placement.
+    /// One result for each placement.
     pub placements: Vec<Replayed>,
 }
 
@@ -74,21 +74,21 @@ pub struct Report {
 pub struct Replayed {
     /// Its name.
     pub placement: &'static str,
-    /// Whether every request was served in the arena.
+    /// True if every request was served in the arena.
     pub ok: bool,
-    /// The number of the first event that was not, from 0.
+    /// The number of the first event that was not served, from 0.
     pub failed_event: Option<usize>,
-    /// How many were not.
+    /// The number of events that were not served.
     pub failures: usize,
-    /// Whether the time limit came first; then the figures are those up to there.
+    /// True if the time limit ended the replay; the figures are those up to then.
     pub unfinished: bool,
-    /// The most bytes in use, requests rounded up to what they take.
+    /// The peak of the bytes in use, with requests rounded up to block sizes.
     pub used_peak: Option<usize>,
     /// The smallest arena in which every request is served.
     pub smallest: Option<usize>,
     /// Bytes of the allocator's own state, outside the arena.
     pub state: usize,
-    /// External fragmentation, `1 - largest free / free`, the mean over the run.
+    /// The mean external fragmentation over the run: `1 - largest free / free`.
     pub external_fragmentation: Option<f64>,
     /// Internal fragmentation at the peak: the share of the used bytes that were not requested.
     pub internal_fragmentation: Option<f64>,
@@ -110,7 +110,7 @@ pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
 /// Refuses a run whose blocks this machine cannot hold: a replay writes every byte of them.
 ///
 /// # Errors
-/// If its peak with the space around it is more than the memory that is left, where the system tells that.
+/// If its peak plus a margin exceeds the available memory, where the system reports that.
 pub fn affordable(path: &Path, program: &Program) -> Result<(), Failure> {
     let needed = program.peak as u64 / 2 * 3;
     match available() {
@@ -124,17 +124,17 @@ pub fn affordable(path: &Path, program: &Program) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of memory that programs can still have, if the system tells (Linux).
+/// Returns the available memory in bytes, if the system reports it (Linux).
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Memory for all arenas of up to `size` bytes.
+/// Reserves memory for arenas of up to `size` bytes.
 ///
 /// # Errors
-/// If there is none.
+/// If the memory cannot be reserved.
 pub fn memory(size: usize) -> Result<Arena, Failure> {
     Arena::new(size).ok_or_else(|| Failure::Other(format!("there is no memory for an arena of {size} bytes")))
 }
@@ -171,7 +171,8 @@ impl Visitor for Replay<'_> {
     }
 }
 
-/// Runs `allotment replay`; true if every placement that was named served every request, or any if none was named.
+/// Runs `allotment replay`. Returns true if every named placement served every request; if none was named, true if any
+/// placement did.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -184,7 +185,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let entries: Vec<&Entry> = ENTRIES
         .iter()
         .filter(|entry| match args.placement.as_slice() {
-            // Those that cannot index so much are asked only by name.
+            // Placements that cannot index the arena are used only when named.
             [] => entry.limit >= arena && (args.all || entry.advised),
             names => names.iter().any(|name| name == entry.id),
         })
@@ -195,7 +196,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let mut placements = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
         bar.set_message(entry.id);
-        // The times take a share as well.
+        // Measuring the times takes a share as well.
         memory.until(deadline.within(share(&deadline, (entries.len() - number) as u32 + 2)()));
         let (program, memory) = (&program, &mut memory);
         let visitor = Replay { entry, program, memory, arena, smallest: !args.no_smallest };
@@ -214,7 +215,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     Ok(if args.placement.is_empty() { served.any(|ok| ok) } else { served.all(|ok| ok) })
 }
 
-/// Takes the times of the placements that served everything.
+/// Measures the times of the placements that served everything.
 fn times(
     rounds: usize,
     program: &Program,

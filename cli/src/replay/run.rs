@@ -9,17 +9,17 @@ use allotment_trace::{Kind, Op, Program};
 use super::arena::{Arena, Range};
 use super::subject::{Make, Subject};
 
-/// The blocks of a replay, by slot. Null: not live, or not served.
+/// Creates the table of a replay's blocks by slot. Null means not live or not served.
 fn table(program: &Program) -> Vec<*mut u8> {
     vec![ptr::null_mut(); program.slots]
 }
 
-/// One operation: does it, and says whether it was served. Frees and reallocations of blocks that were not served are
-/// left out, and so is a block that could not be enlarged (it is freed).
+/// Executes one operation and returns whether it was served. Frees and reallocations of blocks that were not served are
+/// skipped; a block that could not be enlarged is freed.
 ///
 /// # Safety
 ///
-/// `blocks` is the program's table, and holds this subject's live blocks as the operations before left them.
+/// `blocks` must be the program's table, with this subject's live blocks as the previous operations left them.
 #[inline(always)]
 unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> bool {
     let block = &mut blocks[op.slot as usize];
@@ -52,16 +52,17 @@ unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> 
     }
 }
 
-/// The work of an operation, in the steps of a [`Watch`]: moving a block may copy it, and writing it does.
+/// Returns the work of an operation in steps of a [`Watch`]: moving a block may copy it, and a check writes it.
 fn work(op: &Op) -> usize {
     1000 + (op.size as usize + op.new as usize) / 16
 }
 
-/// Replays up to the first operation that is not served; its number. `Err` if the arena is of no use at all, or `deadline` passes first.
+/// Replays up to the first operation that is not served and returns its number. `Err` if the subject cannot use the
+/// arena, or if `deadline` passes first.
 ///
 /// # Safety
 ///
-/// Nothing else uses the range.
+/// The range must be valid, and nothing else may use it during the call.
 unsafe fn first_failure(
     make: &impl Make,
     program: &Program,
@@ -72,14 +73,14 @@ unsafe fn first_failure(
     if watch.passed(0) {
         return Err(());
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that the range is valid and unused.
     let mut subject = unsafe { make.make(range) }.ok_or(())?;
     let mut blocks = table(program);
     for (number, op) in program.ops.iter().enumerate() {
         if watch.passed(work(op)) {
             return Err(());
         }
-        // SAFETY: the table is the program's, and the subject is new.
+        // SAFETY: the table was created for this program, and the subject is new.
         if !unsafe { step(&mut *subject, &mut blocks, op) } {
             return Ok(Some(number));
         }
@@ -87,24 +88,24 @@ unsafe fn first_failure(
     Ok(None)
 }
 
-/// Whether everything is served in `size` bytes that start `skew` bytes behind an aligned address; also false if the arena's deadline
-/// passes first.
+/// Returns whether everything is served in `size` bytes that start `skew` bytes behind an aligned address. Also false if
+/// the arena's deadline passes first.
 pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize, skew: usize) -> bool {
     let range = arena.range(size, skew);
-    // SAFETY: the arena is borrowed for the replay, and ends with it.
+    // SAFETY: the arena is borrowed exclusively, and the subject ends before that borrow.
     unsafe { first_failure(make, program, range, arena.deadline()) == Ok(None) }
 }
 
-/// Sizes are searched to this many bytes.
+/// The resolution of size searches in bytes.
 pub const STEP: usize = 16;
 
-/// The largest arena that is tried for a program, in bytes.
+/// Returns the largest arena in bytes that is tried for a program.
 pub fn most(program: &Program, limit: usize) -> usize {
     (program.peak.saturating_mul(4).saturating_add(64 << 10)).min(limit) / STEP * STEP
 }
 
-/// The smallest arena that succeeds, in bytes, by binary search; `None` if not even [`most`] does. `arena` must have as
-/// many bytes. If its deadline passes first, the smallest one that has succeeded until then.
+/// Finds the smallest arena in bytes that serves everything, by binary search; `None` if even [`most`] does not. `arena`
+/// must have that many bytes. If its deadline passes first, returns the smallest size that has succeeded so far.
 pub fn smallest(
     make: &impl Make,
     program: &Program,
@@ -114,7 +115,7 @@ pub fn smallest(
 ) -> Option<usize> {
     let limit = most(program, limit) / STEP;
     let mut fits = |steps: usize| fits(make, program, arena, steps * STEP, skew);
-    // The range doubles until something fits, so that the first replays are not far too large.
+    // The range doubles until the program fits, which avoids replays in far too large arenas.
     let mut below = (program.peak / STEP).saturating_sub(1);
     let mut step = (program.peak / 64 / STEP).max(1);
     let mut above = below + step;
@@ -144,28 +145,28 @@ pub fn smallest(
     Some(above * STEP)
 }
 
-/// What a checked replay found out.
+/// The result of a checked replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The first operation that was not served; with `None` all were. Numbers start at 0.
+    /// The number of the first operation that was not served, from 0; `None` if all were served.
     pub failed: Option<usize>,
-    /// How many were not.
+    /// The number of operations that were not served.
     pub failures: usize,
-    /// The most bytes that were in use, requests rounded up to what they take; of those who keep count.
+    /// The peak of the bytes in use, with requests rounded up to block sizes; `None` if the subject has no statistics.
     pub used: Option<usize>,
-    /// External fragmentation, `1 - largest free / free`: the mean over the operations.
+    /// The mean external fragmentation over the operations: `1 - largest free / free`.
     pub external: Option<f64>,
     /// Internal fragmentation at the peak of the requested bytes: the share of the used bytes that were not requested.
     pub internal: Option<f64>,
-    /// Whether the deadline passed first; then the figures are those up to there.
+    /// True if the deadline ended the replay; the figures are those up to then.
     pub unfinished: bool,
 }
 
-/// Replays with every byte of every block written, and read back before it is freed or after it was moved.
+/// Replays a program, writes every byte of every block, and reads it back before the block is freed and after it moved.
 ///
 /// # Errors
 ///
-/// The first operation whose block was not as it was left.
+/// The first operation whose block had changed or lies in the wrong place.
 pub fn check(
     make: &impl Make,
     program: &Program,
@@ -174,7 +175,7 @@ pub fn check(
     skew: usize,
 ) -> Result<Outcome, String> {
     let range = arena.range(size, skew);
-    // SAFETY: the arena is borrowed for the replay, and ends with it.
+    // SAFETY: the arena is borrowed exclusively, and the subject ends before that borrow.
     let Some(mut subject) = (unsafe { make.make(range) }) else {
         let failures = program.ops.iter().filter(|op| op.kind == Kind::Allocate).count();
         return Ok(Outcome { failed: Some(0), failures, ..Outcome::default() });
@@ -202,7 +203,7 @@ pub fn check(
             }
             live -= size;
         }
-        // SAFETY: the table is the program's and is kept as `step` leaves it.
+        // SAFETY: the table was created for this program, and only `step` changes it.
         let served = unsafe { step(&mut *subject, &mut blocks, op) };
         if !served {
             outcome.failed.get_or_insert(number);
@@ -245,11 +246,11 @@ pub fn check(
     Ok(outcome)
 }
 
-/// Operations between two looks at the clock while times are taken: a look costs little more than one of them.
+/// Operations between two readings of the clock while times are measured. A reading costs little more than an operation.
 const BETWEEN_LOOKS: usize = 512;
 
-/// The time of `repeat` replays, each on a fresh subject; blocks are not touched. `None` if the arena is of no use, or its deadline
-/// passes first.
+/// Measures the time of `repeat` replays, each on a fresh subject; blocks are not written. `None` if the subject cannot
+/// use the arena, or if its deadline passes first.
 pub fn time(
     make: &impl Make,
     program: &Program,
@@ -261,7 +262,7 @@ pub fn time(
     let mut total = Duration::ZERO;
     for _ in 0..repeat {
         let mut blocks = table(program);
-        // SAFETY: the arena is borrowed for the replays, and no block is used after its subject.
+        // SAFETY: the arena is borrowed exclusively for the replays, and no block is used after its subject.
         let mut subject = unsafe { make.make(range) }?;
         let start = Instant::now();
         for part in program.ops.chunks(BETWEEN_LOOKS) {
@@ -269,7 +270,7 @@ pub fn time(
                 return None;
             }
             for op in part {
-                // SAFETY: the table is the program's and is kept as `step` leaves it.
+                // SAFETY: the table was created for this program, and only `step` changes it.
                 std::hint::black_box(unsafe { step(&mut *subject, &mut blocks, op) });
             }
         }

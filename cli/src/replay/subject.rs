@@ -14,13 +14,14 @@ use super::arena::Range;
 ///
 /// # Safety
 ///
-/// Blocks that are live at the same time do not overlap, lie in the arena, and have the size and alignment asked for.
+/// Blocks that are live at the same time must not overlap, must lie in the arena, and must have the requested size and
+/// alignment.
 pub unsafe trait Subject {
-    /// A block, or null.
+    /// Allocates a block; null if there is no room.
     ///
     /// # Safety
     ///
-    /// The layout's size is not zero.
+    /// The layout's size must not be zero.
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8;
 
     /// Frees a block.
@@ -30,13 +31,13 @@ pub unsafe trait Subject {
     /// The block is live and was allocated with `layout`.
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout);
 
-    /// Changes a block's size in place or by moving it; null and nothing done if that is impossible.
+    /// Changes a block's size in place or by moving it. Returns null, with the block unchanged, if there is no room.
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `layout`; the new size is not zero.
+    /// The block must be live and must have been allocated with `layout`; the new size must not be zero.
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as the caller promises; the two blocks are both live, so they do not overlap.
+        // SAFETY: the caller guarantees a live block of `layout`; both blocks are live, so they do not overlap.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -47,31 +48,31 @@ pub unsafe trait Subject {
         }
     }
 
-    /// Its statistics, if it keeps them.
+    /// Returns the statistics, if the allocator keeps any.
     fn stats(&self) -> Option<Stats> {
         None
     }
 }
 
-/// Makes a subject. It stays in its box, since some allocators may not move.
+/// Creates a subject. It stays in its box because some allocators must not move.
 pub trait Make {
-    /// What it makes.
+    /// The type of the subject.
     type Subject: Subject;
 
-    /// One over `arena`; `None` if that is too small or too large.
+    /// Creates a subject over `arena`; `None` if that is too small or too large.
     ///
     /// # Safety
     ///
-    /// The arena is valid, and nothing else uses it as long as the subject lives.
+    /// The arena must be valid, and nothing else may use it as long as the subject lives.
     unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>>;
 
-    /// Bytes of its state outside the arena.
+    /// Returns the bytes of the subject's state outside the arena.
     fn state(&self) -> usize {
         size_of::<Self::Subject>()
     }
 }
 
-/// Makes a subject that needs no parameters.
+/// Creates a subject that needs no parameters.
 pub struct Plain<S>(PhantomData<S>);
 
 impl<S> Default for Plain<S> {
@@ -80,7 +81,7 @@ impl<S> Default for Plain<S> {
     }
 }
 
-/// allotment's own, without a lock.
+/// A heap of allotment without a lock.
 pub type Own<P> = Heap<P, Unsync>;
 
 impl<P: Placement> Make for Plain<Own<P>> {
@@ -88,29 +89,29 @@ impl<P: Placement> Make for Plain<Own<P>> {
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Own<P>>> {
         let heap = Box::new(Heap::empty());
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller of `make` guarantees that the arena is valid and belongs to the subject.
         unsafe { heap.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
         Some(heap)
     }
 }
 
-// SAFETY: `Heap` is a global allocator of the same promises, confined to what it claimed.
+// SAFETY: `Heap` is a global allocator with the same guarantees, and its blocks lie in the claimed arena.
 unsafe impl<P: Placement> Subject for Own<P> {
     #[inline]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { GlobalAlloc::alloc(self, layout) }
     }
 
     #[inline]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { GlobalAlloc::dealloc(self, block, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { GlobalAlloc::realloc(self, block, layout, size) }
     }
 
@@ -127,7 +128,7 @@ impl Make for Plain<Talc> {
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Talc>> {
         let mut talc = Box::new(Talc(talc::base::Talc::new(talc::source::Manual)));
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller of `make` guarantees that the arena is valid and belongs to the subject.
         unsafe { talc.0.claim(arena.start, arena.size)? };
         Some(talc)
     }
@@ -143,13 +144,13 @@ unsafe impl Subject for Talc {
 
     #[inline]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { self.0.deallocate(block, layout) }
     }
 
     #[inline]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on; a block that moves is copied into one that is live beside it.
+        // SAFETY: the caller guarantees a live block of `layout`; a block that moves is copied into another live one.
         unsafe {
             if self.0.try_realloc_in_place(block, layout, size) {
                 return block;
@@ -173,7 +174,7 @@ impl Make for Plain<Rlsf> {
     unsafe fn make(&self, arena: Range) -> Option<Box<Rlsf>> {
         let mut tlsf = Box::new(Rlsf(rlsf::Tlsf::new()));
         let memory = NonNull::slice_from_raw_parts(NonNull::new(arena.start)?, arena.size);
-        // SAFETY: the caller hands the arena over.
+        // SAFETY: the caller of `make` guarantees that the arena is valid and belongs to the subject.
         unsafe { tlsf.0.insert_free_block_ptr(memory)? };
         Some(tlsf)
     }
@@ -188,13 +189,13 @@ unsafe impl Subject for Rlsf {
 
     #[inline]
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on; live blocks are not null.
+        // SAFETY: the caller guarantees a live block of `layout`; live blocks are not null.
         unsafe { self.0.deallocate(NonNull::new_unchecked(block), layout.align()) }
     }
 
     #[inline]
     unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: passed on; live blocks are not null; the caller's size makes a valid layout.
+        // SAFETY: the caller guarantees a live block of `layout`, which is not null, and a size that makes a valid layout.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, layout.align());
             let new = self.0.reallocate(NonNull::new_unchecked(block), layout);
@@ -203,29 +204,29 @@ unsafe impl Subject for Rlsf {
     }
 }
 
-/// Code that is compiled once for every subject.
+/// Code that is compiled for every subject.
 pub trait Visitor {
-    /// What it finds out.
+    /// The result.
     type Out;
     /// Runs for one subject.
     fn visit<M: Make>(self, make: &M) -> Self::Out;
 }
 
-/// What is known of a placement beforehand.
+/// The properties of a placement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name on the command line.
     pub id: &'static str,
-    /// Its type in `Heap<..>`; `None` for other crates' allocators that are not reached through `Heap`.
+    /// Its type in `Heap<..>`; `None` for other crates' allocators that are not used through `Heap`.
     pub code: Option<&'static str>,
-    /// Whether it may be advised: a placement of this crate that serves requests of every size.
+    /// True if it may be advised: a placement of this project that serves requests of every size.
     pub advised: bool,
     /// Bytes of the largest arena.
     pub limit: usize,
 }
 
 impl Entry {
-    /// Whether it knows its largest free block; the adapters to other crates' allocators do not.
+    /// Returns whether it knows its largest free block; the adapters to other crates' allocators do not.
     pub fn knows_largest(&self) -> bool {
         !matches!(self.id, "linked-list" | "buddy-system")
     }
@@ -237,7 +238,7 @@ macro_rules! subjects {
         pub const ENTRIES: &[Entry] =
             &[$(Entry { id: $id, code: $code, advised: $advised, limit: $limit }),*];
 
-        /// Runs `visitor` for the placement `id`; `None` if there is none of that name.
+        /// Runs `visitor` for the placement named `id`; `None` if there is no such placement.
         pub fn with<V: Visitor>(id: &str, visitor: V) -> Option<V::Out> {
             match id {
                 $($id => Some(visitor.visit(&Plain::<$type>::default())),)*
@@ -268,7 +269,7 @@ subjects! {
     "rlsf": Rlsf, None, false, 512 << 20;
 }
 
-/// The entry of a placement.
+/// Returns the entry of a placement.
 pub fn entry(id: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.id == id)
 }

@@ -1,4 +1,4 @@
-//! Times as ratios, in interleaved rounds.
+//! Measures times as ratios, in interleaved rounds.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::arena::Arena;
 use super::run;
 use super::subject::{Make, Visitor, with};
 
-/// What all ratios are to.
+/// The placement that all ratios refer to.
 pub const BASE: &str = "tlsf";
 
-/// How long a sample takes at least, so that the clock can measure it.
+/// The shortest sample that the clock can measure well.
 const ENOUGH: Duration = Duration::from_millis(5);
 
 struct Timed<'a> {
@@ -29,10 +29,10 @@ impl Visitor for Timed<'_> {
     }
 }
 
-/// The time of each placement as a ratio to that of [`BASE`]: the median over `rounds`, in each of which every placement
-/// replays the trace on the same warm memory, in an order that rotates. Slow ones take part in two rounds only. Those
-/// that cannot use the arena are left out, as are those that were not replayed before the arena's deadline passed; nothing is there
-/// if `BASE` is left out.
+/// Measures the time of each placement as a ratio to that of [`BASE`]: the median over `rounds`. In each round every
+/// placement replays the trace on the same warm memory, in rotating order; slow placements take part in only two rounds.
+/// Placements that cannot use the arena are left out, and so are those that were not replayed before the arena's
+/// deadline. The result is empty if `BASE` is left out.
 pub fn ratios<'a>(
     ids: &[&'a str],
     program: &Program,
