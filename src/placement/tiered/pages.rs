@@ -27,7 +27,7 @@ const WORTH_IT: usize = 16 * 1024;
 ///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before it does the page start?
 /// ```
 ///
-/// Pages are 512 bytes to 4 KiB long, aligned to their length, and are blocks of `L`. A page without live objects goes
+/// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. A page without live objects goes
 /// back, except for the last one of its class, which stays until memory runs out. A class gets its first page when `L`
 /// serves 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
 /// a region.
@@ -57,7 +57,7 @@ impl<L: Space> Pages<L> {
     #[inline(always)]
     fn page_layout(class: Class) -> Layout {
         // SAFETY: pages are powers of two of bytes, far below the limit.
-        unsafe { Layout::from_size_align_unchecked(class.page(), class.page()) }
+        unsafe { Layout::from_size_align_unchecked(class.page(), SMALLEST_PAGE) }
     }
 
     /// The page that covers the address `at`, if there is one. O(regions).
@@ -140,7 +140,7 @@ impl<L: Space> Pages<L> {
         let grant = take_from(&mut self.large, layout)?;
         let page = grant.start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
-        // SAFETY: the block is ours, as long as a page, and aligned to that; its objects are linked in the order of
+        // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
         // their addresses.
         unsafe {
             // A page in a region without a map, or a whole region that was lent, is of no use.
