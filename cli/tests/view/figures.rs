@@ -130,7 +130,7 @@ fn odd_traces_are_no_trouble() {
         let error = report(&read(&text), Placing::Tlsf, None).unwrap_err();
         assert!(error.to_string().starts_with("no arena"), "{error}");
     }
-    let reader = Reader::new(&b"a 1 9000000000000000 8\n"[..]).unwrap();
+    let mut reader = Reader::new(&b"a 1 9000000000000000 8\n"[..]).unwrap();
     let error = Trace::gather("test".into(), &mut reader, None).unwrap_err();
     assert_eq!(error.to_string(), "more than 4 PiB are live after 0 events");
     assert!(report(&read("a 1 8 8\n"), Placing::Tlsf, Some(3)).is_err());
