@@ -1,4 +1,4 @@
-//! The heap: regions, one placement, one lock.
+//! [`Heap`]: regions, a placement, a lock and statistics.
 
 use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
@@ -16,9 +16,8 @@ use core::ptr::{self, NonNull};
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
 ///
-/// It is a global allocator ([`GlobalAlloc`]), an allocator for single collections (`Allocator` of
-/// the crate `allocator-api2` or of nightly Rust), and a plain value with fallible
-/// methods. It needs no other allocator.
+/// It serves as global allocator ([`GlobalAlloc`]), as allocator for single collections (`Allocator` of the crate
+/// `allocator-api2` or of nightly Rust), and as a plain value with fallible methods. It needs no other allocator.
 ///
 /// ```
 /// use allotment::{Heap, heap};
@@ -32,14 +31,14 @@ use core::ptr::{self, NonNull};
 /// ```
 ///
 /// The complexity of each operation is that of the placement `P`; the front end adds O(1).
-/// Copying, in [`GlobalAlloc::realloc`] when the block has to move, happens outside the lock.
+/// When [`GlobalAlloc::realloc`] has to move a block, it copies outside the lock.
 pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     lock: L,
     state: UnsafeCell<State<P, S>>,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all others; the
-// placement and the statistics may be used by any thread in turn.
+// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers; the
+// placement and the statistics are `Send`, so any thread may use them in turn.
 unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
 
 pub(crate) struct State<P, S> {
@@ -58,7 +57,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         }
     }
 
-    /// As [`Self::allocate`] for the common case only.
+    /// Allocates a block in the common case; `None` if that takes more effort.
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let grant = self.placement.allocate_quick(layout)?;
@@ -66,10 +65,14 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Some(grant.start)
     }
 
-    /// Frees a block in the common case, and says whether it was that.
+    /// Frees a block in the common case; returns false, with nothing done, if that takes more effort.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more.
     #[inline(always)]
     unsafe fn free_quick(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees a live block of `layout`.
         match unsafe { self.placement.deallocate_quick(block, layout) } {
             Some(size) => {
                 self.statistics.freed(size);
@@ -79,16 +82,20 @@ impl<P: Placement, S: Statistics> State<P, S> {
         }
     }
 
-    /// Frees a block, with all that the placement has.
+    /// Frees a block in every case.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more.
     #[inline(always)]
     unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees a live block of `layout`.
         let size = unsafe { self.placement.deallocate(block, layout)? };
         self.statistics.freed(size);
         Ok(())
     }
 
-    /// As [`Self::allocate`] if that can be done without taking back what is kept for other sizes, else `None`.
+    /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is not possible.
     #[inline(always)]
     fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let mut grant = self.placement.allocate_quick(layout);
@@ -100,13 +107,13 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Some(grant.start)
     }
 
-    /// As [`Self::allocate_with_care`], out of line.
+    /// Calls [`Self::allocate_with_care`] out of line.
     #[inline(never)]
     fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         self.allocate_with_care(layout)
     }
 
-    /// As [`Self::allocate`], with all that the placement and the heap have.
+    /// Allocates a block by every means of the placement and the heap, and counts a failure.
     #[inline(always)]
     fn allocate_with_care(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(grant) = self.grant_otherwise(layout) else {
@@ -117,8 +124,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         Some(grant.start)
     }
 
-    /// What there is beyond the quick way, not counted yet: all that the placement has, and memory that was not
-    /// claimed yet.
+    /// Finds a block by every means of the placement, and claims pending memory if there is none. Does not count it.
     #[inline(always)]
     pub(crate) fn grant_otherwise(&mut self, layout: Layout) -> Option<Grant> {
         loop {
@@ -134,14 +140,14 @@ impl<P: Placement, S: Statistics> State<P, S> {
     #[inline(never)]
     pub(crate) fn settle(&mut self) -> bool {
         let Some(mut region) = self.pending.take() else { return false };
-        // A range between symbols may be larger than the placement can serve: the rest stays unused.
+        // A range between symbols may be larger than the placement can index; the rest stays unused.
         region.size = region.size.min(P::MAX_REGION);
-        // SAFETY: `Pending` gives its memory away once.
+        // SAFETY: `Pending` hands out its memory only once, for this heap's exclusive use.
         unsafe { self.claim(region) }.is_ok()
     }
 
     unsafe fn claim(&mut self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of `Heap::claim`.
         let size = unsafe { self.placement.claim(region)? };
         self.statistics.grown(size);
         Ok(())
@@ -159,12 +165,12 @@ impl<P: Placement, S: Statistics> State<P, S> {
 }
 
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// A heap without memory: give it some with [`Heap::init`] or [`Heap::claim`].
+    /// Creates a heap without memory. Add some with [`Heap::init`] or [`Heap::claim`].
     pub const fn empty() -> Self {
         Self::with_pending(Pending::NONE)
     }
 
-    /// A heap that claims `arena` when it is first used; [`heap!`](crate::heap) calls this.
+    /// Creates a heap that claims `arena` when it is first used; [`heap!`](crate::heap) calls this.
     #[doc(hidden)]
     pub const fn with_arena<const N: usize>(arena: &'static Arena<N>) -> Self {
         const { assert!(N <= P::MAX_REGION, "the arena is too large for the heap's index type or table") }
@@ -176,7 +182,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self { lock: L::INIT, state: UnsafeCell::new(state) }
     }
 
-    /// A heap over the memory between two linker symbols, claimed when the heap is first used.
+    /// Creates a heap over the memory between two linker symbols, which is claimed when the heap is first used.
     ///
     /// ```no_run
     /// # use allotment::Heap;
@@ -190,14 +196,14 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// The bytes from `start` up to `end` are valid for reads and writes and used by nobody else,
-    /// for ever. They need not be initialised. If `end` is not above `start` the heap stays empty; what
-    /// exceeds the largest region that the placement can serve stays unused.
+    /// The bytes from `start` up to `end` must be valid for reads and writes and used by nothing else, forever. They
+    /// need not be initialised. If `end` is not above `start`, the heap stays empty; bytes beyond the largest region
+    /// that the placement can index stay unused.
     pub const unsafe fn from_symbols(start: *mut u8, end: *mut u8) -> Self {
         Self::with_pending(Pending::symbols(start, end))
     }
 
-    /// The statistics of a heap that nobody else has yet.
+    /// Returns the statistics of a heap that is not shared yet.
     #[cfg(feature = "pressure")]
     pub(crate) const fn statistics_mut(&mut self) -> &mut S {
         &mut self.state.get_mut().statistics
@@ -210,7 +216,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
-    /// As [`Heap::with`], after pending memory has been claimed.
+    /// Runs `f` like [`Heap::with`], after claiming pending memory.
     fn with_settled<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         self.with(|state| {
             state.settle();
@@ -221,18 +227,17 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Gives the heap its memory: `size` bytes from `start` on, of any alignment. `start` is a pointer or an
     /// address (see [`Region::new`]).
     ///
-    /// It returns nothing, like the method of that name in other allocators. A range that is too small for a block
-    /// leaves the heap as it is; every request will fail then. [`Heap::claim`] returns the reason, and can be called
-    /// several times.
+    /// It returns nothing, like the method of that name in other allocators. A range that is too small for a block is
+    /// ignored, so every request will fail. [`Heap::claim`] returns the reason, and can be called several times.
     ///
     /// # Safety
     ///
-    /// The bytes are valid for reads and writes and used by nobody else as long as the heap or a
-    /// block of it is used. They need not be initialised.
+    /// The bytes must be valid for reads and writes and used by nothing else as long as the heap or a block of it is
+    /// used. They need not be initialised.
     ///
     /// # Panics
     ///
-    /// If `start` is null, or if the range overlaps memory that the heap has or exceeds what its types can index.
+    /// If `start` is null, or if the range overlaps memory of the heap or is larger than its types can index.
     pub unsafe fn init<A: Start>(&self, start: A, size: usize) {
         // SAFETY: the caller makes the same promises.
         match unsafe { self.claim(Region::new(start, size)) } {
@@ -245,22 +250,22 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`RegionError`] says why the region was not accepted; the heap is unchanged then.
+    /// [`RegionError`] with the reason; the heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// The region's bytes are valid for reads and writes (unless the placement's metadata is out of
-    /// band) and used by nobody else until [`Heap::release`] returns them, or as long as the heap
-    /// or a block of it is used. They need not be initialised, but must be zero if it says so.
+    /// The region's bytes must be valid for reads and writes (unless the placement's metadata is out of band). Nothing
+    /// else may use them until [`Heap::release`] returns them, or as long as the heap or a block of it is used. They
+    /// need not be initialised, but must be zero if [`Region::zeroed`] is set.
     pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         self.with_settled(|state| unsafe { state.claim(region) })
     }
 
-    /// Returns the heap itself, for programs that come from allocators behind a mutex of their own, such as
-    /// `LockedHeap`: `HEAP.lock().init(start, size)` and `HEAP.lock().used()` stay as they are.
+    /// Returns the heap itself. It eases moving from allocators behind their own mutex, such as `LockedHeap`:
+    /// `HEAP.lock().init(start, size)` and `HEAP.lock().used()` need no change.
     ///
-    /// Nothing is locked between two calls, since each call locks for itself. For several figures of the same moment
+    /// Nothing stays locked between two calls, because each call locks by itself. For several figures of the same moment
     /// call [`Heap::stats`].
     pub fn lock(&self) -> &Self {
         self
@@ -270,12 +275,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::TooSmall`] if the bytes do
-    /// not make a granule, and others as for [`Heap::claim`]; the heap is unchanged then.
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::TooSmall`] if the bytes are less than a
+    /// granule, and the other errors of [`Heap::claim`]; the heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// As for [`Heap::claim`], for the `bytes` bytes behind the region.
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Heap::claim`].
     pub unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         self.with_settled(|state| {
             // SAFETY: the caller makes the same promises.
@@ -285,13 +290,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives back the region that starts at `start`, if none of its blocks is live (with
-    /// [`Bump`](crate::Bump): if nothing of it was used since the last reset, or all of it was freed
-    /// again from the end).
+    /// Gives back the region that starts at `start`, if none of its blocks is live. With [`Bump`](crate::Bump) that
+    /// means that none was allocated since the last reset, or that all were freed again from the end.
     ///
     /// # Errors
     ///
-    /// [`RegionError::Unknown`] or [`RegionError::InUse`].
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
     pub fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
         self.with_settled(|state| {
             let (region, size) = state.placement.release(start)?;
@@ -304,7 +308,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the figures that tell why.
+    /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.with(|state| match state.allocate(layout) {
             Some(start) => Ok(start),
@@ -312,12 +316,12 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// As [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be zero
-    /// still (from [`heap!`](crate::heap), or a region that says so) is not cleared again.
+    /// Allocates a block like [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be
+    /// still zero (from [`heap!`](crate::heap), or a region with [`Region::zeroed`]) is not cleared again.
     ///
     /// # Errors
     ///
-    /// As [`Heap::try_allocate`].
+    /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         let zeroed = self.with(|state| {
             let mut zeroed = state.placement.allocate_zeroed(layout);
@@ -331,7 +335,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             zeroed.ok_or_else(|| state.out_of_memory(layout))
         });
         let (grant, front, back) = zeroed?;
-        // Outside the lock: the block is ours by now.
+        // Cleared outside the lock, because the block already belongs to the caller.
         let size = grant.size.max(layout.size());
         let (front, back) = (front.min(size), back.min(size));
         // SAFETY: both ranges lie in the block.
@@ -342,52 +346,51 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         Ok(grant.start)
     }
 
-    /// Frees a block, after a check in O(1) that it can be one (see [`FreeError`]).
+    /// Frees a block after a check in O(1) that it can be live (see [`FreeError`]).
     ///
-    /// The check finds foreign and misaligned addresses always; double frees always for the size classes
-    /// of a [`Slab`] and with a mapped side table, and otherwise when the block's first or last
-    /// granule is still at the edge of a free block. (A side table without its map walks its nodes.)
+    /// The check always detects foreign and misaligned addresses. It always detects double frees in the size classes of
+    /// a [`Slab`] and with a mapped side table; otherwise it detects them while the block's first or last granule is
+    /// still at the edge of a free block. (A side table without its map walks its nodes.)
     ///
     /// # Errors
     ///
-    /// [`FreeError`]; the heap is unchanged then.
+    /// [`FreeError`] if the check fails; the heap is unchanged then.
     ///
     /// # Safety
     ///
-    /// If the check passes, the block must be live, allocated with `layout` from this heap, and not be
-    /// used any more.
+    /// If the check passes, the block must be live, must have been allocated with `layout` from this heap, and must not
+    /// be used any more.
     ///
     /// [`Slab`]: crate::Slab
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| {
             state.placement.check(block, layout)?;
-            // SAFETY: the caller vouches for a block that passes the check.
+            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
             let size = unsafe { state.placement.deallocate(block, layout)? };
             state.statistics.freed(size);
             Ok(())
         })
     }
 
-    /// See [`Placement::check`].
+    /// Checks in O(1) whether a live block for `layout` can be at `block`.
     pub(crate) fn check_block(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| state.placement.check(block, layout))
     }
 
-    /// All statistics at one moment, if they are kept.
+    /// Returns all statistics, taken at one moment; `None` if the heap keeps none.
     pub(crate) fn snapshot(&self) -> Option<Stats> {
         self.with_settled(|state| state.statistics.snapshot(state.placement.largest_free()))
     }
 
-    /// Why a request for `layout` fails.
+    /// Returns the error of a failed request for `layout`.
     #[cfg(feature = "std")]
     pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         self.with(|state| state.out_of_memory(layout))
     }
 
-    /// Fills `blocks` from the front with blocks for `layout`, under one lock; how many. The first is found as by
-    /// [`Heap::try_allocate`]; the others only as long as that is quick, so that fewer than asked for
-    /// does not mean that memory has run out, while none does. O(length of `blocks`) times the placement's
-    /// own complexity.
+    /// Fills `blocks` from the front with blocks for `layout`, with one use of the lock, and returns how many. The first
+    /// block is found as by [`Heap::try_allocate`], the others only while that is quick. So 0 means that memory has run
+    /// out, but fewer blocks than requested do not. O(length of `blocks`) times the placement's complexity.
     pub fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
         self.with(|state| {
             let mut count = 0;
@@ -401,17 +404,16 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Frees blocks of one layout, under one lock. What is noticed to be wrong is treated as in
-    /// [`GlobalAlloc::dealloc`].
+    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as in [`GlobalAlloc::dealloc`].
     ///
     /// # Safety
     ///
-    /// Every block is live, was allocated with `layout` from this heap, and is not used any more.
+    /// Every block must be live, must have been allocated with `layout` from this heap, and must not be used any more.
     pub unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
         let wrong = self.with(|state| {
             let mut wrong = None;
             for &block in blocks {
-                // SAFETY: passed on.
+                // SAFETY: the caller guarantees that every block is live and has `layout`.
                 unsafe {
                     if !state.free_quick(block, layout) {
                         if let Err(error) = state.free(block, layout) {
@@ -427,15 +429,15 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         }
     }
 
-    /// Grows or shrinks a block without moving it. Returns whether that was possible at once.
+    /// Grows or shrinks a block without moving it. Returns whether that was possible.
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `layout` from this heap (or resized to it); what is
-    /// cut off is not used any more.
+    /// The block must be live and must have been allocated with `layout` from this heap (or resized to it); bytes that
+    /// are cut off must not be used any more.
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         self.with(|state| {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees a live block of `layout`.
             match unsafe { state.placement.resize(block, layout, size) } {
                 Some((old, new)) => {
                     state.statistics.resized(old, new);
@@ -453,29 +455,29 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with(|state| state.placement.trim())
     }
 
-    /// The largest request, in bytes and with natural alignment, that is sure to succeed now. Always
-    /// current, and O(1) (with [`Buddy`](crate::Buddy) O(log n) per region that is all free). An upper bound
-    /// with the adapters, whose allocators do not tell.
+    /// Returns the largest request in bytes, with natural alignment, that is certain to succeed now. Always current.
+    /// O(1); with [`Buddy`](crate::Buddy) O(log n) per region that is all free. With the adapters, whose allocators do
+    /// not report it, an upper bound.
     pub fn largest_free(&self) -> usize {
         self.with_settled(|state| state.placement.largest_free())
     }
 
-    /// Region number `n`, from 0, in no particular order; `None` beyond the last one (and always with
-    /// [`BuddySystem`](crate::placement), which does not know its regions). O(1).
+    /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, and always with
+    /// [`BuddySystem`](crate::placement), which does not know its regions. O(1).
     pub fn region(&self, n: usize) -> Option<Region> {
         self.with_settled(|state| state.placement.region(n))
     }
 
-    /// Runs `f` on the placement inside the lock, to equip its metadata, for example.
+    /// Runs `f` on the placement while the lock is held, for example to equip its metadata.
     ///
     /// # Safety
     ///
-    /// `f` leaves regions and live blocks as they are, and does not use this heap otherwise.
+    /// `f` must leave regions and live blocks as they are, and must not use this heap otherwise.
     pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
         self.with(|state| f(&mut state.placement))
     }
 
-    /// What [`GlobalAlloc::alloc`] does where no block is kept that serves the request.
+    /// Serves [`GlobalAlloc::alloc`] when no kept block fits the request.
     #[inline(never)]
     fn alloc_otherwise(&self, layout: Layout) -> *mut u8 {
         match self.with(|state| state.allocate_with_care(layout)) {
@@ -484,17 +486,21 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         }
     }
 
-    /// The end of a request to the global allocator that found no room.
+    /// Handles a request to the global allocator that found no room.
     #[cold]
     #[inline(never)]
     fn refused(&self, layout: Layout) -> *mut u8 {
         refused(self, layout, || self.try_allocate(layout).ok())
     }
 
-    /// Frees a block that the caller vouches for; what is wrong all the same is reported.
+    /// Frees a block, and reports a wrong free if it is detected.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more.
     #[inline(never)]
     pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees a live block of `layout`.
         let freed = self.with(|state| unsafe { state.free(block, layout) });
         if let Err(error) = freed {
             misuse(error);
@@ -503,32 +509,32 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 }
 
 impl<P: Placement, L: Lock> Heap<P, L> {
-    /// Bytes in live blocks, each rounded up to what it takes. O(1).
+    /// Returns the bytes in live blocks, with each request rounded up to its block's size. O(1).
     pub fn used(&self) -> usize {
         self.with(|state| state.statistics.used())
     }
 
-    /// Bytes not in live blocks. O(1).
+    /// Returns the bytes that are not in live blocks. O(1).
     pub fn free(&self) -> usize {
         self.stats().free
     }
 
-    /// Bytes that blocks can have in all regions together, [`Heap::used`] and [`Heap::free`]. O(1).
+    /// Returns the bytes available for blocks in all regions: [`Heap::used`] plus [`Heap::free`]. O(1).
     pub fn size(&self) -> usize {
         self.stats().capacity
     }
 
-    /// The high-water mark: the most that [`Heap::used`] ever was. O(1).
+    /// Returns the high-water mark: the largest value that [`Heap::used`] has had. O(1).
     pub fn peak(&self) -> usize {
         self.with(|state| state.statistics.peak())
     }
 
-    /// All statistics at one moment. O(1): nothing is walked.
+    /// Returns all statistics, taken at one moment. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|state| state.statistics.stats(state.placement.largest_free()))
     }
 
-    /// Starts a new high-water mark at what is in use now.
+    /// Resets the high-water mark to the current use.
     pub fn reset_peak(&self) {
         self.with(|state| state.statistics.reset_peak());
     }
@@ -539,19 +545,19 @@ impl<M: Meta, L: Lock, S: Statistics> Heap<Bump<M>, L, S> {
     ///
     /// # Safety
     ///
-    /// No block of this heap is used any more.
+    /// No block of this heap may be used any more.
     pub unsafe fn reset(&self) {
         self.with(|state| {
-            // SAFETY: passed on.
+            // SAFETY: the caller guarantees that no block is used any more.
             unsafe { state.placement.reset() };
             state.statistics.reset();
         });
     }
 }
 
-/// A wrong free that was noticed. In debug builds the program ends here, with the reason: unwinding
-/// out of an allocator is not allowed, and an `extern "C"` function turns a panic into an abort. In
-/// release builds the free is ignored: the heap is unchanged, and the block, if any, stays.
+/// Handles a wrong free that was detected. Debug builds end the program here with the reason: unwinding out of an
+/// allocator is not allowed, and an `extern "C"` function turns a panic into an abort. Release builds ignore the free:
+/// the heap is unchanged, and the block, if any, stays allocated.
 #[cold]
 #[inline(never)]
 extern "C" fn misuse_found(error: u8) {
@@ -576,13 +582,13 @@ pub(crate) fn misuse(error: FreeError) {
     });
 }
 
-// SAFETY: a `Placement` hands out disjoint blocks of the size and alignment asked for; the lock
-// excludes concurrent callers; nothing unwinds.
+// SAFETY: a `Placement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
+// callers; no method unwinds.
 unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if P::KEEPS {
-            // So the common path has no call, and needs no registers of its caller.
+            // Two steps, so the common path has no call and saves no registers.
             return match self.with(|state| state.allocate_quick(layout)) {
                 Some(block) => block.as_ptr(),
                 None => self.alloc_otherwise(layout),
@@ -599,7 +605,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
         // SAFETY: the caller passes a live block, which is not null.
         unsafe {
             let block = NonNull::new_unchecked(block);
-            // In two steps, as `alloc`.
+            // In two steps, like `alloc`.
             if !P::KEEPS || !self.with(|state| state.free_quick(block, layout)) {
                 self.free_block(block, layout);
             }
@@ -614,7 +620,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: passed on; `alloc` returns blocks of this heap.
+        // SAFETY: the caller keeps the contract of `realloc`; `alloc` returns blocks of this heap.
         unsafe { self.reallocate(block, layout, new_size, |wanted| self.alloc(wanted)) }
     }
 }
@@ -624,7 +630,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// See [`GlobalAlloc::realloc`]. `allocate` returns blocks of this heap, or null.
+    /// The caller must keep the contract of [`GlobalAlloc::realloc`]. `allocate` must return blocks of this heap, or null.
     #[inline(always)]
     pub(crate) unsafe fn reallocate(
         &self,

@@ -1,4 +1,4 @@
-//! Regions: the ranges of memory that an allocator divides, and the table that finds them.
+//! Regions, the ranges of memory that an allocator divides, and the table that finds them.
 
 use core::fmt;
 use core::mem::{self, MaybeUninit};
@@ -7,18 +7,18 @@ use core::ptr::{self, NonNull};
 /// A contiguous range of memory: start address and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First byte. Needs no alignment: what does not fill a granule is left unused.
+    /// The first byte. It needs no alignment; bytes that do not fill a granule stay unused.
     pub start: NonNull<u8>,
     /// Size in bytes.
     pub size: usize,
-    /// Whether every byte is known to be zero, so that zeroed allocations from memory that was
-    /// never handed out before need no clearing.
+    /// True if every byte is known to be zero. Zeroed allocations from memory that was never handed out then need no
+    /// clearing.
     pub zeroed: bool,
 }
 
 impl Region {
-    /// Names `size` bytes from `start` on, whose contents are unknown. `start` is what you have: a pointer, a
-    /// [`NonNull`], or an address as a `usize` (see [`Region::from_address`]).
+    /// Creates a region of `size` bytes from `start` on, with unknown contents. `start` is a pointer, a [`NonNull`], or
+    /// an address as a `usize` (see [`Region::from_address`]).
     ///
     /// ```
     /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
@@ -47,10 +47,10 @@ impl Region {
         }
     }
 
-    /// Names `size` bytes from an address on, as datasheets and linker scripts give it.
+    /// Creates a region of `size` bytes from an address on, as datasheets and linker scripts state it.
     ///
-    /// The region may use what other code has exposed at this address (with `as usize` or
-    /// `pointer::expose_provenance`), and memory that Rust does not know of.
+    /// The region may be memory that other code has exposed at this address (with `as usize` or
+    /// `pointer::expose_provenance`), or memory that Rust does not know of.
     ///
     /// # Panics
     ///
@@ -59,7 +59,7 @@ impl Region {
         Self::new(start, size)
     }
 
-    /// Names memory that is borrowed for ever, such as what `StaticCell::init` returns.
+    /// Creates a region from memory that is borrowed forever, such as the result of `StaticCell::init`.
     ///
     /// ```
     /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
@@ -101,7 +101,7 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
 
 /// What a region can start with, for [`Region::new`] and [`Heap::init`](crate::Heap::init): `*mut T` for any `T`, `NonNull<u8>`, or an address.
 pub trait Start: sealed::Sealed + Copy {
-    /// Whether it is an address rather than a pointer.
+    /// True for an address, false for a pointer.
     #[doc(hidden)]
     const ADDRESS: bool = false;
 }
@@ -109,7 +109,7 @@ pub trait Start: sealed::Sealed + Copy {
 mod sealed {
     use core::ptr::NonNull;
 
-    /// Only the types below, which `Region::new` knows the form of.
+    /// Limits [`Start`](super::Start) to the types below, whose representation `Region::new` knows.
     pub trait Sealed {}
     impl<T> Sealed for *mut T {}
     impl Sealed for NonNull<u8> {}
@@ -136,8 +136,8 @@ impl defmt::Format for Region {
 }
 
 bitflags::bitflags! {
-    /// What a piece of memory is and can do, as a set of flags. The lower half of the bits is named here or
-    /// kept for later; the upper half is the user's ([`Capabilities::user`]).
+    /// The properties of a piece of memory, as a set of flags. The lower half of the bits is named here or reserved; the
+    /// upper half is for the user ([`Capabilities::user`]).
     ///
     /// ```
     /// use allotment::region::Capabilities;
@@ -147,30 +147,30 @@ bitflags::bitflags! {
     /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Capabilities: u32 {
-        /// On the chip.
+        /// Memory on the chip.
         const INTERNAL = 1;
-        /// Outside of the chip, behind a bus.
+        /// Memory outside the chip, behind a bus.
         const EXTERNAL = 1 << 1;
-        /// Reached by the controllers that move data without the core.
+        /// DMA controllers can access it.
         const DMA = 1 << 2;
         /// As fast as the core: tightly coupled, or always in the cache.
         const FAST = 1 << 3;
-        /// Keeps its contents in the sleep mode that matters.
+        /// Keeps its contents in the sleep mode that the program uses.
         const RETAINED = 1 << 4;
-        /// Code can be run from it.
+        /// Code can run from it.
         const EXECUTABLE = 1 << 5;
-        /// A device's own memory, which the core may not be able to read: nobody gets it who does not
-        /// ask for it.
+        /// A device's own memory, which the core may not be able to read. Only requests that ask for this flag get such
+        /// memory.
         const DEVICE = 1 << 6;
         /// Never moved or paged out.
         const PINNED = 1 << 7;
-        // The user's own.
+        // Flags of the user.
         const _ = !0;
     }
 }
 
 impl Capabilities {
-    /// Flag number `n` of the user's own, 0 to 15. A larger number panics, in a `const` when compiled.
+    /// Returns user flag number `n`, from 0 to 15. A larger number panics; in a `const`, the program does not compile.
     pub const fn user(n: u32) -> Self {
         assert!(n < 16, "there are 16 capabilities of the user's own, from 0 to 15");
         Self::from_bits_retain(1 << (16 + n))
@@ -189,28 +189,28 @@ impl defmt::Format for Capabilities {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum RegionError {
-    /// After alignment and bookkeeping nothing is left to allocate: give more memory.
+    /// After alignment and bookkeeping nothing is left to allocate: provide more memory.
     TooSmall,
-    /// The region has more granules than the placement's table or the index width can serve:
-    /// choose wider indices, larger granules or a larger table.
+    /// The region has more granules than the placement's table or its indices can address: choose wider indices, larger
+    /// granules or a larger table.
     TooLarge {
-        /// Bytes that one region may have.
+        /// The size of the largest possible region in bytes.
         max: usize,
     },
-    /// The index space is used up by the regions that are there: choose wider indices.
+    /// The existing regions use up the index space: choose wider indices.
     IndexSpace,
     /// The region table is full: raise the metadata's `REGIONS` parameter.
     TooMany {
-        /// Regions that the table can hold.
+        /// The number of regions that the table can hold.
         max: usize,
     },
-    /// The region overlaps one that is already there, or wraps around the address space.
+    /// The region overlaps an existing one, or wraps around the address space.
     Overlap,
-    /// No region with this start address is there.
+    /// No region has this start address.
     Unknown,
     /// The region still holds live blocks.
     InUse,
-    /// The side table has no node left: give it more (see [`SideTable`](crate::meta::SideTable)).
+    /// The side table has no node left: provide more (see [`SideTable`](crate::meta::SideTable)).
     NoNodes,
     /// The allocator behind an adapter cannot do this.
     Unsupported,
@@ -234,7 +234,7 @@ impl fmt::Display for RegionError {
 
 impl core::error::Error for RegionError {}
 
-/// One region as the metadata sees it: a range of granule indices with the address they stand for.
+/// One region as the metadata sees it: a range of granule indices and its address.
 ///
 /// ```text
 ///              start                                       start + span
@@ -251,7 +251,7 @@ pub struct Record {
     pub(crate) len: usize,
     /// Granules from this index up to `roof` were never handed out and are still zero.
     pub(crate) mark: usize,
-    /// See `mark`.
+    /// The end of the zeroed granules that start at `mark`.
     pub(crate) roof: usize,
     /// Where the word with the boundary bit of index 0 would be; null if none are kept.
     pub(crate) bounds: *mut usize,
@@ -277,14 +277,14 @@ impl Record {
         raw: (ptr::null_mut(), 0),
     };
 
-    /// One past the claimed memory.
+    /// Returns the address one past the claimed memory.
     pub(crate) fn raw_end(&self) -> usize {
         self.raw.0.addr() + self.raw.1
     }
 
     /// The claimed memory.
     pub(crate) fn region(&self) -> Region {
-        // A region was made of an address that is not null.
+        // The region was created with an address that is not null.
         let start = NonNull::new(self.raw.0).unwrap_or(NonNull::dangling());
         Region::new(start, self.raw.1)
     }
@@ -321,8 +321,7 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     table: [Record; R],
 }
 
-/// Zeroed memory of fewer granules than this is not worth knowing of. Placements rely on it: no free
-/// block that is shorter has any.
+/// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
 pub const BRIEF: usize = 32;
 
 /// Index spaces up to this size are packed.
@@ -343,7 +342,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         self.table.get(..self.count).unwrap_or(&[])
     }
 
-    /// The region in `slot`, which must be one.
+    /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
     pub(crate) fn record(&self, slot: usize) -> &Record {
         debug_assert!(slot < self.count);
@@ -351,7 +350,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         unsafe { self.table.get_unchecked(slot) }
     }
 
-    /// The region in `slot`, which must be one.
+    /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
     pub(crate) fn record_mut(&mut self, slot: usize) -> &mut Record {
         debug_assert!(slot < self.count);
@@ -379,14 +378,14 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         unsafe { self.table.get_unchecked(slot) }
     }
 
-    /// Notes that the granules from `index` up to `end` have been handed out. What is handed out from
-    /// the middle of the zeroed ones leaves those below it.
+    /// Notes that the granules from `index` up to `end` were handed out. If they lie in the middle of the zeroed granules,
+    /// only those below remain known as zero.
     #[inline(always)]
     pub(crate) fn touch(&mut self, index: usize, end: usize) {
         self.touch_in(self.slot_of(index), index, end);
     }
 
-    /// As [`Self::touch`], for the region in `slot`.
+    /// Does the same as [`Self::touch`], for the region in `slot`.
     #[inline(always)]
     pub(crate) fn touch_in(&mut self, slot: usize, index: usize, end: usize) {
         // SAFETY: slots are positions in the table.
@@ -431,7 +430,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         ptr::with_exposed_provenance_mut(self.base.wrapping_add(index << Self::SHIFT))
     }
 
-    /// Whether all regions are near, so that `at` need not look for far ones.
+    /// Returns whether all regions are near, so `at` need not look for far ones.
     #[inline(always)]
     pub(crate) fn all_near(&self) -> bool {
         R == 1 || self.far == usize::MAX
@@ -460,7 +459,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         (index, self.of(index))
     }
 
-    /// As [`Self::locate`] for an address that is known to be in a region.
+    /// Returns the index of the granule at an address that is known to be in a region.
     #[inline(always)]
     pub(crate) fn locate_known(&self, address: usize) -> usize {
         let index = address.wrapping_sub(self.table[0].base.addr()) >> Self::SHIFT;
@@ -528,7 +527,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         let near = match self.near_index(start, limit) {
             Some(index) => (index >= guard && index + len + guard <= top).then_some(index),
             None if any || len + 2 * guard > top => None,
-            // The first one. In a wide space it lies in the middle, so that there is room on both sides.
+            // The first region. In a wide space it lies in the middle, with room on both sides.
             None if R > 1 && limit > NARROW => {
                 let place = (top - len - 2 * guard) / 2;
                 Some(place - place % spacing + guard)
@@ -546,7 +545,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         Ok(self.enter(raw, start, first, len))
     }
 
-    /// Whether `raw` could be entered: a free slot, and no overlap with what is there.
+    /// Checks that `raw` can be entered: a slot is free, and it overlaps no other region.
     pub(crate) fn admissible(&self, raw: Region) -> Result<(), RegionError> {
         if self.count == R {
             return Err(RegionError::TooMany { max: R });
@@ -557,11 +556,11 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         if self.records().iter().any(overlaps) { Err(RegionError::Overlap) } else { Ok(()) }
     }
 
-    /// A multiple of `spacing` with free indices behind it for `len` granules and a guard on each side,
-    /// none of them above `limit`.
+    /// Finds a multiple of `spacing` with free indices behind it for `len` granules and a guard on each side, none of
+    /// them above `limit`.
     ///
-    /// In a wide space the middle of the largest gap is taken where it fits, so that both neighbours
-    /// can be extended later. A narrow one is packed, lest small regions keep a large one out.
+    /// In a wide space it takes the middle of the largest gap if possible, so that both neighbours can be extended later.
+    /// A narrow space is packed, because small regions could otherwise keep out a large one.
     fn free_place(&self, len: usize, (spacing, guard): (usize, usize), limit: usize) -> Option<usize> {
         let room = len + 2 * guard;
         if R == 1 {
@@ -593,8 +592,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         Some(if fits { middle } else { start })
     }
 
-    /// Granules that the region in `slot` may have at most before it meets its neighbour in the
-    /// index space or `limit`.
+    /// Returns how many granules the region in `slot` can have before it meets its neighbour in the index space or `limit`.
     pub(crate) fn room(&self, slot: usize, guard: usize, limit: usize) -> usize {
         let record = self.record(slot);
         let end = self
@@ -624,7 +622,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         raw
     }
 
-    /// The region that starts at `start`, as it is when it has been lengthened by `more` bytes.
+    /// Returns the slot of the region that starts at `start`, and that region lengthened by `more` bytes.
     pub(crate) fn lengthened(&self, start: *mut u8, more: usize) -> Result<(usize, Region), RegionError> {
         let slot = self.slot_at(start).ok_or(RegionError::Unknown)?;
         let old = self.record(slot).region();

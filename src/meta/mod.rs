@@ -1,10 +1,9 @@
 //! Metadata: where the links of free blocks live, and how wide they are.
 //!
-//! Placements never touch the memory that they place. They ask a [`Meta`] (which free block ends
-//! here? how long is it? what follows it in its list?) and tell it what becomes of a block. That is
-//! what lets one placement serve SRAM, where the answers are kept inside the free blocks
-//! ([`InBand`]), and memory that the CPU cannot read, where they are kept in a table of nodes
-//! ([`SideTable`]).
+//! Placements never access the memory that they place. They ask a [`Meta`] (which free block ends here? how long is it?
+//! what follows it in its list?) and tell it when a block is allocated, freed, cut or merged. So one placement can serve
+//! SRAM, where the answers are stored inside the free blocks ([`InBand`]), and memory that the CPU cannot read, where
+//! they are stored in a table of nodes ([`SideTable`]).
 
 mod in_band;
 mod side_table;
@@ -16,14 +15,14 @@ use crate::region::{Record, Region, RegionError};
 use crate::units::Index;
 use core::fmt;
 
-/// Names a free block to its [`Meta`]: the index of its first granule in band, the number of its
-/// node in a side table. [`NIL`] is none.
+/// The number of a free block in its [`Meta`]: in band the index of its first granule, in a side table the number of its
+/// node. [`NIL`] stands for no block.
 pub type Id = usize;
 
 /// No block.
 pub const NIL: Id = 0;
 
-/// How many regions a heap can have unless its metadata's `REGIONS` parameter says otherwise.
+/// The number of regions that a heap can have, unless its metadata's `REGIONS` parameter says otherwise.
 pub const DEFAULT_REGIONS: usize = if usize::BITS > 32 { 8 } else { 4 };
 
 /// An allocated block.
@@ -34,14 +33,14 @@ pub struct Block<T = ()> {
     pub offset: usize,
     /// Length in granules.
     pub len: usize,
-    /// What the metadata needs to find the block again: the bits of its region in band, the node in a side table.
+    /// What the metadata needs to find the block: in band the bits of its region, in a side table its node.
     pub token: T,
 }
 
 /// A block of metadata `M`.
 pub type BlockOf<M> = Block<<M as Meta>::Token>;
 
-/// Shows a function the ids of all blocks that a placement holds in its lists or trees.
+/// A function that shows the ids of all blocks in a placement's lists or trees.
 pub type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
 
 /// Why a block cannot be freed.
@@ -51,7 +50,7 @@ pub type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
 pub enum FreeError {
     /// The address is in none of the heap's regions, or the block would reach beyond its region.
     Foreign,
-    /// The address is not that of a granule, so no block can start there.
+    /// The address is not at the start of a granule, so no block can start there.
     Misaligned,
     /// The block, or a part of it, is free already: a double free, or a wrong layout.
     AlreadyFree,
@@ -74,124 +73,132 @@ impl core::error::Error for FreeError {}
 
 /// Bookkeeping of blocks in one index space of granules.
 ///
-/// A block is *allocated* (only its owner knows of it, as a [`Block`]), *free and unlinked*, or *free
-/// and linked* into one of the placement's lists or trees through its two links. Neighbours in address
-/// that are both free are merged by the placement, which asks [`Meta::before`] and [`Meta::after`];
-/// blocks never merge across a region's border.
+/// A block is *allocated* (only its owner knows it, as a [`Block`]), *free and unlinked*, or *free and linked* into one of
+/// the placement's lists or trees through its two links. The placement merges free blocks that are adjacent; it finds them
+/// with [`Meta::before`] and [`Meta::after`]. Blocks never merge across a region's border.
 ///
-/// All operations are O(1) except where they say otherwise; region look-ups count as O(1), since
-/// their number is a constant of the type.
+/// All operations are O(1) unless they say otherwise. Region look-ups count as O(1), because the number of regions is a
+/// constant of the type.
 ///
 /// # Safety
 ///
-/// Implementations must keep the blocks of a region disjoint and inside of it, and must return from
-/// their questions only blocks that are there. The `unsafe` methods rely on their callers for:
+/// Implementations must keep the blocks of a region disjoint and inside it, and must return only blocks that exist.
+/// Callers of the `unsafe` methods must follow these *common rules*:
 ///
-/// * an [`Id`] names a block of this metadata that is free now;
-/// * a [`Block`] was returned by this metadata and is allocated now;
-/// * lengths passed beside them are theirs.
+/// * an [`Id`] must name a block of this metadata that is free now;
+/// * a [`Block`] must have been returned by this metadata and be allocated now;
+/// * a length that is passed with a block must be that of the block.
 pub unsafe trait Meta: Sized {
-    /// No region, no block.
+    /// Metadata without regions and blocks.
     const EMPTY: Self;
     /// Bytes per granule, a power of two: the unit and the natural alignment of every block.
     const GRANULE: usize;
-    /// Granules that an allocated block must have at least, a power of two. Shorter free blocks exist
-    /// where blocks are cut anywhere, but have no room for links.
+    /// The shortest allocated block in granules, a power of two. Free blocks may be shorter where blocks are cut anywhere, but
+    /// then have no room for links.
     const UNIT: usize;
-    /// Granules that the index width can tell apart, hence the longest region.
+    /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
-    /// Whether one bit per unit is kept in each region.
+    /// True if each region has one bit per unit.
     const EDGE_BITS: bool;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
     type Token: Copy + Eq + fmt::Debug;
 
-    /// The same metadata where [`Meta::is_near`] holds: it may take shorter ways.
+    /// The same metadata for when [`Meta::is_near`] holds, with shorter code paths.
     type Near: Meta<Index = Self::Index, Token = Self::Token>;
 
-    /// Whether the value may be used as one of [`Meta::Near`], which has the same layout, until regions are
-    /// claimed or released.
+    /// Returns whether the value may be used as [`Meta::Near`], which has the same layout, until regions are claimed or
+    /// released.
     fn is_near(&self) -> bool;
 
-    /// The regions that are there, in no particular order.
+    /// Returns the regions, in no particular order.
     fn regions(&self) -> &[Record];
 
-    /// Takes `memory` into the index space and returns its granules as one allocated block; the
-    /// placement frees that block to make it available. With `edges == false` nothing is kept about
-    /// free blocks and only [`Meta::regions`], [`Meta::address`] and [`Meta::block_at`] may be used
-    /// for the region. In band O(region / granule / word) to clear the boundary bits.
+    /// Takes `memory` into the index space and returns its granules as one allocated block; the placement frees that block to
+    /// make it available. With `edges == false` free blocks are not tracked, and only [`Meta::regions`], [`Meta::address`] and
+    /// [`Meta::block_at`] may be used for the region. In band O(region / granule / word), to clear the boundary bits.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be added; nothing is changed then.
     ///
     /// # Safety
     ///
-    /// `memory` is valid for reads and writes (unless the metadata is out of band), is used by
-    /// nobody else, and stays so until [`Meta::forget`] or for ever.
+    /// `memory` must be valid for reads and writes (unless the metadata is out of band) and used by nothing else, until
+    /// [`Meta::forget`] or forever.
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<Self::Token>, RegionError>;
 
-    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the new granules as
-    /// one allocated block. O(region / granule / word) in band, O(blocks) in a side table.
+    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the new granules as one allocated block.
+    /// O(region / granule / word) in band, O(blocks) in a side table.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be lengthened; nothing is changed then.
     ///
     /// # Safety
     ///
-    /// As for [`Meta::claim`], for the `bytes` bytes behind the region.
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Meta::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<Block<Self::Token>, RegionError>;
 
-    /// Drops region number `region` and gives its memory back.
+    /// Drops region number `region` and returns its memory.
     ///
     /// # Safety
     ///
-    /// No block of the region is linked, and none of its memory is in use.
+    /// No block of the region may be linked, and none of its memory may be in use.
     unsafe fn forget(&mut self, region: usize) -> Region;
 
-    /// Turns the allocated block `whole`, which covers region number `region`, into the whole of its
-    /// memory, bookkeeping included, and returns its size in bytes; until [`Meta::restore`] nothing
-    /// is known of the region.
+    /// Lends region number `region`, which the allocated block `whole` covers, with all of its memory, bookkeeping included.
+    /// Returns its size in bytes. Until [`Meta::restore`] the region has no metadata.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn lend(&mut self, region: usize, whole: Block<Self::Token>) -> usize;
 
-    /// Takes a region back that was lent: its granules are one allocated block again.
+    /// Takes back a region that was lent: its granules are one allocated block again.
     ///
     /// # Safety
     ///
-    /// The region was lent, and nobody uses its memory any more.
+    /// The region must be lent, and its memory must not be used any more.
     unsafe fn restore(&mut self, region: usize) -> Block<Self::Token>;
 
-    /// Address of granule `offset`, which lies in a region.
+    /// Returns the address of granule `offset`, which must lie in a region.
     fn address(&self, offset: usize) -> *mut u8;
 
-    /// Index of the granule at `address`, `None` if no region holds it.
+    /// Returns the index of the granule at `address`; `None` if no region contains it.
     fn locate(&self, address: usize) -> Option<usize>;
 
-    /// The position of granule `offset` that alignment is measured from, in granules.
+    /// Returns the address of granule `offset` in granules, from which alignment is measured.
     fn place(&self, offset: usize) -> usize;
 
-    /// The allocated block of `len` granules at `address`. Expected O(1).
+    /// Returns the allocated block of `len` granules at `address`. Expected O(1).
     ///
     /// # Safety
     ///
-    /// Such a block exists.
+    /// Such a block must exist.
     unsafe fn block_at(&self, address: usize, len: usize) -> Block<Self::Token>;
 
-    /// The block of `len` granules at `offset` in a region that was claimed without edges.
+    /// Returns the block of `len` granules at `offset` in a region that was claimed without edges.
     ///
     /// # Safety
     ///
-    /// The range lies in such a region.
+    /// The range must lie in such a region.
     unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<Self::Token>;
 
-    /// As [`Meta::block_at`] for an address that may be wrong: finds what O(1) can find. In band
-    /// that is a foreign or misaligned address, or a block one end of which is the end of free memory that is not its
-    /// neighbour's; a side table finds everything.
+    /// Returns the block like [`Meta::block_at`], for an address that may be wrong. Expected O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if the check fails. In band it detects foreign and misaligned addresses, and blocks with an end that is
+    /// also the end of free memory other than a neighbour's. A side table detects every wrong address.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
 
-    /// Whether granule `offset`, which lies in a region, is free, where all blocks have whole units. O(region / unit / word) in
-    /// band, O(blocks) in a side table.
+    /// Returns whether granule `offset`, which must lie in a region, is free; only where all blocks have whole units.
+    /// O(region / unit / word) in band, O(blocks) in a side table.
     fn is_free_at(&self, offset: usize) -> bool;
 
-    /// Index of the granule at `address`, if a block of `len` granules there would lie in a region.
+    /// Returns the index of the granule at `address`, if a block of `len` granules there would lie in a region.
     fn in_region(&self, address: usize, len: usize) -> Result<usize, FreeError> {
         let offset = self.locate(address).ok_or(FreeError::Foreign)?;
         if address % Self::GRANULE != 0 {
@@ -202,97 +209,97 @@ pub unsafe trait Meta: Sized {
         if len > record.end() - offset { Err(FreeError::Foreign) } else { Ok(offset) }
     }
 
-    /// Number of the region that was claimed from `start` on.
+    /// Returns the number of the region whose claimed memory starts at `start`.
     fn region_at(&self, start: *mut u8) -> Result<usize, RegionError> {
         self.regions().iter().position(|record| record.raw.0 == start).ok_or(RegionError::Unknown)
     }
 
-    /// Length of free block `id` in granules.
+    /// Returns the length of free block `id` in granules.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn len(&self, id: Id) -> usize;
 
-    /// Index of the first granule of free block `id`.
+    /// Returns the index of the first granule of free block `id`.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn offset(&self, id: Id) -> usize;
 
-    /// First link of free block `id`.
+    /// Returns the first link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules, and the link was set since the block became free.
+    /// The common rules; the link must have been set since the block became free.
     unsafe fn next(&self, id: Id) -> Id;
 
-    /// Second link of free block `id`.
+    /// Returns the second link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules, and the link was set since the block became free.
+    /// The common rules; the link must have been set since the block became free.
     unsafe fn prev(&self, id: Id) -> Id;
 
     /// Sets the first link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules; the block has a unit or more.
+    /// The common rules; the block must have a unit or more.
     unsafe fn set_next(&mut self, id: Id, to: Id);
 
     /// Sets the second link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules; the block has a unit or more.
+    /// The common rules; the block must have a unit or more.
     unsafe fn set_prev(&mut self, id: Id, to: Id);
 
-    /// The free block that ends where `block` starts, and its length; ([`NIL`], 0) if none.
+    /// Returns the free block that ends where `block` starts, and its length; ([`NIL`], 0) if there is none.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn before(&self, block: Block<Self::Token>) -> (Id, usize);
 
-    /// The free block that starts where `block` ends, and its length; ([`NIL`], 0) if none.
+    /// Returns the free block that starts where `block` ends, and its length; ([`NIL`], 0) if there is none.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn after(&self, block: Block<Self::Token>) -> (Id, usize);
 
-    /// The free block that starts where the free block `id` of `len` granules ends; such neighbours
-    /// exist where a placement does not merge all.
+    /// Returns the free block that starts where the free block `id` of `len` granules ends, and its length. Such neighbours
+    /// exist where a placement does not merge all free blocks.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize);
 
-    /// Allocates the first `want` granules of the unlinked free block `id` of `len`. The rest, if
-    /// any, becomes a free and unlinked block: its id, or [`NIL`]. When a side table has no node for
-    /// the rest, the block keeps it, so its length may exceed `want`.
+    /// Allocates the first `want` granules of the unlinked free block `id` of `len`. The rest, if any, becomes a free and
+    /// unlinked block, whose id is returned, or [`NIL`]. If a side table has no node for the rest, the block keeps it, so its
+    /// length may exceed `want`.
     ///
     /// # Safety
     ///
-    /// The common rules; `want <= len`; the block is unlinked; a block shorter than a unit is fused with an
-    /// allocated one before all else.
+    /// The common rules; `want <= len`; the block must be unlinked; a resulting block shorter than a unit must be fused with
+    /// an allocated one before anything else is done.
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
 
-    /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and
-    /// its links and is `len - want` long now. The granules are no longer known to be zero. `None`, and nothing done, if a
-    /// side table has no node.
+    /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and its links and is now
+    /// `len - want` long. The granules are no longer known to be zero. Returns `None`, with nothing done, if a side table has
+    /// no node.
     ///
     /// # Safety
     ///
     /// The common rules; `UNIT <= want < len`.
     unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Self::Token>>;
 
-    /// Allocates `want` granules of the free block `id` of `len`, `front` granules from its start. The front keeps
-    /// the id and the links; what is behind becomes a free and unlinked block, whose id is returned. The granules are no longer known to be
-    /// zero. `None`, and nothing done, if a side table has no nodes.
+    /// Allocates `want` granules of the free block `id` of `len`, `front` granules from its start. The front keeps the id and
+    /// the links; the rest behind the allocated block becomes a free and unlinked block, whose id is returned. The granules
+    /// are no longer known to be zero. Returns `None`, with nothing done, if a side table has no nodes.
     ///
     /// # Safety
     ///
@@ -305,74 +312,73 @@ pub unsafe trait Meta: Sized {
         want: usize,
     ) -> Option<(BlockOf<Self>, Id)>;
 
-    /// Begins to free `block`: the free blocks in front of and behind it, each with its length, or ([`NIL`], 0). The caller takes
-    /// out of its lists what it will merge, and then calls [`Meta::merge`].
+    /// Begins to free `block`. Returns the free blocks in front of and behind it, each with its length, or ([`NIL`], 0). The
+    /// caller takes those that it will merge out of its lists, and then calls [`Meta::merge`].
     ///
     /// # Safety
     ///
-    /// The common rules; the block has a unit or more.
+    /// The common rules; the block must have a unit or more.
     unsafe fn free(&mut self, block: Block<Self::Token>) -> [(Id, usize); 2];
 
-    /// As [`Meta::free`] for a block shorter than a unit, which was cut from a block: the free block behind it.
+    /// Begins to free a block that was cut from another and is shorter than a unit. Returns the free block behind it.
     ///
     /// # Safety
     ///
-    /// The common rules; no free block is in front of it.
+    /// The common rules; there must be no free block in front of it.
     unsafe fn free_sliver(&mut self, block: Block<Self::Token>) -> (Id, usize);
 
-    /// Makes `block`, which is being freed, and the free blocks `left` in front of and `right` behind it (with their lengths, or
-    /// ([`NIL`], 0)) one free block. `left` gives it its id and keeps its links.
+    /// Merges `block`, which is being freed, with the free blocks `left` in front of and `right` behind it (with their
+    /// lengths, or ([`NIL`], 0)) into one free block. It takes over the id and the links of `left`.
     ///
     /// # Safety
     ///
-    /// The common rules; [`Meta::free`] has returned `left` and `right`, and `right` is unlinked. Each may be left out, and stays a
-    /// free block of its own then.
+    /// The common rules; `left` and `right` must come from [`Meta::free`], and `right` must be unlinked. Each may be left out
+    /// and then stays a separate free block.
     unsafe fn merge(&mut self, left: (Id, usize), block: Block<Self::Token>, right: (Id, usize)) -> Id;
 
-    /// Cuts the unlinked free block `id` of `len` after `front` granules into two; `id` keeps
-    /// naming the front. The id of the back, or [`NIL`] and nothing done if a side table has no node.
+    /// Cuts the unlinked free block `id` of `len` in two after `front` granules; `id` stays the front. Returns the id of the
+    /// back, or [`NIL`], with nothing done, if a side table has no node.
     ///
     /// # Safety
     ///
-    /// The common rules; `0 < front < len`; the block is unlinked.
+    /// The common rules; `0 < front < len`; the block must be unlinked.
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
 
-    /// Cuts the allocated `block` after `front` granules into two allocated blocks. `None`, and
-    /// nothing done, if a side table has no node.
+    /// Cuts the allocated `block` into two allocated blocks after `front` granules. Returns `None`, with nothing done, if a
+    /// side table has no node.
     ///
     /// # Safety
     ///
-    /// The common rules; `0 < front < block.len`. A part shorter than a unit is freed before all else.
+    /// The common rules; `0 < front < block.len`. A part shorter than a unit must be freed before anything else is done.
     unsafe fn cut(
         &mut self,
         block: Block<Self::Token>,
         front: usize,
     ) -> Option<(BlockOf<Self>, BlockOf<Self>)>;
 
-    /// Makes two allocated blocks, of which `right` starts where `left` ends, one allocated block.
+    /// Joins two allocated blocks, of which `right` starts where `left` ends, into one.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn fuse(&mut self, left: Block<Self::Token>, right: Block<Self::Token>) -> Block<Self::Token>;
 
-    /// The free block at the start of region number `region`, or [`NIL`] if an allocated one is there.
+    /// Returns the free block at the start of region number `region`, or [`NIL`] if an allocated block is there.
     ///
     /// # Safety
     ///
-    /// The region was claimed with edges and is not lent.
+    /// The region must have been claimed with edges and must not be lent.
     unsafe fn first_free(&self, region: usize) -> Id;
 
-    /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and
-    /// whether the block is free, until it returns `false`. In band allocated blocks that follow each other are one, since
-    /// nothing but the free ones is known. `listed` names the blocks that the placement holds in
-    /// its lists or trees; it is asked once per 64 Ki units of the region (on 32-bit targets per 1024), and not at all where a unit
-    /// is a granule. Allocated memory is not read, except where two free blocks of one granule may lie around a block of two.
-    /// O(blocks), in band O(region / granule / word) as well.
+    /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and whether
+    /// the block is free, until it returns `false`. In band, adjacent allocated blocks count as one, because only the free
+    /// blocks are known. `listed` shows the blocks in the placement's lists or trees; it is called once per 64 Ki units of the
+    /// region (1024 on 32-bit targets), and never where a unit is a granule. Allocated memory is not read, except where two
+    /// free blocks of one granule may lie around a block of two. O(blocks), in band O(region / granule / word) as well.
     ///
     /// # Safety
     ///
-    /// The region was claimed with edges and is not lent.
+    /// The region must have been claimed with edges and must not be lent.
     unsafe fn walk(
         &self,
         region: usize,
@@ -383,68 +389,67 @@ pub unsafe trait Meta: Sized {
     /// Notes that the granules of `block` are no longer known to be zero.
     fn touch(&mut self, block: Block<Self::Token>);
 
-    /// Bytes at the start and at the end of a block fresh from zeroed memory that bookkeeping may
-    /// have written; everything between is still zero.
+    /// Bytes at the start and at the end of a block fresh from zeroed memory that may not be zero, because bookkeeping wrote
+    /// them. Everything between is still zero.
     const DIRTY_EDGES: (usize, usize);
 
-    /// Opens a record of [`PAGE_WORDS`] words for `block`, which a slab will cut into objects.
-    /// Returns the record and the granules at the block's start that it takes; `None` if a side table
-    /// has no memory for it.
+    /// Opens a record of [`PAGE_WORDS`] words for `block`, which a slab will cut into objects. Returns the page with the
+    /// record; `None` if a side table has no memory for it.
     ///
     /// # Safety
     ///
     /// The common rules.
     unsafe fn open_page(&mut self, block: Block<Self::Token>) -> Option<Page<Self::Token>>;
 
-    /// The page, opened in a block of `len` granules aligned to `len`, that holds granule `offset`.
-    /// `token` is that of the page's block where the caller has it.
+    /// Returns the page that contains granule `offset`. It was opened in a block of `len` granules aligned to `len`; `token`
+    /// is that of the page's block, if the caller has it.
     ///
     /// # Safety
     ///
-    /// Such a page is open.
+    /// Such a page must be open.
     unsafe fn page_of(&self, offset: usize, len: usize, token: Self::Token) -> Page<Self::Token>;
 
-    /// As [`Meta::page_of`] where only an address is known, which may be wrong: `None` if no page
-    /// *can* be there (in band the record must be checked as well, since any block may be).
+    /// Returns the page at an address that may be wrong; `None` if no page *can* be there. In band the record must be checked
+    /// as well, because any block may be there.
     fn find_page(&self, address: usize, len: usize) -> Option<Page<Self::Token>>;
 
-    /// The page with record number `record`.
+    /// Returns the page with record number `record`.
     ///
     /// # Safety
     ///
-    /// Such a page is open; `len` is the length of its block.
+    /// Such a page must be open; `len` must be the length of its block.
     unsafe fn page(&self, record: Id, len: usize) -> Page<Self::Token>;
 
     /// Reads word `word` of the page's record.
     ///
     /// # Safety
     ///
-    /// `page` came from this metadata; `word < PAGE_WORDS`.
+    /// `page` must come from this metadata; `word < PAGE_WORDS`.
     unsafe fn page_word(&self, page: Page<Self::Token>, word: usize) -> u32;
 
     /// Writes word `word` of the page's record.
     ///
     /// # Safety
     ///
-    /// The page is open; `word < PAGE_WORDS`.
+    /// The page must be open; `word < PAGE_WORDS`.
     unsafe fn set_page_word(&mut self, page: Page<Self::Token>, word: usize, value: u32);
 
     /// Closes the page's record; its block is an ordinary allocated block again.
     ///
     /// # Safety
     ///
-    /// The page is open.
+    /// The page must be open.
     unsafe fn close_page(&mut self, page: Page<Self::Token>);
 }
 
-/// The largest index up to `index` whose address can be computed: on 32-bit targets the address space
-/// ends before a wide index does.
+/// Returns the largest index up to `index` whose address can be computed: on 32-bit targets the address space ends before
+/// a wide index does.
 pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
     let last = usize::MAX / GRANULE - 4;
     if index < last { index } else { last }
 }
 
-/// Bytes of a region with `len` granules, bookkeeping included.
+/// Returns the bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
     let words = if M::EDGE_BITS { (len / M::UNIT + 2).div_ceil(usize::BITS as usize) } else { 0 };
     len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())

@@ -1,4 +1,4 @@
-//! Metadata in a table of nodes, beside memory that is never touched.
+//! Metadata in a table of nodes, for memory that is never accessed.
 
 use super::{Block, DEFAULT_REGIONS, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable};
 use crate::region::{Record, Region, RegionError, Regions};
@@ -55,15 +55,14 @@ impl<I: Copy> NodeSlot<I> {
 ///  buckets  hash(start of A) -> 1, hash(start of B) -> 2, ..   (allocated blocks; `MAPPED` only)
 /// ```
 ///
-/// A node is the token of its block, so whoever keeps the [`Block`] frees it without a look-up. With
-/// `MAPPED` (the default) a hash map from addresses to nodes serves callers that have only an
-/// address; it also makes every double or foreign free visible. Without it, [`Meta::block_at`]
-/// walks the nodes. A block takes 28 bytes with 32-bit indices.
+/// The number of a block's node is its token, so a caller that keeps the [`Block`] frees it without a look-up. With
+/// `MAPPED` (the default) a hash map from addresses to nodes serves callers that have only an address; it also detects
+/// every double or foreign free. Without it, [`Meta::block_at`] walks the nodes. A block takes 28 bytes with 32-bit
+/// indices.
 ///
-/// Where do the nodes live? With the feature `alloc` the table grows on the global allocator (do not
-/// register such a heap *as* the global allocator). Without it, or to avoid that, hand it a static
-/// array with [`SideTable::provide`]. When nodes run out, a block is handed out whole instead of
-/// being split, and requests that would have to be split for their alignment fail.
+/// With the feature `alloc` the table of nodes grows on the global allocator (do not register such a heap *as* the global
+/// allocator). Without it, or to avoid that, provide a static array with [`SideTable::provide`]. When nodes run out, a
+/// block is handed out whole instead of being split, and requests that need a split for their alignment fail.
 pub struct SideTable<
     I: Index = u32,
     const GRANULE: usize = 256,
@@ -71,20 +70,20 @@ pub struct SideTable<
     const MAPPED: bool = true,
 > {
     regions: Regions<REGIONS, GRANULE>,
-    /// Per region: the node of the block at its start. It never changes, as joins keep the left node.
+    /// Per region, the node of the block at its start. It never changes, because joins keep the left node.
     firsts: [I; REGIONS],
     slots: *mut NodeSlot<I>,
-    /// Slots there are; node numbers run from 1.
+    /// The number of slots; node numbers start at 1.
     capacity: usize,
-    /// Slots that were ever used.
+    /// The number of slots that have been used so far.
     used: usize,
-    /// Head of the pool of nodes that were used and given back.
+    /// The head of the pool of freed nodes.
     pool: I,
-    /// Whether `slots` was allocated here.
+    /// True if this table allocated `slots`.
     owned: bool,
 }
 
-// SAFETY: the nodes are reached through this value alone; the memory described is not touched.
+// SAFETY: the nodes are accessed only through this value; the described memory is not accessed.
 unsafe impl<I: Index, const G: usize, const R: usize, const M: bool> Send for SideTable<I, G, R, M> {}
 
 impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, G, R, MAPPED> {
@@ -93,7 +92,11 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
     const LIMIT: usize = addressable::<G>(I::MAX);
     const SHIFT: u32 = Regions::<R, G>::SHIFT;
 
-    /// Gives the table a static array of nodes. Returns it if nodes are in use already.
+    /// Provides a static array of nodes.
+    ///
+    /// # Errors
+    ///
+    /// The array itself if nodes are already in use.
     pub fn provide(&mut self, slots: &'static mut [NodeSlot<I>]) -> Result<(), &'static mut [NodeSlot<I>]> {
         if self.used > 0 {
             return Err(slots);
@@ -105,7 +108,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         Ok(())
     }
 
-    /// Nodes in use, one per block, free or allocated. O(pool).
+    /// Returns the number of nodes in use, one per free or allocated block. O(pool).
     pub fn nodes(&self) -> usize {
         let mut unused = 0;
         let mut node = self.pool.get();
@@ -130,7 +133,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         unsafe { &mut (*self.slots.add(id - 1)).cell.node }
     }
 
-    /// A node with these contents, or [`NIL`]. O(1), amortised where the table grows.
+    /// Creates a node with the given contents; [`NIL`] if there is no slot. O(1), amortised if the table grows.
     fn new_node(&mut self, node: Node<I>) -> Id {
         let id = self.pool.get();
         if id != NIL {
@@ -153,7 +156,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         self.pool = I::new(id);
     }
 
-    /// Head of the hash chain for blocks that start at granule `offset`.
+    /// Returns the head of the hash chain for blocks that start at granule `offset`.
     #[inline(always)]
     fn bucket(&self, offset: usize) -> *mut I {
         // Fibonacci hashing: multiply, then scale the upper half to the table (Knuth, vol. 3, 6.4).
@@ -175,7 +178,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
     fn map_insert(&mut self, id: Id) {
         if MAPPED {
             let bucket = self.bucket(self.node(id).start.get());
-            // SAFETY: `bucket` points to an initialised bucket; see there.
+            // SAFETY: `bucket` returns a pointer to an initialised bucket of the table.
             unsafe {
                 self.node_mut(id).next = *bucket;
                 *bucket = I::new(id);
@@ -186,7 +189,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
     fn map_remove(&mut self, id: Id) {
         if MAPPED {
             let bucket = self.bucket(self.node(id).start.get());
-            // SAFETY: `bucket` points to an initialised bucket; see there.
+            // SAFETY: `bucket` returns a pointer to an initialised bucket of the table.
             let mut at = unsafe { (*bucket).get() };
             let next = self.node(id).next;
             if at == id {
@@ -206,14 +209,14 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         }
     }
 
-    /// The node of the allocated block that starts at granule `offset`, or [`NIL`]. Expected O(1)
-    /// with the map, else O(blocks).
+    /// Returns the node of the allocated block that starts at granule `offset`, or [`NIL`]. Expected O(1) with the map, else
+    /// O(blocks).
     fn find(&self, offset: usize) -> Id {
         if MAPPED {
             if self.capacity == 0 {
                 return NIL;
             }
-            // SAFETY: `bucket` points to an initialised bucket; see there.
+            // SAFETY: `bucket` returns a pointer to an initialised bucket of the table.
             let mut at = unsafe { (*self.bucket(offset)).get() };
             while at != NIL && self.node(at).start.get() != offset {
                 at = self.node(at).next.get();
@@ -325,7 +328,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         false
     }
 
-    /// Gives an array of slots back that was allocated here.
+    /// Frees the array of slots if this table allocated it.
     fn release_slots(&mut self) {
         #[cfg(feature = "alloc")]
         if self.owned {
@@ -344,8 +347,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Drop for Side
     }
 }
 
-// SAFETY: a region's nodes tile it in address order; they are cut and joined only as asked, so
-// blocks stay disjoint and inside.
+// SAFETY: a region's nodes tile it in address order; cutting and joining them keeps blocks disjoint and inside.
 unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     for SideTable<I, G, R, MAPPED>
 {
@@ -437,7 +439,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         }
         let record = self.regions.record_mut(slot);
         (record.len, record.raw) = (len, (raw.start.as_ptr(), raw.size));
-        // Two marks cannot say that there is memory that is not zero between memory that is.
+        // Two marks cannot describe zeroed memory with a gap, so no memory counts as zeroed.
         record.mark = record.roof;
         if node == NIL {
             return Ok(Block { offset, len: len - old.len, token: NIL as u32 });
@@ -591,7 +593,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         front: usize,
         want: usize,
     ) -> Option<(Block<u32>, Id)> {
-        // SAFETY: the back is an allocated block that nobody uses, until it is freed again.
+        // SAFETY: the back is an allocated block, unused until it is freed again.
         unsafe {
             let block = self.take_back(id, len, len - front)?;
             match self.cut(block, want) {
@@ -689,7 +691,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if record == NIL {
             return None;
         }
-        // SAFETY: `new_node` returns the number of a slot that is there and in nobody's use.
+        // SAFETY: `new_node` returns the number of an existing, unused slot.
         unsafe { (*self.slots.add(record - 1)).cell = Cell { page: ([0; PAGE_WORDS], block.token) } };
         // An allocated node does not use its second link otherwise.
         self.node_mut(block.token as usize).prev = I::new(record);

@@ -105,14 +105,14 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         }
     }
 
-    /// Frees a range of any length in the largest aligned powers of two. What is left if a side table
-    /// has no node to cut it: an allocated block of nobody.
+    /// Frees a range of any length in the largest aligned powers of two. If a side table has no node to cut it, returns the
+    /// rest: an allocated block without an owner.
     unsafe fn put_range(&mut self, mut range: Block<M::Token>) -> Option<Block<M::Token>> {
         loop {
             let place = self.meta.place(range.offset);
             let aligned = place.trailing_zeros().min(ORDERS as u32 - 1);
             let order = aligned.min(range.len.ilog2());
-            // SAFETY: the range is an allocated block in nobody's use; so are its two parts.
+            // SAFETY: the range is an allocated block that is not used, and so are its two parts.
             unsafe {
                 match if range.len > 1 << order { self.meta.cut(range, 1 << order) } else { None } {
                     Some((front, back)) => {

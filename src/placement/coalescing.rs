@@ -74,24 +74,24 @@ pub unsafe trait Fit<M: Meta>: Sized {
     /// See the trait.
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>>;
 
-    /// As [`Fit::find`], with all that the policy has.
+    /// Finds a block like [`Fit::find`], but with every effort that the policy can make.
     ///
     /// # Safety
     ///
-    /// See the trait.
+    /// The caller must keep the rules of the trait.
     unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.find(meta, len) }
     }
 
-    /// Takes out what [`Fit::find`] has just found.
+    /// Removes the block that [`Fit::find`] has just found.
     ///
     /// # Safety
     ///
-    /// See the trait.
+    /// The caller must keep the rules of the trait.
     #[inline(always)]
     unsafe fn pop(&mut self, meta: &mut M, found: Found<Self::Spot>) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.remove(meta, found.id, found.len, found.spot) }
     }
 
@@ -145,14 +145,14 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     ///
     /// # Safety
     ///
-    /// `block` is an allocated block of this metadata that nobody uses.
+    /// `block` must be an allocated block of this metadata that is not used any more.
     #[inline(always)]
     unsafe fn put(&mut self, block: Block<M::Token>) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.put_parts(block.offset, block.len, block.token) }
     }
 
-    /// As [`Self::put`]; the parts of a block are passed in registers.
+    /// Frees a block like [`Self::put`], with its parts passed in registers.
     #[inline(never)]
     unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) {
         let Self { meta, fit } = self;
@@ -182,9 +182,9 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::put`].
+    /// `rest` must be an allocated block that is not used any more, right behind a live one.
     unsafe fn put_rest(&mut self, rest: Block<M::Token>) {
-        // SAFETY: passed on; in front of what was cut off is a live block.
+        // SAFETY: the caller guarantees that `rest` is unused, and that a live block is in front of it.
         unsafe {
             if rest.len >= M::UNIT {
                 return self.put(rest);
@@ -205,12 +205,12 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     ///
     /// # Safety
     ///
-    /// As for [`Self::put`], for what is cut off; `len` is a unit or more.
+    /// The granules behind the first `len` must not be used any more; `len` must be a unit or more.
     unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
         if block.len <= len {
             return block;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the same contract.
         unsafe {
             let Some((front, back)) = self.meta.cut(block, len) else { return block };
             self.put_rest(back);
@@ -330,7 +330,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
     /// `found` is a free block, at least `len` long.
     #[inline(always)]
     unsafe fn front(&self, found: &Found<F::Spot>, len: usize, align: usize) -> Option<usize> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the same contract.
         let start = self.meta.place(unsafe { self.meta.offset(found.id) });
         let room = found.len - len;
         let front = if len > F::FROM_FRONT {
@@ -375,7 +375,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
         }
     }
 
-    /// See [`Space::allocate_quick`].
+    /// Allocates a block as [`Space::allocate_quick`] does.
     #[inline(always)]
     fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         if align > 1 {

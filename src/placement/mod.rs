@@ -1,9 +1,9 @@
-//! Placements: which free block serves a request.
+//! Placements, which choose the free block for a request.
 //!
-//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait
-//! [`Space`], which pools of memory that the CPU cannot touch use directly. [`Placement`] is the same
-//! for callers with addresses and [`Layout`]s; every `Space` is one, and so are the adapters
-//! for other crates' allocators. [`Heap`](crate::Heap) takes any `Placement`.
+//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait [`Space`], which pools of
+//! memory that the CPU cannot access use directly. [`Placement`] is the same in terms of addresses and [`Layout`]s; every
+//! `Space` is a `Placement`, and so are the adapters for other crates' allocators. [`Heap`](crate::Heap) takes any
+//! `Placement`.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
@@ -14,12 +14,12 @@
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
-//! | [`Tiered`] | O(1) | O(1) | a freed block of the same size, else an object of a page, else as the placement beneath; made for speed |
-//! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else as the placement beneath: merging deferred |
+//! | [`Tiered`] | O(1) | O(1) | a freed block of the same size, else an object of a page, else a block of the underlying placement; made for speed |
+//! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else a block of the underlying placement: merging is deferred |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
 //!
 //! *depth* is that of a tree of the free blocks: O(log n) expected. [`BestFit`]'s is randomised;
-//! [`FirstFit`]'s is ordered by length, so that its depth depends on the program.
+//! [`FirstFit`]'s is ordered by length, so its depth depends on the program.
 
 mod best_fit;
 mod buddy;
@@ -51,14 +51,14 @@ pub use tiered::{Pages, QuickLists, Tier, Tiered};
 pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
 pub use tree::{FreeTree, Order};
 
-/// The placement of a [`Heap`](crate::Heap) that names none: [`Tiered`] on 64-bit hosts.
+/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts.
 #[cfg(target_pointer_width = "64")]
 pub type Default = Tiered;
-/// The placement of a [`Heap`](crate::Heap) that names none: [`Compact`] on microcontrollers, for regions of up to 511 KiB each. A
+/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Compact`] on microcontrollers, for regions of up to 511 KiB each. A
 /// larger [`heap!`](crate::heap) does not compile, and is declared as `Heap<Tlsf>`.
 #[cfg(all(not(target_pointer_width = "64"), target_os = "none"))]
 pub type Default = Compact;
-/// The placement of a [`Heap`](crate::Heap) that names none: [`Tlsf`] on 32-bit hosts.
+/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tlsf`] on 32-bit hosts.
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 pub type Default = Tlsf;
 
@@ -76,80 +76,81 @@ pub type Token<S> = <<S as Space>::Meta as Meta>::Token;
 ///
 /// # Safety
 ///
-/// Blocks that are allocated at the same time do not overlap, lie in claimed regions, start at a
-/// multiple of the alignment asked for (see [`Meta::place`]) and are at least as long as asked for.
+/// Blocks that are allocated at the same time must not overlap, must lie in claimed regions, must start at a multiple of
+/// the requested alignment (see [`Meta::place`]), and must be at least as long as requested.
 pub unsafe trait Space: Sized {
-    /// The bookkeeping beneath.
+    /// The type of the metadata.
     type Meta: Meta;
 
-    /// No region.
+    /// A placement without regions.
     const EMPTY: Self;
 
-    /// Granules that the longest block may have; longer regions are refused.
+    /// The longest block in granules; longer regions are refused.
     const MAX_LEN: usize;
 
-    /// Whether blocks of one length are alike: each takes what [`Space::granted`] says, which does not depend on the
-    /// alignment, and may be freed as one that was requested with another alignment. Not so where whole regions are lent
-    /// ([`Buddy`]), or where a request's alignment decides which part of the placement serves it ([`Slab`]).
+    /// True if blocks of one length are interchangeable: the length from [`Space::granted`] does not depend on the
+    /// alignment, and a block may be freed as if it had been requested with another alignment. False where whole regions
+    /// are lent ([`Buddy`]), or where the alignment decides which part of the placement serves a request ([`Slab`]).
     const EXACT: bool;
 
-    /// Whether every free by address is checked as [`Space::checked_block_at`] does, also in release
-    /// builds.
+    /// True if every free by address is checked by [`Space::checked_block_at`], in release builds as well.
     const CHECKS: bool;
 
-    /// The bookkeeping beneath.
+    /// Returns the metadata.
     fn meta(&self) -> &Self::Meta;
 
-    /// The bookkeeping beneath, to equip it before regions are claimed. Replacing it afterwards
-    /// loses what it knows.
+    /// Returns the metadata, to equip it before regions are claimed. Replacing it afterwards loses all blocks.
     ///
     /// # Safety
     ///
-    /// Regions and blocks are left as they are.
+    /// The caller must leave regions and blocks as they are.
     unsafe fn meta_mut(&mut self) -> &mut Self::Meta;
 
-    /// Makes `memory` available; the bytes that it adds to what can be allocated. Complexity as
-    /// [`Meta::claim`].
+    /// Makes `memory` available and returns the bytes that it adds for blocks. Complexity as [`Meta::claim`].
     ///
     /// # Safety
     ///
-    /// `memory` is valid for reads and writes (unless the metadata is out of band), is used by
-    /// nobody else, and stays so until [`Space::release`] or for ever.
+    /// `memory` must be valid for reads and writes (unless the metadata is out of band) and used by nothing else, until
+    /// [`Space::release`] or forever.
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
 
-    /// Lengthens the region that starts at `start` by `bytes`; the bytes that become available.
+    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
     ///
     /// # Safety
     ///
-    /// As for [`Space::claim`], for the `bytes` bytes behind the region.
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Space::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
 
-    /// Gives the region that starts at `start` back if none of its blocks is live, and the bytes that
-    /// are no longer available.
+    /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
+    /// longer available.
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
 
-    /// Granules that a request for `len` granules aligned to `align` granules takes, whoever
-    /// serves it: what [`Space::block_at`] must be given.
+    /// Returns the granules that a request for `len` granules aligned to `align` granules takes. This is the length for
+    /// [`Space::block_at`].
     fn granted(len: usize, align: usize) -> usize;
 
-    /// A block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
-    /// (One that takes a whole region, as [`Buddy`] can give, may count only the granules of the region,
-    /// though the place of its bookkeeping belongs to the block as well.)
+    /// Allocates a block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
+    ///
+    /// The length of a block that takes a whole region, as [`Buddy`] can give it, may count only the region's granules,
+    /// although the place of the bookkeeping belongs to the block as well.
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
 
-    /// As [`Space::allocate`] for the common case only: `None` where more effort is needed.
+    /// Allocates a block like [`Space::allocate`], but only in the common case; `None` if that takes more effort.
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         self.allocate(len, align)
     }
 
-    /// Frees `block`, the result of a request with these `len` and `align` (or of
-    /// [`Space::resize`]). Returns the granules that become available, or that the placement has
-    /// noticed that the block is not live, in which case nothing is changed.
+    /// Frees `block`, the result of a request with these `len` and `align` (or of [`Space::resize`]). Returns the
+    /// granules that become available.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`], with nothing changed, if the placement detects that the block is not live.
     ///
     /// # Safety
     ///
-    /// `block` is live and not used any more.
+    /// `block` must be live and must not be used any more.
     unsafe fn deallocate(
         &mut self,
         block: Block<Token<Self>>,
@@ -157,12 +158,13 @@ pub unsafe trait Space: Sized {
         align: usize,
     ) -> Result<usize, FreeError>;
 
-    /// Changes the length of `block` from `len` to `to` granules without moving it, if that can
-    /// be done at once. The block as it is then.
+    /// Changes the length of `block` from `len` to `to` granules without moving it. Returns the changed block, or `None`
+    /// if that is not possible.
     ///
     /// # Safety
     ///
-    /// `block` is live and was requested with `len` and `align`; what is cut off is not used any more.
+    /// `block` must be live and must have been requested with `len` and `align`; granules that are cut off must not be
+    /// used any more.
     unsafe fn resize(
         &mut self,
         block: Block<Token<Self>>,
@@ -171,30 +173,32 @@ pub unsafe trait Space: Sized {
         align: usize,
     ) -> Option<Block<Token<Self>>>;
 
-    /// See [`Placement::set_saving`].
+    /// Switches the memory-saving behaviour on or off, as [`Placement::set_saving`] describes.
     fn set_saving(&mut self, on: bool);
 
-    /// Whether the block at granule `offset` is a whole region, its bookkeeping included, of which
-    /// nothing is known.
+    /// Returns whether the block at granule `offset` is a lent region: all of its memory, bookkeeping included.
     fn is_whole(&self, offset: usize) -> bool;
 
-    /// See [`Meta::walk`]; region number `region` exists.
+    /// Shows the blocks of region number `region`, which must exist, as [`Meta::walk`] does.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool);
 
-    /// The most granules that a request with natural alignment is sure to get now; where blocks are cut
-    /// anywhere (not with [`Slab`] and [`Buddy`]) one more would fail. Always current, O(1); with
-    /// [`Buddy`] the blocks of regions that are all free are counted, O(regions · log n) for regions of no
-    /// more than its largest block.
+    /// Returns the most granules that a request with natural alignment is certain to get now. Except with [`Slab`] and
+    /// [`Buddy`], one more granule would fail. Always current. O(1); [`Buddy`] counts the blocks of regions that are all
+    /// free, O(regions · log n) for regions of no more than its largest block.
     fn largest(&self) -> usize;
 
-    /// The live block at `address` that was requested with `len` and `align`.
+    /// Returns the live block at `address` that was requested with `len` and `align`.
     ///
     /// # Safety
     ///
-    /// There is such a block.
+    /// There must be such a block.
     unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>>;
 
-    /// As [`Space::block_at`] for an address that may be wrong: what is found in O(1) is reported.
+    /// Returns the block like [`Space::block_at`], for an address that may be wrong.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if a check in O(1) shows that there is no such block.
     fn checked_block_at(
         &self,
         address: usize,
@@ -203,12 +207,12 @@ pub unsafe trait Space: Sized {
     ) -> Result<Block<Token<Self>>, FreeError>;
 }
 
-/// Memory that was handed out.
+/// A block of memory that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Its first byte, aligned as asked for.
+    /// Its first byte, aligned as requested.
     pub start: NonNull<u8>,
-    /// Its size in bytes, at least what was asked for.
+    /// Its size in bytes, at least as large as requested.
     pub size: usize,
 }
 
@@ -220,99 +224,120 @@ impl defmt::Format for Grant {
     }
 }
 
-/// What [`Heap`](crate::Heap) needs of an allocator: requests are [`Layout`]s, blocks are addresses.
+/// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
 ///
 /// # Safety
 ///
-/// Live blocks do not overlap, lie in claimed regions, and have the size and the alignment asked for.
+/// Live blocks must not overlap, must lie in claimed regions, and must have the requested size and alignment.
 pub unsafe trait Placement: Sized {
-    /// No region.
+    /// A placement without regions.
     const EMPTY: Self;
 
-    /// Bytes that the largest region may have.
+    /// The size of the largest region in bytes.
     const MAX_REGION: usize;
 
-    /// Whether freed blocks are kept for the next request of their size: then a heap asks for
-    /// [`Placement::allocate_quick`] and [`Placement::deallocate_quick`] in line, and for the rest elsewhere.
+    /// True if freed blocks are kept for the next request of their size. A heap then calls
+    /// [`Placement::allocate_quick`] and [`Placement::deallocate_quick`] inline, and everything else out of line.
     const KEEPS: bool;
 
-    /// See [`Space::claim`].
+    /// Makes `memory` available and returns the bytes that it adds for blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be added; nothing is changed then.
     ///
     /// # Safety
     ///
-    /// See there.
+    /// `memory` must satisfy the contract of [`Space::claim`].
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
 
-    /// See [`Space::extend`].
+    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be lengthened; nothing is changed then.
     ///
     /// # Safety
     ///
-    /// See there.
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Space::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
 
-    /// See [`Space::release`].
+    /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
+    /// longer available.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
 
-    /// A block for `layout`; of one granule if its size is zero.
+    /// Allocates a block for `layout`; a size of zero gets a block of one granule.
     fn allocate(&mut self, layout: Layout) -> Option<Grant>;
 
-    /// As [`Placement::allocate`] for the common case only, and in line: `None`, and nothing is changed, where more effort is
-    /// needed. A heap asks for this first, and then for [`Placement::allocate`].
+    /// Allocates a block like [`Placement::allocate`], but only in the common case and inline. Returns `None`, with
+    /// nothing changed, if that takes more effort. A heap calls this first, and then [`Placement::allocate`].
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
 
-    /// As [`Placement::allocate`], and the parts at the start and at the end of the block, in bytes,
-    /// that must be cleared to make it all zero.
+    /// Allocates a block like [`Placement::allocate`]. Also returns how many bytes at its start and at its end must be
+    /// cleared to make it all zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
 
-    /// Frees a block; the bytes that become available, or that the placement has noticed that there
-    /// is no such block, in which case nothing is changed.
+    /// Frees a block and returns the bytes that become available.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`], with nothing changed, if the placement detects that there is no such block.
     ///
     /// # Safety
     ///
-    /// `start` is the address of a live block for `layout`, not used any more.
+    /// `start` must be the address of a live block for `layout` that is not used any more.
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
 
-    /// As [`Placement::deallocate`] for the common case only, and in line: `None`, and nothing is changed, where more effort
-    /// is needed, or nothing is won.
+    /// Frees a block like [`Placement::deallocate`], but only in the common case and inline. Returns `None`, with nothing
+    /// changed, if that takes more effort or gains nothing.
     ///
     /// # Safety
     ///
-    /// See there.
+    /// `start` must be the address of a live block for `layout` that is not used any more.
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize>;
 
-    /// Changes a block's size without moving it: the bytes that it took before and takes now.
+    /// Changes a block's size without moving it. Returns the bytes that it took before and takes now, or `None` if that
+    /// is not possible.
     ///
     /// # Safety
     ///
-    /// `start` is the address of a live block for `layout`; what is cut off is not used any more.
+    /// `start` must be the address of a live block for `layout`; bytes that are cut off must not be used any more.
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
 
-    /// Gives memory that is kept for speed back to where every request can have it. Whether there was any.
+    /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;
 
-    /// Finds out what it can in O(1) about whether a live block for `layout` is at `start`.
+    /// Checks in O(1) whether a live block for `layout` can be at `start`.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if there is certainly no such block.
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
 
-    /// Bytes of the largest request that is sure to succeed now. O(1), always current.
+    /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;
 
-    /// Switches the memory-saving behaviour on or off: a longer search for a better fit, caches given
-    /// back and not filled again, whatever the placement has. A heap under pressure calls this inside
-    /// its lock when the pressure begins and when it is over; live blocks stay as they are. Bounded by what
-    /// the placement caches. Does nothing where there is nothing to save.
+    /// Switches the memory-saving behaviour on or off. Depending on the placement, that is a longer search for a better
+    /// fit, or caches that are given back and not filled again. A heap under pressure calls this while it holds its lock,
+    /// when the pressure begins and when it ends; live blocks stay as they are. O(cached blocks). Does nothing if there
+    /// is nothing to save.
     fn set_saving(&mut self, on: bool);
 
-    /// Shows `visit` what is free and what is in use in region number `region`, by address and without gaps, until it
-    /// returns `false`; nothing if there is no such region, or if the placement does not tell. What it tells is documented at
-    /// [`Heap::blocks`](crate::Heap::blocks). O(runs), in band O(region / granule / word) as well.
+    /// Shows `visit` the free and used runs of region number `region`, in address order and without gaps, until it
+    /// returns `false`. Shows nothing if there is no such region, or if the placement does not know.
+    /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in band O(region / granule / word) as well.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool);
 
-    /// Region number `n`, from 0, in no particular order; `None` beyond the last one, and where
-    /// the placement does not know its regions. O(1).
+    /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
+    /// not know its regions. O(1).
     fn region(&self, n: usize) -> Option<Region>;
 }
 
-/// A layout in granules: length and alignment.
+/// Returns the length and the alignment of a layout in granules.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)]
 fn measure<S: Space>(layout: Layout) -> (usize, usize) {
@@ -322,7 +347,7 @@ fn measure<S: Space>(layout: Layout) -> (usize, usize) {
     (len, layout.align().max(granule) / granule)
 }
 
-/// The memory of a block.
+/// Returns the memory of a block.
 #[inline(always)]
 fn grant<S: Space>(space: &S, block: &Block<Token<S>>) -> Grant {
     let start = space.meta().address(block.offset);
@@ -386,14 +411,14 @@ unsafe impl<S: Space> Placement for S {
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         let (len, align) = measure::<S>(layout);
-        // Where a block has to be looked up, the look-up tells whether it is there.
+        // If the block has to be looked up anyway, the look-up finds out whether it exists.
         let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::EDGE_BITS {
             self.checked_block_at(start.addr().get(), len, align)?
         } else {
-            // SAFETY: the block is live, as the caller vouches.
+            // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         };
-        // SAFETY: the block is live, as the caller vouches.
+        // SAFETY: the caller guarantees that the block is live.
         let freed = unsafe { Space::deallocate(self, block, len, align)? };
         Ok(freed * <S::Meta as Meta>::GRANULE)
     }
@@ -408,12 +433,12 @@ unsafe impl<S: Space> Placement for S {
         let (len, align) = measure::<S>(layout);
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
         let block = if <S::Meta as Meta>::EDGE_BITS {
-            // SAFETY: the block is live, as the caller vouches.
+            // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         } else {
             self.checked_block_at(start.addr().get(), len, align).ok()?
         };
-        // SAFETY: the block is live, as the caller vouches.
+        // SAFETY: the caller guarantees that the block is live.
         let (old, new) = unsafe { (block.len, Space::resize(self, block, len, to, align)?.len) };
         Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
     }

@@ -316,7 +316,7 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
             return unsafe { self.pages.deallocate(block, len, align) };
         };
         // SAFETY: an object's page is open while the object is live; a page that is in no list has no
-        // free object, and one without live objects is nobody's.
+        // free object, and a page without live objects is not used.
         unsafe {
             let page = self.meta().page_of(block.offset, Self::page(class), block.token);
             let object = self.object_at(page, block.offset, class)?;

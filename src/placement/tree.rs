@@ -12,10 +12,10 @@ use core::marker::PhantomData;
 /// [`Order::left_of`] is a strict total order, and the answers depend on the blocks alone.
 /// [`Order::find`] returns a block of the tree of at least the length asked for, or none.
 pub unsafe trait Order<M: Meta> {
-    /// Whether the root is the longest block, so that its length need not be kept.
+    /// True if the root is the longest block, so its length need not be stored separately.
     const ROOT_IS_LONGEST: bool;
 
-    /// See [`Fit::FROM_FRONT`].
+    /// The longest request in granules that is cut from a block's back, as for [`Fit::FROM_FRONT`].
     const FROM_FRONT: usize;
 
     /// Whether free block `a` stands left of free block `b`.

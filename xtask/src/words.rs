@@ -59,7 +59,8 @@ fn has_phrase(line: &str, phrase: &str) -> bool {
     };
     // With a space behind it: identifiers may begin with the same letters.
     let capital = phrase[..1].to_uppercase() + &phrase[1..] + " ";
-    line.match_indices(phrase).any(at_ends) || line.contains(&capital)
+    let begins = |start: usize| !is_word(line[..start].chars().next_back());
+    line.match_indices(phrase).any(at_ends) || line.match_indices(&capital).any(|(start, _)| begins(start))
 }
 
 /// Returns the text of a line of a doc comment.

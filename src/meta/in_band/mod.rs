@@ -145,7 +145,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
         assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
         Regions::<R, G>::SHIFT
     };
-    /// Granules of a unit.
+    /// Granules per unit.
     const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
     /// Granules that a word of boundary bits covers.
     const SPAN: usize = WORD_BITS * Self::UNIT;
@@ -205,7 +205,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
         (bytes / group * WORD_BITS + rest).saturating_sub(phase + 1) * Self::UNIT
     }
 
-    /// The usable part of `memory`: aligned start, and bytes up to the last whole word.
+    /// Returns the usable part of `memory`: its aligned start, and the bytes up to the last whole word.
     fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
         let start = memory.start.addr().get();
         let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
@@ -240,7 +240,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
         }
     }
 
-    /// As [`Self::seems_free_behind`] for the memory in front of granule `start`.
+    /// Returns whether free memory seems to end in front of granule `start`, like [`Self::seems_free_behind`].
     unsafe fn seems_free_before(&self, record: &Record, start: usize) -> bool {
         if start <= record.first {
             return false;
@@ -336,7 +336,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
         }
         record.len = len;
         record.raw = (raw.start.as_ptr(), raw.size);
-        // Two marks cannot say that there is memory that is not zero between memory that is.
+        // Two marks cannot describe zeroed memory with a gap, so no memory counts as zeroed.
         record.mark = record.roof;
         Ok(Block { offset: old.first + old.len, len: len - old.len, token: Bounds(record.bounds) })
     }
@@ -633,7 +633,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
         listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     ) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the region was claimed with edges and is not lent.
         unsafe { self.walk_region(region, listed, visit) }
     }
 

@@ -1,20 +1,20 @@
-//! A map of a region's blocks, made of its boundary bits and the free blocks alone.
+//! Maps a region's blocks from its boundary bits and free blocks alone.
 
 use super::{Bounds, InBand};
 use crate::meta::{Listed, Meta};
 use crate::region::Record;
 use crate::units::Index;
 
-/// Units whose blocks are noted at once. Each takes two bits of stack.
+/// The number of units that are mapped at once. Each takes two bits of stack.
 const WINDOW: usize = if usize::BITS > 32 { 64 * 1024 } else { 1024 };
 
-/// What the placement's lists say of the free blocks that start in a window of units.
+/// The listed free blocks that start in a window of units.
 struct Window {
     /// The first unit.
     start: usize,
-    /// A listed block starts in the unit.
+    /// One bit per unit: a listed block starts in it.
     known: [u8; WINDOW / 8],
-    /// It starts with the unit's second granule.
+    /// One bit per unit: the block starts at the unit's second granule.
     second: [u8; WINDOW / 8],
 }
 
@@ -28,7 +28,7 @@ impl Window {
     }
 }
 
-/// Slivers that follow each other so closely are told apart.
+/// The largest number of closely spaced slivers that are told apart.
 const DEPTH: usize = 8;
 
 /// Units in a row whose bits are set by slivers: one unit if a sliver is a unit's first granule, two if it is the
@@ -53,7 +53,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> Chain<'_, InBand
 
     /// Whether granule `offset`, of the region, reads like a sliver.
     unsafe fn reads(&self, offset: usize) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the granule lies in the region.
         unsafe { [0, 1].iter().all(|&word| (*self.meta.word(offset, word)).get() == 1) }
     }
 
@@ -115,7 +115,7 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
         unsafe { (first + usize::from(!chain.tiles(unit, false, true, DEPTH)), false) }
     }
 
-    /// See [`Meta::walk`].
+    /// Shows the blocks of a region as [`Meta::walk`] does, whose contract the caller must keep.
     pub(super) unsafe fn walk_region(
         &self,
         region: usize,

@@ -1,4 +1,4 @@
-//! Large blocks that were freed and are kept as they are.
+//! Lists of large blocks that were freed and are kept without merging.
 
 use super::classes::{SMALL, rare, read_anew};
 use core::ptr::{self, NonNull};
@@ -9,7 +9,7 @@ use core::ptr::{self, NonNull};
 /// looked at.
 pub(super) struct Large {
     lists: [*mut Kept; LISTS],
-    /// Bytes that may be kept besides those that are; negative if there are too many.
+    /// Bytes that may still be kept; negative if too many are.
     room: isize,
     /// Bytes that may be kept.
     share: isize,
@@ -19,7 +19,7 @@ pub(super) struct Large {
     hits: u32,
     /// Other requests until the next one.
     misses: u32,
-    /// Whether so few are served that no block is kept until the next review.
+    /// True while so few requests are served that no block is kept until the next review.
     pub(super) resting: bool,
     /// Requests of the last rest.
     rest: u32,
@@ -49,7 +49,7 @@ pub(super) const LARGEST: usize = 32 * 1024;
 /// Blocks that a check for a double free looks at.
 const CHECKED: usize = 256;
 
-/// After so many requests without a kept block it is asked whether keeping blocks is worth it.
+/// Requests without a kept block between two reviews of whether keeping blocks is worth it.
 const REVIEW: u32 = 256;
 /// The longest rest, in requests.
 const REST: u32 = 64 * REVIEW;
@@ -81,15 +81,16 @@ impl Large {
         (self.share - self.room) as usize
     }
 
-    /// Counts a request that no kept block served. Whether keeping should begin or cease.
+    /// Counts a request that no kept block served. Returns whether keeping should start or stop.
     #[inline(always)]
     pub(super) fn miss(&mut self) -> bool {
         self.misses -= 1;
         self.misses == 0 && self.review()
     }
 
-    /// Keeping should cease where less than three of seven requests are served, because it then costs more than it saves,
-    /// and begin again after a rest; each rest is twice as long as the one before until keeping was worth it.
+    /// Decides whether keeping should start or stop. It stops if fewer than three of seven requests are served, because it
+    /// then costs more than it saves, and starts again after a rest. Each rest is twice as long as the one before, until
+    /// keeping was worth it.
     #[cold]
     fn review(&mut self) -> bool {
         let rest = !self.resting && self.hits < REVIEW / 4 * 3;
@@ -113,13 +114,13 @@ impl Large {
         unsafe { self.lists.get_unchecked_mut(hash as usize) }
     }
 
-    /// A block of `size` bytes aligned to `align`, if the first block of its list is one.
+    /// Takes a block of `size` bytes aligned to `align`, if the first block of its list is one.
     #[inline(always)]
     pub(super) fn pop(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let list = self.list(size);
         let block = *list;
-        // SAFETY: blocks in lists are nobody's, not null, and hold what `push` wrote; so does the end of a list, whose
-        // length is none's.
+        // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
+        // length no block has.
         unsafe {
             if (*block).size != size || block.addr() & (align - 1) != 0 {
                 return None;
@@ -131,11 +132,11 @@ impl Large {
         }
     }
 
-    /// Keeps a block, if there is room for it. Whether there was.
+    /// Keeps a block if there is room for it. Returns whether there was.
     ///
     /// # Safety
     ///
-    /// It has `size` bytes, more than a small one, is aligned to 8, and nobody uses it.
+    /// The block must have `size` bytes, more than a small one, be aligned to 8, and not be used any more.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, start: NonNull<u8>, size: usize) -> bool {
         self.room = self.room.wrapping_sub_unsigned(size);
@@ -180,7 +181,7 @@ impl Large {
         NonNull::new(block.cast()).map(|block| (block, size))
     }
 
-    /// Whether the block at `start` is kept, as far as a bounded number of blocks tells.
+    /// Returns whether the block at `start` is kept; looks at a bounded number of blocks.
     pub(super) fn holds(&self, start: *mut u8) -> bool {
         let mut looked = 0;
         self.lists.iter().any(|&list| {

@@ -1,4 +1,4 @@
-//! Quick lists: freed blocks are kept for the next request of their size, in front of pages, or of any placement.
+//! Quick lists, which keep freed blocks for the next request of their size, in front of pages or of any placement.
 
 mod classes;
 mod large;
@@ -20,19 +20,19 @@ use core::ptr::NonNull;
 use large::{LARGEST, Large};
 use small::Small;
 
-/// Small blocks that one free gives back at most, besides its own, over pages.
+/// The most small blocks, besides its own, that one free gives back to pages.
 const BOUND: usize = 4;
 
-/// The part of the memory, in 16ths, that may be lent while blocks are kept.
+/// The share of the memory, in 16ths, that may be in use while blocks are kept.
 const PLENTY: usize = 13;
 
-/// Bytes that may be kept in small blocks of `whole` bytes.
+/// Returns how many of `whole` bytes may be kept in small blocks.
 const fn small_share(whole: usize) -> usize {
     const MOST: usize = 4 << 20;
     if whole / 8 < MOST { whole / 8 } else { MOST }
 }
 
-/// Bytes that may be kept in large blocks of `whole` bytes.
+/// Returns how many of `whole` bytes may be kept in large blocks.
 const fn large_share(whole: usize) -> usize {
     const MOST: usize = 1 << 20;
     if whole / 32 < MOST { whole / 32 } else { MOST }
@@ -52,28 +52,28 @@ pub type Tiered<L = Tlsf<InBand<u32>>> = QuickLists<Pages<L>>;
 ///  large   64 lists by length: blocks of 257 bytes to 32 KiB
 /// ```
 ///
-/// A small request takes the first block of its class's list, and a free puts it back, without a look at what
-/// lies beneath: the class follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block
-/// serves aligned requests too, if its address suits.
+/// A small request takes the first block of its class's list, and a free puts it back, without asking the tier: the class
+/// follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block serves aligned
+/// requests too, if its address is suitable.
 ///
-/// Up to 1/8 of the memory is kept in small blocks (4 MiB at most) and 1/32 in large ones (1 MiB at most), and nothing while
-/// more than 13/16 of it is lent. Where there is no room for another block, a free gives up to [`Tier::BOUND`] others back.
-/// A request that would fail first gives everything back, O(blocks that are kept). Where no kept large block serves
-/// requests, none is kept for a while.
+/// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/32 in large ones (at most 1 MiB); nothing is kept
+/// while more than 13/16 of it is in use. If there is no room for another block, a free gives back up to [`Tier::BOUND`]
+/// others. A request that would otherwise fail first gives back everything, O(kept blocks). If kept large blocks rarely
+/// serve requests, none are kept for a while.
 ///
-/// [`Heap::used`](crate::Heap::used) counts a small block as its class, a multiple of 8 bytes, whatever it is cut
-/// from; kept blocks and pages are not in use.
+/// [`Heap::used`](crate::Heap::used) counts a small block with the size of its class, a multiple of 8 bytes, no matter what
+/// it was cut from. Kept blocks and pages do not count as used.
 ///
-/// Allocation and free are O(1) beside what `T` takes. (Weinstock and Wulf, "An efficient algorithm for heap storage
+/// Allocation and free are O(1) plus the time that `T` takes. (Weinstock and Wulf, "An efficient algorithm for heap storage
 /// allocation", SIGPLAN Notices 1988, called lists of exact sizes quick fit.)
 pub struct QuickLists<T> {
     small: Small,
     large: Large,
-    /// Bytes that may still be lent until nothing is kept any more.
+    /// Bytes that may still be handed out before keeping stops.
     plenty: isize,
     /// Bytes of all regions.
     whole: usize,
-    /// Whether nothing may be kept.
+    /// True while nothing may be kept.
     saving: bool,
     tier: T,
 }
@@ -82,13 +82,13 @@ pub struct QuickLists<T> {
 unsafe impl<T: Send> Send for QuickLists<T> {}
 
 impl<T: Tier> QuickLists<T> {
-    /// Whether blocks of this alignment go through the lists of small blocks.
+    /// Returns whether blocks of this alignment go through the lists of small blocks.
     #[inline(always)]
     const fn is_listed(align: usize) -> bool {
         T::ALIKE || align <= STEP
     }
 
-    /// Bytes of a large block that may be kept.
+    /// Returns the bytes of a large block for `layout`, if such a block may be kept.
     #[inline(always)]
     fn large_size(layout: Layout) -> Option<usize> {
         if !T::ALIKE {
@@ -104,14 +104,14 @@ impl<T: Tier> QuickLists<T> {
         (size <= LARGEST).then_some(size)
     }
 
-    /// Works out anew how much may be kept.
+    /// Computes again how much may be kept.
     fn settle(&mut self) {
         let keeps = self.plenty >= 0 && !self.saving;
         self.small.allow(if keeps { small_share(self.whole) } else { 0 });
         self.large.allow(if keeps && !self.large.resting { large_share(self.whole) } else { 0 });
     }
 
-    /// Counts bytes that the placement at the bottom lends, or takes back if there are fewer than none.
+    /// Counts bytes that the underlying placement hands out, or takes back if `bytes` is negative.
     #[inline(always)]
     fn lend(&mut self, bytes: isize) {
         let before = self.plenty;
@@ -129,11 +129,11 @@ impl<T: Tier> QuickLists<T> {
         self.settle();
     }
 
-    /// Gives everything back that is kept. Whether there was anything. O(what is kept), O(1) if that is nothing.
+    /// Gives back everything that is kept. Returns whether there was anything. O(kept blocks + 1).
     fn flush(&mut self) -> bool {
         let mut any = false;
         while let Some((start, class)) = self.small.evict_any() {
-            // SAFETY: kept blocks are nobody's.
+            // SAFETY: a kept block is a live block of the tier that its user has freed.
             unsafe { self.put_small(start, class) };
             any = true;
         }
@@ -152,7 +152,7 @@ impl<T: Tier> QuickLists<T> {
     /// Gives a small block back to the tier.
     #[inline(always)]
     unsafe fn put_small(&mut self, start: NonNull<u8>, class: Class) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         let returned = unsafe { self.tier.put(start, class, STEP) }.unwrap_or(0);
         if returned > 0 {
             self.lend(-(returned as isize));
@@ -170,7 +170,7 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// A small block where the first one of its list does not serve.
+    /// Allocates a small block when the first one of its list does not fit.
     #[inline(always)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
@@ -179,7 +179,7 @@ impl<T: Tier> QuickLists<T> {
                 return Some(Grant { start, size });
             }
         }
-        // Where memory is short, an object is taken at a time.
+        // If memory is short, only one object is taken.
         let many = self.plenty >= 0 && !self.saving && self.small.is_empty(class);
         let mut taken = self.tier.take(class, align, many);
         if taken.is_none() && self.flush() {
@@ -195,7 +195,7 @@ impl<T: Tier> QuickLists<T> {
         Some(Grant { start: taken.first, size })
     }
 
-    /// A large block where none is kept that serves.
+    /// Allocates a large block when no kept one fits.
     #[inline(always)]
     fn allocate_large(&mut self, layout: Layout) -> Option<Grant> {
         let mut grant = Placement::allocate_quick(&mut self.tier, layout);
@@ -210,7 +210,7 @@ impl<T: Tier> QuickLists<T> {
         Some(grant)
     }
 
-    /// A large block, with all that the tier and the lists have.
+    /// Allocates a large block from the tier; if it has none, after giving back all kept blocks.
     #[inline(never)]
     fn allocate_hard(&mut self, layout: Layout) -> Option<Grant> {
         let grant = Placement::allocate(&mut self.tier, layout);
@@ -220,10 +220,10 @@ impl<T: Tier> QuickLists<T> {
         grant
     }
 
-    /// Frees a small block that there is no room for, or that was not looked for yet.
+    /// Frees a small block when its list may have no room.
     #[inline(always)]
     unsafe fn free_small(&mut self, start: NonNull<u8>, class: Class) {
-        // SAFETY: passed on; kept blocks are nobody's.
+        // SAFETY: the caller guarantees a live block of `class` that is not used any more; kept blocks are unused.
         unsafe {
             if self.small.push(start, class) {
                 return;
@@ -244,19 +244,19 @@ impl<T: Tier> QuickLists<T> {
     /// Frees a block of the tier.
     #[inline(always)]
     unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         let size = unsafe { Placement::deallocate(&mut self.tier, start, layout)? };
         self.lend(-(size as isize));
         if let Some((start, size)) = self.large.evict() {
-            // SAFETY: kept blocks are nobody's.
+            // SAFETY: a kept block is a live block of the tier that its user has freed.
             unsafe { self.put_large(start, size) };
         }
         Ok(size)
     }
 }
 
-// SAFETY: a kept block is a live block of the tier that nobody uses, and it is handed out for requests of its own
-// length, once, until it is freed again; the tier keeps the same promises.
+// SAFETY: a kept block is a live block of the tier that is not in use; it is handed out once, for a request of its own
+// length, until it is freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> Placement for QuickLists<T> {
     const EMPTY: Self = {
         let () = T::CHECKED;
@@ -266,14 +266,14 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     const KEEPS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         let size = unsafe { Placement::claim(&mut self.tier, memory)? };
         self.resized(self.whole + size);
         Ok(size)
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         let size = unsafe { Placement::extend(&mut self.tier, start, bytes)? };
         self.resized(self.whole + size);
         Ok(size)
@@ -327,10 +327,10 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     #[inline(always)]
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
         if cfg!(debug_assertions) {
-            // The other one checks.
+            // `deallocate` checks the block.
             return None;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
             if let Some(class) = Class::of(layout.size()) {
                 let kept = Self::is_listed(layout.align()) && self.small.push(start, class);
@@ -345,7 +345,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         if cfg!(debug_assertions) {
             self.check(start, layout)?;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
             if let Some(class) = Class::of_any(layout.size()) {
                 if Self::is_listed(layout.align()) {
@@ -372,7 +372,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
             (Some(_), None) => None,
             (None, class) => {
                 let wanted = class.map_or(size, Class::bytes);
-                // SAFETY: passed on; a large block is one of the placement at the bottom.
+                // SAFETY: the caller guarantees a live block of `layout`; a large block belongs to the tier.
                 let (old, new) = unsafe { Placement::resize(&mut self.tier, start, layout, wanted)? };
                 self.lend(new as isize - old as isize);
                 if let Some(class) = class {
@@ -402,7 +402,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         Placement::largest_free(&self.tier)
     }
 
-    /// Nothing is kept under pressure, and no page is opened.
+    /// Under pressure nothing is kept and no page is opened.
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
         Placement::set_saving(&mut self.tier, on);

@@ -10,14 +10,14 @@ use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-/// Blocks of a class that the placement beneath must be serving before the class gets its first page.
+/// Blocks of a class that the underlying placement must be serving before the class gets its first page.
 const PATIENCE: u16 = 24;
 
 /// Regions below this size, in bytes, have no pages: they would waste too much of it.
 const WORTH_IT: usize = 16 * 1024;
 
-/// Cuts small blocks from pages of equal objects, and leaves all others to a placement `L`: the tier of
-/// [`Tiered`](super::Tiered) between its quick lists and `L`.
+/// Cuts small blocks from pages of equal objects, and leaves all other requests to a placement `L`. It is the tier between
+/// the quick lists of [`Tiered`](super::Tiered) and `L`.
 ///
 /// ```text
 ///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects, in a ring
@@ -42,9 +42,9 @@ pub struct Pages<L> {
     opened: usize,
     /// For each class how many of its blocks `L` has lent.
     direct: [u16; CLASSES],
-    /// Whether there may be a page without live objects.
+    /// True if there may be a page without live objects.
     idle: bool,
-    /// Whether no page may be opened, and none kept that is empty.
+    /// True while no page may be opened and no empty one kept.
     saving: bool,
     large: L,
 }
@@ -109,7 +109,7 @@ impl<L: Space> Pages<L> {
     /// An object of a page that is listed; with `many`, all its other free objects as well.
     #[inline(always)]
     unsafe fn take_object(&mut self, page: *mut Page, class: Class, many: bool) -> Taken {
-        // SAFETY: a listed page has a free object, and free objects are nobody's.
+        // SAFETY: a listed page has a free object, and free objects are not in use.
         unsafe {
             let first = page.cast::<u8>().add((*page).free as usize);
             let next = (*first.cast::<Free>()).next;
@@ -171,7 +171,7 @@ impl<L: Space> Pages<L> {
         Some(page)
     }
 
-    /// Gives an empty page back. Its bytes.
+    /// Gives back an empty page and returns its bytes.
     #[inline(never)]
     unsafe fn close(&mut self, page: *mut Page) -> usize {
         // SAFETY: the page is open and listed, and none of its objects is in use.
@@ -199,8 +199,8 @@ impl<L: Space> Pages<L> {
     }
 }
 
-// SAFETY: a page is a live block of the placement beneath, and its objects are disjoint parts of it; an object is handed
-// out once, until it is given back. What is not cut from a page is promised by the placement beneath.
+// SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
+// handed out once, until it is given back. All other blocks come from the underlying placement.
 unsafe impl<L: Space> Tier for Pages<L> {
     const ALIKE: bool = L::EXACT;
     const CHECKED: () = {
@@ -239,10 +239,10 @@ unsafe impl<L: Space> Tier for Pages<L> {
         let page = if align <= STEP { self.find_page(start.addr().get()) } else { None };
         let Some(page) = page else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
-            // SAFETY: the block is in no page, so it is one of the placement's beneath.
+            // SAFETY: the block is in no page, so it is one of the underlying placement.
             return unsafe { Placement::deallocate(&mut self.large, start, layout_of(class, align)) };
         };
-        // SAFETY: the page is open, and its object is nobody's any more.
+        // SAFETY: the page is open, and its object is not used any more.
         unsafe {
             let free = (*page).free;
             let next = if free == 0 { END } else { page.cast::<u8>().add(free as usize).cast() };
@@ -334,7 +334,7 @@ unsafe impl<L: Space> Tier for Pages<L> {
     }
 }
 
-// SAFETY: requests that do not come by class are passed on to the placement beneath, which makes these promises.
+// SAFETY: requests that do not come by class go to the underlying placement, which makes these promises.
 unsafe impl<L: Space> Placement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
@@ -357,11 +357,11 @@ unsafe impl<L: Space> Placement for Pages<L> {
         }
         let unused = self.windows.iter().position(|window| window.slots == 0);
         let Some(index) = unused.filter(|_| memory.size >= WORTH_IT && end.is_some()) else {
-            // SAFETY: passed on.
+            // SAFETY: the caller keeps the contract of this method, which the call shares.
             return unsafe { Placement::claim(&mut self.large, memory) };
         };
         let window = Window::over(start, memory.size);
-        // SAFETY: passed on, for a part of the memory; the map is the part behind it.
+        // SAFETY: the caller guarantees the contract for all of the memory; the placement gets a part, the map the rest.
         unsafe {
             let rest = Region { size: memory.size - window.slots, ..memory };
             let claimed = Placement::claim(&mut self.large, rest)?;
@@ -381,19 +381,19 @@ unsafe impl<L: Space> Placement for Pages<L> {
                 Err(error) => return Err(error),
             },
         };
-        // Before anything is written: the memory behind the region must be nobody else's.
+        // Checked before anything is written: nothing else may use the memory behind the region.
         let end = old_end.checked_add(bytes).ok_or(RegionError::Overlap)?;
         if self.overlaps(old_end, end, start) {
             return Err(RegionError::Overlap);
         }
         let Some(index) = index else {
-            // SAFETY: passed on.
+            // SAFETY: the caller keeps the contract of this method, which the call shares.
             return unsafe { Placement::extend(&mut self.large, start, bytes) };
         };
         let old = self.windows[index];
         let new = Window::over(start, end - start.addr());
-        // SAFETY: the map moves to the new end of the region, and back if nothing comes of it; both places are the
-        // region's, as no other one is there. What it leaves goes to the placement beneath.
+        // SAFETY: the map moves to the new end of the region, and back if extending fails; both places belong to the
+        // region, since no other one is there. The memory that it leaves goes to the underlying placement.
         unsafe {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
@@ -435,18 +435,18 @@ unsafe impl<L: Space> Placement for Pages<L> {
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { Placement::deallocate(&mut self.large, start, layout) }
     }
 
     #[inline(always)]
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { Placement::deallocate_quick(&mut self.large, start, layout) }
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { Placement::resize(&mut self.large, start, layout, size) }
     }
 

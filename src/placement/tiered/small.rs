@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 /// their own.
 pub(super) struct Small {
     lists: [*mut Free; CLASSES],
-    /// Bytes that may be kept besides those that are; negative if there are too many.
+    /// Bytes that may still be kept; negative if too many are.
     room: isize,
     /// Bytes that may be kept.
     share: isize,
@@ -41,7 +41,7 @@ impl Small {
         (self.share - self.room) as usize
     }
 
-    /// Whether no more may be kept.
+    /// Returns whether no more may be kept.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.room <= 0
@@ -59,7 +59,7 @@ impl Small {
         *self.list(class) == END
     }
 
-    /// The first block of the list of `class`, if it is aligned to `align`.
+    /// Takes the first block of the list of `class`, if it is aligned to `align`.
     #[inline(always)]
     pub(super) fn pop(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         let list = self.list(class);
@@ -68,7 +68,7 @@ impl Small {
         if block.addr() & ((align - 1) | (STEP - 1)) != 0 {
             return None;
         }
-        // SAFETY: blocks in lists are nobody's, not null, and hold the address of the next one.
+        // SAFETY: blocks in lists are unused, not null, and hold the address of the next one.
         unsafe {
             *list = (*block).next;
             self.room = self.room.wrapping_add_unsigned(class.bytes());
@@ -76,7 +76,7 @@ impl Small {
         }
     }
 
-    /// A block of `class` aligned to `align` behind the first one, if one is found soon.
+    /// Takes a block of `class` aligned to `align` from among the first few behind the first one.
     pub(super) fn pop_later(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         let mut before: *mut *mut Free = self.list(class);
         for _ in 0..PROBES {
@@ -97,11 +97,11 @@ impl Small {
         None
     }
 
-    /// Keeps a block, if there is room for it. Whether there was.
+    /// Keeps a block if there is room for it. Returns whether there was.
     ///
     /// # Safety
     ///
-    /// It is of `class`, aligned to 8, and nobody uses it.
+    /// The block must be of `class`, aligned to 8, and not used any more.
     #[inline(always)]
     pub(super) unsafe fn push(&mut self, start: NonNull<u8>, class: Class) -> bool {
         let size = class.bytes();
@@ -150,7 +150,7 @@ impl Small {
         None
     }
 
-    /// Whether the block at `start` is in the list of `class`, as far as a bounded number of blocks tells.
+    /// Returns whether the block at `start` is among the first blocks of the list of `class`; looks at a bounded number.
     pub(super) fn holds(&self, start: *mut u8, class: Class) -> bool {
         let mut block = self.lists[class.index()];
         for _ in 0..CHECKED {

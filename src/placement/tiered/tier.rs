@@ -1,4 +1,4 @@
-//! What quick lists stand on.
+//! [`Tier`], the interface of quick lists to the placement below them.
 
 use super::classes::{Class, STEP};
 use crate::meta::{FreeError, Meta};
@@ -16,13 +16,13 @@ pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
 
 /// Small blocks of one class that a tier hands over.
 pub struct Taken {
-    /// The block that was asked for.
+    /// The requested block.
     pub(super) first: NonNull<u8>,
     /// A list of further blocks.
     pub(super) rest: *mut Free,
     /// Number of blocks in that list.
     pub(super) more: usize,
-    /// Bytes that the placement at the bottom has lent for it.
+    /// Bytes that the underlying placement has handed out for it.
     pub(super) lent: usize,
 }
 
@@ -31,48 +31,44 @@ pub struct Taken {
 ///
 /// # Safety
 ///
-/// Small blocks are promised what [`Placement`] promises for blocks, each of the whole size of its class and aligned
-/// to 8 bytes at least. If [`Tier::ALIKE`] is set, a block may be given back as one that was asked for with any other
-/// alignment.
+/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least
+/// 8 bytes. If [`Tier::ALIKE`] is set, a block may be given back as if it had been requested with any other alignment.
 pub unsafe trait Tier: Placement {
-    /// Whether a block's length follows from the size of the request alone, and its alignment plays no part when it is
-    /// given back: then a free block serves any request of its length that its address suits.
+    /// True if a block's length follows from the requested size alone, and its alignment does not matter when it is given
+    /// back. A free block then serves any request of its length for which its address is aligned.
     const ALIKE: bool;
 
     /// Fails to compile if the memory is not the CPU's, or its granules are too short.
     const CHECKED: ();
 
-    /// Free blocks that the lists give back at most when one free finds no room.
+    /// The most blocks that the lists give back when a free finds no room.
     const BOUND: usize;
 
-    /// Bytes that a block takes that was asked for with this layout, above the small sizes, if [`Tier::ALIKE`] is set.
+    /// Returns the bytes that a block for `layout`, above the small sizes, takes; only if [`Tier::ALIKE`] is set.
     fn taken(layout: Layout) -> usize;
 
-    /// A block of `class` aligned to `align` bytes; with `many`, other free blocks of the class if they come at no
-    /// cost.
+    /// Takes a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
     fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken>;
 
-    /// Takes a block of `class` back. The bytes that are no longer lent by the placement at the bottom.
+    /// Takes back a block of `class`. Returns the bytes that the underlying placement gets back.
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if the tier notices that there is no such block; nothing is changed then.
+    /// [`FreeError`], with nothing changed, if the tier detects that there is no such block.
     ///
     /// # Safety
     ///
-    /// Nobody uses the block, which came from [`Tier::take`] for this class and, unless blocks are
-    /// [alike](Tier::ALIKE), this alignment.
+    /// The block must have come from [`Tier::take`] for this class and, unless blocks are [alike](Tier::ALIKE), this alignment;
+    /// it must not be used any more.
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError>;
 
     /// Notes that a block of the bottom was resized in place to one of `class`.
     fn resized_to(&mut self, class: Class);
 
-    /// Gives empty pages back. The bytes that are no longer lent by the placement at the bottom; `None` if there was no
-    /// such page.
+    /// Gives back empty pages. Returns the bytes that the underlying placement gets back; `None` if there was no such page.
     fn give_back(&mut self) -> Option<usize>;
 
-    /// Finds out what it can about whether a small block of `class`, that is in no quick list, is live at `start`, in a time
-    /// that is bounded.
+    /// Checks in bounded time whether a small block of `class` that is in no quick list can be live at `start`.
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
@@ -93,7 +89,7 @@ pub(super) fn take_from<S: Space>(space: &mut S, layout: Layout) -> Option<Grant
     }
 }
 
-/// See [`Tier::CHECKED`].
+/// Fails to compile as [`Tier::CHECKED`] describes.
 pub(super) const fn check<S: Space>() {
     assert!(
         <S::Meta as Meta>::EDGE_BITS,
@@ -130,7 +126,7 @@ unsafe impl<S: Space> Tier for S {
 
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
         unsafe { Placement::deallocate(self, start, layout_of(class, align)) }
     }
 
