@@ -27,7 +27,7 @@ pub(crate) const fn bytes_for(len: usize) -> usize {
     if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
 }
 
-/// The `BYTES` bytes at an address, as a heap. If all are zero, nobody has used it yet.
+/// The `BYTES` bytes at an address, as a heap. If all are zero, the heap has not been used yet.
 ///
 /// ```text
 ///  | heads | map | ready | boundary bits | units ...                           |
@@ -154,7 +154,7 @@ impl<const BYTES: usize> Units<BYTES> {
         true
     }
 
-    /// Returns whether the memory has been made available, and nobody asked this before.
+    /// Returns whether the memory has been made available and this is the first call since then.
     pub(super) fn announce(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
         // SAFETY: the byte is part of the control data.
