@@ -46,7 +46,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What is wrong with the trace in `path`; files that cannot be opened say so themselves.
+    /// Describes what is wrong with the trace in `path`; errors of opening files already name the file.
     pub fn trace(path: &Path) -> impl Fn(TraceError) -> Self {
         move |error| match error {
             TraceError::Open { path, source } => Self::File { path, source },
@@ -54,12 +54,12 @@ impl Failure {
         }
     }
 
-    /// Why the file `path` cannot be used.
+    /// Describes why the file `path` cannot be used.
     pub fn file(path: &Path) -> impl Fn(io::Error) -> Self {
         move |source| Self::File { path: path.into(), source }
     }
 
-    /// Whether the reader of the standard output has closed it.
+    /// Returns whether the reader of the standard output has closed it.
     pub fn is_broken_pipe(&self) -> bool {
         let (Self::Io(error) | Self::Plan(PlanError::Io(error))) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe

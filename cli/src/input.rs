@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
-    /// What came on the standard input; removed in the end.
+    /// A copy of the standard input, which is removed in the end.
     _kept: Option<NamedTempFile>,
 }
 
@@ -35,12 +35,12 @@ impl Input {
         Ok(Self { path: kept.path().into(), shown, _kept: Some(kept) })
     }
 
-    /// Where its bytes are.
+    /// The file with its bytes.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is called in messages and titles.
+    /// Its name in messages and titles.
     pub fn shown(&self) -> &Path {
         &self.shown
     }

@@ -1,4 +1,4 @@
-//! What the host tool `allotment` and the project's own automation share.
+//! The code that the host tool `allotment` and the project's own automation share.
 
 pub mod advise;
 pub mod attach;

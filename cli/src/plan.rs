@@ -166,7 +166,7 @@ pub enum PlanError {
     /// An ending that is not known.
     #[error("{0}: the plan's form is told by its ending: .csv, .json, .rs, .h, .svg, .html or .tflite")]
     Form(PathBuf),
-    /// What is wrong with the input.
+    /// Describes what is wrong with the input.
     #[error("{path}: {source}")]
     Input {
         /// Its path.

@@ -12,7 +12,7 @@ use crate::deadline::{Deadline, Watch};
 use crate::model::{Buffer, Instance};
 use crate::sections::Sections;
 
-/// What lies in a box, and at which offset from its own.
+/// The buffers in a box, each with its offset from the box's own.
 #[derive(Clone, Debug)]
 enum Content {
     Buffer(usize),

@@ -1,4 +1,4 @@
-//! Why an instance needs what it needs, and what would relieve it most.
+//! Explains why an instance needs its memory, and which changes would save the most.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::solve::Solution;
 /// A remedy and the bytes by which it lowers the load bound.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Relief {
-    /// What to do.
+    /// The change.
     pub remedy: Remedy,
     /// The buffer's name.
     pub buffer: String,
@@ -19,7 +19,7 @@ pub struct Relief {
     pub saved: u64,
 }
 
-/// What can be done about a buffer.
+/// Changes that can be made to a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remedy {
@@ -35,7 +35,7 @@ pub enum Remedy {
     Reorder,
 }
 
-/// Why an instance needs the bytes that it needs.
+/// Explains why an instance needs as many bytes as it does.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
     /// The steps at which the most is live, as half-open ranges.
@@ -44,9 +44,9 @@ pub struct Explanation {
     pub load: u64,
     /// The buffers live at the first of them, largest first: name and bytes.
     pub live: Vec<(String, u64)>,
-    /// What would relieve it most, best first.
+    /// The changes that would save the most, best first.
     pub reliefs: Vec<Relief>,
-    /// The capacity that was asked for.
+    /// The requested capacity.
     pub capacity: Option<u64>,
     /// Bytes of the plan above the bound: what is lost to packing, not to load.
     pub packing: u64,

@@ -2,7 +2,7 @@
 
 use crate::model::{Buffer, Instance, InstanceError};
 
-/// What a tensor is for.
+/// The role of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Given by the caller.
@@ -28,7 +28,7 @@ pub struct Tensor {
     pub dtype: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What it is for.
+    /// Its role.
     pub kind: Kind,
 }
 
@@ -50,13 +50,13 @@ pub struct Op {
     pub inputs: Vec<usize>,
     /// The tensors it writes.
     pub outputs: Vec<usize>,
-    /// What its first output may do to its inputs' memory.
+    /// The way in which its first output may use its inputs' memory.
     pub sharing: Sharing,
     /// Steps of work, for rematerialisation: elements written unless the format says better.
     pub cost: u64,
 }
 
-/// What the first output of an operator may share with its inputs.
+/// The ways in which the first output of an operator may share memory with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing.
@@ -76,7 +76,7 @@ pub struct Graph {
     pub ops: Vec<Op>,
 }
 
-/// What becomes of a graph's tensors.
+/// The way in which a graph's tensors are lowered to buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lowering {
     /// Weights are planned too, live throughout.

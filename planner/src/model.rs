@@ -108,7 +108,7 @@ pub enum InstanceError {
     Misaligned {
         /// The buffer's name.
         id: String,
-        /// Where it is fixed.
+        /// The fixed offset.
         offset: u64,
         /// Its alignment.
         align: u64,
@@ -125,7 +125,7 @@ pub enum InstanceError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     buffers: Vec<Buffer>,
-    /// Whether any of them has a gap.
+    /// True if any of them has a gap.
     gaps: bool,
 }
 

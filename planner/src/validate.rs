@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// What is wrong with a plan.
+/// An error in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Not one offset for each buffer.
@@ -33,7 +33,7 @@ pub enum Violation {
         id: String,
         /// Its offset.
         offset: u64,
-        /// Where it must be.
+        /// The offset that it must have.
         fixed: u64,
     },
     /// A buffer that ends above the capacity (or above 2^64).

@@ -31,14 +31,14 @@ fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void)
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: every size is valid for this function.
     allocated(size, 0, |real| unsafe { (real.malloc)(size) })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let bytes = count.saturating_mul(size);
-    // SAFETY: any size may be asked for. What is served early is zero.
+    // SAFETY: every size is valid for this function. Memory that is served early is zero.
     allocated(bytes, 0, |real| unsafe { (real.calloc)(count, size) })
 }
 
@@ -53,7 +53,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
     // A block that is not from early memory comes from real functions, which are known then.
     let Some(real) = real() else { return };
     // Once the block is free another thread may get it, so it is written down before.
-    // SAFETY: passed on.
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let free = || unsafe { (real.free)(block) };
     recorded(free, || {
         hold().write(Action::Free { id: block.addr() as u64 });
@@ -78,7 +78,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         return new;
     }
     let Some(real) = real() else { return ptr::null_mut() };
-    // SAFETY: passed on.
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let realloc = || unsafe { (real.realloc)(block, size) };
     recorded(realloc, || {
         let id = block.addr() as u64;
@@ -103,7 +103,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
         Some(bytes) => unsafe { realloc(block, bytes) },
         None => {
             // SAFETY: the location is this thread's own.
@@ -121,7 +121,7 @@ fn power(align: usize) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     allocated(size, power(align), |real| match real.memalign {
-        // SAFETY: any size and alignment may be asked for.
+        // SAFETY: every size and alignment is valid for this function.
         Some(memalign) => unsafe { memalign(align, size) },
         None => ptr::null_mut(),
     })
@@ -130,7 +130,7 @@ extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     allocated(size, power(align), |real| match real.aligned_alloc {
-        // SAFETY: any size and alignment may be asked for.
+        // SAFETY: every size and alignment is valid for this function.
         Some(aligned_alloc) => unsafe { aligned_alloc(align, size) },
         None => ptr::null_mut(),
     })
@@ -151,13 +151,13 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
         block
     });
     if !block.is_null() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of the C function.
         unsafe { *place = block };
         return 0;
     }
     // Some return null and success for a size of zero.
     if result.get() == 0 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the contract of the C function.
         unsafe { *place = block };
     }
     result.get()
@@ -172,7 +172,7 @@ fn page() -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn valloc(size: usize) -> *mut c_void {
     allocated(size, page(), |real| match real.valloc {
-        // SAFETY: any size may be asked for.
+        // SAFETY: every size is valid for this function.
         Some(valloc) => unsafe { valloc(size) },
         None => ptr::null_mut(),
     })
@@ -183,7 +183,7 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = page();
     let rounded = size.checked_next_multiple_of(page).unwrap_or(usize::MAX);
     allocated(rounded, page, |real| match real.pvalloc {
-        // SAFETY: any size may be asked for.
+        // SAFETY: every size is valid for this function.
         Some(pvalloc) => unsafe { pvalloc(size) },
         None => ptr::null_mut(),
     })
@@ -201,7 +201,7 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
         return size;
     }
     match real().and_then(|real| real.usable) {
-        // SAFETY: passed on.
+        // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
         Some(usable) => unsafe { usable(block) },
         None => 0,
     }

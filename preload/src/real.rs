@@ -77,26 +77,26 @@ fn look() -> Option<()> {
     Some(())
 }
 
-/// The next function of this name; `None` if there is none.
+/// Looks up the next function of this name; `None` if there is none.
 ///
 /// # Safety
 ///
-/// `F` is the function's type, as a pointer.
+/// `F` must be the function's type, as a pointer.
 unsafe fn wanted<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     // SAFETY: the name ends with a zero byte.
     let function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };
-    // SAFETY: as the caller promises; the sizes are equal.
+    // SAFETY: the caller guarantees that `F` is the function's type; the sizes are equal.
     (!function.is_null()).then(|| unsafe { transmute_copy(&function) })
 }
 
-/// The next function of this name, without which the program cannot go on.
+/// Looks up the next function of this name, without which the program cannot run.
 ///
 /// # Safety
 ///
-/// `F` is the function's type, as a pointer.
+/// `F` must be the function's type, as a pointer.
 unsafe fn needed<F: Copy>(name: &CStr) -> F {
-    // SAFETY: passed on.
+    // SAFETY: the caller guarantees that `F` is the function's type.
     match unsafe { wanted(name) } {
         Some(function) => function,
         None => {

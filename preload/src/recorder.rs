@@ -15,9 +15,9 @@ pub struct Head {
     magic: AtomicU64,
     /// Bytes of the trace that follows at [`Head::SIZE`].
     length: AtomicU64,
-    /// Whether recording ended before the program did: 0, or the system's error number.
+    /// Set if recording ended before the program did: 0, or the system's error number.
     stopped: AtomicU64,
-    /// Whether recording ended because there were as many events as were wanted: 0 or 1.
+    /// 1 if recording ended because the wanted number of events was reached, else 0.
     complete: AtomicU64,
     /// The path of the program image, and its length.
     length_of_image: AtomicU64,
@@ -27,7 +27,7 @@ pub struct Head {
 /// The page that is shared with the tool.
 #[repr(C)]
 struct Control {
-    /// Whether nothing is recorded for now.
+    /// True while nothing is recorded.
     paused: AtomicU64,
     /// Events that are wanted of each image; 0 is no limit.
     most: AtomicU64,
@@ -45,7 +45,7 @@ fn control() -> Option<&'static Control> {
 }
 
 impl Head {
-    /// What a file begins with.
+    /// The first bytes of a file.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
     /// Bytes before the trace.
     pub const SIZE: usize = 4096;
@@ -54,12 +54,12 @@ impl Head {
 /// Bytes of the file that are mapped at a time.
 const WINDOW: usize = 256 << 10;
 
-/// What the lock protects.
+/// The state that the lock protects.
 struct State {
     file: c_int,
     head: *mut Head,
     window: *mut u8,
-    /// Where the window starts in the file.
+    /// The offset of the window in the file.
     start: u64,
     /// Bytes of the window that are in use.
     used: usize,
@@ -72,7 +72,7 @@ struct State {
 }
 
 struct Recorder {
-    /// Whether there is anything to record to.
+    /// True if there is a file to record to.
     on: AtomicBool,
     locked: AtomicBool,
     state: UnsafeCell<State>,
@@ -98,7 +98,7 @@ static RECORDER: Recorder = Recorder {
 };
 
 std::thread_local! {
-    /// Whether this thread is inside the recorder or in a call that is recorded already. Without destructor, so that
+    /// True while this thread is inside the recorder or in a call that is recorded already. Without destructor, so that
     /// it is there as long as the thread is, and without lazy initialisation.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
@@ -340,7 +340,7 @@ pub fn start() {
             // SAFETY: the lock is held.
             let state = unsafe { &mut *RECORDER.state.get() };
             // The program may change its environment later, which a fork must not notice.
-            // SAFETY: the string is the environment's; `strdup` allocates, which is passed on unrecorded.
+            // SAFETY: the string belongs to the environment; `strdup` allocates, which is not recorded.
             state.name = unsafe { sys::strdup(name) };
             state.times = !times.is_null();
             if !state.name.is_null() {
@@ -350,7 +350,7 @@ pub fn start() {
             RECORDER.on.store(on, Ordering::Release);
             drop(held);
         }
-        // SAFETY: the functions are of the type asked for.
+        // SAFETY: the loaded functions have the declared types.
         unsafe { sys::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         INSIDE.with(|inside| inside.set(false));
     });

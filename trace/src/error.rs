@@ -33,15 +33,15 @@ pub enum TraceError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A line or a record is wrong.
     #[error("{place}: {problem}")]
     At {
-        /// Where.
+        /// The place of the error.
         place: Place,
-        /// What.
+        /// The error.
         problem: Problem,
     },
 }
@@ -59,7 +59,7 @@ impl TraceError {
     }
 }
 
-/// What is wrong with a trace.
+/// Errors in the contents of a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// The input cannot be read, or its compressed form is damaged.
@@ -74,7 +74,7 @@ pub enum Problem {
     /// An event that is not known.
     #[error("`{0}` is no event: a, r or f")]
     Unknown(String),
-    /// A binary record.
+    /// A binary record is wrong.
     #[error("{0}")]
     Binary(allotment::observe::event::DecodeError),
     /// A line that ends too early.
@@ -86,11 +86,11 @@ pub enum Problem {
     /// A word that is not a number, or a number that is too large.
     #[error("`{name}` is `{word}`: {why}")]
     Number {
-        /// What it should be.
+        /// The name of the expected number.
         name: &'static str,
-        /// What stands there.
+        /// The word that was found.
         word: String,
-        /// Why it is no number.
+        /// The reason why it is not a number.
         why: std::num::ParseIntError,
     },
     /// An alignment that is no power of two.
@@ -99,7 +99,7 @@ pub enum Problem {
     /// A size that no allocator can serve.
     #[error("{size} bytes aligned to {align} are more than an address space holds")]
     Size {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         size: u64,
         /// Their alignment.
         align: u64,
@@ -107,7 +107,7 @@ pub enum Problem {
     /// A size or an alignment that cannot be replayed.
     #[error("{size} bytes aligned to {align} cannot be replayed: both must be below 4 GiB")]
     Large {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         size: u64,
         /// Their alignment.
         align: u64,

@@ -7,36 +7,36 @@ use std::sync::Arc;
 pub struct Event {
     /// The block. Once it is freed, a new block may have the same id.
     pub id: u64,
-    /// What happened to it.
+    /// The action on the block.
     pub action: Action,
-    /// When, in units of the recorder's clock.
+    /// The time in units of the recorder's clock.
     pub time: Option<u64>,
-    /// What the program was doing.
+    /// The tag that the program had set.
     pub tag: Option<Arc<str>>,
-    /// Where the block lies from this event on, if that was recorded.
+    /// The block's address from this event on, if it was recorded.
     pub address: Option<u64>,
 }
 
 impl Event {
-    /// An event without time, tag and address.
+    /// Creates an event without time, tag and address.
     pub fn new(id: u64, action: Action) -> Self {
         Self { id, action, time: None, tag: None, address: None }
     }
 }
 
-/// What happened to a block.
+/// Actions on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It was allocated.
     Allocate {
-        /// Bytes asked for.
+        /// The requested size in bytes.
         size: u64,
-        /// A power of two, or 0 if the program did not say.
+        /// The alignment in bytes: a power of two, or 0 if the program did not state it.
         align: u64,
     },
     /// It was resized, and perhaps moved.
     Reallocate {
-        /// Bytes from now on.
+        /// The new size in bytes.
         size: u64,
     },
     /// It was freed.
@@ -46,33 +46,33 @@ pub enum Action {
 /// A live block as the program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes asked for.
+    /// The requested size in bytes.
     pub size: u64,
-    /// A power of two, or 0 if the program did not say.
+    /// The alignment in bytes: a power of two, or 0 if the program did not state it.
     pub align: u64,
 }
 
 /// A request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Bytes asked for.
+    /// The requested size in bytes.
     pub size: u64,
-    /// A power of two, or 0 if it is not known.
+    /// The alignment in bytes: a power of two, or 0 if it is not known.
     pub align: u64,
-    /// When, in units of the recorder's clock.
+    /// The time in units of the recorder's clock.
     pub time: Option<u64>,
-    /// What the program was doing.
+    /// The tag that the program had set.
     pub tag: Option<Arc<str>>,
 }
 
-/// A part of a trace.
+/// A record of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// An event.
     Event(Event),
     /// A request that was refused.
     Failure(Failure),
-    /// Events that happened here and were not recorded; how many.
+    /// The number of events that happened here and were not recorded.
     Lost(u64),
     /// A line of text on the event before: a frame of its backtrace, for example.
     Note(String),

@@ -1,7 +1,7 @@
 //! Allocation traces: what a program asked its allocator for, in order.
 //!
-//! A trace is text, one event a line, or the binary form of [`allotment::observe::event`]; `.zst` and `.gz` of both are
-//! read as they are:
+//! A trace is text with one event per line, or the binary form of [`allotment::observe::event`]. Both are also read
+//! compressed, as `.zst` and `.gz`:
 //!
 //! ```text
 //! # name=example events=4
@@ -11,17 +11,18 @@
 //! f 1                  block 1 is freed; its id may be used again
 //! ```
 //!
-//! After an event may follow, in any order, ` @<time>`, ` #<tag>` (one word; white space, control characters, `%` and what is
-//! no ASCII may be escaped as `%` and two hexadecimal digits a byte) and ` &<address>` (hexadecimal).
-//! Lines that start with `#` are comments, of which three mean something: `# failed <size> <align>`, a request that was
-//! refused; `# lost <events>`, which were not recorded; `# | <text>`, a note on the event before. The first comment may
-//! hold `key=value` pairs: `events` is the number of
-//! events, by which a file that was cut off is noticed; `tail` the number of the event from which on the recorder
-//! itself freed what the program had left (beside `tail_bytes`, how many these events are). The unit of times is the recorder's; they never fall.
+//! An event may be followed, in any order, by ` @<time>`, ` #<tag>` (one word; white space, control characters, `%` and
+//! characters that are not ASCII are escaped as `%` and two hexadecimal digits per byte) and ` &<address>` (hexadecimal).
+//! Lines that start with `#` are comments. Three kinds have a meaning: `# failed <size> <align>` is a request that was
+//! refused, `# lost <events>` counts events that were not recorded, and `# | <text>` is a note on the event before. The
+//! first comment may hold `key=value` pairs: `events` is the number of events, by which a file that was cut off is
+//! detected; `tail` is the number of the event from which on the recorder itself freed what the program had left (if
+//! `tail_bytes` is there too, `tail` is the number of these events). The unit of times is the recorder's; times never
+//! decrease.
 //!
-//! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and says with each one what
-//! the block was before. [`Records`] reads what stands there, for conversions. [`Program`] is a whole trace compiled for
-//! replay. [`Writer`] writes the text, [`write_binary`] the binary form.
+//! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns with each one the
+//! block's previous state. [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace
+//! compiled for replay. [`Writer`] writes the text, [`write_binary`] the binary form.
 //!
 //! ```
 //! use allotment_trace::{Action, Reader};

@@ -51,7 +51,7 @@ const FAILURES: usize = 1 << 16;
 /// Opens a trace file, text or binary, compressed or not.
 ///
 /// # Errors
-/// [`TraceError::Open`], or what is wrong with the start of a binary trace.
+/// [`TraceError::Open`], or the error at the start of a binary trace.
 pub fn open(path: &Path) -> Result<Reader<'static>, TraceError> {
     let limits = Limits::default();
     Ok(Reader::checking(Records::open(path, limits)?, limits))
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         self.records.header()
     }
 
-    /// Lets a trace that is cut off end there without an error; [`Reader::cut`] tells about it.
+    /// Lets a trace that is cut off end there without an error, which [`Reader::cut`] returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {
         self.records = self.records.up_to_a_cut();
@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     Some(Err(error)) => return Some(Err(error)),
-                    // The header tells how many events there were.
+                    // The header states the number of events.
                     None if self.cut().is_some() => return None,
                     None => {
                         let found = self.events;

@@ -12,12 +12,12 @@ use crate::event::Record;
 use crate::tags::Tags;
 use crate::text;
 
-/// How much memory a reader may take.
+/// Limits on the memory of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a line.
+    /// The longest line in bytes.
     pub line: usize,
-    /// Blocks that are live at once; each takes about 50 bytes.
+    /// The most blocks that are live at once; each takes about 50 bytes.
     pub live: usize,
     /// Different tags.
     pub tags: usize,
@@ -30,14 +30,14 @@ impl Default for Limits {
     }
 }
 
-/// What the first comment says: `key=value` pairs.
+/// The `key=value` pairs of the first comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     text: String,
 }
 
 impl Header {
-    /// Creates a header of this text.
+    /// Creates a header from the text of a comment.
     pub fn new(text: &str) -> Self {
         Self { text: text.into() }
     }
@@ -87,10 +87,10 @@ pub struct Records<'a> {
     tags: Tags,
     binary: bool,
     header: Header,
-    /// What was read while looking for the header, in order.
+    /// Records that were read while looking for the header, in order.
     ahead: VecDeque<Result<(Place, Record), TraceError>>,
     ended: bool,
-    /// Whether a trace that is cut off simply ends there, and where that was.
+    /// True if a trace that is cut off ends there without an error; and the place where it was cut off.
     up_to_a_cut: bool,
     cut: Option<TraceError>,
 }
@@ -120,7 +120,7 @@ impl<'a> Records<'a> {
         let tags = Tags::new(limits.tags);
         let (ended, up_to_a_cut, cut) = (false, false, None);
         let mut records = Self { form, tags, binary, header, ahead, ended, up_to_a_cut, cut };
-        // What precedes the first event is read now, for the header.
+        // Records before the first event are read now, to find the header.
         while records.ahead.len() < AHEAD {
             match records.read() {
                 None => break,
@@ -143,7 +143,7 @@ impl<'a> Records<'a> {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`TraceError::Open`], and as [`Records::new`].
+    /// [`TraceError::Open`], and the errors of [`Records::new`].
     pub fn open(path: &Path, limits: Limits) -> Result<Records<'static>, TraceError> {
         let wrong = |source| TraceError::Open { path: path.into(), source };
         let file = File::open(path).map_err(wrong)?;
@@ -158,7 +158,7 @@ impl<'a> Records<'a> {
         &self.header
     }
 
-    /// Lets a trace that is cut off end there without an error; [`Records::cut`] tells about it.
+    /// Lets a trace that is cut off end there without an error, which [`Records::cut`] returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {
         self.up_to_a_cut = true;

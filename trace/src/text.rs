@@ -10,7 +10,7 @@ use crate::error::Problem;
 use crate::event::{Action, Event, Failure, Record};
 use crate::tags::Tags;
 
-/// What is escaped in a tag, besides all that is not ASCII.
+/// The characters that are escaped in a tag, besides all that are not ASCII.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// Reads one line without its end; `None` if it is empty.
@@ -37,7 +37,7 @@ pub(crate) fn parse(bytes: &[u8], tags: &mut Tags) -> Result<Option<Record>, Pro
     Ok(Some(Record::Event(Event { id, action, time, tag, address })))
 }
 
-/// A comment may carry what the text has no event for.
+/// Parses a comment, which may be a record that is not an event.
 fn parse_comment(comment: &str, tags: &mut Tags) -> Result<Record, Problem> {
     let mut words = comment.split_ascii_whitespace();
     let first = words.next();
@@ -59,7 +59,7 @@ fn parse_comment(comment: &str, tags: &mut Tags) -> Result<Record, Problem> {
     Ok(Record::Comment(comment.into()))
 }
 
-/// What may follow an event, in any order.
+/// The optional fields after an event, in any order.
 #[derive(Default)]
 struct Extras {
     time: Option<u64>,
@@ -126,7 +126,7 @@ fn shown(word: &str) -> String {
 
 /// Writes one line.
 pub(crate) fn write(record: &Record, output: &mut impl Write) -> io::Result<()> {
-    // What would be read as another line, or as another kind of comment, must not get out.
+    // Line breaks are replaced, because the rest would be read as another line or another kind of comment.
     let line = |text: &str| text.replace(['\n', '\r'], " ");
     match record {
         Record::Event(Event { id, action, time, tag, address }) => {

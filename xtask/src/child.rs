@@ -15,7 +15,7 @@ use crate::progress;
 const KEPT: [&str; 6] =
     ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_TERM_"];
 
-/// What else would change the compiler or its output behind our back.
+/// Environment variables that would change the compiler or its output unnoticed.
 const DROPPED: [&str; 10] = [
     "LD_LIBRARY_PATH",
     "RUSTC",

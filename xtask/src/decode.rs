@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use defmt_decoder::{DecodeError, Frame, Location, Locations, StreamDecoder, Table};
 
-/// What is needed to read one program's log.
+/// The tables for decoding one program's log.
 pub enum Dictionary {
     /// The strings and places that defmt left in the ELF file.
     Defmt(Box<Table>, Locations),

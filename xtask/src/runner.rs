@@ -19,18 +19,18 @@ use crate::{Setup, child, firmware, interpreter, setup};
 /// Exit status of a run that was stopped, as that of `timeout`.
 const STOPPED: u8 = 124;
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The program's exit status.
     pub status: u8,
-    /// What went wrong, if anything did.
+    /// The error, if the run failed.
     pub failure: Option<String>,
-    /// What it measured.
+    /// The figures that the program printed.
     pub summary: Option<Summary>,
 }
 
-/// What runs a board's firmware, which it may take to download or build.
+/// The program that runs a board's firmware; it may have to be downloaded or built.
 #[derive(Debug)]
 pub enum Host {
     /// QEMU or Node.
@@ -46,7 +46,7 @@ pub fn lacks(board: &Board, setup: &Setup) -> Option<String> {
     Some(format!("qemu-system-{system}")).filter(|program| setup::find(program, setup).is_none())
 }
 
-/// What runs `board`'s firmware, downloaded or built first if need be.
+/// Returns the program that runs `board`'s firmware, and downloads or builds it first if necessary.
 pub fn need(board: &Board, setup: &Setup) -> Result<Host> {
     match &board.runner {
         Runner::Qemu { system, .. } => {
@@ -90,14 +90,14 @@ pub fn run(
     watch(&mut command, &dictionary, limit, trace)
 }
 
-/// Why nothing more comes from a program.
+/// The reason why a program prints nothing more.
 enum End {
     Exited(ExitStatus),
     Stopped,
     Broken(anyhow::Error),
 }
 
-/// Runs `command`, printing its messages, until it ends or `limit` is over.
+/// Runs `command` and prints its messages, until it ends or `limit` has passed.
 fn watch(
     command: &mut Command,
     dictionary: &Dictionary,

@@ -1,4 +1,4 @@
-//! How much memory a program takes before it runs.
+//! Measures how much memory a program takes before it runs.
 
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, SectionFlags, elf};
@@ -39,7 +39,7 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
     Ok(Size { text, static_ram: Some(static_ram) })
 }
 
-/// Whether a section is no part of the program: some linker scripts make sections of the memory that is left.
+/// Returns whether a section is not part of the program: some linker scripts make sections of unused memory.
 pub fn is_reserved<'data>(section: &impl ObjectSection<'data>) -> bool {
     matches!(section.name(), Ok(".stack" | ".heap"))
 }
@@ -50,7 +50,7 @@ pub const WASM_CODE: u8 = 10;
 /// The section with what a module's variables start with, constants among them.
 pub const WASM_DATA: u8 = 11;
 
-/// Whether these are the bytes of a WebAssembly module.
+/// Returns whether these are the bytes of a WebAssembly module.
 pub fn is_wasm(bytes: &[u8]) -> bool {
     bytes.starts_with(WASM_MAGIC)
 }

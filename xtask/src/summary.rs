@@ -1,6 +1,6 @@
 //! The last line of a good run, which holds its measurements.
 
-/// What a program measured, in the units of its line.
+/// The figures that a program measured, in the units of its line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// High-water mark of the heap, or size of the planned arena, in bytes.

@@ -33,7 +33,7 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
     Ok(Toolchain::debian(wrapper))
 }
 
-/// Whether [`find`] needs to install and build nothing for `target`.
+/// Returns whether [`find`] can work for `target` without installing or building anything.
 pub fn is_built(target: &str, setup: &Setup) -> bool {
     is_installed() && root(setup).is_ok_and(|root| toolchain::missing(&[target], &root).is_empty())
 }

@@ -12,7 +12,7 @@ use crate::{Setup, child, progress, sysroot, tools};
 /// rustup fetches some 30 MB a target; a network that it cannot pass should not cost much more than this.
 const RUSTUP_LIMIT: Duration = Duration::from_secs(180);
 
-/// Where the compiler comes from.
+/// The source of the compiler.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Choice {
     /// The one that runs this tool, with rustup's help if need be; else Debian's
@@ -131,7 +131,7 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
     })
 }
 
-/// What [`find`] would have to fetch or build for `target`, without doing it.
+/// Returns what [`find`] would have to fetch or build for `target`, without doing it.
 pub fn lacks(target: &str, setup: &Setup) -> Result<bool> {
     if setup.toolchain != Choice::Debian && missing(&[target], &Toolchain::host()?.sysroot()?).is_empty() {
         return Ok(false);

@@ -6,7 +6,7 @@ use std::path::Path;
 use allotment::observe::event::{Record, Records};
 use anyhow::{Context, Result};
 
-/// What stands in front of each part, as `allotment::observe::to_defmt` writes it.
+/// The prefix of each part, as `allotment::observe::to_defmt` writes it.
 const PREFIX: &str = "allotment trace ";
 
 /// The parts of a trace that came so far.

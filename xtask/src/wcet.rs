@@ -176,7 +176,7 @@ fn parse(text: &str) -> Result<Counts> {
     Ok(counts)
 }
 
-/// What is above its ceiling, or has none.
+/// Returns the operations that exceed their ceiling, or have none.
 fn above(counts: &Counts, ceilings: &Counts) -> Vec<String> {
     let mut above = Vec::new();
     for (key @ (target, placement, call), &worst) in counts {

@@ -22,7 +22,7 @@ const NAME: &str = "liballotment_preload.so";
 pub struct Library {
     /// Its absolute path, without spaces and colons.
     pub path: PathBuf,
-    /// Where it was unpacked, if only for now.
+    /// The temporary folder that it was unpacked into, if any.
     _folder: Option<TempDir>,
 }
 

@@ -65,7 +65,7 @@ pub struct RecordArgs {
     program: Vec<OsString>,
 }
 
-/// What was recorded, as it is printed.
+/// The summary of a recording as it is printed.
 #[derive(Debug, Serialize)]
 struct Report {
     program: String,
@@ -73,9 +73,9 @@ struct Report {
     image: Option<PathBuf>,
     /// The program's own exit status, 128 and the signal if that ended it.
     status: u8,
-    /// Whether a signal to the tool ended it.
+    /// True if a signal to the tool ended the recording.
     interrupted: bool,
-    /// Whether only a part of the run was wanted.
+    /// True if only a part of the run was wanted.
     partial: bool,
     traces: Vec<Recorded>,
     /// Processes and images of which no trace was kept.
@@ -91,7 +91,7 @@ struct Recorded {
     counts: Counts,
 }
 
-/// What stands in a recording.
+/// The contents of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct Counts {
     events: u64,
@@ -164,7 +164,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     }
 
     let mut raws = raws(&folder_path)?;
-    // Of the program's own images, of which `exec` makes several, the last one is what was asked for.
+    // `exec` starts several images of the program; the last one is the requested one.
     let main = raws.iter().rposition(|raw| raw.process == process).ok_or_else(|| {
         Failure::Other(format!(
             "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
@@ -424,7 +424,7 @@ fn write_text<W: Write>(
     writer.finish().map_err(Failure::file(path))
 }
 
-/// Whether a program of this name can be found; for tests and scripts.
+/// Returns whether a program of this name can be found; for tests and scripts.
 pub fn is_installed(program: impl AsRef<OsStr>) -> bool {
     let paths = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&paths).any(|folder| folder.join(program.as_ref()).is_file())

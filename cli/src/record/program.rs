@@ -1,4 +1,4 @@
-//! What can be told of a program before it runs: whether it can be recorded.
+//! Finds out before a program runs whether it can be recorded.
 
 use std::env;
 use std::fs::{self, File};
@@ -22,12 +22,12 @@ pub fn find(program: &Path) -> Option<PathBuf> {
     env::split_paths(&paths).map(|folder| folder.join(program)).find(can_run)
 }
 
-/// What is known of a program.
+/// The known properties of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Why it cannot be recorded, and what to do.
+    /// The reason why it cannot be recorded, and what to do.
     pub refused: Option<String>,
-    /// What will be missing in its trace, and why.
+    /// The events that will be missing in its trace, and why.
     pub warning: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub fn look(path: &Path, name: &str) -> Known {
     known
 }
 
-/// Whether no dynamic linker starts the program.
+/// Returns whether the program starts without a dynamic linker.
 fn is_static(cache: &ReadCache<File>) -> bool {
     fn of<Elf: FileHeader<Endian = object::Endianness>>(cache: &ReadCache<File>) -> Option<bool> {
         let header = Elf::parse(cache).ok()?;
@@ -126,7 +126,7 @@ fn proxy(path: &Path, name: &str) -> Option<String> {
     })
 }
 
-/// Whether two paths lead to one file.
+/// Returns whether two paths lead to the same file.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let id = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
     id(a).is_some_and(|own| id(b) == Some(own))

@@ -59,13 +59,13 @@ pub struct Times {
     pub paused: bool,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 pub struct Ended {
     /// The number of the program's process.
     pub process: u32,
     /// The program's exit status, 128 and the signal if one ended it.
     pub status: u8,
-    /// Whether it was asked to end by a signal to this tool.
+    /// True if a signal to this tool asked it to end.
     pub interrupted: bool,
 }
 
@@ -74,10 +74,10 @@ enum Message {
     Signal(i32),
 }
 
-/// How long a program may take to end after ^C before it is asked again, and after that before it is killed.
+/// The time for a program to end after ^C before it is asked again, and then before it is killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a program has for the ^C that a terminal sends to it as well.
+/// The time for a program to react to the ^C that a terminal sends to it as well.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// Runs the program to its end. ^C, SIGTERM and SIGHUP end it with all that it has started; SIGUSR1 starts the recording, SIGUSR2

@@ -13,7 +13,7 @@ use crate::deadline::Watch;
 use crate::greedy::Conflicts;
 use crate::model::Instance;
 
-/// How a search answered.
+/// The answer of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Offsets in bytes.
@@ -36,7 +36,7 @@ struct State<'a> {
     proves: bool,
 }
 
-/// The work of one node with so many buffers left, in elementary steps.
+/// Returns the work of a node with this many buffers left, in elementary steps.
 fn buffers_in(left: usize) -> usize {
     64 * left + 64
 }

@@ -9,7 +9,7 @@ use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 use crate::sections::Sections;
 
-/// What is placed first in a valley.
+/// The rule for the first buffer in a valley.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefer {
     /// At the valley's left end, the longest lifetime.
@@ -26,7 +26,7 @@ struct Run {
     before: u32,
 }
 
-/// For each section the unplaced buffers that start there, and over the sections a tree of what is asked for.
+/// For each section the unplaced buffers that start there, and over the sections a tree that answers queries.
 ///
 /// The buffers lie in one array, by section and then by end, size and number. What is placed is skipped by links towards both sides
 /// that are shortened as they are followed (Tarjan, *Efficiency of a good but not linear set union algorithm*, 1975).
@@ -194,10 +194,10 @@ impl Unplaced {
     }
 }
 
-/// How a packing is made.
+/// The options of a packing.
 #[derive(Clone, Copy, Debug)]
 pub struct Descent {
-    /// What goes first.
+    /// The rule for the first buffer.
     pub prefer: Prefer,
     /// Time runs backwards.
     pub mirror: bool,

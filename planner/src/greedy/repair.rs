@@ -23,7 +23,7 @@ pub struct Repair<'a> {
     forbidden: Vec<(i128, i128)>,
 }
 
-/// At most so many buffers are taken out at once, with so many conflicts together.
+/// The most buffers that are taken out at once, and the most conflicts that they may have together.
 const MOST: usize = 400;
 const WORK: usize = 200_000;
 

@@ -38,7 +38,7 @@ pub enum ReadError {
     Line {
         /// Its number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
     /// A record of a binary file that is not understood.
@@ -46,7 +46,7 @@ pub enum ReadError {
     Record {
         /// Its number, from 0.
         record: usize,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
     /// A trace that was cut off.

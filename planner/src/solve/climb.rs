@@ -63,7 +63,7 @@ impl<'a> Scaled<'a> {
         (12 * self.problem.sections + 4 * self.instance.len()) * self.instance.len()
     }
 
-    /// All conflicts, listed when first asked for; `None` if there was no time for that.
+    /// All conflicts, listed when first needed; `None` if there was no time for that.
     fn conflicts(&self, deadline: &Deadline) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, deadline)).as_ref()
     }
@@ -138,7 +138,7 @@ impl<'a> Climb<'a> {
         })
     }
 
-    /// What was done so far, in nanoseconds, roughly.
+    /// Returns the approximate work done so far in nanoseconds.
     pub(super) fn cost(&self) -> u64 {
         self.search.nodes * 4 * (self.scaled.problem.sections + self.scaled.instance.len()) as u64
     }
@@ -226,7 +226,7 @@ impl<'a> Climb<'a> {
         Answer::Unknown
     }
 
-    /// What the search could not place goes wherever there is room, or on top.
+    /// Places the buffers that the search could not place wherever there is room, or on top.
     fn complete(&self) {
         let units = |offset: Option<u32>| offset.map(|offset| u64::from(offset) * self.scaled.unit);
         let partial: Vec<Option<u64>> = self.search.partial().into_iter().map(units).collect();

@@ -17,7 +17,7 @@ use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
 use crate::validate::validate_within;
 
-/// What a search is given.
+/// The options of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes that the plan must fit; `None`: as few as possible.
@@ -46,13 +46,13 @@ impl Options {
     }
 }
 
-/// What a search has proved about its plan.
+/// What a search proved about its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// No plan is smaller: proved.
     Optimal,
-    /// The plan fits the capacity that was asked for.
+    /// The plan fits the requested capacity.
     Fits,
     /// The best plan found; the lower bound says how far from the optimum it can be.
     Gap,
@@ -73,7 +73,7 @@ pub struct Solution {
     pub lower_bound: u64,
     /// The bound that needs no search, with its moment and buffers.
     pub bound: Bound,
-    /// What is known of the plan.
+    /// The proof about the plan.
     pub status: Status,
     /// The seed that makes the same run again, up to the timing of threads.
     pub seed: u64,
@@ -107,7 +107,7 @@ impl std::fmt::Display for Solution {
     }
 }
 
-/// What a watcher is told.
+/// The progress that a watcher receives.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Time since the start.
@@ -121,7 +121,7 @@ pub struct Progress {
 /// The best offsets so far, and when which peak was reached.
 type Best = (Vec<u64>, Vec<(Duration, u64)>);
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared<'a> {
     instance: &'a Instance,
     started: Instant,
@@ -140,7 +140,7 @@ impl Shared<'_> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All conflicts, listed when first asked for; `None` if there was no time for that.
+    /// All conflicts, listed when first needed; `None` if there was no time for that.
     fn conflicts(&self) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, &self.deadline)).as_ref()
     }
@@ -256,7 +256,7 @@ pub fn solve_within(
     }
 }
 
-/// What the first bound and the first plan may take beyond the limit.
+/// The time that the first bound and the first plan may take beyond the limit.
 const GRACE: Duration = Duration::from_millis(80);
 
 /// The first plan. What has gaps or may share a place is packed as if it had no gaps and shared nothing, above everything fixed.

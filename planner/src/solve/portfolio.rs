@@ -14,7 +14,7 @@ use crate::model::Instance;
 /// Instances up to this size are packed into boxes.
 const PACKED: usize = 300_000;
 
-/// The boxes of an instance, packed when first asked for.
+/// The boxes of an instance, packed when first needed.
 #[derive(Default)]
 pub(super) struct Packed {
     forced: OnceLock<Option<Boxes>>,
@@ -62,7 +62,7 @@ pub(super) struct Portfolio<'a> {
     repair: Option<Repair<'a>>,
     /// The kinds of descent that made the best plans, and these.
     elite: Vec<(u64, Way)>,
-    /// What noisy descents, rules and repairs have cost, in nanoseconds, roughly. Counted, not timed, so that a seed
+    /// The approximate cost in nanoseconds of noisy descents, rules and repairs. Counted, not timed, so that a seed
     /// and one thread give one plan.
     spent: [u64; 3],
     pairs: u64,
@@ -91,7 +91,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// What costs little: the descents without noise, and the rules if conflicts are few.
+    /// Runs the cheap methods: the descents without noise, and the rules if there are few conflicts.
     pub(super) fn brief(&mut self) {
         let (first, step) = self.share;
         let ways = [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)];
@@ -106,7 +106,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// What was done so far, in nanoseconds, roughly.
+    /// Returns the approximate work done so far in nanoseconds.
     pub(super) fn cost(&self) -> u64 {
         self.spent.iter().sum()
     }

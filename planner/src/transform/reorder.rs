@@ -35,7 +35,7 @@ pub fn peak_load(graph: &Graph, lowering: Lowering) -> u64 {
     loads.max().map_or(0, |load| u64::try_from(load).unwrap_or(u64::MAX))
 }
 
-/// What is needed of a graph to try orders.
+/// The parts of a graph that are needed to try orders.
 struct Steps {
     /// For each operator those that must come before.
     before: Vec<Vec<usize>>,

@@ -33,7 +33,7 @@ pub struct Spilled {
 /// Why no choice of trips is enough.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
-    /// What an operator reads and writes is more than the capacity.
+    /// The operands of an operator need more than the capacity.
     #[error("step {step} needs {needed} B at once, {over} B above the capacity, even with all else spilled")]
     Step {
         /// The step.

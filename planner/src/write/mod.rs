@@ -8,7 +8,7 @@ pub use code::{c_header, rust_source};
 pub use data::{csv, json};
 pub use drawing::{html, svg};
 
-/// What the writers are given.
+/// The input of the writers.
 #[derive(Clone, Copy)]
 pub struct Planned<'a> {
     /// A name for titles and constants.

@@ -71,7 +71,7 @@ pub use encode::{EncodeError, Encoder};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Header {
-    /// Whether the ids of events are the addresses of their blocks.
+    /// True if the ids of events are the addresses of their blocks.
     pub addresses: bool,
     /// Bytes of an address or a size: 2, 4 or 8.
     pub width: u8,
@@ -132,7 +132,7 @@ impl Header {
     }
 }
 
-/// What happened to a block. Sizes and alignments are in bytes, as requested.
+/// An event of a block. Sizes and alignments are in bytes, as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Action {
@@ -172,7 +172,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
-    /// What happened.
+    /// The kind of event and its data.
     pub action: Action,
     /// When it happened, in the recording program's unit.
     pub time: Option<u64>,

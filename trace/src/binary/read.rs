@@ -19,15 +19,15 @@ pub(crate) struct Decoded<'a> {
     end: bool,
     decoder: device::Decoder,
     records: u64,
-    /// Where ids are addresses: the number of the live block at each.
+    /// If ids are addresses, the number of the live block at each address.
     numbers: Option<HashMap<u64, u64>>,
     next: u64,
     most: usize,
-    /// By their numbers.
+    /// The names of tags by their numbers.
     tags: HashMap<u32, Arc<str>>,
-    /// Whether an event was read: a note before all of them is the header.
+    /// True after the first event; a note before it is the header.
     begun: bool,
-    /// Records of which the last one read had several.
+    /// Further records from the last one read.
     more: VecDeque<Record>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Decoded<'a> {
         }
     }
 
-    /// Reads a record and puts what it is into `more`; false at the end.
+    /// Reads a record and appends its contents to `more`; false at the end.
     fn read(&mut self, tags: &mut Tags) -> Result<bool, Problem> {
         let (record, size) = loop {
             if self.start == self.buffer.len() && self.end {
@@ -125,7 +125,7 @@ impl<'a> Decoded<'a> {
         Ok(true)
     }
 
-    /// An event of the text.
+    /// Converts an event to that of the text.
     fn numbers_and_names(&mut self, event: device::Event, tags: &mut Tags) -> Result<Record, Problem> {
         let device::Event { action, time, tag } = event;
         let tag = match tag {
@@ -167,7 +167,7 @@ impl<'a> Decoded<'a> {
                 return Err(Problem::Crowded(self.most));
             }
         }
-        // Where the address follows from the number it is not said again.
+        // The address is left out if it follows from the number.
         let address = (known.is_none() || new != old).then_some(new);
         Ok(Record::Event(Event { id, action, time, tag, address }))
     }

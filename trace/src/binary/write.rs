@@ -19,12 +19,12 @@ pub enum BinaryError {
     /// The output cannot be written.
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
-    /// A record that the binary form has no room for.
+    /// A record does not fit the binary form.
     #[error("event {event}: {problem}")]
     Encode {
         /// Events before it.
         event: u64,
-        /// Why.
+        /// The reason.
         problem: device::EncodeError,
     },
     /// Some allocations have addresses, others not.
@@ -48,7 +48,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
         addresses: HashMap::new(),
         events: 0,
     };
-    // What stands before the first event waits for what that says of addresses.
+    // Records before the first event wait, because that event decides whether ids are addresses.
     let mut before = Vec::new();
     let mut first = None;
     for record in records.by_ref() {
@@ -108,7 +108,7 @@ struct BinaryWriter<'a, W: Write> {
     encoder: device::Encoder,
     buffer: Vec<u8>,
     tags: HashMap<Arc<str>, u32>,
-    /// Where each live block is.
+    /// The address of each live block.
     addresses: HashMap<u64, u64>,
     events: u64,
 }
@@ -122,7 +122,7 @@ impl<W: Write> BinaryWriter<'_, W> {
         Ok(self.output.write_all(&self.buffer[..size])?)
     }
 
-    /// Lines that belong together, as one note or as few as hold them.
+    /// Writes lines that belong together, in as few notes as possible.
     fn notes(&mut self, lines: &mut Vec<String>) -> Result<(), BinaryError> {
         let mut note = String::new();
         for (n, line) in lines.drain(..).enumerate().collect::<Vec<_>>() {
@@ -139,7 +139,7 @@ impl<W: Write> BinaryWriter<'_, W> {
         if note.is_empty() { Ok(()) } else { self.record(&device::Record::Note { text: &note }) }
     }
 
-    /// The number of a tag, which is named when it comes first.
+    /// Returns the number of a tag, and writes its name at its first use.
     fn tag(&mut self, tag: Option<&Arc<str>>) -> Result<u32, BinaryError> {
         let Some(tag) = tag else { return Ok(0) };
         if let Some(&number) = self.tags.get(tag) {

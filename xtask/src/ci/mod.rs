@@ -33,7 +33,7 @@ struct Step {
     tier: Tier,
     /// Words separated by spaces; see [`words`].
     command: &'static str,
-    /// Where it runs, from the project's root.
+    /// The folder that it runs in, from the project's root.
     folder: &'static str,
     variable: Option<(&'static str, &'static str)>,
 }

@@ -1,4 +1,4 @@
-//! What is checked, in order. A new check is a line here.
+//! The checks, in order. A new check is a line here.
 
 use super::{Step, Tier};
 use Tier::{Deep, Full, Landing};

@@ -1,4 +1,4 @@
-//! What a program needs of the machine that it runs on.
+//! The requirements of a program on the machine that it runs on.
 
 use anyhow::{Result, bail};
 use object::Endianness;
@@ -18,7 +18,7 @@ struct Needed {
     version: String,
 }
 
-/// Whether a program or library starts wherever glibc 2.36 or newer is.
+/// Returns whether a program or library starts wherever glibc 2.36 or newer is.
 pub fn check(bytes: &[u8]) -> Result<()> {
     judge(&needed(bytes)?, NEWEST)
 }

@@ -63,18 +63,18 @@ struct Case {
     subject: &'static Subject,
     machine: &'static Machine,
     level: Level,
-    /// Whether the subject's own `realloc` is used.
+    /// True if the subject's own `realloc` is used.
     in_place: bool,
 }
 
-/// What was measured of one program.
+/// The measurements of one program.
 #[derive(Clone, Debug)]
 struct Outcome {
     case: Case,
     footprint: Footprint,
-    /// What the workload printed, by name; empty where it was not run.
+    /// The figures that the workload printed, by name; empty if it was not run.
     figures: Figures,
-    /// Why the workload failed.
+    /// The reason why the workload failed, if it did.
     failure: Option<String>,
 }
 
@@ -179,7 +179,7 @@ fn target_folder() -> PathBuf {
     firmware::root().join("boards/target")
 }
 
-/// What a program printed, by name.
+/// Reads the figures that a program printed, by name.
 pub type Figures = BTreeMap<String, f64>;
 
 /// Runs a workload and returns its figures.

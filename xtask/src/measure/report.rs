@@ -29,7 +29,7 @@ const FIGURES: [&str; 14] = [
     "largest",
 ];
 
-/// What `check` compares: smaller is better for all of them.
+/// The figures that `check` compares: smaller is better for all of them.
 const CHECKED: [&str; 5] = ["added_text", "alloc_mean", "alloc_worst", "free_mean", "free_worst"];
 /// Worse by more than this is a regression.
 const SLACK: f64 = 1.05;
@@ -132,7 +132,7 @@ fn compare(outcomes: &[Outcome], text: &str) -> Result<Vec<String>> {
     Ok(worse)
 }
 
-/// What the tables say about themselves.
+/// The notes below the tables.
 pub fn preamble(compiler: &str, emulator: &str, versions: &BTreeMap<String, String>) -> String {
     let packages = SUBJECTS.iter().filter_map(|subject| subject.package).chain(["allotment"]);
     let mut packages: Vec<_> =
@@ -256,7 +256,7 @@ struct Rank {
     name: &'static str,
     value: fn(&Pair) -> Option<f64>,
     decimals: usize,
-    /// Whether more is better.
+    /// True if larger values are better.
     more: bool,
 }
 

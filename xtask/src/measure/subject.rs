@@ -1,15 +1,15 @@
-//! What is compared, and where.
+//! The subjects that are compared, and the machines that they run on.
 
 /// An allocator that the firmware in `boards/measure` can be built with; the name is that of its feature.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subject {
     /// Name and Cargo feature.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub what: &'static str,
     /// The crate, if it is another one's.
     pub package: Option<&'static str>,
-    /// Whether it resizes blocks without moving them.
+    /// True if it resizes blocks without moving them.
     pub resizes: bool,
 }
 
@@ -55,7 +55,7 @@ pub const SUBJECTS: [Subject; 18] = [
 pub struct Machine {
     /// Rust's name.
     pub target: &'static str,
-    /// What it stands for.
+    /// The class of machines that it represents.
     pub core: &'static str,
     /// `qemu-system-...` and its arguments; none if programs are only linked.
     pub emulator: Option<(&'static str, &'static [&'static str])>,

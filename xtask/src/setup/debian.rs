@@ -22,7 +22,7 @@ struct Apt<'s> {
     program: PathBuf,
     folder: PathBuf,
     setup: &'s Setup,
-    /// Whether the package lists are our own, since the system has none or old ones.
+    /// True if the package lists are our own, because the system has none or old ones.
     own_lists: bool,
 }
 
@@ -153,7 +153,7 @@ impl Apt<'_> {
     }
 }
 
-/// What a program gives as its reasons, in one line.
+/// Returns the reasons that a program gives for its failure, in one line.
 fn errors(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("E: ")).collect();

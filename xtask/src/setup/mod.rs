@@ -22,7 +22,7 @@ struct Program {
     name: &'static str,
     /// Debian's and Ubuntu's packages that may hold it, in the order in which they are tried.
     packages: &'static [&'static str],
-    /// Where it lies in its package.
+    /// Its path in the package.
     file: &'static str,
     /// Makes it print its version and end.
     version: &'static str,
@@ -61,7 +61,7 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// Whether a program is one that boots firmware, which `--no-emulator` hides.
+/// Returns whether a program boots firmware; `--no-emulator` hides such programs.
 fn is_emulator(program: &str) -> bool {
     program.starts_with("qemu-") || program == "node"
 }

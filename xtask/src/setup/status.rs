@@ -19,7 +19,7 @@ pub fn without(text: &str, names: &[String]) -> String {
     rest
 }
 
-/// As [`without`], and without the relations of any package.
+/// Removes a package like [`without`], and also the relations of all others.
 ///
 /// Time is linear in the text times the number of packages to leave out.
 pub fn edited(text: &str, names: &[String]) -> String {
@@ -48,7 +48,7 @@ fn field<'t>(paragraph: &'t str, name: &str) -> Option<&'t str> {
     paragraph.lines().find_map(value).map(str::trim)
 }
 
-/// What apt would do.
+/// The actions that apt would take.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Packages to download and unpack.

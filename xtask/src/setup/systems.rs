@@ -1,4 +1,4 @@
-//! What the user of each system can do to get a program.
+//! Instructions for the user of each system to install a program.
 
 /// Package managers by the program that tells them, the command that installs, and their packages for QEMU's Arm and
 /// RISC-V emulators and for Node.

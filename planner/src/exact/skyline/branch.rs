@@ -1,4 +1,4 @@
-//! Where a node branches, and into what.
+//! Chooses the section where a node branches, and its branches.
 
 use super::reasons::{has, set};
 use super::{Level, NO_BUFFER, Pick, Search, WALL};

@@ -1,4 +1,4 @@
-//! What was proved to lead nowhere.
+//! A table of partial packings that were proved to have no completion.
 
 use super::{Level, Problem};
 

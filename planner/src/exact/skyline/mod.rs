@@ -6,7 +6,7 @@
 //! its floor there, or none does, and then the floor of that section rises to the next height at which anything
 //! could lie. These are the branches of a node; the section with the fewest of them is taken.
 //!
-//! What cuts the tree:
+//! The tree is cut by:
 //! * *sections*: floor + what is still to be placed must not exceed the capacity, in every section; also with
 //!   only those buffers counted that cannot lie below a given height;
 //! * *floors* rise to the lowest offset of what is still to be placed;
@@ -50,7 +50,7 @@ pub struct Problem {
     pub sections: usize,
 }
 
-/// How a search answered.
+/// The answer of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Offsets in units.
@@ -61,7 +61,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// What the search prefers.
+/// The preference of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
     /// Which buffer of a valley goes first.

@@ -1,4 +1,4 @@
-//! What makes a node fail, and why.
+//! Detects nodes that fail, and finds the reasons.
 
 use super::{Level, Search, WALL};
 

@@ -40,7 +40,7 @@ pub enum OnnxError {
         node: String,
         /// Its operator.
         op: String,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
     /// An element type of unknown size.

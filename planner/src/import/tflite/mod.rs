@@ -25,11 +25,11 @@ pub enum TfliteError {
     /// An index that points to nothing.
     #[error("{what}: index {index} of {count}")]
     Index {
-        /// Where it stands.
+        /// The place of the index.
         what: String,
         /// The index.
         index: i64,
-        /// How many there are.
+        /// The number of elements.
         count: usize,
     },
     /// A shape with an open dimension.

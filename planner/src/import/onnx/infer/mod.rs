@@ -8,7 +8,7 @@ use shapes::{matmul, reduce, reshaped, resize, slice, split, windows};
 pub use value::constant;
 use value::{Context, axis, broadcast, dimension, fold, product, stretched};
 
-/// What is known of a tensor.
+/// The known properties of a tensor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Value {
     pub shape: Vec<u64>,

@@ -1,4 +1,4 @@
-//! Values of small tensors, and what nodes are asked for.
+//! Values of small tensors, and the attributes and inputs of nodes.
 
 use super::super::proto::{Attribute, Node, TensorProto};
 use super::{FLOAT, FOLDED, Value};
