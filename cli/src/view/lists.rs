@@ -1,4 +1,4 @@
-//! What is shown row by row: blocks that are live at the end, the largest blocks, tags.
+//! The lists of the page: blocks that are live at the end, the largest blocks, and tags.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::trace::{Action, Trace};
 
-/// Rows of each list, at most.
+/// The most rows per list.
 const ROWS: usize = 200;
 
 /// One block.
@@ -25,7 +25,7 @@ pub struct Row {
     pub from: u32,
     /// Event that freed it.
     pub to: Option<u32>,
-    /// Where it lay at last, in bytes from the start of the arena.
+    /// Its last offset in the arena in bytes.
     pub at: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub struct Group {
     pub tag: u32,
     /// Bytes of each.
     pub size: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub count: u64,
     /// Event that allocated the first one.
     pub first: u32,
@@ -44,7 +44,7 @@ pub struct Group {
     pub last: u32,
 }
 
-/// What one tag did.
+/// The figures of one tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tag {
     /// An index of the report's tags.
@@ -59,7 +59,7 @@ pub struct Tag {
     pub live: u64,
 }
 
-/// The largest blocks, and where each block of the trace lay at last.
+/// Returns the largest blocks; `places` has the last offset of each block.
 pub fn largest(trace: &Trace, places: &[Option<u64>]) -> Vec<Row> {
     rows(trace, places, |_| true)
 }

@@ -33,12 +33,12 @@ pub struct Grid {
     bytes: f64,
     /// Byte-events in each cell.
     cells: Vec<f64>,
-    /// The same for whole columns: what begins here, until it is taken back.
+    /// The same for whole columns, as differences: a value counts from its column on, until a later one cancels it.
     whole: Vec<f64>,
 }
 
 impl Grid {
-    /// A grid for a trace of `events` in an arena of `bytes`, which consists of granules of `granule`.
+    /// Creates a grid for a trace of `events` events in an arena of `bytes` bytes with granules of `granule` bytes.
     pub fn new(events: usize, bytes: u64, granule: u64) -> Self {
         let columns = events.clamp(1, COLUMNS);
         let rows = usize::try_from(bytes / granule.max(1)).unwrap_or(ROWS).clamp(1, ROWS);
@@ -84,7 +84,7 @@ impl Grid {
             for (part, change) in parts.iter().zip(whole) {
                 sum += change;
                 let full = part + sum;
-                // What is not empty shall be seen, and what is not full as well.
+                // Cells that are nearly empty or nearly full stay distinguishable from empty and full ones.
                 let level = match full {
                     full if full < 1e-9 => 0,
                     full if full > 1.0 - 1e-9 => 63,

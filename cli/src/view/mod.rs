@@ -1,8 +1,8 @@
-//! `allotment view`: a recorded trace as one self-contained page.
+//! `allotment view`: writes a recorded trace as one self-contained page.
 //!
-//! The way of a trace is one direction: `trace` reads its events, `place` gives its blocks addresses, `recording`
-//! gathers what is drawn in a fixed number of buckets, `report` puts that together, and `page` makes a page of
-//! it. The page holds no more than that, however long the trace was.
+//! `trace` reads the events, `place` gives the blocks addresses, `recording` gathers the data to draw in a fixed number of
+//! buckets, `report` combines the data, and `page` writes the page. So the size of the page does not depend on the length
+//! of the trace.
 
 mod lists;
 mod map;
@@ -78,7 +78,7 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the page of a trace, as `allotment view` does when it is told no more.
+/// Writes the page of a trace, as `allotment view` does without options.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -87,7 +87,7 @@ pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
     std::fs::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
-/// How long suggestions are tried.
+/// The time limit for trying suggestions.
 const TRIED: Duration = Duration::from_secs(20);
 
 fn draw(
@@ -116,7 +116,7 @@ fn draw(
     if events.is_none() {
         bar.set_message("trying what would need less memory");
         bar.tick();
-        // What is too large to be replayed in memory is drawn without that.
+        // A trace that is too large to be replayed in memory is drawn without suggestions.
         if let Ok(tried) = advise::tried(&input, placement.id(), TRIED) {
             suggest::add_tried(&mut report.suggestions, tried);
         }

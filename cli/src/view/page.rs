@@ -1,4 +1,4 @@
-//! The page: template, style, script and data in one file.
+//! Writes the page: template, style, script and data in one file.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use super::report::Report;
 const TEMPLATE: &str = include_str!("page/template.html");
 const STYLE: &str = include_str!("page/style.css");
 
-/// In this order: each uses what those before it define.
+/// The scripts in their order: each uses definitions of those before it.
 const SCRIPTS: [&str; 8] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
@@ -19,11 +19,11 @@ const SCRIPTS: [&str; 8] = [
     include_str!("page/main.js"),
 ];
 
-/// The page of a report: HTML that needs nothing else.
+/// Returns the page of a report: HTML that needs no other file.
 ///
-/// What the trace says, such as the names of its tags, is in the page as JSON without `<`, `>` and `&`, so that it
-/// cannot end the element that holds it; the script makes text of it and never HTML. A policy in the page
-/// forbids all other scripts and every connection.
+/// Data from the trace, such as the names of its tags, is in the page as JSON without `<`, `>` and `&`, so it cannot end
+/// the element around it; the script inserts it as text and never as HTML. A policy in the page forbids all other scripts
+/// and every connection.
 ///
 /// # Errors
 /// Those of serialising the report: none in practice.
@@ -45,7 +45,7 @@ pub fn page(report: &Report) -> io::Result<String> {
     Ok(out + rest)
 }
 
-/// JSON that means the same and ends no element.
+/// Appends equivalent JSON that cannot end an HTML element.
 fn escape(json: &str, out: &mut String) {
     for c in json.chars() {
         match c {

@@ -1,4 +1,4 @@
-//! Addresses: a trace replayed through one of the library's placements, over memory that is not there.
+//! Gives blocks addresses: replays a trace through one of the library's placements, over memory that does not exist.
 
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
@@ -15,10 +15,10 @@ const GRANULE: usize = 8;
 const LARGE_GRANULE: usize = 256;
 const LARGE: u64 = 8 << 30;
 
-/// Where the arena begins. Nothing is there: a side table never touches the memory that it describes.
+/// The address of the arena. No memory is there: a side table never accesses the memory that it describes.
 const BASE: usize = 1 << (usize::BITS - 8);
 
-/// A placement that can serve memory it does not touch.
+/// Placements for memory that is not accessed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Placing {
     /// Two-level segregated fit
@@ -33,7 +33,7 @@ pub enum Placing {
 }
 
 impl Placing {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn id(self) -> &'static str {
         match self {
             Self::Tlsf => "tlsf",
@@ -55,44 +55,44 @@ impl fmt::Display for Placing {
     }
 }
 
-/// Why blocks got no addresses.
+/// The error of a replay that gave blocks no addresses.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// More memory is needed than an index can tell apart.
+    /// The trace needs more memory than an index can address.
     #[error("no arena of up to {0} B serves the trace")]
     TooLarge(u64),
-    /// The arena that was asked for serves hardly any request.
+    /// The requested arena serves hardly any request.
     #[error(
         "an arena of {arena} B serves {served} of {requests} requests: give a larger one, or leave --arena out"
     )]
     TooSmall {
-        /// Bytes asked for.
+        /// Its size in bytes.
         arena: u64,
-        /// Requests that it serves.
+        /// The number of requests that it serves.
         served: usize,
         /// Requests of the trace.
         requests: usize,
     },
-    /// The arena is none.
+    /// The placement does not accept the arena.
     #[error("an arena of {size} B is refused: {error}")]
     Region {
-        /// Bytes asked for.
+        /// Its size in bytes.
         size: u64,
-        /// Why not.
+        /// The reason.
         error: RegionError,
     },
 }
 
-/// The arena after an event; in bytes.
+/// The state of the arena after an event, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// In blocks, each rounded up to what it takes.
+    /// Bytes in blocks, with each request rounded up to its block's size.
     pub taken: u64,
-    /// What of it was asked for.
+    /// Requested bytes in blocks.
     pub asked: u64,
-    /// Up to the end of the last block.
+    /// Bytes up to the end of the last block.
     pub span: u64,
-    /// Not in blocks.
+    /// Bytes that are not in blocks.
     pub free: u64,
     /// The largest request that would be served.
     pub largest: u64,
@@ -129,11 +129,11 @@ pub struct Piece {
     pub to: u32,
 }
 
-/// What is told of a replay.
+/// A receiver of the events of a replay.
 pub trait Watcher {
-    /// A piece is complete. Pieces that are never freed come last.
+    /// Receives a piece when it is complete. Pieces that are never freed come last.
     fn piece(&mut self, piece: Piece);
-    /// Event number `event` has been replayed; one that was not served changed nothing.
+    /// Receives the state after event number `event`. An event that was not served changed nothing.
     fn after(&mut self, event: usize, served: bool, state: State);
 }
 
@@ -145,14 +145,14 @@ impl Watcher for Unwatched {
     fn after(&mut self, _: usize, _: bool, _: State) {}
 }
 
-/// How a replay went.
+/// The outcome of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Requests that failed.
     pub failed: usize,
     /// Resized blocks that had to move.
     pub moves: usize,
-    /// Bytes that were copied for it.
+    /// Bytes that were copied for these moves.
     pub moved: u64,
 }
 
@@ -168,7 +168,7 @@ pub struct Site {
 
 type Table<const G: usize> = SideTable<u32, G, 1, false>;
 
-/// Calls a function for the placement and the granule that are known only now.
+/// Calls a function for a placement and a granule that are known only at run time.
 macro_rules! with {
     ($placing:expr, $granule:expr, $call:ident($($argument:expr),*)) => {
         match ($placing, $granule == GRANULE as u64) {
@@ -185,10 +185,10 @@ macro_rules! with {
 }
 
 impl Site {
-    /// An arena of `arena` bytes, or the smallest that serves every request: about twenty replays.
+    /// Creates an arena of `arena` bytes, or the smallest one that serves every request, which takes about twenty replays.
     ///
-    /// The smallest is that of a binary search: with a placement for which more memory can be worse, a smaller one may
-    /// do as well.
+    /// The smallest one is found by binary search. With a placement for which more memory can be worse, a smaller arena may
+    /// also be enough.
     ///
     /// # Errors
     /// [`PlaceError`] if there is no such arena.
@@ -218,7 +218,7 @@ impl Site {
     }
 }
 
-/// The most bytes that are live at once, rounded up to granules: no arena is smaller.
+/// Returns the peak of the live bytes, rounded up to granules. No arena can be smaller.
 fn least(trace: &Trace, granule: u64) -> u64 {
     let mut sizes = vec![0; trace.blocks.len()];
     let (mut live, mut most) = (0_u64, 0);
@@ -233,7 +233,7 @@ fn least(trace: &Trace, granule: u64) -> u64 {
     most.max(granule)
 }
 
-/// Granules of the smallest arena.
+/// Returns the smallest arena in granules.
 fn smallest<S: Space>(trace: &Trace) -> Result<u64, PlaceError> {
     let granule = S::Meta::GRANULE as u64;
     let most = S::MAX_LEN as u64;
@@ -270,7 +270,7 @@ struct Held<M: Meta> {
 struct Arena<S: Space> {
     space: S,
     held: Vec<Option<Held<S::Meta>>>,
-    /// Offsets and lengths of the blocks by their offset; what is above the last one was never needed at that moment.
+    /// The lengths of the blocks by their offsets. Memory above the last one is not needed at that moment.
     ends: std::collections::BTreeMap<usize, usize>,
     /// Index of the first granule.
     first: usize,
@@ -325,7 +325,7 @@ fn run<S: Space>(
 }
 
 impl<S: Space> Arena<S> {
-    /// Whether it could be done.
+    /// Replays an event. Returns whether it was served.
     fn event(&mut self, trace: &Trace, now: u32, event: &Event, watcher: &mut dyn Watcher) -> bool {
         let granule = S::Meta::GRANULE;
         let slot = event.block as usize;
@@ -337,7 +337,7 @@ impl<S: Space> Arena<S> {
         let align = align / granule;
         let old = self.held[slot].take();
         if event.action == Action::Free {
-            // A block that got no memory is not freed.
+            // A block that was not served is not freed.
             if let Some(old) = old {
                 self.end(event.block, &old, now, watcher);
                 self.free(old, align);
@@ -357,7 +357,7 @@ impl<S: Space> Arena<S> {
             self.held[slot] = Some(new);
             return true;
         }
-        // As `realloc` does: the old block is there until its contents have been copied.
+        // Like `realloc`: the old block stays until its contents have been copied.
         let Some(new) = self.allocate(len, align, event.size, now) else {
             self.held[slot] = Some(old);
             return false;
@@ -409,7 +409,7 @@ impl<S: Space> Arena<S> {
         }
     }
 
-    /// The state, complete.
+    /// Returns the complete state.
     fn settle(&mut self) -> State {
         let granule = S::Meta::GRANULE as u64;
         let end = self.ends.last_key_value().map_or(0, |(&offset, &len)| offset + len - self.first);

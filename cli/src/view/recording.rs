@@ -1,4 +1,4 @@
-//! What is kept of a replay while it runs: as much as a page draws, however many events there are.
+//! Gathers the data of a replay that a page draws. Its size does not depend on the number of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,16 +10,16 @@ use super::place::{Piece, State, Watcher};
 use super::series::{BUCKETS, Range, bucket_of};
 use super::trace::{Action, Event, Trace};
 
-/// Pieces that are kept one by one: those with the most bytes times events.
+/// The most pieces that are kept: those with the most bytes times events.
 const PIECES: usize = 6000;
 
-/// Tags that are drawn; the others are one more.
+/// The most tags that are drawn; all others count as one more.
 const TAGS: usize = 8;
 
 /// Figures over time.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Series {
-    /// Bytes asked for and not freed.
+    /// Live requested bytes.
     pub live: Range,
     /// Bytes of their blocks.
     pub taken: Range,
@@ -31,7 +31,7 @@ pub struct Series {
     pub internal: Range,
 }
 
-/// Live bytes by tag at the moment of each bucket when most was live.
+/// Live bytes by tag, for each bucket at its moment with the most live bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stack {
     /// The tags drawn, indices of the report's tags; the highest peak first.
@@ -53,9 +53,9 @@ pub struct Recording<'a> {
     /// The address space, made when the size of the arena is known.
     grid: Grid,
     pieces: BinaryHeap<Kept>,
-    /// Where each block lay at last.
+    /// The last offset of each block.
     pub places: Vec<Option<u64>>,
-    /// The state when most was live, and the event before it.
+    /// The state at the peak of the live bytes, and the event before it.
     pub peak: (usize, State),
     /// The most bytes that blocks took.
     pub taken: u64,
@@ -67,7 +67,7 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Nothing happened yet. `tags` are those of the trace, the most important ones first.
+    /// Creates a recording before the first event. `tags` are those of the trace, the most important ones first.
     pub fn new(trace: &'a Trace, arena: u64, granule: u64, tags: &[u32]) -> Self {
         let events = trace.events.len();
         let drawn = &tags[..tags.len().min(TAGS)];
@@ -92,7 +92,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// The map, the stack, and the pieces: block, address, length, first event, event behind the last.
+    /// Returns the map, the stack, and the pieces: block, address, length, first event, event behind the last.
     pub fn finish(self) -> (Map, Stack, Vec<[u64; 5]>) {
         let mut pieces: Vec<[u64; 5]> = self.pieces.into_iter().map(|(_, piece)| piece).collect();
         pieces.sort_unstable_by_key(|&[_, at, _, from, _]| (from, at));

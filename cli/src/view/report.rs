@@ -1,4 +1,4 @@
-//! All that a page shows, as data.
+//! The data that a page shows.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::spread::{self, Class, Size};
 use super::suggest::{Suggestion, suggestions};
 use super::trace::{Action, Trace};
 
-/// Exact sizes that are listed, at most.
+/// The most exact sizes that are listed.
 const SIZES: usize = 50;
 
 /// The figures of a whole trace; sizes in bytes.
@@ -21,25 +21,25 @@ pub struct Totals {
     pub events: usize,
     /// Events left out at the end, where the recorder itself freed what was live.
     pub closing: usize,
-    /// Events that the recorder lost, as it says.
+    /// Events that the recorder reports as lost.
     pub lost: u64,
     /// Requests that were refused when the trace was recorded.
     pub refused: usize,
     /// Blocks.
     pub blocks: usize,
-    /// Bytes requested, all in all.
+    /// Requested bytes in total.
     pub requested: u64,
-    /// The most that was live at once.
+    /// The peak of the live bytes.
     pub peak: u64,
-    /// After which event.
+    /// The event after which the peak was reached.
     pub peak_event: usize,
-    /// What the blocks took at that moment.
+    /// Bytes of the blocks at that moment.
     pub taken_at_peak: u64,
-    /// The most that blocks took at once.
+    /// The peak of the bytes of blocks.
     pub taken: u64,
     /// The arena.
     pub arena: u64,
-    /// Whether that is the smallest one found, and not one that was asked for.
+    /// True if that is the smallest one found, false if it was given.
     pub smallest: bool,
     /// Bytes per granule.
     pub granule: u64,
@@ -76,7 +76,7 @@ pub struct Report {
     pub series: Series,
     /// The names of the tags; the first one is empty and stands for none.
     pub tags: Vec<String>,
-    /// What each tag did.
+    /// The figures of each tag.
     pub by_tag: Vec<Tag>,
     /// Live bytes by tag over time; if there are tags.
     pub stack: Option<Stack>,
@@ -99,11 +99,11 @@ pub struct Report {
     pub live: Vec<Row>,
     /// The largest blocks.
     pub largest: Vec<Row>,
-    /// What could be better.
+    /// Suggestions for using less memory or time.
     pub suggestions: Vec<Suggestion>,
 }
 
-/// Replays a trace and gathers all that a page shows. About twenty replays where the arena is not given.
+/// Replays a trace and gathers the data of a page. Without `arena` it takes about twenty replays.
 ///
 /// # Errors
 /// [`PlaceError`] if no arena or placement serves the trace.
@@ -176,7 +176,7 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
     })
 }
 
-/// Numbers the blocks of `pieces` from 0 on, and says which they are.
+/// Numbers the blocks of `pieces` from 0 on, and returns their ids, sizes and tags.
 fn name_blocks(trace: &Trace, pieces: &mut [[u64; 5]]) -> Vec<[u64; 3]> {
     let mut numbers = std::collections::HashMap::new();
     let mut blocks = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Buckets that a trace is divided into, at most.
+/// The most buckets that a trace is divided into.
 pub const BUCKETS: usize = 4096;
 
 /// Where bucket `bucket` of `buckets` begins, in a trace of `events`.

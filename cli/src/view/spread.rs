@@ -1,4 +1,4 @@
-//! How sizes and lifetimes are distributed, in powers of two.
+//! The distributions of sizes and lifetimes, in powers of two.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,11 @@ pub struct Class {
     pub from: u64,
     /// The value behind the last one.
     pub to: u64,
-    /// How many there are.
+    /// The number of values.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many of them belong to blocks that were live at the end.
+    /// The number of values of blocks that were live at the end.
     pub live: u64,
 }
 
@@ -82,7 +82,7 @@ pub fn median_lifetime(trace: &Trace) -> u64 {
     if all.is_empty() { 0 } else { *all.select_nth_unstable(middle).1 }
 }
 
-/// Every size that was asked for; the most frequent first.
+/// Returns every requested size, the most frequent first.
 pub fn exact(trace: &Trace) -> Vec<Size> {
     let mut sizes: HashMap<u64, (Size, u64)> = HashMap::new();
     let mut now = vec![None; trace.blocks.len()];

@@ -1,4 +1,4 @@
-//! What could be better: the suggestions of a report.
+//! The suggestions of a report.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::advise;
 pub enum Kind {
     /// Blocks that are never freed.
     Leak,
-    /// What is live grows over time.
+    /// Live memory that grows over time.
     Growth,
     /// Memory that lies between blocks.
     Fragmentation,
@@ -32,38 +32,38 @@ pub enum Kind {
     Resizing,
     /// Blocks that a pool would serve.
     Pool,
-    /// The whole run, if it is always the same.
+    /// A plan for the whole run, if all runs are the same.
     Plan,
 }
 
 /// A suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suggestion {
-    /// What it is about.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes of memory that it would save; 0 where it saves time.
     pub saves: u64,
-    /// Bytes that are requested or copied again and again, where it saves time.
+    /// Bytes that are requested or copied repeatedly, where it saves time.
     pub traffic: u64,
-    /// Calls of the allocator that it saves, where that was tried.
+    /// Calls of the allocator that it saves, if that was tried.
     pub calls: u64,
     /// An index of the report's tags.
     pub tag: Option<u32>,
     /// The event at which to look.
     pub event: Option<u32>,
-    /// What was found.
+    /// The finding.
     pub what: String,
-    /// What to do.
+    /// The advice.
     pub advice: String,
 }
 
-/// What to do about blocks that stay.
+/// The advice on blocks that are never freed.
 const FREE: &str = "Free what is not needed; make static what is meant to stay.";
 
-/// Suggestions of one kind, at most.
+/// The most suggestions of one kind.
 const EACH: usize = 5;
 
-/// A share of the arena, or of all requests, below which nothing is said: one in so many.
+/// One part in this many of the arena, or of all requests, is the least that a suggestion is made for.
 const WORTH: u64 = 100;
 
 /// The suggestions, those that save the most bytes first, then those that save the most traffic.
@@ -142,12 +142,12 @@ pub fn suggestions(
     all
 }
 
-/// Those that save the most bytes first, then those that save the most traffic, then calls.
+/// Sorts suggestions: the most bytes saved first, then the most traffic, then the most calls.
 fn rank(all: &mut [Suggestion]) {
     all.sort_by_key(|suggestion| std::cmp::Reverse((suggestion.saves, suggestion.traffic, suggestion.calls)));
 }
 
-/// Adds suggestions that were tried on the run; they take the place of those that only say the same by rule of thumb.
+/// Adds suggestions that were tried on the run. They replace estimates of the same kind.
 pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
     let planned = tried.iter().any(|each| each.kind == advise::Kinds::Plan);
     all.retain(|each| match each.kind {
@@ -178,13 +178,13 @@ pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
     rank(all);
 }
 
-/// So many of something.
+/// Formats a count with its noun.
 fn some(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// By how much the least that is live rises from the second quarter to the last one, and the event at which that
-/// begins; 0 if it does not rise from each quarter to the next.
+/// Returns how much the minimum of the live bytes rises from the second quarter to the last one, and the event at which
+/// that begins; 0 if it does not rise from each quarter to the next.
 fn growth(events: usize, series: &Series) -> (u64, usize) {
     let least = &series.live.min;
     let quarter = least.len() / 4;

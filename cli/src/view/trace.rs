@@ -1,4 +1,4 @@
-//! A trace in memory: events that name blocks by dense numbers.
+//! A trace in memory, with dense numbers for blocks.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -6,28 +6,28 @@ use std::sync::Arc;
 
 use allotment_trace::{Action as Asked, Checked, Reader, TraceError};
 
-/// The alignment of a request that names none, in bytes.
+/// The alignment in bytes of a request without one.
 const DEFAULT_ALIGN: u64 = 8;
 
-/// What an event does to its block.
+/// The action of an event on its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The block begins.
+    /// The block is allocated.
     Allocate,
-    /// It has another size from now on.
+    /// The block gets another size.
     Resize,
-    /// It ends.
+    /// The block is freed.
     Free,
 }
 
 /// One event.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// What happens.
+    /// The action.
     pub action: Action,
-    /// To which block: an index of [`Trace::blocks`].
+    /// The block: an index of [`Trace::blocks`].
     pub block: u32,
-    /// Bytes that it has from now on; 0 when it is freed.
+    /// The block's new size in bytes; 0 when it is freed.
     pub size: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Events for which it was live, in a trace of `events`.
+    /// Returns the number of events for which it was live, in a trace of `events`.
     pub fn lifetime(&self, events: usize) -> u64 {
         u64::from(self.to.unwrap_or(events as u32).saturating_sub(self.from))
     }
@@ -60,15 +60,15 @@ impl Block {
 pub struct Trace {
     /// The file's name.
     pub name: String,
-    /// In the order in which they happened.
+    /// The events in their order.
     pub events: Vec<Event>,
-    /// In the order in which they began.
+    /// The blocks in the order of their allocation.
     pub blocks: Vec<Block>,
     /// The names of the tags; the first one is empty and stands for none.
     pub tags: Vec<String>,
     /// The time of each event, if every event has one.
     pub times: Option<Vec<u64>>,
-    /// Events that the recorder lost, as it says.
+    /// Events that the recorder reports as lost.
     pub lost: u64,
     /// Requests that were refused when the trace was recorded.
     pub refused: usize,
@@ -79,25 +79,25 @@ pub struct Trace {
 /// Why a trace was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// What it says is wrong.
+    /// Its contents are wrong.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// It is too long.
     #[error("more than {MOST} events; --events reads a part of them")]
     TooMany,
-    /// It asks for more than addresses can tell apart.
+    /// It requests more memory than addresses can distinguish.
     #[error("more than 4 PiB are live after {0} events")]
     TooLarge(usize),
 }
 
-/// Events of a trace, at most: their numbers have 32 bits.
+/// The most events of a trace: their numbers have 32 bits.
 const MOST: usize = u32::MAX as usize - 1;
 
-/// Bytes that may be live at once: a page counts in doubles.
+/// The most bytes that may be live at once, because a page counts in doubles.
 const MOST_BYTES: u64 = 1 << 52;
 
 impl Trace {
-    /// Reads a trace, compressed or not, and no more than `most` events of it. Memory: O(events).
+    /// Reads at most `most` events of a trace, compressed or not. Memory: O(events).
     ///
     /// # Errors
     /// [`ReadError`] if the trace is wrong or too long.
@@ -105,7 +105,7 @@ impl Trace {
         Self::gather(Self::name(path), &mut allotment_trace::open(path)?, most)
     }
 
-    /// What the trace in this file is called.
+    /// Returns the name of the trace in a file.
     pub(crate) fn name(path: &Path) -> String {
         path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -138,8 +138,8 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Leaves out the events from number `tail` on, if all of them free blocks: there the recorder itself freed what
-    /// was still live.
+    /// Drops the events from number `tail` on if all of them free blocks: there the recorder itself freed what was
+    /// still live.
     fn cut(&mut self, tail: usize) {
         let Some(events) = self.events.get(tail..).filter(|events| !events.is_empty()) else { return };
         if events.iter().any(|event| event.action != Action::Free) {
@@ -174,7 +174,7 @@ impl Builder {
             return Err(ReadError::TooLarge(trace.events.len()));
         }
         let now = trace.events.len() as u32;
-        // The reader has checked that blocks are live that must be.
+        // The reader has checked that the blocks of all events are live.
         let next = trace.blocks.len() as u32;
         let (action, size, block) = match event.action {
             Asked::Allocate { size, align } => {
