@@ -276,7 +276,7 @@ fn regions_start_with_what_people_have() {
         assert_eq!(other, region);
     }
     // SAFETY: nothing else uses the array.
-    let borrowed: &'static mut [MaybeUninit<u8>] = unsafe { &mut *(&raw mut BYTES) };
+    let borrowed: &'static mut [MaybeUninit<u8>] = unsafe { (&raw mut BYTES).as_mut() }.unwrap();
     assert_eq!(Region::from(borrowed), region);
     let leaked = Box::leak(Box::new([1u8; 512]));
     let start = leaked.as_mut_ptr();
