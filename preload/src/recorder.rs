@@ -1,4 +1,4 @@
-//! The file that events go to.
+//! Writes events to the recording file.
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_char, c_int, c_void};
@@ -29,18 +29,18 @@ pub struct Head {
 struct Control {
     /// True while nothing is recorded.
     paused: AtomicU64,
-    /// Events that are wanted of each image; 0 is no limit.
+    /// The wanted number of events per image; 0 means no limit.
     most: AtomicU64,
 }
 
-/// Null where the tool gave no control file.
+/// The control page; null if the tool gave no control file.
 static CONTROL: AtomicPtr<Control> = AtomicPtr::new(ptr::null_mut());
 
 /// Calls that were not recorded while recording was paused.
 static SKIPPED: AtomicU64 = AtomicU64::new(0);
 
 fn control() -> Option<&'static Control> {
-    // SAFETY: a page that stays mapped, or null.
+    // SAFETY: the pointer is null, or that of a page that stays mapped.
     unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
 }
 
@@ -78,7 +78,7 @@ struct Recorder {
     state: UnsafeCell<State>,
 }
 
-// SAFETY: `state` is used by the thread that holds `locked` only.
+// SAFETY: only the thread that holds `locked` accesses `state`.
 unsafe impl Sync for Recorder {}
 
 static RECORDER: Recorder = Recorder {
@@ -98,12 +98,12 @@ static RECORDER: Recorder = Recorder {
 };
 
 std::thread_local! {
-    /// True while this thread is inside the recorder or in a call that is recorded already. Without destructor, so that
-    /// it is there as long as the thread is, and without lazy initialisation.
+    /// True while this thread is inside the recorder or in a call that is already recorded. It has no destructor, so it
+    /// exists as long as the thread does, and no lazy initialisation.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f`, unless this thread is in here already: then what it does is not recorded. Also not if recording is off.
+/// Calls `f`; calls `real` instead, which is not recorded, if this thread is already in here or recording is off.
 #[inline]
 pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
     if !RECORDER.on.load(Ordering::Relaxed) {
@@ -123,13 +123,13 @@ pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The lock, held.
+/// A guard for the held lock.
 pub struct Held(());
 
-/// Takes the lock. Only in [`recorded`].
+/// Takes the lock. Call it only in [`recorded`].
 pub fn hold() -> Held {
     while RECORDER.locked.swap(true, Ordering::Acquire) {
-        // SAFETY: lets another thread run.
+        // SAFETY: `sched_yield` has no preconditions.
         unsafe { sys::sched_yield() };
     }
     Held(())
@@ -142,12 +142,12 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Writes an event down.
+    /// Records an event.
     pub fn write(&mut self, action: Action) {
         if !RECORDER.on.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: this value is the lock.
+        // SAFETY: this value proves that the thread holds the lock.
         let state = unsafe { &mut *RECORDER.state.get() };
         let time = state.times.then(now);
         let mut bytes = [0; Encoder::MAX_EVENT];
@@ -165,23 +165,23 @@ impl Held {
         }
         if control().is_some_and(|control| control.most.load(Ordering::Relaxed) == state.events) {
             RECORDER.on.store(false, Ordering::Relaxed);
-            // SAFETY: the head is mapped as long as recording is on, which it was.
+            // SAFETY: the head is mapped as long as recording is on, and recording was on until now.
             unsafe { (*state.head).complete.store(1, Ordering::Release) };
         }
     }
 }
 
-/// Nanoseconds on a clock that never falls.
+/// Returns the nanoseconds of a monotonic clock.
 fn now() -> u64 {
     let mut time = sys::Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the place is ours.
+    // SAFETY: the pointer is to a local variable.
     unsafe { sys::clock_gettime(sys::CLOCK_MONOTONIC, &raw mut time) };
     (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
-/// Runs `f` and leaves `errno` as it was: who allocates does not expect it to change.
+/// Runs `f` and restores `errno`, because allocating programs do not expect it to change.
 fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location belongs to this thread.
     unsafe {
         let errno = sys::__errno_location();
         let before = *errno;
@@ -191,9 +191,9 @@ fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The system's error number.
+/// Returns the system's error number.
 fn errno() -> u64 {
-    // SAFETY: the location is this thread's own.
+    // SAFETY: the location belongs to this thread.
     (unsafe { *sys::__errno_location() }) as u64
 }
 
@@ -214,18 +214,18 @@ impl State {
         unsafe { (*self.head).length.store(length, Ordering::Release) };
     }
 
-    /// Maps the next part of the file; false, and recording is off, if that is not possible.
+    /// Maps the next part of the file. Returns false, with recording off, if that is not possible.
     fn advance(&mut self) -> bool {
         let start = self.start + WINDOW as u64;
-        // SAFETY: the window is a map of that length, which is not used from now on.
+        // SAFETY: the window is a map of that length, and is not used from now on.
         unsafe { sys::munmap(self.window.cast(), WINDOW) };
         self.map(start)
     }
 
     /// Maps the part of the file at `start`.
     fn map(&mut self, start: u64) -> bool {
-        // SAFETY: `file` is a file of ours. The space is reserved, so that a full disk does not end the program with a
-        // signal when the map is written to. A new map disturbs nothing.
+        // SAFETY: `file` belongs to the recorder. The space is reserved, so a full disk does not end the program with a
+        // signal when the map is written. A new map affects no other memory.
         unsafe {
             let error = sys::posix_fallocate(self.file, start as sys::OffT, WINDOW as sys::OffT);
             let access = sys::PROT_READ | sys::PROT_WRITE;
@@ -271,7 +271,7 @@ impl State {
         }
     }
 
-    /// Opens this process's next file and begins a trace in it. `lost` events happened before.
+    /// Opens this process's next file and starts a trace in it. `lost` is the number of earlier events that were lost.
     fn open(&mut self, lost: u64) -> bool {
         let mut path = [0 as c_char; 4096];
         // SAFETY: `getpid` cannot fail.
@@ -301,7 +301,7 @@ impl State {
         }
         // The head stays mapped when the window moves on.
         let access = sys::PROT_READ | sys::PROT_WRITE;
-        // SAFETY: a new map of a file that is longer than that.
+        // SAFETY: a new map affects no other memory, and the file is longer than the head.
         let head = unsafe { sys::mmap(ptr::null_mut(), Head::SIZE, access, sys::MAP_SHARED, self.file, 0) };
         if head == sys::MAP_FAILED {
             return false;
@@ -324,10 +324,10 @@ impl State {
     }
 }
 
-/// Begins to record, if the environment says where to. Called once, when the real functions are known.
+/// Starts recording if the environment names a file. Called once, when the real functions are known.
 pub fn start() {
     keeping_errno(|| {
-        // SAFETY: the names end with a zero byte; the program has not begun to change its environment.
+        // SAFETY: the names end with a zero byte; the program has not started to change its environment.
         let (name, times) = unsafe {
             (sys::getenv(c"ALLOTMENT_RECORD".as_ptr()), sys::getenv(c"ALLOTMENT_RECORD_TIMES".as_ptr()))
         };
@@ -356,7 +356,7 @@ pub fn start() {
     });
 }
 
-/// No other thread is in the recorder when a process is copied.
+/// Takes the lock before a fork, so no other thread is in the recorder when the process is copied.
 extern "C" fn before_fork() {
     INSIDE.with(|inside| inside.set(true));
     core::mem::forget(hold());
@@ -367,12 +367,12 @@ extern "C" fn after_fork() {
     INSIDE.with(|inside| inside.set(false));
 }
 
-/// A child has a file of its own. The blocks that it was born with are not in it, as its header says.
+/// Opens a separate file for a child process. Its header states that blocks from before the fork are missing.
 extern "C" fn in_child() {
     if RECORDER.on.load(Ordering::Relaxed) {
         keeping_errno(|| {
-            // SAFETY: the lock was taken before the fork, and this is the only thread. The maps and the file are the
-            // parent's too, and stay there.
+            // SAFETY: the lock was taken before the fork, and this is the only thread. The parent keeps its own copies of the
+            // maps and the file.
             unsafe {
                 let state = &mut *RECORDER.state.get();
                 sys::munmap(state.window.cast::<c_void>(), WINDOW);

@@ -1,4 +1,4 @@
-//! Exact searches at ever lower goals, with growing budgets, in turns.
+//! Takes turns between exact searches at ever lower goals, with growing budgets.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ pub(super) struct Scaled<'a> {
     mirrored: Problem,
     instance: &'a Instance,
     conflicts: OnceLock<Option<Conflicts>>,
-    /// Where its buffers are boxes: then nothing is proved.
+    /// The boxes, if its buffers are boxes; then nothing is proved.
     boxes: Option<&'a Boxes>,
     /// Bytes of a unit.
     unit: u64,
@@ -58,7 +58,7 @@ impl<'a> Scaled<'a> {
         Some(Self { problem, mirrored, instance, conflicts: OnceLock::new(), boxes, unit, exact })
     }
 
-    /// Bytes that one search keeps for the nodes on its path.
+    /// Returns the bytes that one search keeps for the nodes on its path.
     pub(super) fn bytes(&self) -> usize {
         (12 * self.problem.sections + 4 * self.instance.len()) * self.instance.len()
     }
@@ -106,7 +106,7 @@ pub(super) struct Climb<'a> {
     budget: u64,
     /// The most that a search has placed before it gave up.
     most: u64,
-    /// No plan of this instance is smaller, in units.
+    /// The proved lower bound of this instance's plans, in units.
     proved: u64,
 }
 
@@ -199,7 +199,7 @@ impl<'a> Climb<'a> {
         true
     }
 
-    /// A few strategies in turn, until one knows.
+    /// Tries a few strategies in turn, until one has an answer.
     fn strategies(&mut self, goal: u64, tries: usize) -> Answer {
         let (shared, unit) = (self.shared, self.scaled.unit);
         for _ in 0..tries {

@@ -1,4 +1,4 @@
-//! The driver: bounds, heuristics, exact search; the best plan so far at any time.
+//! The driver: runs bounds, heuristics and exact search, and has the best plan so far at any time.
 
 mod climb;
 mod plain;
@@ -20,13 +20,13 @@ use crate::validate::validate_within;
 /// The options of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes that the plan must fit; `None`: as few as possible.
+    /// The capacity in bytes that the plan must fit; `None` for as few bytes as possible.
     pub capacity: Option<u64>,
-    /// When to stop without an answer.
+    /// The time after which the search stops without an answer.
     pub time_limit: Duration,
     /// Number of threads; at least 1.
     pub threads: usize,
-    /// Seed of all that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Ends the search early when it becomes true, for example because the user pressed ^C.
     pub interrupt: Arc<AtomicBool>,
@@ -62,26 +62,26 @@ pub enum Status {
     Inconclusive,
 }
 
-/// A plan, and what is known of it.
+/// A plan and the proof about it.
 #[derive(Clone, Debug)]
 pub struct Solution {
     /// One offset for each buffer, in bytes.
     pub offsets: Vec<u64>,
     /// The highest end of a buffer, in bytes.
     pub peak: u64,
-    /// No plan has a lower peak: bytes.
+    /// The lower bound of the peak of all plans, in bytes.
     pub lower_bound: u64,
     /// The bound that needs no search, with its moment and buffers.
     pub bound: Bound,
     /// The proof about the plan.
     pub status: Status,
-    /// The seed that makes the same run again, up to the timing of threads.
+    /// The seed that repeats this run, up to the timing of threads.
     pub seed: u64,
     /// Nodes of the exact search.
     pub nodes: u64,
     /// Time used.
     pub elapsed: Duration,
-    /// When which peak was reached.
+    /// The times at which each better peak was reached.
     pub history: Vec<(Duration, u64)>,
 }
 
@@ -145,13 +145,13 @@ impl Shared<'_> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, &self.deadline)).as_ref()
     }
 
-    /// True if nothing is left to be found out.
+    /// Returns true if nothing is left to find out.
     fn done(&self) -> bool {
         let (peak, bound) = (self.peak.load(Ordering::Relaxed), self.bound.load(Ordering::Relaxed));
         peak <= bound || (self.capacity < u64::MAX && (peak <= self.capacity || bound > self.capacity))
     }
 
-    /// Ends the search if nothing is left to be found out.
+    /// Ends the search if nothing is left to find out.
     fn check(&self) {
         if self.done() {
             self.deadline.end();
@@ -259,7 +259,7 @@ pub fn solve_within(
 /// The time that the first bound and the first plan may take beyond the limit.
 const GRACE: Duration = Duration::from_millis(80);
 
-/// The first plan. What has gaps or may share a place is packed as if it had no gaps and shared nothing, above everything fixed.
+/// Makes the first plan. Buffers with gaps or shared places are packed as if they had none, above all fixed buffers.
 fn first_plan(shared: &Shared) -> Vec<u64> {
     let instance = shared.instance;
     let buffers = instance.buffers();
@@ -268,7 +268,7 @@ fn first_plan(shared: &Shared) -> Vec<u64> {
     let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
     let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
     let mut offsets = packed.unwrap_or_else(|| {
-        // No time at all: one on top of the other.
+        // No time is left: the buffers are stacked on top of each other.
         let mut top = base;
         let stack = buffers.iter().map(|buffer| {
             let offset = top.next_multiple_of(buffer.align);
@@ -360,10 +360,10 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
 /// Conflicts up to this number are listed: 400 MB.
 const LISTED: u64 = 50_000_000;
 
-/// Greedy orders, then exact search for what has gaps, fixed offsets or places to share.
+/// Plans an instance with gaps, fixed offsets or shared places: greedy orders, then exact search.
 fn constrained(shared: &Shared, seed: u64) {
     let instance = shared.instance;
-    // Of more than that only the first plan is made.
+    // With more conflicts, only the first plan is made.
     if Conflicts::count(instance) > LISTED {
         return;
     }
@@ -377,7 +377,7 @@ fn constrained(shared: &Shared, seed: u64) {
                 let deadline = &shared.deadline;
                 let plan = greedy::complete_within(instance, conflicts, &partial, &order, fit, deadline);
                 let Some(offsets) = plan else { return };
-                // Fixed buffers may stand in each other's way.
+                // Fixed buffers may overlap.
                 match validate_within(instance, &offsets, None, deadline) {
                     Some(Ok(())) => shared.offer(offsets),
                     Some(Err(_)) => {}

@@ -1,4 +1,4 @@
-//! Plain rectangles: greedy plans and exact searches side by side.
+//! Plans plain rectangles with greedy plans and exact searches side by side.
 
 use super::Shared;
 use super::climb::{Climb, Scaled};
@@ -9,10 +9,10 @@ use crate::greedy::descent::{Descent, Prefer, descend};
 /// Instances up to this size are searched exactly as a whole.
 const SEARCHED: usize = 12_000;
 
-/// Bytes of the states of all searches' nodes, at most.
+/// The most bytes for the states of all searches' nodes.
 const SEARCH_BYTES: usize = 1 << 30;
 
-/// Plain rectangles.
+/// Plans plain rectangles.
 pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     let instance = shared.instance;
     let packed = Packed::default();

@@ -1,4 +1,4 @@
-//! Greedy plans in many ways, and repairs of the best; shared out among threads.
+//! Makes greedy plans in many ways and repairs the best ones; the work is divided among threads.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) struct Packed {
 }
 
 impl Packed {
-    /// The boxes; `None` if there was no time to pack them.
+    /// Returns the boxes; `None` if there was no time to pack them.
     pub(super) fn get(&self, instance: &Instance, join: Join, deadline: &Deadline) -> Option<&Boxes> {
         let slot = match join {
             Join::Forced => &self.forced,
@@ -35,9 +35,9 @@ impl Packed {
 /// Greedy rules that need the list of conflicts.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// Another project's.
+    /// A rule of another project.
     Baseline(Baseline),
-    /// Our own, best fit.
+    /// A rule of this project, with best fit.
     Order(Order),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Portfolio<'a> {
     rules: Vec<Rule>,
     share: (usize, usize),
     repair: Option<Repair<'a>>,
-    /// The kinds of descent that made the best plans, and these.
+    /// The kinds of descent that made the best plans, each with its peak.
     elite: Vec<(u64, Way)>,
     /// The approximate cost in nanoseconds of noisy descents, rules and repairs. Counted, not timed, so that a seed
     /// and one thread give one plan.
@@ -69,7 +69,7 @@ pub(super) struct Portfolio<'a> {
 }
 
 impl<'a> Portfolio<'a> {
-    /// The share `.0` of `.1`.
+    /// Creates share number `share.0` of `share.1`.
     pub(super) fn new(shared: &'a Shared<'a>, packed: &'a Packed, share: (usize, usize), seed: u64) -> Self {
         // The rules of others first, so that nothing here is ever worse than they are.
         let own = [Order::Conflicts, Order::Area, Order::Length, Order::Start].map(Rule::Order);
@@ -115,7 +115,7 @@ impl<'a> Portfolio<'a> {
         self.shared.deadline.passed()
     }
 
-    /// One attempt of the kind that has cost the least so far.
+    /// Makes one attempt of the kind that has cost the least so far.
     pub(super) fn step(&mut self) {
         let n = self.shared.instance.len() as u64;
         let [descents, rules, repairs] = self.spent;
@@ -136,7 +136,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// The peak, if there was time.
+    /// Makes a descent and returns its peak; `None` if there was no time.
     fn descend(&self, join: Option<Join>, descent: Descent) -> Option<u64> {
         let deadline = &self.shared.deadline;
         let instance = self.shared.instance;
@@ -152,7 +152,7 @@ impl<'a> Portfolio<'a> {
         Some(peak)
     }
 
-    /// A descent by chance, or one more of a kind that did well.
+    /// Makes a random descent, or one more of a kind that did well.
     fn noisy_descent(&mut self) {
         let random = &mut self.random;
         let way = match random.choice(&self.elite) {
@@ -199,7 +199,7 @@ impl<'a> Portfolio<'a> {
         self.place(&order, Fit::Best);
     }
 
-    /// Boxes with some waste, and their buffers placed anew in the order of their offsets.
+    /// Packs boxes with some waste, and places their buffers again in the order of their offsets.
     fn squeeze(&mut self) {
         let instance = self.shared.instance;
         let waste = 0.005 * 2_f64.powf(5.0 * self.random.f64());
@@ -223,7 +223,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Some steps of repair, from the best plan or from where the last ones ended.
+    /// Makes some steps of repair, from the best plan or from the end of the previous steps.
     fn repair(&mut self) {
         let shared = self.shared;
         let best = shared.peak.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Fusing: small buffers of one lifetime become one, so that alignment is paid for once.
+//! Fusing: joins small buffers with the same lifetime, so alignment costs memory only once.
 
 use std::collections::BTreeMap;
 

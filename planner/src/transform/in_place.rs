@@ -1,4 +1,4 @@
-//! Views, and outputs that take their inputs' place.
+//! Views, and outputs that overwrite their inputs.
 
 use crate::graph::{Graph, Kind, Lowering, Sharing};
 use crate::model::{Buffer, Instance, InstanceError};
@@ -16,9 +16,9 @@ pub struct InPlace {
     pub overwrites: usize,
 }
 
-/// Lowers a graph so that views lie in what they show, and operators that go element by element overwrite an input
-/// of the same size that is not read afterwards (in a larger one they would keep more alive than they need).
-/// A planned input counts as memory like any other: it is given again before every run. O(tensors + edges).
+/// Lowers a graph so that views share the memory of their tensors, and elementwise operators overwrite an input of the
+/// same size that is not read afterwards (a larger one would keep more memory alive than necessary). A planned input
+/// counts like any other memory, because it is provided again before every run. O(tensors + edges).
 ///
 /// # Errors
 /// If the tensors together are too large to be counted.

@@ -1,4 +1,4 @@
-//! Transformations that save memory. Each works on a graph or an instance and leaves the original as it is.
+//! Transformations that save memory. Each one takes a graph or an instance and leaves the original unchanged.
 
 mod fuse;
 mod in_place;

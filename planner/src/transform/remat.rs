@@ -1,4 +1,4 @@
-//! Rematerialisation: computing a tensor again instead of keeping it.
+//! Rematerialisation: computes a tensor again instead of keeping it.
 
 use super::peak_load;
 use crate::deadline::{Deadline, Watch};
@@ -19,8 +19,8 @@ pub struct Rematerialised {
     pub after: u64,
 }
 
-/// Lets operators run again just before later readers of their results, as long as that lowers the largest load
-/// and adds at most `budget` to the cost. Greedy: the largest relief first, the cheaper of equals.
+/// Lets operators run again just before later readers of their results, while that lowers the peak load and adds at most
+/// `budget` to the cost. Greedy: the largest saving first, and the cheaper one of equal savings.
 pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Rematerialised {
     rematerialise_within(graph, lowering, budget, &Deadline::never())
 }
@@ -75,7 +75,7 @@ pub fn rematerialise_within(
     made
 }
 
-/// The graph with operator `n` run again right before operator `from`, whose readers from there on take the copy.
+/// Returns the graph with operator `n` run again right before operator `from`; readers from there on use the copy.
 fn again(graph: &Graph, n: usize, from: usize) -> Graph {
     let mut changed = graph.clone();
     let mut op = graph.ops[n].clone();

@@ -18,7 +18,7 @@ pub struct Reordered {
     pub optimal: bool,
 }
 
-/// The largest sum of the bytes live at any step, in the graph's order.
+/// Returns the peak of the live bytes over all steps, in the graph's order.
 pub fn peak_load(graph: &Graph, lowering: Lowering) -> u64 {
     let mut change = vec![0_i128; graph.ops.len() + 2];
     for (tensor, life) in graph.tensors.iter().zip(graph.lives(lowering)) {
@@ -37,7 +37,7 @@ pub fn peak_load(graph: &Graph, lowering: Lowering) -> u64 {
 
 /// The parts of a graph that are needed to try orders.
 struct Steps {
-    /// For each operator those that must come before.
+    /// For each operator, those that must come before it.
     before: Vec<Vec<usize>>,
     /// For each operator the bytes that it makes live.
     makes: Vec<u64>,
@@ -45,7 +45,7 @@ struct Steps {
     touches: Vec<Vec<usize>>,
     /// For each tensor that ends, its bytes and operators (producer and readers).
     ends: Vec<(u64, Vec<usize>)>,
-    /// Live throughout.
+    /// Bytes that are live throughout.
     base: u64,
 }
 
@@ -100,7 +100,7 @@ impl Steps {
         steps
     }
 
-    /// The work of running `op`, in elementary steps.
+    /// Returns the work of running `op`, in elementary steps.
     fn work(&self, op: usize) -> usize {
         200 + 4 * self.touches[op].iter().map(|&end| self.ends[end].1.len() + 1).sum::<usize>()
     }
@@ -109,7 +109,7 @@ impl Steps {
         !has(done, op) && self.before[op].iter().all(|&before| has(done, before))
     }
 
-    /// The load while `op` runs and after it, and what ran then.
+    /// Returns the load while `op` runs and after it, and the set of operators that have run then.
     fn run(&self, done: &[u64], load: u64, op: usize) -> (u64, u64, Vec<u64>) {
         let mut after = done.to_vec();
         after[op / 64] |= 1 << (op % 64);

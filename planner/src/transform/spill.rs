@@ -1,4 +1,4 @@
-//! Spilling: tensors move to a slower memory while they are not read.
+//! Spilling: moves tensors to a slower memory while they are not read.
 
 use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};
@@ -24,7 +24,7 @@ pub struct Spilled {
     pub instance: Instance,
     /// The trips, by step.
     pub trips: Vec<Trip>,
-    /// Bytes moved in all.
+    /// Total bytes moved.
     pub traffic: u64,
     /// True if no choice of trips moves fewer bytes: proved.
     pub optimal: bool,
@@ -40,7 +40,7 @@ pub enum SpillError {
         step: usize,
         /// Bytes that it needs.
         needed: u64,
-        /// Bytes too many.
+        /// Bytes above the capacity.
         over: u64,
     },
     /// The tensors together are too large to be counted.
@@ -89,7 +89,7 @@ pub fn spill_within(
         };
         load.add(first..last + 1, size(n));
         let mut stops = uses[n].clone();
-        // What the caller gives or gets is there at the start or the end as well.
+        // Inputs and outputs of the caller are live at the start or the end as well.
         stops.push(first);
         stops.push(last);
         stops.sort_unstable();
@@ -107,7 +107,7 @@ pub fn spill_within(
         above[step + 1] = above[step] + u32::from(load > capacity);
     }
     possible.retain(|trip| size(trip.tensor) > 0 && above[trip.returns] > above[trip.leaves + 1]);
-    // Even with all of them?
+    // Checks that all trips together are enough.
     let mut away = Sums::new(steps);
     for trip in &possible {
         away.add(trip.leaves + 1..trip.returns, size(trip.tensor));
@@ -218,7 +218,7 @@ fn greedy(
             *load = load.saturating_sub(size(possible[best].tensor));
         }
     }
-    // The dearest first: what is not needed any more stays.
+    // The most expensive first: trips that are not needed any more are dropped.
     let mut order: Vec<usize> = (0..possible.len()).filter(|&n| taken[n]).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(possible[n].traffic));
     for n in order {

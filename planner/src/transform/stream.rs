@@ -1,4 +1,4 @@
-//! Streaming: a tensor between two operators that go element by element passes in chunks.
+//! Streaming: passes a tensor between two elementwise operators in chunks.
 
 use crate::graph::{Graph, Kind, Sharing};
 
@@ -11,8 +11,8 @@ pub struct Streamed {
     pub tensors: Vec<(usize, u64)>,
 }
 
-/// Cuts every intermediate tensor of at least `least` bytes into `chunks`, if the operator after its producer is its
-/// only reader and both go element by element. The two must then run interleaved, chunk by chunk.
+/// Cuts every intermediate tensor of at least `least` bytes into `chunks`, if the operator after its producer is its only
+/// reader and both are elementwise. The two must then run interleaved, chunk by chunk.
 pub fn stream(graph: &Graph, chunks: u64, least: u64) -> Streamed {
     let mut streamed = Streamed { graph: graph.clone(), tensors: Vec::new() };
     let mut readers = vec![0_usize; graph.tensors.len()];
