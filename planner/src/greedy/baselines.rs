@@ -8,17 +8,17 @@ use crate::model::Instance;
 /// A planner of another project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
-    /// TensorFlow Lite's arena planner: what lives throughout first, then by falling size, best fit.
+    /// TensorFlow Lite's arena planner: buffers that are always live first, then by decreasing size, best fit.
     TfLite,
-    /// TensorFlow Lite Micro's greedy planner: by falling size, first fit.
+    /// TensorFlow Lite Micro's greedy planner: by decreasing size, first fit.
     TfLiteMicro,
-    /// TVM's unified static memory planner, greedy by size: by falling size, then by conflicts, first fit.
+    /// TVM's unified static memory planner, greedy by size: by decreasing size, then by conflicts, first fit.
     TvmBySize,
-    /// TVM's, greedy by conflicts: by falling number of conflicts, then by size, first fit.
+    /// TVM's planner, greedy by conflicts: by decreasing number of conflicts, then by size, first fit.
     TvmByConflicts,
-    /// By falling size, the later of equals first, best fit.
+    /// By decreasing size, the later of equal ones first, best fit.
     SizeBestFit,
-    /// First fit in the order of starts: an allocator at run time.
+    /// First fit in the order of starts, like an allocator at run time.
     FirstFitByBirth,
     /// First fit, longest lifetime first.
     FirstFitByDuration,
@@ -56,7 +56,7 @@ pub fn baseline(instance: &Instance, conflicts: &Conflicts, rule: Baseline) -> V
     place(instance, conflicts, &order, fit)
 }
 
-/// The order in which `rule` places, and where.
+/// Returns the order in which `rule` places buffers, and how it chooses offsets.
 pub(crate) fn baseline_order(
     instance: &Instance,
     conflicts: &Conflicts,

@@ -1,9 +1,9 @@
-//! Which buffers are live at once.
+//! Finds the pairs of buffers that are live at the same time.
 
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// For each buffer the others that are ever live together with it.
+/// For each buffer, the others that are live at the same time at any moment.
 #[derive(Clone, Debug, Default)]
 pub struct Conflicts {
     starts: Vec<usize>,
@@ -101,7 +101,7 @@ impl Conflicts {
             forbidden.push((offset - i128::from(a.size), offset + i128::from(b.size)));
             return;
         }
-        // Both lists ascend in time, so they are gone through side by side.
+        // Both lists are in ascending order of time, so they are walked side by side.
         let (ours, theirs) = (a.pieces(), b.pieces());
         let (mut i, mut j) = (0, 0);
         while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {

@@ -1,7 +1,7 @@
 //! Greedy packing from below for instances of any size.
 //!
-//! The skyline's lowest valley is filled with buffers whose lifetimes it contains, or levelled with its lower neighbour
-//! where none is left. Time grows with n log n whatever the number of conflicts, and memory with n.
+//! The skyline's lowest valley is filled with buffers whose lifetimes it contains, or levelled with its lower neighbour if
+//! none is left. Time: O(n log n) for any number of conflicts. Memory: O(n).
 
 use std::collections::BinaryHeap;
 
@@ -28,8 +28,9 @@ struct Run {
 
 /// For each section the unplaced buffers that start there, and over the sections a tree that answers queries.
 ///
-/// The buffers lie in one array, by section and then by end, size and number. What is placed is skipped by links towards both sides
-/// that are shortened as they are followed (Tarjan, *Efficiency of a good but not linear set union algorithm*, 1975).
+/// The buffers lie in one array, by section and then by end, size and number. Links in both directions skip buffers that
+/// are already placed; they are shortened as they are followed (Tarjan, *Efficiency of a good but not linear set union
+/// algorithm*, 1975).
 struct Unplaced {
     /// The first slot of each section, and the number of slots.
     begin: Vec<u32>,
@@ -115,7 +116,7 @@ impl Unplaced {
         self.longest[n] = self.longest[2 * n].max(self.longest[2 * n + 1]);
     }
 
-    /// The buffer of `slot`, which starts at `section`, is placed. O(log n).
+    /// Removes the buffer of `slot`, which starts at `section`, because it was placed. O(log n).
     fn remove(&mut self, section: u32, slot: u32) {
         self.below[slot as usize + 1] = slot;
         self.above[slot as usize] = slot + 1;
@@ -127,7 +128,7 @@ impl Unplaced {
         }
     }
 
-    /// The last unplaced slot below `slot` that starts at `section`.
+    /// Returns the last unplaced slot below `slot` that starts at `section`.
     fn before(&mut self, section: u32, slot: u32) -> Option<u32> {
         let found = follow(&mut self.below, slot);
         (found > self.begin[section as usize]).then(|| found - 1)
@@ -141,7 +142,7 @@ impl Unplaced {
         self.before(section, slot)
     }
 
-    /// The first section of `lo..hi` at which something starts that ends by `hi`.
+    /// Returns the first section of `lo..hi` with a buffer that starts there and ends by `hi`.
     fn first(&self, lo: u32, hi: u32) -> Option<u32> {
         self.descend(1, 0, self.leaves, lo as usize, hi as usize)
     }
@@ -157,8 +158,8 @@ impl Unplaced {
         self.descend(2 * n, start, middle, lo, hi).or_else(|| self.descend(2 * n + 1, middle, end, lo, hi))
     }
 
-    /// The longest lifetime within `lo..hi`: its first section and its slot. Gives up (with what it has) after a
-    /// number of steps.
+    /// Returns the first section and the slot of the longest lifetime within `lo..hi`. After a number of steps it stops and
+    /// returns the longest one found so far.
     fn longest(&mut self, lo: u32, hi: u32) -> Option<(u32, u32)> {
         let mut heap = BinaryHeap::new();
         let mut best: Option<(u32, u32)> = None;
@@ -199,9 +200,9 @@ impl Unplaced {
 pub struct Descent {
     /// The rule for the first buffer.
     pub prefer: Prefer,
-    /// Time runs backwards.
+    /// True if time runs backwards.
     pub mirror: bool,
-    /// Of this many choices in 256 one is the second best; with the seed of the chance.
+    /// How many of 256 choices take the second best, and the seed of these random choices.
     pub noise: Option<(u8, u64)>,
 }
 
@@ -210,7 +211,8 @@ pub fn descend(instance: &Instance, descent: Descent, deadline: &Deadline) -> Op
     descend_from(0, instance, descent, deadline)
 }
 
-/// Packs like [`descend`], with no buffer below `base` bytes. Whatever makes a buffer more than a rectangle is ignored.
+/// Packs like [`descend`], with no buffer below `base` bytes. Everything that makes a buffer more than a rectangle is
+/// ignored.
 pub(crate) fn descend_from(
     base: u64,
     instance: &Instance,
@@ -234,8 +236,8 @@ pub(crate) fn descend_from(
         return Some(offsets);
     }
     let mut unplaced = Unplaced::new(&sections, |n| buffers[n as usize].size);
-    // Runs by their first section. What happens in one valley is nothing to the others, so they need not be taken in the order of
-    // their heights: going down to the next one keeps to what is in the cache.
+    // Runs by their first section. Valleys do not affect each other, so they need not be visited in the order of their
+    // heights: going down to the next one makes better use of the cache.
     let mut runs = vec![Run { end: 0, height: 0, before: 0 }; count];
     runs[0] = Run { end: count as u32, height: base, before: u32::MAX };
     let mut start = 0_u32;

@@ -1,4 +1,4 @@
-//! Greedy placement: one buffer after the other, never moved again.
+//! Greedy placement: places one buffer after the other and never moves it again.
 
 mod baselines;
 mod conflicts;
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
-/// The order in which buffers are placed; ties go by the input's order.
+/// The order in which buffers are placed; equal ones stay in the order of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Largest first.
@@ -37,12 +37,12 @@ impl Order {
         [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
 }
 
-/// Which of the free places is taken.
+/// The choice among the free places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The lowest.
+    /// The lowest place.
     First,
-    /// The one that leaves least.
+    /// The place that leaves the least free space.
     Best,
 }
 
@@ -77,13 +77,13 @@ pub fn ordered(
 
 /// Places the buffers in the given order. O(conflicts · log) time.
 ///
-/// Gaps in lifetimes and places that may be shared are made use of; fixed buffers lie where they must, whatever is
-/// there (the validator tells).
+/// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
+/// others, which the validator reports.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
     complete(instance, conflicts, &vec![None; instance.len()], order, fit)
 }
 
-/// Completes a plan: what has an offset in `partial` keeps it, the others are placed as by [`place`].
+/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`].
 pub fn complete(
     instance: &Instance,
     conflicts: &Conflicts,

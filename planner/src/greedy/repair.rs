@@ -1,8 +1,8 @@
-//! Large-neighbourhood search: some of a plan's buffers are taken out and put back in another order.
+//! Large-neighbourhood search: takes some of a plan's buffers out and puts them back in another order.
 //!
-//! What is taken out lies about a buffer that ends above the goal: those in its way, above some height or within some time, or a
-//! few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing problems*, 1998). What is put
-//! back may not end higher, summed over all that exceeds the goal.
+//! The buffers that are taken out lie around one that ends above the goal: those in its way, above some height or within
+//! some time, or a few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing
+//! problems*, 1998). The change is kept only if the excess over the goal, summed over all buffers, does not grow.
 
 use super::{Conflicts, Fit, lowest};
 use crate::deadline::Deadline;

@@ -7,9 +7,9 @@
 //! could lie. These are the branches of a node; the section with the fewest of them is taken.
 //!
 //! The tree is cut by:
-//! * *sections*: floor + what is still to be placed must not exceed the capacity, in every section; also with
-//!   only those buffers counted that cannot lie below a given height;
-//! * *floors* rise to the lowest offset of what is still to be placed;
+//! * *sections*: the floor plus the unplaced buffers must not exceed the capacity, in every section; also with only those
+//!   buffers counted that cannot lie below a given height;
+//! * *floors* rise to the lowest offset of the unplaced buffers;
 //! * *parts* that no unplaced buffer connects are solved one after the other;
 //! * *symmetry*: of equal buffers the first goes first, of two with one lifetime the smaller goes below;
 //! * *dominance*: a hole into which an unplaced buffer would fit is never left;
