@@ -28,7 +28,7 @@ pub unsafe trait Subject {
     ///
     /// # Safety
     ///
-    /// The block is live and was allocated with `layout`.
+    /// The block must be live and must have been allocated with `layout`.
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout);
 
     /// Changes a block's size in place or by moving it. Returns null, with the block unchanged, if there is no room.
