@@ -608,12 +608,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
 
     #[inline(always)]
     unsafe fn free(&mut self, block: Block<u32>) -> [(Id, usize); 2] {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
         unsafe { [self.before(block), self.after(block)] }
     }
 
     unsafe fn free_sliver(&mut self, block: Block<u32>) -> (Id, usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
         unsafe { self.after(block) }
     }
 
