@@ -236,12 +236,15 @@ pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitC
 }
 
 /// `lint`: the style of comments and documents, then clippy over all firmware.
-pub fn lint(setup: &Setup) -> Result<ExitCode> {
+pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
     let mut failed = Vec::new();
     if words::lint()? > 0 {
         failed.push("style of comments and documents");
+    }
+    if style_only {
+        return conclude(&failed);
     }
     let toolchain = toolchain::find(&targets_of(&boards), setup)?;
     toolchain.need_clippy(setup)?;

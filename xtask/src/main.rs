@@ -118,7 +118,11 @@ enum Command {
     /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
     GpuBundle(gpu_bundle::Bundle),
     /// Check the style of comments and documents, and every board's firmware with clippy, warnings denied
-    Lint,
+    Lint {
+        /// Only the style of comments and documents, which compiles nothing
+        #[arg(long)]
+        style: bool,
+    },
     /// Measure code size, memory and exact instruction counts of our heaps and other crates' under QEMU
     Measure(measure::Options),
     /// Count the most instructions that a call of the constant-time placements takes, under QEMU
@@ -144,7 +148,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
-        Command::Lint => commands::lint(&setup),
+        Command::Lint { style } => commands::lint(&setup, style),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),

@@ -27,7 +27,8 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, packages", Landing, "cargo clippy --quiet --workspace --exclude allotment --exclude allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches"),
-    Step::new("clippy, firmware", Landing, "cargo xtask lint"),
+    Step::new("style of comments", Landing, "cargo xtask lint --style"),
+    Step::new("clippy, firmware", Full, "cargo xtask lint"),
     Step::new("documents", Landing, "cargo doc --quiet --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS),
     Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
 
