@@ -27,7 +27,7 @@ pub fn describe(measure: &str) -> Vec<String> {
             versions(include_str!("../Cargo.lock")),
             machine::revision()
         ),
-        format!("command: cargo xtask bench {measure}"),
+        format!("command: cargo xtask bench {measure}; load of the machine at its end: {}", load()),
     ]
 }
 

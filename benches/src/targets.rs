@@ -65,11 +65,12 @@ const LOCKED: &[&str] = &["talc-5", "rlsf", "mimalloc"];
 const TIMED: Target = Target {
     measure: "throughput",
     metric: throughput::PLAIN,
-    subject: "Heap",
-    peers: &["mimalloc", "snmalloc", "jemalloc", "system"],
+    peers: &["rlsf, no lock"],
     digits: 2,
     ..COUNTED
 };
+const TIMED_LOCKED: Target =
+    Target { subject: "Heap", peers: &["mimalloc", "snmalloc", "jemalloc", "system"], ..TIMED };
 const DENSE: Target = Target {
     measure: "smallest",
     metric: smallest::METRIC,
@@ -140,6 +141,22 @@ const TARGETS: &[Target] = &[
     Target { name: "throughput ÷ talc 5, given traces", goal: Goal::AtLeast(2.0), ..TIMED },
     Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED },
     Target { name: "the same, worst trace of all", sum: Sum::Least, goal: Goal::AtLeast(1.0), ..TIMED },
+    Target { name: "given traces, locks included", goal: Goal::AtLeast(2.0), ..TIMED_LOCKED },
+    Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED_LOCKED },
+    Target {
+        name: "the same, worst trace of all",
+        sum: Sum::Least,
+        goal: Goal::AtLeast(1.0),
+        ..TIMED_LOCKED
+    },
+    Target { name: "given traces, with caches", subject: "Cached", goal: Goal::AtLeast(2.0), ..TIMED_LOCKED },
+    Target {
+        name: "the same, further traces",
+        subject: "Cached",
+        sum: FURTHER,
+        goal: Goal::AtLeast(1.8),
+        ..TIMED_LOCKED
+    },
     Target { name: "smallest arena ÷ peak, given traces", ..DENSE },
     Target { name: "the same, further traces", sum: FURTHER, ..DENSE },
     Target {
@@ -161,7 +178,7 @@ const TARGETS: &[Target] = &[
     Target { name: "the same", subject: "Heap<Tlsf>, no lock", ..FAILING },
     Target { name: "the same, locks included", subject: "Heap", peers: &["talc-5"], ..FAILING },
     Target { name: "talc's random actions ÷ talc 5, worst column", ..RANDOM },
-    Target { name: "the same, without locks", subject: "Heap, no lock", ..RANDOM },
+    Target { name: "the same, locks included", subject: "Heap", ..RANDOM },
     Target { name: "larson, 2 threads, ÷ talc 5", sum: Sum::Case("larson, 2 threads"), ..THREADS },
     Target {
         name: "producer-consumer, 2 threads",

@@ -100,15 +100,16 @@ impl Visitor for Stepped<'_> {
     type Out = Result<[Vec<f64>; 2]>;
 
     fn visit<S: Subject>(self) -> Self::Out {
-        isolated::<S, _>(|| self.count::<S>())
+        // It outlives the thread, whose cache goes back when it ends.
+        let arena = Arena::new(self.trace.arena())?;
+        isolated::<S, _>(|| self.count::<S>(&arena))
     }
 }
 
 impl Stepped<'_> {
-    fn count<S: Subject>(&self) -> Result<[Vec<f64>; 2]> {
+    fn count<S: Subject>(&self, arena: &Arena) -> Result<[Vec<f64>; 2]> {
         let &Self { trace, sample } = self;
         let mut random = fastrand::Rng::with_seed(6);
-        let arena = Arena::new(trace.arena())?;
         let mut blocks = replay::table(trace);
         let mut counts = [vec![], vec![]];
         let mut total = 0;
