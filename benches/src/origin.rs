@@ -40,6 +40,12 @@ pub fn describe_plan(part: &str) -> Vec<String> {
     ]
 }
 
+/// Returns the mean number of processes that ran or waited in the last minute: with more than there are cores, times suffer.
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("unknown").to_owned()
+}
+
 /// Returns the versions of the packages under test, from the text of a lock file.
 fn versions(lock: &str) -> String {
     let mut versions = Vec::new();
