@@ -55,7 +55,7 @@ pub fn bars(path: &Path, table: &Table, results: &Results) -> Result<()> {
         let scale = 490.0 / longest.min(typical);
         for (place, (id, value)) in bars.iter().enumerate() {
             let y = 40 + (row as usize * place) as i32;
-            let own = subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
+            let own = subjects::is_own(id);
             let colour = if own { COLOURS[0] } else { RGBColor(170, 170, 170) };
             let end = left + (value * scale).min(490.0) as i32;
             area.draw(&Text::new(id.clone(), (10, y), ("sans-serif", 13)))?;
@@ -106,7 +106,7 @@ pub fn curves(path: &Path, table: &Table, results: &Results) -> Result<()> {
             .draw()?;
         for (place, (id, points)) in lines.iter().enumerate() {
             let colour = COLOURS[place % COLOURS.len()];
-            let own = subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
+            let own = subjects::is_own(id);
             let style =
                 ShapeStyle { color: colour.to_rgba(), filled: false, stroke_width: 1 + u32::from(own) };
             chart.draw_series(LineSeries::new(points.iter().copied(), style))?;

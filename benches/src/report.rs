@@ -253,7 +253,7 @@ fn losses(
     columns: &[(String, Vec<String>)],
     subjects: &[String],
 ) -> Result<()> {
-    let own = |id: &str| subjects::entry(id).map_or(id.starts_with("allotment"), |entry| entry.own);
+    let own = subjects::is_own;
     // Offsets without memory behind them do not compete, and subjects without an arena limit only where that is
     // allowed.
     let fair = |id: &str, form: Option<Form>| match subjects::entry(id) {

@@ -257,6 +257,12 @@ subjects! {
     "offset-allocator": wrapped::Offsets, peer, Bare, "offset-allocator on byte offsets, no memory behind it";
 }
 
+/// Returns whether a subject is allotment's, also if it is not in [`ENTRIES`] because one measure alone has it.
+pub fn is_own(id: &str) -> bool {
+    let named = || ["allotment", "Heap", "Cached"].iter().any(|name| id.starts_with(name));
+    entry(id).map_or_else(named, |entry| entry.own)
+}
+
 /// Returns the entry of a subject.
 pub fn entry(id: &str) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.id == id)
