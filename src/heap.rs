@@ -216,6 +216,14 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
+    /// Runs `f` like [`Heap::with`], or returns `None` if the lock is held. After `None` the caller must use
+    /// [`Heap::with`].
+    #[inline(always)]
+    fn try_with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> Option<T>) -> Option<T> {
+        // SAFETY: as in `with`.
+        self.lock.try_with(|| f(unsafe { &mut *self.state.get() }))
+    }
+
     /// Runs `f` like [`Heap::with`], after claiming pending memory.
     fn with_settled<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         self.with(|state| {
@@ -589,7 +597,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if P::KEEPS {
             // Two steps, so the common path has no call and saves no registers.
-            return match self.with(|state| state.allocate_quick(layout)) {
+            return match self.try_with(|state| state.allocate_quick(layout)) {
                 Some(block) => block.as_ptr(),
                 None => self.alloc_otherwise(layout),
             };
@@ -606,7 +614,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
         unsafe {
             let block = NonNull::new_unchecked(block);
             // In two steps, like `alloc`.
-            if !P::KEEPS || !self.with(|state| state.free_quick(block, layout)) {
+            if !P::KEEPS || self.try_with(|state| state.free_quick(block, layout).then_some(())).is_none() {
                 self.free_block(block, layout);
             }
         }

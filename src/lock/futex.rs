@@ -2,6 +2,7 @@
 
 use super::Lock;
 use core::hint;
+use core::mem;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -58,6 +59,13 @@ impl Futex {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
+    #[cold]
+    #[inline(never)]
+    fn wake_and_return<T>(&self, value: T) -> T {
+        wake(&self.state);
+        value
+    }
+
     #[inline(always)]
     fn unlock(&self) {
         self.state.store(FREE, Ordering::Release);
@@ -103,19 +111,38 @@ unsafe impl Lock for Futex {
 
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Unlocks even if the closure unwinds.
-        struct Guard<'a>(&'a Futex);
-        impl Drop for Guard<'_> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                self.0.unlock();
-            }
-        }
         if !self.try_lock() {
             self.lock_contended();
         }
         let _guard = Guard(self);
         f()
+    }
+
+    #[inline(always)]
+    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        if !self.try_lock() {
+            return None;
+        }
+        let guard = Guard(self);
+        let result = f();
+        mem::forget(guard);
+        self.state.store(FREE, Ordering::Release);
+        match result {
+            // The last thing to do, so the compiler jumps there instead of saving registers for a call.
+            Some(value) if self.sleepers.load(Ordering::Relaxed) != 0 => Some(self.wake_and_return(value)),
+            // Without a result, the caller comes back with `with`, which wakes the sleepers.
+            result => result,
+        }
+    }
+}
+
+/// Unlocks when it is dropped, even if the closure inside the lock unwinds.
+struct Guard<'a>(&'a Futex);
+
+impl Drop for Guard<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.unlock();
     }
 }
 
@@ -168,8 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_held_is_not_waited_for() {
+        let lock = Futex::INIT;
+        lock.with(|| assert_eq!(lock.try_with(|| Some(1)), None));
+        assert_eq!(lock.try_with(|| Some(2)), Some(2));
+        assert_eq!(lock.try_with(|| None::<u8>), None);
+        assert!(lock.try_lock());
+    }
+
+    #[test]
     fn a_panic_unlocks() {
         let lock = Futex::INIT;
+        let inside = || lock.try_with(|| -> Option<()> { panic!("inside") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(inside)).is_err());
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|| panic!("inside"))));
         assert!(panicked.is_err());

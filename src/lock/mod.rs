@@ -18,6 +18,14 @@ pub unsafe trait Lock {
 
     /// Runs `f` while the lock is held. Not re-entrant: `f` must not use the same lock again.
     fn with<T>(&self, f: impl FnOnce() -> T) -> T;
+
+    /// Runs `f` like [`Lock::with`], but may return `None` instead of waiting for a lock that is held. A caller that gets
+    /// `None`, from the lock or from `f`, has to come back with [`Lock::with`]. That keeps the code for waiting, and for
+    /// waking others, off the caller's common path. Waits unless a lock has a better way.
+    #[inline(always)]
+    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.with(f)
+    }
 }
 
 /// No lock, for a heap that stays with one thread; such a heap is not [`Sync`], so the compiler
@@ -115,6 +123,12 @@ unsafe impl Lock for Spin {
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {
         let _guard = self.0.lock();
+        f()
+    }
+
+    #[inline(always)]
+    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
+        let _guard = self.0.try_lock()?;
         f()
     }
 }
