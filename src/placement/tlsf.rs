@@ -18,7 +18,7 @@ const DEFAULT_ROWS: usize =
 /// ```
 /// use allotment::{Tlsf, meta::InBand, placement::table_rows};
 /// type Small = Tlsf<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
-/// assert!(size_of::<Small>() <= 216); // 128 of them are the table
+/// assert!(size_of::<Small>() <= 216);
 /// ```
 pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize {
     class_rows::<SL>(bytes / granule)
