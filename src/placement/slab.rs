@@ -198,12 +198,18 @@ impl<M: Meta, C: Classes, S: Space<Meta = M>> Slab<M, C, S> {
         }
     }
 
+    /// Allocates a block of the placement beneath: the quick way first, like a heap does.
+    fn allocate_beneath(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        let quick = self.pages.allocate_quick(len, align);
+        if quick.is_some() { quick } else { self.pages.allocate(len, align) }
+    }
+
     /// A new page for `class`, all free and in the list.
     #[cold]
     #[inline(never)]
     fn open_page(&mut self, class: usize) -> Option<Page<M::Token>> {
         let len = Self::page(class);
-        let block = self.pages.allocate(len, len)?;
+        let block = self.allocate_beneath(len, len)?;
         if block.len != len {
             // A whole region or an unsplit block, which is no page.
             // SAFETY: the block is live and ours; freeing it cannot fail.
@@ -283,8 +289,7 @@ unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
     #[inline(always)]
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let Some(class) = Self::class(len, align) else {
-            let quick = self.pages.allocate_quick(len, align);
-            return if quick.is_some() { quick } else { self.pages.allocate(len, align) };
+            return self.allocate_beneath(len, align);
         };
         // SAFETY: pages in the list of a class are open and have a free object.
         unsafe {
