@@ -24,12 +24,12 @@ fn it_writes_a_page_and_json() {
     assert!(saved.is_sorted_by(|a, b| a >= b), "{saved:?}");
     assert!(std::fs::read_to_string(page).unwrap().contains("espeak.trace.zst"));
     // A part of the trace, in an arena that is too small for it.
-    let output = view(&[trace, "--json", "--events", "1000", "--arena", "4K", "--placement", "first-fit"]);
+    let output = view(&[trace, "--json", "--events", "1000", "--arena", "8K", "--placement", "first-fit"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let totals = &report["totals"];
     assert_eq!(
         (&totals["events"], &totals["arena"], &report["placement"]),
-        (&1000.into(), &4096.into(), &"FirstFit".into())
+        (&1000.into(), &8192.into(), &"FirstFit".into())
     );
     assert!(totals["failed"].as_u64() > Some(0));
 }
