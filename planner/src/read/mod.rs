@@ -76,7 +76,14 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     if !matches!(outer.as_str(), "zst" | "gz") {
         return Ok((std::fs::read(path).map_err(wrong)?, outer));
     }
-    let file = std::fs::File::open(path).map_err(wrong)?;
+    let plain = plain_bytes(path)?;
+    let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
+    Ok((plain, inner))
+}
+
+/// Reads a file, decompressed where its first bytes say so, up to [`MOST`] bytes.
+fn plain_bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
+    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
     let damaged = |error: std::io::Error| ReadError::Compressed(error.to_string());
     let mut plain = Vec::new();
     let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
@@ -84,8 +91,7 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     if plain.len() as u64 > MOST {
         return Err(ReadError::Compressed("more than 4 GiB".into()));
     }
-    let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
-    Ok((plain, inner))
+    Ok(plain)
 }
 
 /// Reads a file and decompresses it if its first bytes say that it is compressed.
@@ -97,15 +103,7 @@ pub fn read_bytes_of(path: &Path) -> Result<Vec<u8>, ReadError> {
     if path.is_dir() {
         return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
     }
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    let damaged = |error: std::io::Error| ReadError::Compressed(error.to_string());
-    let mut plain = Vec::new();
-    let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
-    decoder.take(MOST + 1).read_to_end(&mut plain).map_err(damaged)?;
-    if plain.len() as u64 > MOST {
-        return Err(ReadError::Compressed("more than 4 GiB".into()));
-    }
-    Ok(plain)
+    plain_bytes(path)
 }
 
 /// Reads an instance in the format that its ending names; models are not instances.
