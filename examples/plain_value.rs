@@ -6,11 +6,11 @@
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 use allotment::lock::Unsync;
-use allotment::{CompactTlsf, Heap, OutOfMemory};
+use allotment::{Heap, OutOfMemory, Tlsf16};
 use core::alloc::Layout;
 
 /// Sums the squares below `count` in a block of the heap; the sum, and the bytes that were in use.
-fn sum_of_squares(heap: &Heap<CompactTlsf, Unsync>, count: u32) -> Result<(u32, usize), OutOfMemory> {
+fn sum_of_squares(heap: &Heap<Tlsf16, Unsync>, count: u32) -> Result<(u32, usize), OutOfMemory> {
     let layout = Layout::array::<u32>(count as usize).unwrap_or(Layout::new::<u32>());
     let block = heap.try_allocate(layout)?.cast::<u32>();
     let mut sum = 0;
@@ -32,7 +32,7 @@ fn sum_of_squares(heap: &Heap<CompactTlsf, Unsync>, count: u32) -> Result<(u32, 
 /// The work: a heap over an array on the stack.
 fn work() -> Result<(u32, usize), OutOfMemory> {
     let mut memory = [0u64; 128];
-    let heap = Heap::<CompactTlsf, Unsync>::empty();
+    let heap = Heap::<Tlsf16, Unsync>::empty();
     // SAFETY: the array outlives the heap, which is the only one to use it.
     unsafe { heap.init(memory.as_mut_ptr(), size_of_val(&memory)) };
     sum_of_squares(&heap, 100)

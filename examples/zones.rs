@@ -6,10 +6,10 @@
 
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{CompactTlsf, Heap, heap};
+use allotment::{Heap, Tlsf16, heap};
 use core::alloc::Layout;
 
-static FAST: Heap<CompactTlsf> = heap!(8 * 1024);
+static FAST: Heap<Tlsf16> = heap!(8 * 1024);
 static BULK: Heap = heap!(256 * 1024);
 
 static ZONES: Zones<2> = Zones::new([

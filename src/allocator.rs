@@ -1,35 +1,35 @@
 //! Implementations of the two `Allocator` traits: that of the crate `allocator-api2` and that of nightly Rust.
 
-#[cfg(feature = "low-memory")]
-use crate::compact::CompactHeap;
 use crate::heap::Heap;
 use crate::lock::Lock;
 use crate::memory::Memory;
 use crate::observe::{Observed, Observer, Statistics};
 #[cfg(feature = "std")]
 use crate::os::Cached;
-use crate::placement::Placement;
+use crate::placement::LayoutPlacement;
 #[cfg(feature = "pressure")]
 use crate::pressure::{Critical, PressureHeap};
-use crate::zones::{Wanting, Zone};
+#[cfg(feature = "low-memory")]
+use crate::tiny::TinyHeap;
+use crate::zones::{Zone, ZonesWith};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// Implements the trait of one module for all heaps. Both traits have the same methods.
 macro_rules! allocator {
     ($module:path) => {
-        allocator!($module; Heap<P, L, S>; P: Placement, L: Lock, S: Statistics);
+        allocator!($module; Heap<P, L, S>; P: LayoutPlacement, L: Lock, S: Statistics);
         #[cfg(feature = "low-memory")]
-        allocator!($module; &'_ CompactHeap<BYTES, L, S>; const BYTES: usize, L: Lock, S: Statistics);
+        allocator!($module; &'_ TinyHeap<BYTES, L, S>; const BYTES: usize, L: Lock, S: Statistics);
         allocator!($module; Zone<'_>;);
         allocator!($module; Observed<M, O, L>; M: Memory, O: Observer, L: Lock);
-        allocator!($module; Wanting<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
+        allocator!($module; ZonesWith<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);
         #[cfg(feature = "std")]
-        allocator!($module; Cached<P, L, S>; P: Placement, L: Lock, S: Statistics);
+        allocator!($module; Cached<P, L, S>; P: LayoutPlacement, L: Lock, S: Statistics);
         #[cfg(feature = "pressure")]
-        allocator!($module; PressureHeap<P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
+        allocator!($module; PressureHeap<P, L, HOOKS>; P: LayoutPlacement, L: Lock, const HOOKS: usize);
         #[cfg(feature = "pressure")]
-        allocator!($module; Critical<'_, P, L, HOOKS>; P: Placement, L: Lock, const HOOKS: usize);
+        allocator!($module; Critical<'_, P, L, HOOKS>; P: LayoutPlacement, L: Lock, const HOOKS: usize);
     };
     ($module:path; $front:ty; $($parameters:tt)*) => {
         const _: () = {

@@ -146,8 +146,8 @@ impl Pending {
 /// a `const`), the heap that is used first gets the memory, and the others stay empty.
 ///
 /// ```compile_fail
-/// use allotment::{CompactTlsf, Heap, heap, lock::Spin};
-/// static TOO_LARGE: Heap<CompactTlsf, Spin> = heap!(1024 * 1024);
+/// use allotment::{Tlsf16, Heap, heap, lock::Spin};
+/// static TOO_LARGE: Heap<Tlsf16, Spin> = heap!(1024 * 1024);
 /// ```
 ///
 /// More than 1 GiB does not compile either, because it could not be linked. Take that much memory when the program

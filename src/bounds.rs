@@ -25,7 +25,7 @@
 //! | any, at least | `M (1 + log2(n) / 2) - n + 1` | Robson 1974 |
 //! | [`FirstFit`] | `M H(n) / ln 2`, about `M (0.83 + log2 n)` | Robson 1977; Knuth, 2.5, exercise 43 |
 //! | [`BestFit`] | about `(M - n) (1 + n / m)` | counting; Robson 1977 shows that it is nearly reached |
-//! | [`Tlsf`], `CompactHeap` | the same with `n` rounded up to its class | counting |
+//! | [`Tlsf`], `TinyHeap` | the same with `n` rounded up to its class | counting |
 //! | [`FirstFit`], resizing | as [`BestFit`] | counting |
 //! | [`Buddy`] | `M' (1 + log2(n' / m'))`, with blocks rounded up to powers of two | proof at [`Buddy::worst_case_arena`]; the bound of half-fit (Ogasawara 1995) as used by o1heap |
 //! | [`Buddy`], resizing | `(M' - n') n' / m'`, with the same rounding | counting |
@@ -234,13 +234,13 @@ const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, m
     worst
 }
 
-/// Returns the bytes of a [`CompactHeap`](crate::CompactHeap) that serves every program with at most `max_live`
+/// Returns the bytes of a [`TinyHeap`](crate::TinyHeap) that serves every program with at most `max_live`
 /// bytes live, in blocks of `min_block` to `max_block` bytes. This is the bound of [`Tlsf`], whether blocks are
 /// resized in place or not.
 ///
 /// ```
-/// use allotment::{CompactHeap, bounds};
-/// static HEAP: CompactHeap<{ bounds::compact_heap(1024, 16, 64) }> = CompactHeap::new();
+/// use allotment::{TinyHeap, bounds};
+/// static HEAP: TinyHeap<{ bounds::tiny_heap(1024, 16, 64) }> = TinyHeap::new();
 /// assert!(size_of_val(&HEAP) < 8 * 1024);
 /// ```
 ///
@@ -248,13 +248,13 @@ const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, m
 ///
 /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
 #[cfg(feature = "low-memory")]
-pub const fn compact_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
+pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
     let len = good_fit::<crate::meta::InBand<u16, 8, 1>, 2>(max_live, min_block, max_block);
     // The heap refuses sizes that exceed its links.
     if len > u16::MAX as u128 {
         return usize::MAX / 8 * 8;
     }
-    crate::compact::bytes_for(len as usize)
+    crate::tiny::bytes_for(len as usize)
 }
 
 impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {

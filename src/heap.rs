@@ -6,7 +6,7 @@ use crate::meta::{FreeError, Meta};
 use crate::observe::{Counters, Statistics, Stats};
 pub(crate) use crate::out_of_memory::OutOfMemory;
 use crate::out_of_memory::refused;
-use crate::placement::{self, Bump, Grant, Placement};
+use crate::placement::{self, Bump, Grant, LayoutPlacement};
 use crate::region::{Region, RegionError, Start};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -48,7 +48,7 @@ pub(crate) struct State<P, S> {
     pending: Pending,
 }
 
-impl<P: Placement, S: Statistics> State<P, S> {
+impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         match self.allocate_quick(layout) {
@@ -164,7 +164,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
     }
 }
 
-impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
+impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Creates a heap without memory. Add some with [`Heap::init`] or [`Heap::claim`].
     pub const fn empty() -> Self {
         Self::with_pending(Pending::NONE)
@@ -516,7 +516,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-impl<P: Placement, L: Lock> Heap<P, L> {
+impl<P: LayoutPlacement, L: Lock> Heap<P, L> {
     /// Returns the bytes in live blocks, with each request rounded up to its block's size. O(1).
     pub fn used(&self) -> usize {
         self.with(|state| state.statistics.used())
@@ -590,9 +590,9 @@ pub(crate) fn misuse(error: FreeError) {
     });
 }
 
-// SAFETY: a `Placement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
+// SAFETY: a `LayoutPlacement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
-unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
+unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if P::KEEPS {
@@ -633,7 +633,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> 
     }
 }
 
-impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
+impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Reallocates a block, in place or with a new one from `allocate`.
     ///
     /// # Safety
@@ -664,7 +664,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-impl<P: Placement, L: Lock> fmt::Debug for Heap<P, L> {
+impl<P: LayoutPlacement, L: Lock> fmt::Debug for Heap<P, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Heap").field(&self.stats()).finish()
     }

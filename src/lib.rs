@@ -55,7 +55,7 @@
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `backtrace`: backtraces in traces (the crate of that name).
 //! * `observe`: traces, lists of leaks and statistics per tag (the crate `heapless`).
-//! * `low-memory`: `CompactHeap`, the smallest heap, for 64 bytes to 512 KiB; `CompactBump`, which never frees.
+//! * `low-memory`: `TinyHeap`, the smallest heap, for 64 bytes to 512 KiB; `TinyBump`, which never frees.
 //! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
@@ -78,8 +78,6 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
-#[cfg(feature = "low-memory")]
-mod compact;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod heap;
@@ -99,11 +97,11 @@ pub mod pressure;
 pub mod region;
 #[cfg(feature = "std")]
 pub mod sim;
+#[cfg(feature = "low-memory")]
+mod tiny;
 pub mod units;
 pub mod zones;
 
-#[cfg(feature = "low-memory")]
-pub use compact::{CompactBump, CompactHeap};
 pub use heap::Heap;
 pub use memory::Memory;
 pub use meta::FreeError;
@@ -113,8 +111,10 @@ pub use out_of_memory::OutOfMemory;
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
-pub use placement::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
+pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
 pub use region::{Region, RegionError};
+#[cfg(feature = "low-memory")]
+pub use tiny::{TinyBump, TinyHeap};
 
 /// Compiles and runs the snippets of README.md as doc tests.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use crate::heap::{Heap, OutOfMemory};
 use crate::lock::Lock;
 use crate::meta::FreeError;
 use crate::observe::{Statistics, Stats};
-use crate::placement::Placement;
+use crate::placement::LayoutPlacement;
 use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -133,7 +133,7 @@ pub unsafe trait Memory {
 }
 
 // SAFETY: `Heap` fulfils the contract.
-unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
+unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
     }

@@ -99,7 +99,7 @@ pub unsafe trait Meta: Sized {
     /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
     /// True if each region has one bit per unit.
-    const EDGE_BITS: bool;
+    const BOUNDARY_BITS: bool;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
@@ -148,13 +148,13 @@ pub unsafe trait Meta: Sized {
     /// No block of the region may be linked, and none of its memory may be in use.
     unsafe fn forget(&mut self, region: usize) -> Region;
 
-    /// Lends region number `region`, which the allocated block `whole` covers, with all of its memory, bookkeeping included.
+    /// Allocates region number `region`, which the allocated block `whole` covers, with all of its memory, bookkeeping included.
     /// Returns its size in bytes. Until [`Meta::restore`] the region has no metadata.
     ///
     /// # Safety
     ///
     /// The common rules.
-    unsafe fn lend(&mut self, region: usize, whole: Block<Self::Token>) -> usize;
+    unsafe fn allocate_whole(&mut self, region: usize, whole: Block<Self::Token>) -> usize;
 
     /// Takes back a region that was lent: its granules are one allocated block again.
     ///
@@ -451,7 +451,7 @@ pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
 
 /// Returns the bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
-    let words = if M::EDGE_BITS { (len / M::UNIT + 2).div_ceil(usize::BITS as usize) } else { 0 };
+    let words = if M::BOUNDARY_BITS { (len / M::UNIT + 2).div_ceil(usize::BITS as usize) } else { 0 };
     len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())
 }
 

@@ -363,7 +363,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     const GRANULE: usize = G;
     const UNIT: usize = 1;
     const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
-    const EDGE_BITS: bool = false;
+    const BOUNDARY_BITS: bool = false;
     type Index = I;
     type Token = u32;
     type Near = Self;
@@ -461,7 +461,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         self.regions.remove(region)
     }
 
-    unsafe fn lend(&mut self, region: usize, whole: Block<u32>) -> usize {
+    unsafe fn allocate_whole(&mut self, region: usize, whole: Block<u32>) -> usize {
         self.touch(whole);
         let record = self.regions.record(region);
         let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();

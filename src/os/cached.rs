@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::refused;
-use crate::placement::{Placement, Tiered};
+use crate::placement::{LayoutPlacement, Tiered};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt;
@@ -66,7 +66,7 @@ impl<P, L, S> Clone for Cached<P, L, S> {
 
 impl<P, L, S> Copy for Cached<P, L, S> {}
 
-impl<P: Placement, L: Lock, S: Statistics> Behind for Heap<P, L, S> {
+impl<P: LayoutPlacement, L: Lock, S: Statistics> Behind for Heap<P, L, S> {
     fn take(&self, layout: Layout, blocks: &mut [Round]) -> usize {
         self.allocate_many(layout, blocks)
     }
@@ -77,7 +77,7 @@ impl<P: Placement, L: Lock, S: Statistics> Behind for Heap<P, L, S> {
     }
 }
 
-impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
+impl<P: LayoutPlacement, L: Lock, S: Statistics> Cached<P, L, S> {
     /// Makes caches in front of the heap of `depot`, through which the threads exchange blocks.
     ///
     /// The heap may be used directly as well, but a block must be freed through `Cached` if and only if it was
@@ -163,7 +163,7 @@ impl<P: Placement, L: Lock, S: Statistics> Cached<P, L, S> {
 
 // SAFETY: blocks come from the heap, which fulfils the contract, and are handed out once until they are freed.
 // Blocks of a class have the length of the class, and so have the layouts passed to the heap.
-unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S> {
+unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class_of(layout) else { return self.allocate_uncached(layout) };
@@ -219,7 +219,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> GlobalAlloc for Cached<P, L, S
 }
 
 // SAFETY: `GlobalAlloc` above fulfils the contract, and the heap checks checked frees.
-unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
+unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Cached<P, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.attempt(layout).ok_or_else(|| self.heap().out_of_memory(layout))
     }

@@ -16,7 +16,7 @@
 //! ```
 
 use crate::lock::Lock;
-use crate::placement::Placement;
+use crate::placement::LayoutPlacement;
 use crate::pressure::{Pressure, PressureHeap};
 use std::borrow::ToOwned;
 use std::format;
@@ -191,7 +191,7 @@ impl Watch {
     /// # Errors
     ///
     /// [`ReadError`] if there is no reading. The heap keeps the state that was reported last.
-    pub fn poll<P: Placement, L: Lock, const HOOKS: usize>(
+    pub fn poll<P: LayoutPlacement, L: Lock, const HOOKS: usize>(
         &mut self,
         heap: &PressureHeap<P, L, HOOKS>,
     ) -> Result<Pressure, ReadError> {

@@ -1,6 +1,6 @@
 //! Binary buddies.
 
-use super::{Space, Token};
+use super::{Placement, Token};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
 use crate::region::{Region, RegionError};
 use crate::units::Index;
@@ -184,7 +184,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     /// The last resort: a whole region. O(regions · log n).
     #[cold]
     #[inline(never)]
-    fn lend(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+    fn allocate_whole(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         for region in 0..self.meta.regions().len() {
             let record = self.meta.regions()[region];
             let aligned = self.meta.place(record.first) & (align - 1) == 0;
@@ -194,7 +194,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             // SAFETY: nothing of the region is allocated.
             unsafe {
                 let block = self.gather(region)?;
-                self.meta.lend(region, block);
+                self.meta.allocate_whole(region, block);
                 self.lent |= 1 << region;
                 return Some(block);
             }
@@ -223,7 +223,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
 
 // SAFETY: blocks are cut in halves from free blocks and come back through `put`; they are aligned
 // to their length as the blocks that they are cut from.
-unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
+unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     type Meta = M;
     const EMPTY: Self = {
         let () = Self::CHECKED;
@@ -306,7 +306,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         let order = Self::order(len, align);
         let fitting = if order < ORDERS { self.orders >> order } else { 0 };
         if fitting == 0 {
-            return self.lend(len, align);
+            return self.allocate_whole(len, align);
         }
         let mut from = order + fitting.trailing_zeros() as usize;
         // SAFETY: the head of a list is a free block of the list's order; halves are inserted.
@@ -439,7 +439,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Space for Buddy<M, ORDERS> {
         }
         let block = self.meta.checked_block_at(address, granted)?;
         // Between free blocks that are not merged no bit is set, so that the ends of a block do not tell all.
-        if M::EDGE_BITS && self.meta.is_free_at(block.offset) {
+        if M::BOUNDARY_BITS && self.meta.is_free_at(block.offset) {
             return Err(FreeError::AlreadyFree);
         }
         Ok(block)

@@ -1,6 +1,6 @@
 //! A bump pointer.
 
-use super::{Space, Token};
+use super::{Placement, Token};
 use crate::meta::{Block, FreeError, InBand, Meta};
 use crate::region::{Record, Region, RegionError};
 
@@ -46,7 +46,7 @@ impl<M: Meta> Bump<M> {
 }
 
 // SAFETY: the pointer only passes over granules of the current region that are in no live block.
-unsafe impl<M: Meta> Space for Bump<M> {
+unsafe impl<M: Meta> Placement for Bump<M> {
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, region: 0, top: 0 };
     const MAX_LEN: usize = M::MAX_LEN;

@@ -1,6 +1,6 @@
 //! The common part of all placements that split blocks anywhere and merge free neighbours at once.
 
-use super::{Space, Token};
+use super::{Placement, Token};
 use crate::meta::{Block, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
 use core::ptr;
@@ -27,10 +27,10 @@ pub struct Found<S> {
 ///
 /// # Safety
 ///
-/// [`Fit::find`] returns blocks that were inserted and not removed since, of at least the length asked
+/// [`FreeIndex::find`] returns blocks that were inserted and not removed since, of at least the length asked
 /// for. The `unsafe` methods rely on their callers for `meta` being the same value each time, and
 /// for ids and lengths being those of free blocks of it.
-pub unsafe trait Fit<M: Meta>: Sized {
+pub unsafe trait FreeIndex<M: Meta>: Sized {
     /// Holds nothing.
     const EMPTY: Self;
 
@@ -67,14 +67,14 @@ pub unsafe trait Fit<M: Meta>: Sized {
     }
 
     /// A block of at least `len` granules, at most `FROM_FRONT` and `MAX_LEN`, left where it is. The
-    /// first attempt, made for speed: it may find nothing where [`Fit::search`] does.
+    /// first attempt, made for speed: it may find nothing where [`FreeIndex::search`] does.
     ///
     /// # Safety
     ///
     /// See the trait.
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>>;
 
-    /// Finds a block like [`Fit::find`], but with every effort that the policy can make.
+    /// Finds a block like [`FreeIndex::find`], but with every effort that the policy can make.
     ///
     /// # Safety
     ///
@@ -84,7 +84,7 @@ pub unsafe trait Fit<M: Meta>: Sized {
         unsafe { self.find(meta, len) }
     }
 
-    /// Removes the block that [`Fit::find`] has just found.
+    /// Removes the block that [`FreeIndex::find`] has just found.
     ///
     /// # Safety
     ///
@@ -109,7 +109,7 @@ pub unsafe trait Fit<M: Meta>: Sized {
     /// See the trait.
     unsafe fn remove(&mut self, meta: &mut M, id: Id, len: usize, spot: Self::Spot);
 
-    /// Length of the longest block that [`Fit::find`] would find; 0 if there is none. O(1).
+    /// Length of the longest block that [`FreeIndex::find`] would find; 0 if there is none. O(1).
     ///
     /// # Safety
     ///
@@ -132,7 +132,7 @@ pub unsafe trait Fit<M: Meta>: Sized {
 /// Art of Computer Programming*, vol. 1, 2.5, boundary tags; here the tags are only in free blocks.)
 ///
 /// Small requests are cut from the back of a free block and large ones from its front
-/// ([`Fit::FROM_FRONT`]). The rest of a block that is cut at its back stays where it is, often even in
+/// ([`FreeIndex::FROM_FRONT`]). The rest of a block that is cut at its back stays where it is, often even in
 /// the index; and a large block has the free memory behind it to grow into.
 #[repr(C)]
 pub struct Coalescing<M, F> {
@@ -140,7 +140,7 @@ pub struct Coalescing<M, F> {
     fit: F,
 }
 
-impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
+impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
     /// Frees `block`: merged with its free neighbours it enters the index.
     ///
     /// # Safety
@@ -375,7 +375,7 @@ impl<M: Meta, F: Fit<M>> Coalescing<M, F> {
         }
     }
 
-    /// Allocates a block as [`Space::allocate_quick`] does.
+    /// Allocates a block as [`Placement::allocate_quick`] does.
     #[inline(always)]
     fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         if align > 1 {
@@ -426,10 +426,10 @@ const fn min(a: usize, b: usize) -> usize {
 
 // SAFETY: blocks are cut from free blocks by the metadata and come back through `put`; alignment is
 // measured by `Meta::place` on the free block that is cut.
-unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
+unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalescing<M, F> {
     type Meta = M;
-    const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as Fit<M>>::EMPTY };
-    const MAX_LEN: usize = min(M::MAX_LEN, <F as Fit<M>>::MAX_LEN);
+    const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as FreeIndex<M>>::EMPTY };
+    const MAX_LEN: usize = min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN);
     const EXACT: bool = true;
     const CHECKS: bool = false;
 
@@ -474,7 +474,7 @@ unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
             if id == NIL || meta.len(id) != len {
                 return Err(RegionError::InUse);
             }
-            fit.remove(meta, id, len, <F as Fit<M>>::spot(len));
+            fit.remove(meta, id, len, <F as FreeIndex<M>>::spot(len));
             Ok((meta.forget(region), len * M::GRANULE))
         }
     }
@@ -527,12 +527,12 @@ unsafe impl<M: Meta, F: Fit<M> + Fit<M::Near>> Space for Coalescing<M, F> {
                     return None;
                 }
                 if found >= M::UNIT {
-                    fit.remove(meta, right, found, <F as Fit<M>>::spot(found));
+                    fit.remove(meta, right, found, <F as FreeIndex<M>>::spot(found));
                 }
                 let (more, rest) = meta.take(right, found, to - block.len);
                 let left = found - more.len;
                 if rest != NIL && left >= M::UNIT {
-                    fit.insert(meta, rest, left, <F as Fit<M>>::spot(left));
+                    fit.insert(meta, rest, left, <F as FreeIndex<M>>::spot(left));
                 }
                 block = meta.fuse(block, more);
                 meta.touch(block);

@@ -2,9 +2,9 @@
 //!
 //! They are for moving over in one line, and for measuring against. What those allocators do not tell
 //! or cannot do stays so: a wrong free is as bad as it is there, blocks never change their size in
-//! place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all that is free.
+//! place, regions cannot be released, and [`LayoutPlacement::largest_free`] is an upper bound: all that is free.
 
-use super::{Grant, Placement};
+use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
 use crate::observe::Run;
 use crate::region::{Region, RegionError};
@@ -35,7 +35,7 @@ impl LinkedList {
 
 // SAFETY: the adapted allocator keeps the same promises.
 #[cfg(feature = "linked-list")]
-unsafe impl Placement for LinkedList {
+unsafe impl LayoutPlacement for LinkedList {
     const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
     const MAX_REGION: usize = isize::MAX as usize;
     const KEEPS: bool = false;
@@ -163,7 +163,7 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
 
 // SAFETY: the adapted allocator keeps the same promises.
 #[cfg(feature = "buddy-system")]
-unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
+unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
     const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
     const MAX_REGION: usize = isize::MAX as usize;
     const KEEPS: bool = false;

@@ -1,6 +1,6 @@
 //! Good fit: size classes so fine that their first block is nearly the best.
 
-use super::coalescing::{Coalescing, Fit, Found, LARGE};
+use super::coalescing::{Coalescing, Found, FreeIndex, LARGE};
 use crate::meta::{Id, Meta, NIL, SideTable};
 use crate::region::BRIEF;
 use crate::units::{Index, class_of, class_start};
@@ -111,7 +111,7 @@ impl<I: Index> FineLists<I> {
 }
 
 // SAFETY: lists hold what was inserted and not removed; lengths are compared.
-unsafe impl<M: Meta<Index = I>, I: Index> Fit<M> for FineLists<I> {
+unsafe impl<M: Meta<Index = I>, I: Index> FreeIndex<M> for FineLists<I> {
     const EMPTY: Self = Self { rows: 0, maps: [0; ROWS], heads: [[I::NIL; FINE]; ROWS] };
     const MAX_LEN: usize = class_start::<FINE>(ROWS * FINE) - 1;
     const FROM_FRONT: usize = LARGE;

@@ -1,14 +1,14 @@
 //! Placements, which choose the free block for a request.
 //!
-//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait [`Space`], which pools of
-//! memory that the CPU cannot access use directly. [`Placement`] is the same in terms of addresses and [`Layout`]s; every
-//! `Space` is a `Placement`, and so are the adapters for other crates' allocators. [`Heap`](crate::Heap) takes any
-//! `Placement`.
+//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait [`Placement`], which pools of
+//! memory that the CPU cannot access use directly. [`LayoutPlacement`] is the same in terms of addresses and [`Layout`]s; every
+//! `Placement` is a `LayoutPlacement`, and so are the adapters for other crates' allocators. [`Heap`](crate::Heap) takes any
+//! `LayoutPlacement`.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
-//! | [`Compact`] | O(1) | O(1) | as [`Tlsf`], in small regions with lists of their own: the default of microcontrollers |
+//! | [`MicroTlsf`] | O(1) | O(1) | as [`Tlsf`], in small regions with lists of their own: the default of microcontrollers |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(depth) | O(depth) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
@@ -25,11 +25,11 @@ mod best_fit;
 mod buddy;
 mod bump;
 mod coalescing;
-pub(crate) mod compact;
 #[cfg(any(feature = "linked-list", feature = "buddy-system"))]
 mod external;
 mod first_fit;
 mod good_fit;
+pub(crate) mod micro;
 mod slab;
 mod tiered;
 mod tlsf;
@@ -38,26 +38,26 @@ mod tree;
 pub use best_fit::{BestFit, BySize};
 pub use buddy::Buddy;
 pub use bump::Bump;
-pub use coalescing::{Coalescing, Fit, Found};
-pub use compact::Compact;
+pub use coalescing::{Coalescing, Found, FreeIndex};
 #[cfg(feature = "buddy-system")]
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
 pub use good_fit::{FineLists, GoodFit};
+pub use micro::MicroTlsf;
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::{Pages, QuickLists, Tier, Tiered};
-pub use tlsf::{CompactTlsf, SegregatedLists, Tlsf, table_rows};
+pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
 pub use tree::{FreeTree, Order};
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts.
 #[cfg(target_pointer_width = "64")]
 pub type Default = Tiered;
-/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Compact`] on microcontrollers, for regions of up to 511 KiB each. A
+/// The placement of a [`Heap`](crate::Heap) whose type names none: [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A
 /// larger [`heap!`](crate::heap) does not compile, and is declared as `Heap<Tlsf>`.
 #[cfg(all(not(target_pointer_width = "64"), target_os = "none"))]
-pub type Default = Compact;
+pub type Default = MicroTlsf;
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tlsf`] on 32-bit hosts.
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 pub type Default = Tlsf;
@@ -70,7 +70,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// The token that a placement's metadata puts in its blocks.
-pub type Token<S> = <<S as Space>::Meta as Meta>::Token;
+pub type Token<S> = <<S as Placement>::Meta as Meta>::Token;
 
 /// A placement in units of granules, over metadata of any kind.
 ///
@@ -78,7 +78,7 @@ pub type Token<S> = <<S as Space>::Meta as Meta>::Token;
 ///
 /// Blocks that are allocated at the same time must not overlap, must lie in claimed regions, must start at a multiple of
 /// the requested alignment (see [`Meta::place`]), and must be at least as long as requested.
-pub unsafe trait Space: Sized {
+pub unsafe trait Placement: Sized {
     /// The type of the metadata.
     type Meta: Meta;
 
@@ -88,12 +88,12 @@ pub unsafe trait Space: Sized {
     /// The longest block in granules; longer regions are refused.
     const MAX_LEN: usize;
 
-    /// True if blocks of one length are interchangeable: the length from [`Space::granted`] does not depend on the
+    /// True if blocks of one length are interchangeable: the length from [`Placement::granted`] does not depend on the
     /// alignment, and a block may be freed as if it had been requested with another alignment. False where whole regions
     /// are lent ([`Buddy`]), or where the alignment decides which part of the placement serves a request ([`Slab`]).
     const EXACT: bool;
 
-    /// True if every free by address is checked by [`Space::checked_block_at`], in release builds as well.
+    /// True if every free by address is checked by [`Placement::checked_block_at`], in release builds as well.
     const CHECKS: bool;
 
     /// Returns the metadata.
@@ -111,14 +111,14 @@ pub unsafe trait Space: Sized {
     /// # Safety
     ///
     /// `memory` must be valid for reads and writes (unless the metadata is out of band) and used by nothing else, until
-    /// [`Space::release`] or forever.
+    /// [`Placement::release`] or forever.
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
 
     /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the region must satisfy the contract of [`Space::claim`].
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
 
     /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
@@ -126,7 +126,7 @@ pub unsafe trait Space: Sized {
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
 
     /// Returns the granules that a request for `len` granules aligned to `align` granules takes. This is the length for
-    /// [`Space::block_at`].
+    /// [`Placement::block_at`].
     fn granted(len: usize, align: usize) -> usize;
 
     /// Allocates a block of at least `len` granules (not zero), aligned to `align` granules (a power of two).
@@ -135,13 +135,13 @@ pub unsafe trait Space: Sized {
     /// although the place of the bookkeeping belongs to the block as well.
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
 
-    /// Allocates a block like [`Space::allocate`], but only in the common case; `None` if that takes more effort.
+    /// Allocates a block like [`Placement::allocate`], but only in the common case; `None` if that takes more effort.
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         self.allocate(len, align)
     }
 
-    /// Frees `block`, the result of a request with these `len` and `align` (or of [`Space::resize`]). Returns the
+    /// Frees `block`, the result of a request with these `len` and `align` (or of [`Placement::resize`]). Returns the
     /// granules that become available.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ pub unsafe trait Space: Sized {
         align: usize,
     ) -> Option<Block<Token<Self>>>;
 
-    /// Switches the memory-saving behaviour on or off, as [`Placement::set_saving`] describes.
+    /// Switches the memory-saving behaviour on or off, as [`LayoutPlacement::set_saving`] describes.
     fn set_saving(&mut self, on: bool);
 
     /// Returns whether the block at granule `offset` is a lent region: all of its memory, bookkeeping included.
@@ -194,7 +194,7 @@ pub unsafe trait Space: Sized {
     /// There must be such a block.
     unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>>;
 
-    /// Returns the block like [`Space::block_at`], for an address that may be wrong.
+    /// Returns the block like [`Placement::block_at`], for an address that may be wrong.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl defmt::Format for Grant {
 /// # Safety
 ///
 /// Live blocks must not overlap, must lie in claimed regions, and must have the requested size and alignment.
-pub unsafe trait Placement: Sized {
+pub unsafe trait LayoutPlacement: Sized {
     /// A placement without regions.
     const EMPTY: Self;
 
@@ -237,7 +237,7 @@ pub unsafe trait Placement: Sized {
     const MAX_REGION: usize;
 
     /// True if freed blocks are kept for the next request of their size. A heap then calls
-    /// [`Placement::allocate_quick`] and [`Placement::deallocate_quick`] inline, and everything else out of line.
+    /// [`LayoutPlacement::allocate_quick`] and [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
     const KEEPS: bool;
 
     /// Makes `memory` available and returns the bytes that it adds for blocks.
@@ -248,7 +248,7 @@ pub unsafe trait Placement: Sized {
     ///
     /// # Safety
     ///
-    /// `memory` must satisfy the contract of [`Space::claim`].
+    /// `memory` must satisfy the contract of [`Placement::claim`].
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
 
     /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
@@ -259,7 +259,7 @@ pub unsafe trait Placement: Sized {
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the region must satisfy the contract of [`Space::claim`].
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
 
     /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
@@ -273,11 +273,11 @@ pub unsafe trait Placement: Sized {
     /// Allocates a block for `layout`; a size of zero gets a block of one granule.
     fn allocate(&mut self, layout: Layout) -> Option<Grant>;
 
-    /// Allocates a block like [`Placement::allocate`], but only in the common case and inline. Returns `None`, with
-    /// nothing changed, if that takes more effort. A heap calls this first, and then [`Placement::allocate`].
+    /// Allocates a block like [`LayoutPlacement::allocate`], but only in the common case and inline. Returns `None`, with
+    /// nothing changed, if that takes more effort. A heap calls this first, and then [`LayoutPlacement::allocate`].
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
 
-    /// Allocates a block like [`Placement::allocate`]. Also returns how many bytes at its start and at its end must be
+    /// Allocates a block like [`LayoutPlacement::allocate`]. Also returns how many bytes at its start and at its end must be
     /// cleared to make it all zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
 
@@ -292,7 +292,7 @@ pub unsafe trait Placement: Sized {
     /// `start` must be the address of a live block for `layout` that is not used any more.
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
 
-    /// Frees a block like [`Placement::deallocate`], but only in the common case and inline. Returns `None`, with nothing
+    /// Frees a block like [`LayoutPlacement::deallocate`], but only in the common case and inline. Returns `None`, with nothing
     /// changed, if that takes more effort or gains nothing.
     ///
     /// # Safety
@@ -340,7 +340,7 @@ pub unsafe trait Placement: Sized {
 /// Returns the length and the alignment of a layout in granules.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)]
-fn measure<S: Space>(layout: Layout) -> (usize, usize) {
+fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
     let granule = <S::Meta as Meta>::GRANULE;
     // A layout's size cannot overflow when it is rounded up.
     let len = ((layout.size() + (granule - 1)) >> granule.ilog2()).max(1);
@@ -349,44 +349,44 @@ fn measure<S: Space>(layout: Layout) -> (usize, usize) {
 
 /// Returns the memory of a block.
 #[inline(always)]
-fn grant<S: Space>(space: &S, block: &Block<Token<S>>) -> Grant {
+fn grant<S: Placement>(space: &S, block: &Block<Token<S>>) -> Grant {
     let start = space.meta().address(block.offset);
     // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
     let start = unsafe { NonNull::new_unchecked(start) };
     Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
 }
 
-// SAFETY: a `Space` keeps the same promises in granules, and `Meta::address` maps them to addresses.
-unsafe impl<S: Space> Placement for S {
-    const EMPTY: Self = <S as Space>::EMPTY;
+// SAFETY: a `Placement` keeps the same promises in granules, and `Meta::address` maps them to addresses.
+unsafe impl<S: Placement> LayoutPlacement for S {
+    const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
     const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.
-        unsafe { Space::claim(self, memory) }
+        unsafe { Placement::claim(self, memory) }
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.
-        unsafe { Space::extend(self, start, bytes) }
+        unsafe { Placement::extend(self, start, bytes) }
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Space::release(self, start)
+        Placement::release(self, start)
     }
 
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
-        let block = Space::allocate(self, len, align)?;
+        let block = Placement::allocate(self, len, align)?;
         Some(grant(self, &block))
     }
 
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
-        let block = Space::allocate_quick(self, len, align)?;
+        let block = Placement::allocate_quick(self, len, align)?;
         Some(grant(self, &block))
     }
 
@@ -395,8 +395,8 @@ unsafe impl<S: Space> Placement for S {
         for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
             *zeroed = (record.mark, record.roof);
         }
-        let quick = Placement::allocate_quick(self, layout);
-        let grant = if quick.is_some() { quick } else { Placement::allocate(self, layout) }?;
+        let quick = LayoutPlacement::allocate_quick(self, layout);
+        let grant = if quick.is_some() { quick } else { LayoutPlacement::allocate(self, layout) }?;
         let start = grant.start.addr().get();
         let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
             let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
@@ -412,14 +412,14 @@ unsafe impl<S: Space> Placement for S {
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         let (len, align) = measure::<S>(layout);
         // If the block has to be looked up anyway, the look-up finds out whether it exists.
-        let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::EDGE_BITS {
+        let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
             self.checked_block_at(start.addr().get(), len, align)?
         } else {
             // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         };
         // SAFETY: the caller guarantees that the block is live.
-        let freed = unsafe { Space::deallocate(self, block, len, align)? };
+        let freed = unsafe { Placement::deallocate(self, block, len, align)? };
         Ok(freed * <S::Meta as Meta>::GRANULE)
     }
 
@@ -432,14 +432,14 @@ unsafe impl<S: Space> Placement for S {
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let (len, align) = measure::<S>(layout);
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
-        let block = if <S::Meta as Meta>::EDGE_BITS {
+        let block = if <S::Meta as Meta>::BOUNDARY_BITS {
             // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         } else {
             self.checked_block_at(start.addr().get(), len, align).ok()?
         };
         // SAFETY: the caller guarantees that the block is live.
-        let (old, new) = unsafe { (block.len, Space::resize(self, block, len, to, align)?.len) };
+        let (old, new) = unsafe { (block.len, Placement::resize(self, block, len, to, align)?.len) };
         Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
     }
 
@@ -458,13 +458,13 @@ unsafe impl<S: Space> Placement for S {
     }
 
     fn set_saving(&mut self, on: bool) {
-        Space::set_saving(self, on);
+        Placement::set_saving(self, on);
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
         if region < self.meta().regions().len() {
             let size = |len: usize| len * <S::Meta as Meta>::GRANULE;
-            Space::walk(self, region, &mut |offset, len, free| {
+            Placement::walk(self, region, &mut |offset, len, free| {
                 visit(Run { start: self.meta().address(offset).addr(), size: size(len), free })
             });
         }

@@ -1,7 +1,7 @@
 //! Slabs: pages of equal objects.
 
 use super::tlsf::Tlsf;
-use super::{Space, Token};
+use super::{Placement, Token};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL, Page};
 use crate::region::{Region, RegionError};
 use crate::units::{Index, granules};
@@ -54,7 +54,7 @@ impl Classes for DefaultClasses {
 /// Foreign and double frees are detected, also in release builds: a record must carry its check
 /// word, the address must be that of an object, and the bitmap must say that it is live. Such a free is
 /// refused and changes nothing.
-pub struct Slab<M: Meta = InBand<u32>, C: Classes = DefaultClasses, S: Space<Meta = M> = Tlsf<M>> {
+pub struct Slab<M: Meta = InBand<u32>, C: Classes = DefaultClasses, S: Placement<Meta = M> = Tlsf<M>> {
     pages: S,
     /// Bit `c`: class `c` has a page with a free object.
     open: u32,
@@ -75,7 +75,7 @@ const SEAL: u32 = 0x51ab_5eed;
 /// Granules that a class can have at most.
 const LONGEST: usize = 128;
 
-impl<M: Meta, C: Classes, S: Space<Meta = M>> Slab<M, C, S> {
+impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
     /// Class of each length in granules; 255 beyond the largest.
     const CLASS_OF: [u8; LONGEST + 1] = {
         assert!(!C::SIZES.is_empty() && C::SIZES.len() <= 32, "a slab has 1 to 32 size classes");
@@ -234,7 +234,7 @@ impl<M: Meta, C: Classes, S: Space<Meta = M>> Slab<M, C, S> {
 
 // SAFETY: objects are disjoint parts of pages, which are blocks of the placement beneath; the
 // bitmap lets each be handed out once.
-unsafe impl<M: Meta, C: Classes, S: Space<Meta = M>> Space for Slab<M, C, S> {
+unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C, S> {
     type Meta = M;
     const EMPTY: Self = Self { pages: S::EMPTY, open: 0, heads: [M::Index::NIL; 32], classes: PhantomData };
     const MAX_LEN: usize = S::MAX_LEN;

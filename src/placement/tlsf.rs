@@ -1,6 +1,6 @@
 //! Two-level segregated fit.
 
-use super::coalescing::{Coalescing, Fit, Found, LARGE};
+use super::coalescing::{Coalescing, Found, FreeIndex, LARGE};
 use crate::meta::{Id, InBand, Meta, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};
 
@@ -47,7 +47,7 @@ pub type Tlsf<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize
 
 /// A [`Tlsf`] for microcontrollers: 16-bit indices, 8-byte granules and blocks, one region of up to
 /// 512 KiB, a table of 272 bytes.
-pub type CompactTlsf = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }, 8>;
+pub type Tlsf16 = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }, 8>;
 
 /// The index of [`Tlsf`]: lists of free blocks by size class, and bitmaps of the lists in use.
 ///
@@ -141,7 +141,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
 
 // SAFETY: lists hold what was inserted and not removed; `find` and `search` compare lengths, or take a
 // class all of whose blocks are longer.
-unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fit<M>
+unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> FreeIndex<M>
     for SegregatedLists<I, ROWS, SL>
 {
     const EMPTY: Self = {

@@ -1,6 +1,6 @@
 //! A randomised tree of the free blocks, in the two links that every free block has.
 
-use super::coalescing::{Fit, Found};
+use super::coalescing::{Found, FreeIndex};
 use crate::meta::{Id, Meta, NIL};
 use crate::units::Index;
 use core::marker::PhantomData;
@@ -15,7 +15,7 @@ pub unsafe trait Order<M: Meta> {
     /// True if the root is the longest block, so its length need not be stored separately.
     const ROOT_IS_LONGEST: bool;
 
-    /// The longest request in granules that is cut from a block's back, as for [`Fit::FROM_FRONT`].
+    /// The longest request in granules that is cut from a block's back, as for [`FreeIndex::FROM_FRONT`].
     const FROM_FRONT: usize;
 
     /// Whether free block `a` stands left of free block `b`.
@@ -87,7 +87,7 @@ impl<I: Index, O> FreeTree<I, O> {
 }
 
 // SAFETY: the tree holds what was inserted and not removed; `Order::find` compares lengths.
-unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> Fit<M> for FreeTree<I, O> {
+unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for FreeTree<I, O> {
     const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
     const MAX_LEN: usize = M::MAX_LEN;
 

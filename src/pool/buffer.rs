@@ -2,17 +2,17 @@
 
 use super::Source;
 use super::front::{Allocation, Pool};
-use crate::placement::Space;
+use crate::placement::Placement;
 use core::fmt;
 
 /// A block of a pool that is freed when it is dropped.
-pub struct Buffer<'a, P: Space, S: Source> {
+pub struct Buffer<'a, P: Placement, S: Source> {
     pool: &'a Pool<P, S>,
     /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
+impl<'a, P: Placement, S: Source> Buffer<'a, P, S> {
     pub(super) fn new(pool: &'a Pool<P, S>, allocation: Allocation) -> Self {
         Self { pool, allocation: Some(allocation) }
     }
@@ -38,13 +38,13 @@ impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
         self.pool
     }
 
-    /// Notes that work on `stream` uses the buffer; see [`Pool::note_use`].
+    /// Notes that work on `stream` uses the buffer; see [`Pool::record_stream`].
     ///
     /// This only determines when the memory may be used again. The caller must still make `stream` wait until the
     /// buffer's own stream has produced the contents, as for any work that one stream takes over from another.
     pub fn used_on(&self, stream: &S::Stream) {
         if let Some(allocation) = &self.allocation {
-            let noted = self.pool.note_use(allocation, stream);
+            let noted = self.pool.record_stream(allocation, stream);
             debug_assert!(noted.is_ok(), "a buffer is live and from its pool");
         }
     }
@@ -55,7 +55,7 @@ impl<'a, P: Space, S: Source> Buffer<'a, P, S> {
     }
 }
 
-impl<P: Space, S: Source> Drop for Buffer<'_, P, S> {
+impl<P: Placement, S: Source> Drop for Buffer<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             let freed = self.pool.deallocate(allocation);
@@ -64,7 +64,7 @@ impl<P: Space, S: Source> Drop for Buffer<'_, P, S> {
     }
 }
 
-impl<P: Space, S: Source> fmt::Debug for Buffer<'_, P, S> {
+impl<P: Placement, S: Source> fmt::Debug for Buffer<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Buffer").field(&self.allocation).finish()
     }

@@ -2,7 +2,7 @@
 
 use super::error::{OutOfMemory, PoolError, ReturnError};
 use super::{Allocation, Pool, Source};
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -26,7 +26,7 @@ pub trait Lender<T> {
     fn owns(&self, allocation: &Allocation) -> bool;
 }
 
-impl<P: Space, S: Source> Lender<S::Stream> for Pool<P, S> {
+impl<P: Placement, S: Source> Lender<S::Stream> for Pool<P, S> {
     #[track_caller]
     fn lend(&self, bytes: usize, align: usize, stream: &S::Stream) -> Result<Allocation, PoolError> {
         self.allocate_raw(bytes, align, stream)

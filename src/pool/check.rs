@@ -5,7 +5,7 @@ use super::records::Record;
 use super::state::{State, bytes_of};
 use super::{Pool, Source};
 use crate::meta::Meta;
-use crate::placement::{Space, Token};
+use crate::placement::{Placement, Token};
 use core::{ptr, slice};
 
 /// The byte that guards are filled with.
@@ -32,7 +32,7 @@ unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> 
     bytes.iter().position(|&byte| byte != value)
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// The byte that free memory is filled with, if it is filled at all.
     pub(super) fn filled(&self) -> Option<u8> {
         if S::CPU_VISIBLE { self.options.checks.fill } else { None }

@@ -3,10 +3,10 @@
 use super::error::PoolError;
 use super::front::Allocation;
 use super::records::Holder;
-use super::state::{Ask, State, bytes_of};
+use super::state::{Request, State, bytes_of};
 use super::{Pool, Source, SourceError, StreamId};
 use crate::meta::Meta;
-use crate::placement::Space;
+use crate::placement::Placement;
 use core::fmt;
 use std::vec::Vec;
 
@@ -28,14 +28,14 @@ pub struct Compaction {
 /// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
 /// stream, and dropping the handle frees the block.
 ///
-/// A block that other streams use ([`Pool::note_use`]) stays where it is.
-pub struct Movable<'a, P: Space, S: Source> {
+/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
+pub struct Movable<'a, P: Placement, S: Source> {
     pool: &'a Pool<P, S>,
     /// Taken when the handle is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<P: Space, S: Source> Movable<'_, P, S> {
+impl<P: Placement, S: Source> Movable<'_, P, S> {
     /// Returns the current device address of the first byte. O(1), inside the pool's lock.
     pub fn address(&self) -> usize {
         let state = self.pool.lock();
@@ -52,13 +52,13 @@ impl<P: Space, S: Source> Movable<'_, P, S> {
     /// [`Buffer::used_on`](super::Buffer::used_on).
     pub fn used_on(&self, stream: &S::Stream) {
         if let Some(allocation) = &self.allocation {
-            let noted = self.pool.note_use(allocation, stream);
+            let noted = self.pool.record_stream(allocation, stream);
             debug_assert!(noted.is_ok(), "a handle is live and from its pool");
         }
     }
 }
 
-impl<P: Space, S: Source> Drop for Movable<'_, P, S> {
+impl<P: Placement, S: Source> Drop for Movable<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             let freed = self.pool.deallocate_movable(allocation);
@@ -67,7 +67,7 @@ impl<P: Space, S: Source> Drop for Movable<'_, P, S> {
     }
 }
 
-impl<P: Space, S: Source> fmt::Debug for Movable<'_, P, S> {
+impl<P: Placement, S: Source> fmt::Debug for Movable<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
     }
@@ -76,7 +76,7 @@ impl<P: Space, S: Source> fmt::Debug for Movable<'_, P, S> {
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn better_place(&self, state: &mut State<P, S>, number: u32, arena: usize, used: &[u64]) -> Option<u32> {
         let record = *state.records.get(number);
         let kind = state.entry(record.segment).kind;
-        let ask = Ask {
+        let ask = Request {
             bytes: record.requested as usize,
             align_bytes: 1,
             len: record.len as usize,

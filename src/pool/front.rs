@@ -5,11 +5,11 @@ use super::hooks::Hooks;
 use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
 use super::snapshot::LeakHook;
-use super::state::{Ask, SizeKind, State};
+use super::state::{Request, SizeKind, State};
 use super::usage::Usage;
 use super::{Buffer, CopyCounters, OptionsError, Source, Stream};
 use crate::meta::{Meta, SideTable};
-use crate::placement::{GoodFit, Space, Token};
+use crate::placement::{GoodFit, Placement, Token};
 use crate::units::granules;
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -80,7 +80,7 @@ impl Allocation {
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. An operation without driver calls takes the placement's time plus O(log segments).
-pub struct Pool<P: Space, S: Source> {
+pub struct Pool<P: Placement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
     /// The most bytes that may be reserved.
@@ -98,7 +98,7 @@ pub struct Pool<P: Space, S: Source> {
     state: Mutex<State<P, S>>,
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Makes a pool, which reserves nothing yet.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl<P: Space, S: Source> Pool<P, S> {
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
-            state: Mutex::new(State::new(options.trim_after.is_some() || options.follow_usage.is_some())),
+            state: Mutex::new(State::new(options.trim_after.is_some() || options.adaptive.is_some())),
             source,
             options,
         };
@@ -131,7 +131,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         }
         pool.lock().usage = pool
             .options
-            .follow_usage
+            .adaptive
             .map(|follow| Box::new(Usage::new(follow, pool.options.reuse == Reuse::Basic)));
         Ok(pool)
     }
@@ -171,7 +171,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Converts a request to granules, if it can be served at all.
     #[inline(always)]
-    pub(super) fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Ask, PoolError> {
+    pub(super) fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
         let max = P::MAX_LEN << self.shift;
         if bytes > max / 2 || !align_bytes.is_power_of_two() || align_bytes > max / 4 {
             return Err(PoolError::TooLarge { max: max / 2 });
@@ -185,7 +185,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         } else {
             SizeKind::Large
         };
-        Ok(Ask { bytes, align_bytes, len, align, kind, classed: false })
+        Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
     }
 
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
@@ -268,7 +268,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     #[inline(always)]
-    fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Ask) -> Allocation {
+    fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Request) -> Allocation {
         let record = state.records.get(number);
         // The fallback is never used: no segment starts at address zero.
         let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
@@ -315,7 +315,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 }
 
-impl<P: Space, S: Source> fmt::Debug for Pool<P, S> {
+impl<P: Placement, S: Source> fmt::Debug for Pool<P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
     }
@@ -323,7 +323,7 @@ impl<P: Space, S: Source> fmt::Debug for Pool<P, S> {
 
 /// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
 /// never freed.
-impl<P: Space, S: Source> Drop for Pool<P, S> {
+impl<P: Placement, S: Source> Drop for Pool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
         let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();

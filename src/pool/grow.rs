@@ -1,11 +1,11 @@
 //! How a pool reserves segments and gives them back.
 
 use super::options::{Age, Growth, Limit, Reuse};
-use super::state::{Ask, Entry, SizeKind, State, bytes_of};
+use super::state::{Entry, Request, SizeKind, State, bytes_of};
 use super::stats::SourceCalls;
 use super::{Pool, Segment, Source, SourceError};
 use crate::meta::Meta;
-use crate::placement::Space;
+use crate::placement::Placement;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 use std::vec::Vec;
@@ -27,7 +27,7 @@ fn round_up(bytes: usize, step: usize) -> usize {
     bytes.checked_next_multiple_of(step).unwrap_or(usize::MAX & !(step - 1))
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Calls the source, and counts the call and its time.
     pub(super) fn call<T>(
         &self,
@@ -45,7 +45,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Contiguous bytes that `ask` is sure to fit into.
-    fn piece(&self, ask: &Ask) -> usize {
+    fn piece(&self, ask: &Request) -> usize {
         let granule = <P::Meta as Meta>::GRANULE;
         // The bytes in front of the first multiple of the alignment, if the source aligns less than that.
         let align = ask.align * granule;
@@ -54,13 +54,13 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Bytes of the smallest segment for `ask`.
-    fn needed(&self, ask: &Ask) -> usize {
+    fn needed(&self, ask: &Request) -> usize {
         round_up(self.piece(ask), self.source.granularity())
     }
 
     /// Adds memory to the arena so that `ask` fits, and returns the segment: refilled holes if there are any, else
     /// a segment lengthened in place, else a new one.
-    pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Result<u32, Denied> {
+    pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Result<u32, Denied> {
         let need = self.needed(ask);
         let wished = self.wished(state, ask, need, arena);
         let mut result = match self.refill(state, ask, arena) {
@@ -90,7 +90,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
-    pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) {
+    pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Request, arena: usize) {
         let wished = self.wished(state, ask, self.needed(ask), arena);
         let mut empty: Vec<(usize, u32, usize)> =
             state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.arena)).collect();
@@ -110,7 +110,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Bytes of the next segment, at least `need`.
-    fn wished(&self, state: &State<P, S>, ask: &Ask, need: usize, arena: usize) -> usize {
+    fn wished(&self, state: &State<P, S>, ask: &Request, need: usize, arena: usize) -> usize {
         let options = &self.options;
         let granularity = self.source.granularity();
         let bytes = if options.reuse == Reuse::None {
@@ -136,7 +136,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Bytes of a segment for several requests like `ask`, up to `most`. O(most / the request).
-    fn fitted(&self, state: &State<P, S>, ask: &Ask, most: usize) -> usize {
+    fn fitted(&self, state: &State<P, S>, ask: &Request, most: usize) -> usize {
         let (piece, granularity) = (self.piece(ask), self.source.granularity());
         let figures = &state.figures;
         let free = figures.reserved.current.saturating_sub(figures.active());
@@ -161,7 +161,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn lengthen(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         step: usize,
     ) -> Option<Result<u32, Denied>> {

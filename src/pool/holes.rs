@@ -3,13 +3,13 @@
 
 use super::grow::Denied;
 use super::records::Holder;
-use super::state::{Ask, State, bytes_of};
+use super::state::{Request, State, bytes_of};
 use super::{Pool, Source};
 use crate::meta::Meta;
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::vec::Vec;
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
         self.source.page() / <P::Meta as Meta>::GRANULE
@@ -35,7 +35,7 @@ impl<P: Space, S: Source> Pool<P, S> {
                 let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
                 let hole = runs.filter_map(|pages| {
                     let len = pages * page;
-                    let ask = Ask {
+                    let ask = Request {
                         bytes: 0,
                         align_bytes: 1,
                         len,
@@ -87,7 +87,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn refill(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
     ) -> Option<Result<u32, Denied>> {
         if self.page() == 0 {
@@ -128,7 +128,13 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `ask` fits.
-    fn remap(&self, state: &mut State<P, S>, ask: &Ask, arena: usize, holes: &[u32]) -> Result<(), Denied> {
+    fn remap(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Request,
+        arena: usize,
+        holes: &[u32],
+    ) -> Result<(), Denied> {
         let page = self.page();
         let mut length = 0;
         let mut above: Option<u32> = None;

@@ -3,7 +3,7 @@
 //! ```text
 //!  Pool     options, one lock, and what to do when there is no room
 //!  Arena    the memory of one stream: segments for small and for large requests
-//!  Space    the placement that divides a segment; the same ones as in a heap, over a side table
+//!  Placement    the placement that divides a segment; the same ones as in a heap, over a side table
 //!  Source   lends segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
 //!  Stream   a queue of work on that memory; an `Event` marks a point in it
 //! ```
@@ -47,7 +47,7 @@ pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use options::{Age, Checks, FollowUsage, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use options::{Adaptive, Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};

@@ -67,10 +67,10 @@ pub enum Age {
     Steps(u64),
 }
 
-/// How a pool follows the program's usage; see [`PoolOptions::follow_usage`].
+/// How a pool follows the program's usage; see [`PoolOptions::adaptive`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct FollowUsage {
+pub struct Adaptive {
     /// The number of recent calls of [`Pool::step`](super::Pool::step) that count, 1 or more.
     pub window: u64,
     /// How much to keep, as a multiple of the highest usage within the window; 1 or more.
@@ -120,7 +120,7 @@ pub struct PoolOptions {
     pub(super) reuse: Reuse,
     pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
-    pub(super) follow_usage: Option<FollowUsage>,
+    pub(super) adaptive: Option<Adaptive>,
     pub(super) checks: Checks,
 }
 
@@ -139,7 +139,7 @@ impl Default for PoolOptions {
             reuse: Reuse::Advanced,
             lean: false,
             trim_after: None,
-            follow_usage: None,
+            adaptive: None,
             checks: Checks::default(),
         }
     }
@@ -237,8 +237,8 @@ impl PoolOptions {
     /// pool keeps no more blocks than `factor` times the most that were live at once in this window and the one
     /// before.
     #[must_use]
-    pub fn follow_usage(mut self, follow: FollowUsage) -> Self {
-        self.follow_usage = Some(follow);
+    pub fn adaptive(mut self, follow: Adaptive) -> Self {
+        self.adaptive = Some(follow);
         self
     }
 
@@ -273,9 +273,9 @@ impl PoolOptions {
             }
             _ => {}
         }
-        if let Some(FollowUsage { window, factor }) = self.follow_usage {
+        if let Some(Adaptive { window, factor }) = self.adaptive {
             if window == 0 || !(factor >= 1.0 && factor.is_finite()) {
-                return wrong("follow_usage");
+                return wrong("adaptive");
             }
         }
         if self.exact_step == 0 || !self.exact_step.is_power_of_two() {

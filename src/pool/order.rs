@@ -7,23 +7,23 @@
 
 use super::options::Reuse;
 use super::records::Holder;
-use super::state::{Ask, Fence, Mark, SizeKind, State, Waiting, bytes_of};
+use super::state::{Fence, Mark, Request, SizeKind, State, Waiting, bytes_of};
 use super::{Event, Pool, Source, Stream};
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::vec::Vec;
 
 /// How far a pool goes to use memory that another stream has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     /// Takes memory only if its last work is known to be done.
-    Ask,
+    Request,
     /// Lets the stream that wants the memory wait for it on the device.
     Queue,
     /// Blocks the caller until the work is done.
     Block,
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Whether the stream is capturing a graph. A driver that cannot tell counts as no.
     pub(super) fn captures(stream: &S::Stream) -> bool {
         stream.is_capturing().unwrap_or(false)
@@ -95,7 +95,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Takes a block that was kept for the request's class.
-    pub(super) fn take_kept(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+    pub(super) fn take_kept(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
         if !ask.classed {
             return None;
         }
@@ -105,7 +105,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Makes a block that has no user live again.
-    fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Ask) {
+    fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Request) {
         let record = state.records.get_mut(number);
         record.serial = record.serial.wrapping_add(1);
         record.holder = Holder::Live;
@@ -218,7 +218,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Takes a freed block of another arena's segment that waits for the own stream alone, which may therefore use
     /// it again at once. Picks the shortest one, and none that is more than a quarter too long.
-    pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+    pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
         if self.filled().is_some() {
             return None;
         }
@@ -282,11 +282,11 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// Whether an empty segment of the arena could go back to the source without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, arena: usize) -> bool {
         let stream = state.arenas[arena].stream.clone();
-        self.is_quiet(state, arena, &stream, Patience::Ask)
+        self.is_quiet(state, arena, &stream, Patience::Request)
     }
 
     /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the arena.
-    pub(super) fn adopt(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+    pub(super) fn adopt(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
         let fits = state.empty_segments().filter(|(_, entry)| {
             entry.arena != arena && entry.kind == ask.kind && entry.placement.largest() >= ask.len
         });
@@ -301,7 +301,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn borrow(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         kind: SizeKind,
         patience: Patience,

@@ -4,9 +4,9 @@ use super::error::OutOfMemory;
 use super::grow::Denied;
 use super::options::Reuse;
 use super::order::Patience;
-use super::state::{Ask, SizeKind, State};
+use super::state::{Request, SizeKind, State};
 use super::{Pool, PoolError, Source};
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::boxed::Box;
 use std::string::ToString;
 use std::sync::MutexGuard;
@@ -26,7 +26,7 @@ enum Stage {
     Compact,
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Serves a request that the arena's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]
@@ -34,7 +34,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn allocate_slow<'a>(
         &'a self,
         state: MutexGuard<'a, State<P, S>>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
     ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
         let served = self.serve(state, ask, arena);
@@ -47,7 +47,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn serve<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<P, S>>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
     ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
         if self.is_recording(&state) {
@@ -92,7 +92,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn attempt(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
@@ -103,7 +103,7 @@ impl<P: Space, S: Source> Pool<P, S> {
         self.enlarge(state, ask, arena, denied)
     }
 
-    fn find(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+    fn find(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
         if self.options.reuse == Reuse::None {
             self.poll(state);
             return None;
@@ -134,7 +134,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn enlarge(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
@@ -158,7 +158,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn retry(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
@@ -172,12 +172,12 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 
     /// Takes any free block, also of other streams if their work is done.
-    fn any_free(&self, state: &mut State<P, S>, ask: &Ask, arena: usize) -> Option<u32> {
+    fn any_free(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
         for kind in kinds(ask.kind) {
             if let Some(number) = state.allocate(ask, arena, kind) {
                 return Some(number);
             }
-            if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Ask) {
+            if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Request) {
                 return Some(number);
             }
         }
@@ -187,7 +187,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     fn recover(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         arena: usize,
         stage: Stage,
         denied: &mut Option<Denied>,
@@ -244,7 +244,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     pub(super) fn out_of_memory(
         &self,
         state: &mut State<P, S>,
-        ask: &Ask,
+        ask: &Request,
         denied: Option<Denied>,
     ) -> OutOfMemory {
         let largest = state.largest_free();

@@ -5,9 +5,9 @@ use super::front::{Allocation, Pool};
 use super::records::Holder;
 use super::state::State;
 use super::{Segment, Source, Stream};
-use crate::placement::Space;
+use crate::placement::Placement;
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Whether the block is from this pool.
     pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
         allocation.pool == self.id
@@ -32,7 +32,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
     /// may use it when all work submitted so far is done, including work on the streams given to
-    /// [`Pool::note_use`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
+    /// [`Pool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl<P: Space, S: Source> Pool<P, S> {
     /// # Errors
     ///
     /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed.
-    pub fn note_use(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
+    pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
         let (id, own) = (stream.id(), usize::from(state.records.get(number).arena));

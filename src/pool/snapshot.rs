@@ -4,7 +4,7 @@ use super::records::Holder;
 use super::state::bytes_of;
 use super::stats::PoolStats;
 use super::{Pool, SizeKind, Source};
-use crate::placement::Space;
+use crate::placement::Placement;
 use core::fmt;
 use core::panic::Location;
 use std::string::{String, ToString};
@@ -96,7 +96,7 @@ impl fmt::Display for Leak {
 /// The function that is called with a pool's leaks.
 pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();

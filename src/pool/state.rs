@@ -8,7 +8,7 @@ use super::trace::PoolTrace;
 use super::usage::Usage;
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
-use crate::placement::{Space, Token};
+use crate::placement::{Placement, Token};
 use core::ops::Bound;
 use core::panic::Location;
 use core::time::Duration;
@@ -41,7 +41,7 @@ impl SizeKind {
 
 /// A request, rounded to granules.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct Request {
     /// Bytes, as requested.
     pub bytes: usize,
     /// Alignment in bytes, as requested.
@@ -123,7 +123,7 @@ pub(super) struct Waiting<S: Source> {
     pub marks: Vec<Mark<S>>,
 }
 
-pub(super) struct State<P: Space, S: Source> {
+pub(super) struct State<P: Placement, S: Source> {
     pub arenas: Vec<Arena<S>>,
     /// The longest free block of every arena that is not in `touched`.
     longest: Tournament,
@@ -153,11 +153,11 @@ pub(super) struct State<P: Space, S: Source> {
 }
 
 /// Converts granules to bytes.
-pub(super) const fn bytes_of<P: Space>(len: usize) -> u64 {
+pub(super) const fn bytes_of<P: Placement>(len: usize) -> u64 {
     (len * <P::Meta as Meta>::GRANULE) as u64
 }
 
-impl<P: Space, S: Source> State<P, S> {
+impl<P: Placement, S: Source> State<P, S> {
     pub fn new(ages: bool) -> Self {
         Self {
             arenas: Vec::new(),
@@ -188,7 +188,7 @@ impl<P: Space, S: Source> State<P, S> {
     }
 
     /// Rounds a request up to its class. O(log classes).
-    pub fn classify(&self, ask: &mut Ask) {
+    pub fn classify(&self, ask: &mut Request) {
         let class = self.classes.partition_point(|&class| class < ask.len);
         if let Some(&class) = self.classes.get(class).filter(|_| ask.align == 1) {
             (ask.len, ask.classed) = (class, true);
@@ -274,7 +274,7 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Serves a request from the arena's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
-    pub fn allocate(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
+    pub fn allocate(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
         let bin = &self.arenas[arena].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return self.allocate_in(only, ask, arena);
@@ -284,7 +284,7 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Serves a request from one of several segments: the one whose longest free block is the shortest that
     /// suffices, so that longer ones are not split.
-    fn allocate_among(&mut self, ask: &Ask, arena: usize, kind: SizeKind) -> Option<u32> {
+    fn allocate_among(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
         let mut from = Bound::Included((ask.len, 0));
         loop {
             let order = &self.arenas[arena].bins[kind as usize].order;
@@ -308,7 +308,7 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Serves a request from one segment, for the stream of `arena`.
     #[inline(always)]
-    pub fn allocate_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
+    pub fn allocate_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
         let number = self.take_in(segment, ask, arena)?;
         let granted = bytes_of::<P>(self.records.get(number).len as usize);
         let requested = ask.bytes as u64;
@@ -318,7 +318,7 @@ impl<P: Space, S: Source> State<P, S> {
 
     /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
     #[inline(always)]
-    pub fn take_in(&mut self, segment: u32, ask: &Ask, arena: usize) -> Option<u32> {
+    pub fn take_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
         let block = match entry.placement.allocate_quick(ask.len, ask.align) {
             Some(block) => block,

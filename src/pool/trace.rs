@@ -2,12 +2,12 @@
 
 use super::front::Pool;
 use super::records::Holder;
-use super::state::{Ask, State};
+use super::state::{Request, State};
 use super::{Source, StreamId};
 use crate::meta::Meta;
 use crate::observe::event::{Action, Event, Record};
 use crate::observe::output::Output;
-use crate::placement::Space;
+use crate::placement::Placement;
 use core::time::Duration;
 use std::format;
 use std::io::{self, Write};
@@ -36,7 +36,7 @@ impl PoolTrace {
     }
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary
     /// form](crate::observe::event) that `allotment view`, `replay` and `convert` read. A trace that is already
     /// running is finished first. O(blocks · log blocks).
@@ -138,11 +138,11 @@ impl<P: Space, S: Source> Pool<P, S> {
     }
 }
 
-fn finish<P: Space, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
+fn finish<P: Placement, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
     state.trace.take().map_or(Ok(()), |trace| trace.output.finish())
 }
 
-impl<P: Space, S: Source> State<P, S> {
+impl<P: Placement, S: Source> State<P, S> {
     fn trace_event(&mut self, action: Action, arena: usize, now: impl FnOnce() -> Duration) {
         let stream = self.arenas[arena].id;
         if let Some(trace) = &mut self.trace {
@@ -151,7 +151,7 @@ impl<P: Space, S: Source> State<P, S> {
     }
 
     /// Records a refused request.
-    pub(super) fn trace_failure(&mut self, ask: &Ask, arena: usize, now: impl FnOnce() -> Duration) {
+    pub(super) fn trace_failure(&mut self, ask: &Request, arena: usize, now: impl FnOnce() -> Duration) {
         let align = ask.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
         self.trace_event(Action::Fail { size: ask.bytes as u64, align }, arena, now);
     }

@@ -7,11 +7,11 @@ use super::snapshot::Leak;
 use super::state::{SizeKind, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
 use super::{CopyCounters, Source, Stream, StreamId};
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::boxed::Box;
 use std::sync::{Arc, PoisonError};
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl<P: Space, S: Source> Pool<P, S> {
 
     /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:
     /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
-    /// beyond what [`PoolOptions::follow_usage`](super::PoolOptions::follow_usage) keeps. Nothing is given back
+    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is given back
     /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
     /// · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {

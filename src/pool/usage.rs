@@ -1,10 +1,10 @@
 //! What a program requests from a pool, and what the pool keeps because of it.
 
 use super::classes::fit;
-use super::options::{FollowUsage, Reuse};
+use super::options::{Adaptive, Reuse};
 use super::state::State;
 use super::{Pool, Source};
-use crate::placement::Space;
+use crate::placement::Placement;
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;
 
@@ -21,7 +21,7 @@ struct Blocks {
 
 /// Statistics of the requests in the last steps.
 pub(super) struct Usage {
-    follow: FollowUsage,
+    follow: Adaptive,
     /// Whether blocks are kept by class, so that lengths matter.
     by_class: bool,
     /// How often each length in granules was requested, in this window and in the one before.
@@ -34,7 +34,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub fn new(follow: FollowUsage, by_class: bool) -> Self {
+    pub fn new(follow: Adaptive, by_class: bool) -> Self {
         let (asked, blocks, peaks) = (Default::default(), HashMap::new(), VecDeque::new());
         Self { follow, by_class, asked, blocks, peak: 0, peaks }
     }
@@ -87,7 +87,7 @@ impl Usage {
     }
 }
 
-impl<P: Space, S: Source> Pool<P, S> {
+impl<P: Placement, S: Source> Pool<P, S> {
     /// The classes of the options, in granules.
     pub(super) fn given_classes(&self) -> Vec<usize> {
         let mut classes: Vec<usize> =

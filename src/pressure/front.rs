@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::{Blocks, Statistics, Stats};
 use crate::out_of_memory::refused;
-use crate::placement::{Grant, Placement, Tlsf};
+use crate::placement::{Grant, LayoutPlacement, Tlsf};
 use crate::region::{Region, RegionError};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
@@ -45,7 +45,7 @@ use core::ptr::NonNull;
 /// assert_eq!(HEAP.pressure(), Pressure::Critical);
 /// assert!(HEAP.try_allocate(Layout::new::<[u8; 800]>()).is_err());
 /// // The error path has memory all the same.
-/// let report = HEAP.critical_section_of_memory(|| HEAP.try_allocate(Layout::new::<[u8; 800]>()))?;
+/// let report = HEAP.with_headroom(|| HEAP.try_allocate(Layout::new::<[u8; 800]>()))?;
 /// # unsafe {
 /// #     HEAP.try_deallocate(report, Layout::new::<[u8; 800]>())?;
 /// #     HEAP.try_deallocate(most, block)?;
@@ -78,7 +78,7 @@ impl<F: FnMut()> Drop for Finally<F> {
     }
 }
 
-impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
+impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Makes a heap that watches over `heap`, from which nothing may have been allocated yet:
     /// `PressureHeap::new(heap!(SIZE))` or `PressureHeap::new(Heap::empty())`. Without watermarks it is never under
     /// pressure.
@@ -117,7 +117,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self
     }
 
-    /// Sets whether the placement saves memory under pressure (see [`Placement::set_saving`]). It does by default.
+    /// Sets whether the placement saves memory under pressure (see [`LayoutPlacement::set_saving`]). It does by default.
     pub const fn saves(mut self, saves: bool) -> Self {
         self.0.statistics_mut().may_save = saves;
         self
@@ -173,7 +173,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     ///
     /// This applies to the whole heap, so other threads and interrupts may use the headroom in the meantime as
     /// well. If that matters, use [`PressureHeap::critical`].
-    pub fn critical_section_of_memory<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub fn with_headroom<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.with(|state| state.statistics.headroom.scopes += 1);
         let _end = Finally(|| self.0.with(|state| state.statistics.headroom.scopes -= 1));
         f()
@@ -522,8 +522,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 }
 
-impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// Checks a block, in the headroom or in the heap; see [`Placement::check`].
+impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+    /// Checks a block, in the headroom or in the heap; see [`LayoutPlacement::check`].
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.statistics.headroom.holds(block) {
             true => self.statistics.headroom.check(block, layout),
@@ -550,7 +550,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     }
 }
 
-impl<P: Placement, L: Lock, const HOOKS: usize> Critical<'_, P, L, HOOKS> {
+impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Critical<'_, P, L, HOOKS> {
     /// Allocates a block, from the headroom if there is no room elsewhere. It is freed like any block of the heap.
     ///
     /// # Errors
@@ -571,7 +571,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> Critical<'_, P, L, HOOKS> {
 }
 
 // SAFETY: the heap fulfils the contract.
-unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
+unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
     }
@@ -622,7 +622,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
 }
 
 // SAFETY: the heap fulfils the contract.
-unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
+unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.try_allocate(layout)
     }
@@ -669,7 +669,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P
 }
 
 // SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
-unsafe impl<P: Placement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureHeap<P, L, HOOKS> {
+unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureHeap<P, L, HOOKS> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match self.request(layout, false) {

@@ -1,7 +1,7 @@
 //! Headroom: memory that only critical requests may use.
 
 use crate::meta::{FreeError, InBand};
-use crate::placement::{FirstFit, Placement, Space};
+use crate::placement::{FirstFit, LayoutPlacement, Placement};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -46,7 +46,7 @@ impl Headroom {
     pub(super) const NONE: Self = Self {
         size: 0,
         block: None,
-        space: <Space32 as Space>::EMPTY,
+        space: <Space32 as Placement>::EMPTY,
         used: 0,
         capacity: 0,
         live: 0,
@@ -67,11 +67,11 @@ impl Headroom {
     }
 
     /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
-    pub(super) fn take_from<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
+    pub(super) fn take_from<P: LayoutPlacement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
         let grant = placement.allocate(layout)?;
         // SAFETY: the block was just handed out and is not used by anything else.
-        match unsafe { Placement::claim(&mut self.space, Region::new(grant.start, layout.size())) } {
+        match unsafe { LayoutPlacement::claim(&mut self.space, Region::new(grant.start, layout.size())) } {
             Ok(capacity) => {
                 self.capacity = capacity;
                 self.block = Some((grant.start, layout.size()));
@@ -87,9 +87,9 @@ impl Headroom {
     }
 
     /// Gives the block back if nothing in it is used. Returns the bytes that become free.
-    pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
+    pub(super) fn return_to<P: LayoutPlacement>(&mut self, placement: &mut P) -> Option<usize> {
         let (start, size) = self.block.filter(|_| self.live == 0)?;
-        Placement::release(&mut self.space, start.as_ptr()).ok()?;
+        LayoutPlacement::release(&mut self.space, start.as_ptr()).ok()?;
         (self.block, self.capacity) = (None, 0);
         let layout = Layout::from_size_align(size, align_of::<usize>()).ok()?;
         // SAFETY: the block was allocated with this layout, and nothing in it is used.
@@ -106,33 +106,33 @@ impl Headroom {
     }
 
     pub(super) fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let grant = Placement::allocate(&mut self.space, layout)?;
+        let grant = LayoutPlacement::allocate(&mut self.space, layout)?;
         self.used += grant.size;
         self.live += 1;
         Some(grant.start)
     }
 
     pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        Placement::check(&self.space, block, layout)
+        LayoutPlacement::check(&self.space, block, layout)
     }
 
     /// # Safety
     ///
-    /// Same contract as [`Placement::deallocate`]: `block` must be live in the headroom and allocated with
+    /// Same contract as [`LayoutPlacement::deallocate`]: `block` must be live in the headroom and allocated with
     /// `layout`.
     pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        self.used -= unsafe { Placement::deallocate(&mut self.space, block, layout)? };
+        self.used -= unsafe { LayoutPlacement::deallocate(&mut self.space, block, layout)? };
         self.live -= 1;
         Ok(())
     }
 
     /// # Safety
     ///
-    /// Same contract as [`Placement::resize`]: `block` must be live in the headroom and allocated with `layout`.
+    /// Same contract as [`LayoutPlacement::resize`]: `block` must be live in the headroom and allocated with `layout`.
     pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
-        let resized = unsafe { Placement::resize(&mut self.space, block, layout, size) };
+        let resized = unsafe { LayoutPlacement::resize(&mut self.space, block, layout, size) };
         if let Some((old, new)) = resized {
             self.used = self.used - old + new;
         }

@@ -4,11 +4,11 @@
 //!
 //! * **watermarks** ([`Watermarks`]): a state, [`Pressure`], with hysteresis and a hook that is called on each
 //!   transition; unless the state is [`Pressure::Normal`], the placement saves memory
-//!   ([`Placement::set_saving`](crate::placement::Placement::set_saving));
+//!   ([`LayoutPlacement::set_saving`](crate::placement::LayoutPlacement::set_saving));
 //! * **reclaim hooks** ([`Reclaim`]): if a request finds no room, they are asked in order of priority to give
 //!   memory back, and the request is tried again;
 //! * **headroom**: memory that only requests marked as critical may use, in a scope
-//!   ([`PressureHeap::critical_section_of_memory`]) or through a handle ([`Critical`]), so that the code which
+//!   ([`PressureHeap::with_headroom`]) or through a handle ([`Critical`]), so that the code which
 //!   handles an error can still allocate;
 //! * a hook that gets the typed error of every request that has finally failed.
 //!

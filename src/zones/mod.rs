@@ -88,9 +88,9 @@ impl core::error::Error for ZoneError {}
 /// ```
 /// use allotment::region::Capabilities as Can;
 /// use allotment::zones::{Zone, Zones};
-/// use allotment::{CompactTlsf, Heap, heap};
+/// use allotment::{Tlsf16, Heap, heap};
 ///
-/// static DTCM: Heap<CompactTlsf> = heap!(16 * 1024);
+/// static DTCM: Heap<Tlsf16> = heap!(16 * 1024);
 /// static SDRAM: Heap = heap!(1024 * 1024);
 /// static ZONES: Zones<2> = Zones::new([
 ///     Zone::new("dtcm", &DTCM, Can::INTERNAL.union(Can::FAST)).up_to(256),
@@ -123,18 +123,18 @@ pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> 
 unsafe impl<const N: usize, const SPANS: usize, L: Sync> Sync for Zones<'_, N, SPANS, L> {}
 
 /// An allocator for collections that wants certain capabilities. Made by [`Zones::wanting`].
-pub struct Wanting<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
+pub struct ZonesWith<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: &'z Zones<'h, N, SPANS, L>,
     wanted: Capabilities,
 }
 
-impl<const N: usize, const SPANS: usize, L> Clone for Wanting<'_, '_, N, SPANS, L> {
+impl<const N: usize, const SPANS: usize, L> Clone for ZonesWith<'_, '_, N, SPANS, L> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<const N: usize, const SPANS: usize, L> Copy for Wanting<'_, '_, N, SPANS, L> {}
+impl<const N: usize, const SPANS: usize, L> Copy for ZonesWith<'_, '_, N, SPANS, L> {}
 
 impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
@@ -163,8 +163,8 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     }
 
     /// Returns an allocator of memory with the capabilities `wanted`, from all zones, for `Box` and `Vec`.
-    pub const fn wanting(&self, wanted: Capabilities) -> Wanting<'_, 'h, N, SPANS, L> {
-        Wanting { zones: self, wanted }
+    pub const fn wanting(&self, wanted: Capabilities) -> ZonesWith<'_, 'h, N, SPANS, L> {
+        ZonesWith { zones: self, wanted }
     }
 
     /// Allocates a block for `layout` in memory with the capabilities `wanted`.
@@ -303,7 +303,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 }
 
 // SAFETY: the zones fulfil the contract.
-unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Wanting<'_, '_, N, SPANS, L> {
+unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_, '_, N, SPANS, L> {
     /// Fails if device memory is wanted, because collections cannot use it.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         if self.wanted.contains(Capabilities::DEVICE) {
@@ -373,7 +373,7 @@ fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
 }
 
 /// Allocates like [`Zones::wanting`] no particular capabilities.
-// SAFETY: `Wanting` makes these promises.
+// SAFETY: `ZonesWith` makes these promises.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N, SPANS, L> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         self.wanting(Capabilities::empty()).try_allocate(layout)

@@ -16,9 +16,9 @@ use core::ptr::NonNull;
 /// several in [`Zones`](super::Zones).
 ///
 /// ```
-/// use allotment::{CompactTlsf, Heap, heap, region::Capabilities, zones::Zone};
+/// use allotment::{Tlsf16, Heap, heap, region::Capabilities, zones::Zone};
 ///
-/// static SRAM: Heap<CompactTlsf> = heap!(16 * 1024);
+/// static SRAM: Heap<Tlsf16> = heap!(16 * 1024);
 /// static BUFFERS: Zone = Zone::new("sram", &SRAM, Capabilities::INTERNAL.union(Capabilities::DMA)).cache_line(32);
 ///
 /// let frame = core::alloc::Layout::new::<[u8; 1500]>();

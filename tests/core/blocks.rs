@@ -3,14 +3,14 @@
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::observe::Run;
-use allotment::placement::{Compact, Placement};
+use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// A heap over two regions, and its live blocks by address.
-struct Subject<P: Placement> {
+struct Subject<P: LayoutPlacement> {
     heap: Heap<P, Unsync>,
     memory: [Vec<u128>; 2],
     live: BTreeMap<usize, Layout>,
@@ -31,7 +31,7 @@ enum Detail {
     Buddies,
 }
 
-impl<P: Placement> Subject<P> {
+impl<P: LayoutPlacement> Subject<P> {
     fn new(equip: impl FnOnce(&Heap<P, Unsync>)) -> Self {
         let heap = Heap::empty();
         equip(&heap);
@@ -116,7 +116,7 @@ impl<P: Placement> Subject<P> {
     }
 }
 
-fn plain<P: Placement>(detail: Detail) {
+fn plain<P: LayoutPlacement>(detail: Detail) {
     Subject::<P>::new(|_| ()).run(detail, false);
     Subject::<P>::new(|_| ()).run(detail, true);
 }
@@ -132,7 +132,7 @@ fn metadata_in_band() {
 
 #[test]
 fn small_regions() {
-    plain::<Compact>(Detail::Exact);
+    plain::<MicroTlsf>(Detail::Exact);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn good_fit_in_band() {
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;
-    fn provide<P: allotment::placement::Space<Meta = Table>>(heap: &Heap<P, Unsync>) {
+    fn provide<P: allotment::placement::Placement<Meta = Table>>(heap: &Heap<P, Unsync>) {
         let slots = vec![NodeSlot::EMPTY; 5000].leak();
         // SAFETY: the heap has no regions yet.
         assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });

@@ -4,7 +4,7 @@
 use crate::shadow::{self, Backing, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::{Placement, Space, table_rows};
+use allotment::placement::{LayoutPlacement, Placement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// A program that keeps within its limits, and its heap; lengths in granules.
-struct Program<P: Subject + Space> {
+struct Program<P: Subject + Placement> {
     heap: Heap<P, Unsync>,
     _backing: Backing,
     /// Live blocks by address in granules: length and bytes.
@@ -24,11 +24,11 @@ struct Program<P: Subject + Space> {
     newest: usize,
 }
 
-fn granule<P: Space>() -> usize {
+fn granule<P: Placement>() -> usize {
     <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::Meta>::UNIT
 }
 
-impl<P: Subject + Space> Program<P> {
+impl<P: Subject + Placement> Program<P> {
     /// Makes a heap of `arena` bytes for a program with at most `max_live` bytes live.
     fn new(arena: usize, skew: usize, max_live: usize) -> Self {
         let mut backing = Backing::new(arena, skew);
@@ -157,7 +157,7 @@ impl<P: Subject + Space> Program<P> {
 }
 
 /// Every adversary that only allocates and frees.
-fn attack<P: Subject + Space>(arena: usize, skew: usize, limits: [usize; 3], seed: u64) {
+fn attack<P: Subject + Placement>(arena: usize, skew: usize, limits: [usize; 3], seed: u64) {
     let [max_live, least, most] = limits;
     let run = |name: &str, program: &dyn Fn(&mut Program<P>)| {
         let mut heap = Program::<P>::new(arena, skew, max_live);
@@ -176,7 +176,7 @@ fn attack<P: Subject + Space>(arena: usize, skew: usize, limits: [usize; 3], see
 }
 
 /// The adversaries that shrink blocks in place.
-fn attack_resizing<P: Subject + Space>(arena: usize, limits: [usize; 3]) -> bool {
+fn attack_resizing<P: Subject + Placement>(arena: usize, limits: [usize; 3]) -> bool {
     let [max_live, least, most] = limits;
     let mut rising = Program::<P>::new(arena, 0, max_live);
     let unit = granule::<P>();
@@ -260,7 +260,7 @@ proptest! {
 /// first fit's own bound, first fit withstands it.
 #[test]
 fn every_heap_fails_with_less_than_is_unavoidable() {
-    fn fails<P: Subject + Space>(live: usize, most: usize, less: usize) -> bool {
+    fn fails<P: Subject + Placement>(live: usize, most: usize, less: usize) -> bool {
         let unit = granule::<P>();
         let needed = bounds::unavoidable(live * unit, most * unit, unit) / unit;
         let mut program = Program::<P>::with_granules(needed - less, live * unit);
@@ -307,7 +307,7 @@ fn the_count_is_reached() {
     /// Allocates pins of one granule with a gap of one granule behind each. If blocks are cut from the front and
     /// that granule was taken `first`, there is also a gap in front of all of them; if they are cut from the back,
     /// it remains there.
-    fn served<P: Subject + Space>(len: usize, live: usize, first: bool) -> bool {
+    fn served<P: Subject + Placement>(len: usize, live: usize, first: bool) -> bool {
         let unit = granule::<P>();
         let mut program = Program::<P>::with_granules(len, live * unit);
         let before = first.then(|| program.allocate(unit)).map(|_| program.newest);
@@ -324,7 +324,7 @@ fn the_count_is_reached() {
         }
         !program.failed && program.allocate(2 * unit)
     }
-    fn withstands<P: Subject + Space>(len: usize, live: usize) -> bool {
+    fn withstands<P: Subject + Placement>(len: usize, live: usize) -> bool {
         served::<P>(len, live, false) && served::<P>(len, live, true)
     }
     for live in [3, 10, 100] {
@@ -347,7 +347,7 @@ fn a_static_heap_of_a_proven_size() {
     assert!(std::panic::catch_unwind(|| <BestFit>::worst_case_arena(100, 20, 10)).is_err());
     assert!(std::panic::catch_unwind(|| <BestFit>::worst_case_arena(100, 20, 200)).is_err());
     assert!(std::panic::catch_unwind(|| Buddy::<InBand<u32>, 4>::worst_case_arena(100, 1, 100)).is_err());
-    let _ = <Tlsf as Placement>::MAX_REGION;
+    let _ = <Tlsf as LayoutPlacement>::MAX_REGION;
 }
 
 /// A lock for a static heap that only one test uses.

@@ -3,10 +3,8 @@
 use crate::shadow::{self, Backing, Shadow, Subject};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::{Placement, Space, table_rows};
-use allotment::{
-    BestFit, Buddy, Bump, CompactTlsf, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf,
-};
+use allotment::placement::{LayoutPlacement, Placement, table_rows};
+use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
 use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -153,7 +151,7 @@ fn all_that_is_free_can_be_had_in_one_piece() {
         }
     }
     check::<Tlsf>();
-    check::<CompactTlsf>();
+    check::<Tlsf16>();
     check::<FirstFit>();
     check::<BestFit>();
     check::<Buddy>();
@@ -302,12 +300,12 @@ mod wrong_frees {
 #[test]
 fn regions_that_do_not_fit_the_index_are_refused() {
     // The memory is never touched, so it may be as large as the address space allows.
-    fn claim<P: Placement>(size: usize) -> Result<(), RegionError> {
+    fn claim<P: LayoutPlacement>(size: usize) -> Result<(), RegionError> {
         let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000)).unwrap();
         // SAFETY: the region is refused before any byte of it is used.
         unsafe { Heap::<P, Unsync>::empty().claim(Region::new(start, size)) }
     }
-    assert!(matches!(claim::<CompactTlsf>(600_000), Err(RegionError::TooLarge { max: 532_456 })));
+    assert!(matches!(claim::<Tlsf16>(600_000), Err(RegionError::TooLarge { max: 532_456 })));
     assert!(matches!(claim::<FirstFit<InBand<u16, 16>>>(1_100_000), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Tlsf>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Buddy>(1 << 40), Err(RegionError::TooLarge { .. })));
@@ -384,7 +382,7 @@ fn blocks_grow_and_shrink_in_place() {
         shadow.finish();
     }
     check::<Tlsf>();
-    check::<CompactTlsf>();
+    check::<Tlsf16>();
     check::<FirstFit>();
     check::<BestFit>();
     check::<Tlsf<SideTable<u32, 16>>>();
@@ -445,8 +443,8 @@ fn small_blocks_take_what_they_ask_for() {
         assert!(count >= at_least, "{count} blocks of {size} bytes in 4 KiB");
         shadow.finish();
     }
-    check::<CompactTlsf>(8, 503);
-    check::<CompactTlsf>(24, 167);
+    check::<Tlsf16>(8, 503);
+    check::<Tlsf16>(24, 167);
     check::<Tlsf>(8, 253);
     check::<Tlsf>(24, 169);
     check::<FirstFit<InBand<u16>>>(8, 503);
@@ -524,7 +522,7 @@ fn a_lent_region_can_be_zeroed() {
 #[test]
 fn buddies_without_nodes_refuse() {
     use allotment::meta::NodeSlot;
-    use allotment::placement::Space;
+    use allotment::placement::Placement;
     fn heap(nodes: usize) -> Heap<Buddy<SideTable<u32, 256>>, Unsync> {
         let heap = Heap::empty();
         let slots = vec![NodeSlot::EMPTY; nodes].leak();

@@ -183,8 +183,8 @@ fn tables_follow_the_largest_heap() {
     use allotment::placement::table_rows;
     type Sixteen = Tlsf<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
     type Large = Tlsf<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
-    assert!(size_of::<Sixteen>() < size_of::<allotment::CompactTlsf>());
-    assert!(size_of::<allotment::CompactTlsf>() < size_of::<Large>());
+    assert!(size_of::<Sixteen>() < size_of::<allotment::Tlsf16>());
+    assert!(size_of::<allotment::Tlsf16>() < size_of::<Large>());
     let mut shadow = Shadow::<Sixteen>::new(&[(16 * 1024, 0)]);
     let block = shadow.allocate(layout(16_000)).unwrap();
     shadow.free(block);

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout};
 /// Two threads allocate, reallocate, exchange and free blocks.
 fn hammer<P, L>(heap: &'static Heap<P, L>)
 where
-    P: allotment::placement::Placement + Send,
+    P: allotment::placement::LayoutPlacement + Send,
     L: Lock + Sync,
 {
     const ROUNDS: usize = 40_000;

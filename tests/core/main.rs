@@ -9,8 +9,6 @@ mod shadow;
 mod arena;
 mod blocks;
 mod bounds;
-#[cfg(all(feature = "low-memory", feature = "allocator-api2", feature = "spin"))]
-mod compact;
 #[cfg(feature = "defmt")]
 mod defmt;
 mod edges;
@@ -29,6 +27,8 @@ mod regions;
 #[cfg(feature = "std")]
 mod threads;
 mod tiered;
+#[cfg(all(feature = "low-memory", feature = "allocator-api2", feature = "spin"))]
+mod tiny;
 mod trace_format;
 mod traces;
 #[cfg(feature = "spin")]

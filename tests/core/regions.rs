@@ -171,7 +171,7 @@ fn a_side_table_works_from_a_static_array() {
     // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
     // their layouts say.
     unsafe {
-        use allotment::placement::Space;
+        use allotment::placement::Placement;
         #[allow(static_mut_refs, reason = "nothing else refers to it")]
         let slots = &mut SLOTS;
         heap.with_placement(|tlsf| tlsf.meta_mut().provide(slots).is_ok().then_some(()).unwrap());

@@ -2,7 +2,7 @@
 
 use allotment::lock::Spin;
 use allotment::os::{Cached, Depot};
-use allotment::placement::Placement;
+use allotment::placement::LayoutPlacement;
 use allotment::{FirstFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -53,7 +53,7 @@ impl Block {
     }
 }
 
-impl<P: Placement + Send + 'static> Shadow<P> {
+impl<P: LayoutPlacement + Send + 'static> Shadow<P> {
     fn new(size: usize, cache: usize) -> &'static Self {
         let heap: &'static Heap<P, Spin> = Box::leak(Box::new(Heap::empty()));
         let arena: &'static mut [u64] = vec![0; size / 8].leak();
@@ -170,7 +170,7 @@ fn on_threads(count: usize, body: impl Fn(usize) + Sync) {
     });
 }
 
-fn stress<P: Placement + Send + 'static>(size: usize, cache: usize) {
+fn stress<P: LayoutPlacement + Send + 'static>(size: usize, cache: usize) {
     let shadow = Shadow::<P>::new(size, cache);
     let mail: [Mutex<Vec<Block>>; 3] = Default::default();
     let largest = shadow.cached.heap().largest_free();

@@ -4,7 +4,7 @@ use crate::shadow::Backing;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::observe::Run;
-use allotment::placement::{DefaultClasses, Placement, QuickLists};
+use allotment::placement::{DefaultClasses, LayoutPlacement, QuickLists};
 use allotment::{Buddy, FreeError, Heap, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -152,7 +152,7 @@ fn no_more_than_an_eighth_is_kept_in_small_blocks() {
         true
     };
     // SAFETY: nothing is changed.
-    unsafe { heap.with_placement(|placement| Placement::walk(placement, 0, &mut add)) };
+    unsafe { heap.with_placement(|placement| LayoutPlacement::walk(placement, 0, &mut add)) };
     assert!((SIZE / 16..=SIZE / 8).contains(&(before - beneath)), "{} bytes are kept", before - beneath);
     // One request that needs it all has it all.
     let all = heap.try_allocate(bytes(before)).unwrap();

@@ -20,7 +20,7 @@ fn region(size: usize) -> Region {
     Region::new(NonNull::from(&mut *memory).cast(), size)
 }
 
-fn heap<P: allotment::placement::Placement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
+fn heap<P: allotment::placement::LayoutPlacement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
     let heap = Box::leak(Box::new(Heap::empty()));
     for &size in sizes {
         // SAFETY: the memory is leaked, and only this heap uses it.
@@ -313,7 +313,7 @@ fn device_memory_is_for_those_who_ask() {
     unsafe {
         let slots = vec![allotment::meta::NodeSlot::EMPTY; 100].leak();
         let provided =
-            NODES.with_placement(|tlsf| allotment::placement::Space::meta_mut(tlsf).provide(slots));
+            NODES.with_placement(|tlsf| allotment::placement::Placement::meta_mut(tlsf).provide(slots));
         assert!(provided.is_ok());
     }
     let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);

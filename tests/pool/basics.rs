@@ -2,7 +2,7 @@
 
 use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
-use allotment::placement::{BestFit, GoodFit, Space};
+use allotment::placement::{BestFit, GoodFit, Placement};
 use allotment::pool::{
     Age, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse,
     Source, Stream as _,
@@ -43,7 +43,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
 #[test]
 fn every_placement_divides_segments() {
     type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
-    fn run<P: Space>(granule: usize) {
+    fn run<P: Placement>(granule: usize) {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB);
         let stream = device.stream();
         let pool = Pool::<P, _>::new(device, PoolOptions::new()).unwrap();

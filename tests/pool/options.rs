@@ -1,7 +1,7 @@
 //! Options that cannot work are refused before anything is reserved.
 
 use super::MIB;
-use allotment::pool::{DevicePool, FollowUsage, Growth, Limit, PoolError, PoolOptions};
+use allotment::pool::{Adaptive, DevicePool, Growth, Limit, PoolError, PoolOptions};
 use allotment::sim::DeviceMemory;
 
 #[test]
@@ -19,9 +19,9 @@ fn options_that_cannot_work_are_named() {
         ("granule", PoolOptions::new().granule(128)),
         ("granule", PoolOptions::new().granule(768)),
         ("granule", PoolOptions::new().granule(1024)), // more than the source aligns to
-        ("follow_usage", PoolOptions::new().follow_usage(FollowUsage { window: 0, factor: 1.5 })),
-        ("follow_usage", PoolOptions::new().follow_usage(FollowUsage { window: 5, factor: 0.9 })),
-        ("follow_usage", PoolOptions::new().follow_usage(FollowUsage { window: 5, factor: f64::NAN })),
+        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 0, factor: 1.5 })),
+        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 5, factor: 0.9 })),
+        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 5, factor: f64::NAN })),
         ("classes", PoolOptions::new().classes(&[])),
         ("classes", PoolOptions::new().classes(&[512, 512])),
     ];
@@ -36,9 +36,9 @@ fn options_that_cannot_work_are_named() {
 #[cfg(feature = "serde")]
 #[test]
 fn options_are_written_and_read() {
-    let follow = FollowUsage { window: 9, factor: 1.5 };
+    let follow = Adaptive { window: 9, factor: 1.5 };
     let options = PoolOptions::new().limit(Limit::Fraction(0.25)).granule(512).first_segment(MIB);
-    let options = options.follow_usage(follow);
+    let options = options.adaptive(follow);
     let text = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<PoolOptions>(&text).unwrap(), options);
     let part: PoolOptions = serde_json::from_str(r#"{"reuse": "Aggressive", "small_limit": 0}"#).unwrap();

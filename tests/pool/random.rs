@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::meta::SideTable;
 use allotment::placement::BestFit;
 use allotment::pool::{
-    BlockState, Buffer, DefaultPlacement, DevicePool, FollowUsage, Growth, Pool, PoolError, PoolOptions,
-    Reuse, Stream as _,
+    Adaptive, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError, PoolOptions, Reuse,
+    Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn random_programs_use_nothing_twice() {
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
         let mut options = PoolOptions::new().reuse(reuse).lean(lean);
         if random.bool() {
-            options = options.follow_usage(FollowUsage { window: random.u64(1..6), factor: 1.0 });
+            options = options.adaptive(Adaptive { window: random.u64(1..6), factor: 1.0 });
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];

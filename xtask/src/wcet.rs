@@ -19,7 +19,7 @@ use crate::{Setup, child, firmware, setup};
 pub struct Options {
     /// Placements to count [default: all]
     #[arg(value_name = "PLACEMENT", value_parser = placement_named)]
-    placements: Vec<&'static Placement>,
+    placements: Vec<&'static LayoutPlacement>,
     /// Fail if a count is more than 5 % above its ceiling in benches/results/wcet.csv
     #[arg(long)]
     check: bool,
@@ -30,19 +30,19 @@ pub struct Options {
 
 /// A constant-time placement: a feature of the firmware in `boards/measure`.
 #[derive(Debug, PartialEq, Eq)]
-struct Placement {
+struct LayoutPlacement {
     name: &'static str,
     what: &'static str,
 }
 
-const PLACEMENTS: [Placement; 7] = [
-    Placement { name: "compact", what: "`CompactHeap`" },
-    Placement { name: "tlsf-compact", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
-    Placement { name: "tlsf-compact-4", what: "the same with 4 classes" },
-    Placement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
-    Placement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
-    Placement { name: "slab", what: "`Slab` over tlsf-compact" },
-    Placement { name: "allotment-bump", what: "`Bump`, 16-bit links, one region" },
+const PLACEMENTS: [LayoutPlacement; 7] = [
+    LayoutPlacement { name: "tiny", what: "`TinyHeap`" },
+    LayoutPlacement { name: "tlsf16", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
+    LayoutPlacement { name: "tlsf16-4", what: "the same with 4 classes" },
+    LayoutPlacement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
+    LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
+    LayoutPlacement { name: "slab", what: "`Slab` over tlsf16" },
+    LayoutPlacement { name: "allotment-bump", what: "`Bump`, 16-bit links, one region" },
 ];
 
 /// A core: what Rust calls it, what it is, and how QEMU shows it.
@@ -76,7 +76,7 @@ const SLACK: f64 = 1.05;
 
 const HEADER: &str = "target,placement,call,worst";
 
-fn placement_named(name: &str) -> Result<&'static Placement, String> {
+fn placement_named(name: &str) -> Result<&'static LayoutPlacement, String> {
     PLACEMENTS.iter().find(|placement| placement.name == name).ok_or_else(|| {
         let names: Vec<_> = PLACEMENTS.iter().map(|placement| placement.name).collect();
         format!("there are {}", names.join(", "))
@@ -90,8 +90,9 @@ type Counts = BTreeMap<(String, String, String), u64>;
 pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     let targets: Vec<&str> = CORES.iter().map(|core| core.target).collect();
     let toolchain = toolchain::find(&targets, setup)?;
-    let chosen =
-        |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
+    let chosen = |placement: &&LayoutPlacement| {
+        options.placements.is_empty() || options.placements.contains(placement)
+    };
     let mut counts = Counts::new();
     for core in &CORES {
         let emulator = setup::provide(core.emulator, false, setup)?;
@@ -118,7 +119,7 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     Ok(if above.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn build(core: &Core, placement: &Placement, toolchain: &Toolchain) -> Result<PathBuf> {
+fn build(core: &Core, placement: &LayoutPlacement, toolchain: &Toolchain) -> Result<PathBuf> {
     let target_folder = firmware::root().join("boards/target");
     let mut cargo = toolchain.cargo("build");
     cargo.current_dir(firmware::root().join("boards/measure"));
@@ -131,7 +132,7 @@ fn build(core: &Core, placement: &Placement, toolchain: &Toolchain) -> Result<Pa
 }
 
 /// Takes a program's figures into the counts. A kind of call that was never made says nothing.
-fn enter(counts: &mut Counts, core: &Core, placement: &Placement, figures: &Figures) -> Result<()> {
+fn enter(counts: &mut Counts, core: &Core, placement: &LayoutPlacement, figures: &Figures) -> Result<()> {
     for call in CALLS {
         let figure = |name: &str| {
             let value = figures.get(&format!("{call}_{name}")).copied();
@@ -229,7 +230,7 @@ fn preamble(compiler: &str) -> String {
          find no room. *Moving*: resizes of blocks of up to 64 bytes that move, copying included. These are counts of \
          one compiler's code, not a proof over all paths; `cargo xtask wcet --check` in CI holds them to within 5 %.\n\n"
     );
-    for Placement { name, what } in &PLACEMENTS {
+    for LayoutPlacement { name, what } in &PLACEMENTS {
         let _ = writeln!(text, "* `{name}`: {what}");
     }
     text.push('\n');

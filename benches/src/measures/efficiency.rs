@@ -44,8 +44,7 @@ fn tables(_: &Results) -> Vec<Table> {
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
-    let lists =
-        ["linked-list, no lock", "embedded-llff", "rlsf-small, no lock", "Heap<CompactTlsf>, stripped"];
+    let lists = ["linked-list, no lock", "embedded-llff", "rlsf-small, no lock", "Heap<Tlsf16>, stripped"];
     let mut jobs = Vec::new();
     for entry in dense().into_iter().filter(|entry| !lists.contains(&entry.id)) {
         jobs.extend([(entry.id, false), (entry.id, true)]);

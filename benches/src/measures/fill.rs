@@ -56,8 +56,8 @@ fn name((budget, max): (usize, usize)) -> String {
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut jobs = Vec::new();
     for case in CASES {
-        let compact = entry("CompactHeap").filter(|_| compact(case.0).is_some());
-        for entry in compact.into_iter().chain(dense()) {
+        let tiny = entry("TinyHeap").filter(|_| tiny(case.0).is_some());
+        for entry in tiny.into_iter().chain(dense()) {
             if serves(entry, case.0 << 10) {
                 jobs.push((entry, case));
             }
@@ -67,8 +67,8 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let found = parallel(&jobs, |&(entry, case)| {
         let fill = |mixed| {
             let fill = Fill { case, seeds, mixed };
-            match compact(case.0).filter(|_| entry.id == "CompactHeap") {
-                Some(compact) => compact(fill),
+            match tiny(case.0).filter(|_| entry.id == "TinyHeap") {
+                Some(tiny) => tiny(fill),
                 None => with(entry.id, fill).context("no such subject")?,
             }
         };
@@ -83,11 +83,11 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns the fill of the [`allotment::CompactHeap`] of this many KiB, if there is one here.
-fn compact(kib: usize) -> Option<fn(Fill) -> Result<f64>> {
+/// Returns the fill of the [`allotment::TinyHeap`] of this many KiB, if there is one here.
+fn tiny(kib: usize) -> Option<fn(Fill) -> Result<f64>> {
     match kib {
-        16 => Some(|fill| fill.visit::<own::Compact<{ 16 << 10 }>>()),
-        64 => Some(|fill| fill.visit::<own::Compact<{ 64 << 10 }>>()),
+        16 => Some(|fill| fill.visit::<own::Tiny<{ 16 << 10 }>>()),
+        64 => Some(|fill| fill.visit::<own::Tiny<{ 64 << 10 }>>()),
         _ => None,
     }
 }

@@ -26,7 +26,7 @@ use anyhow::Result;
 
 use crate::report::Table;
 use crate::results::{Results, Row};
-use crate::subjects::{self, COMPACT, Entry, Form};
+use crate::subjects::{self, Entry, Form, TINY};
 use crate::trace::{self, Trace};
 
 /// A measure.
@@ -121,7 +121,7 @@ pub fn dense() -> Vec<&'static Entry> {
             true => entry.form != Form::Bare,
             false => entry.form == Form::Bare || entry.id.starts_with("embedded"),
         };
-        form && entry.confined && !entry.own_thread && !entry.id.starts_with("CompactHeap")
+        form && entry.confined && !entry.own_thread && !entry.id.starts_with("TinyHeap")
     })
 }
 
@@ -133,7 +133,7 @@ pub fn is_slow_twin(entry: &Entry) -> bool {
 /// Returns whether a subject can serve a trace whose arena has `size` bytes.
 pub fn serves(entry: &Entry, size: usize) -> bool {
     match entry.id {
-        "Heap<CompactTlsf>, stripped" | "CompactHeap" | "CompactHeap, no lock" => size <= COMPACT,
+        "Heap<Tlsf16>, stripped" | "TinyHeap" | "TinyHeap, no lock" => size <= TINY,
         "rlsf-small, no lock" => size <= 128 << 10,
         _ => true,
     }

@@ -5,7 +5,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::{GoodFit, Space};
+use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
 use allotment::{Region, Tlsf};
@@ -130,7 +130,7 @@ type Table32 = SideTable<u32, { GRANULE as usize }, 1, false>;
 /// One of allotment's placements over a side table.
 struct Side<P>(Box<P>);
 
-impl<P: Space<Meta = Table32>> Offsets for Side<P> {
+impl<P: Placement<Meta = Table32>> Offsets for Side<P> {
     fn new(size: u64) -> Result<Self> {
         let mut placement = Box::new(P::EMPTY);
         let start = NonNull::new(without_provenance_mut(1 << 40)).context("not null")?;
@@ -141,7 +141,7 @@ impl<P: Space<Meta = Table32>> Offsets for Side<P> {
     }
 }
 
-impl<P: Space<Meta = Table32>> Target for Side<P> {
+impl<P: Placement<Meta = Table32>> Target for Side<P> {
     type Block = BlockOf<Table32>;
 
     #[inline]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use allotment::FirstFit;
 use allotment::meta::SideTable;
-use allotment::placement::Space;
+use allotment::placement::Placement;
 use allotment::pool::{DefaultPlacement, DevicePool, Growth, Pool, PoolOptions};
 use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
@@ -102,7 +102,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Replays a trace on one stream of a device of 4 GiB. Returns the most bytes reserved and the calls for them.
-fn reserved<P: Space>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
+fn reserved<P: Placement>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
     let device: DeviceMemory = DeviceMemory::new(4 << 30).with_granularity(2 * MIB).with_room(room);
     let stream = device.stream();
     let pool = Pool::<P, _>::new(device, options)?;

@@ -5,7 +5,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::Space;
+use allotment::placement::Placement;
 use allotment::{Region, Tlsf};
 use anyhow::{Context, Result};
 
@@ -248,16 +248,16 @@ unsafe impl Subject for Side {
     const MEMORY: bool = false;
 
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        let mut tlsf = <SideTlsf as Space>::EMPTY;
+        let mut tlsf = <SideTlsf as Placement>::EMPTY;
         // SAFETY: a side table never touches the memory that it describes.
-        unsafe { Space::claim(&mut tlsf, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        unsafe { Placement::claim(&mut tlsf, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
         Some(Box::new(Self { tlsf, tokens: Vec::new(), unused: Vec::new() }))
     }
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // What takes 8 bytes elsewhere takes 256 here, since the arena is in units of that.
-        let Some(block) = Space::allocate(&mut self.tlsf, layout.size().div_ceil(256), 1) else {
+        let Some(block) = Placement::allocate(&mut self.tlsf, layout.size().div_ceil(256), 1) else {
             return std::ptr::null_mut();
         };
         let slot = match self.unused.pop() {
@@ -278,7 +278,7 @@ unsafe impl Subject for Side {
         let slot = block.addr() / 16 - 1;
         let block = self.tokens[slot];
         // SAFETY: the block is live.
-        let freed = unsafe { Space::deallocate(&mut self.tlsf, block, block.len, 1) };
+        let freed = unsafe { Placement::deallocate(&mut self.tlsf, block, block.len, 1) };
         debug_assert!(freed.is_ok());
         self.unused.push(slot as u32);
     }

@@ -203,8 +203,8 @@ pub const NULL: &str = "null";
 /// The subject that does nothing with its arguments, whose cost is subtracted; not in [`ENTRIES`].
 pub const LOADING: &str = "null, arguments loaded";
 
-/// The bytes of the [`allotment::CompactHeap`] that replays traces, which is the maximum.
-pub const COMPACT: usize = 512 << 10;
+/// The bytes of the [`allotment::TinyHeap`] that replays traces, which is the maximum.
+pub const TINY: usize = 512 << 10;
 
 /// The subject that ratios refer to: talc 5 in the same form.
 pub fn base(form: Form) -> &'static str {
@@ -219,7 +219,7 @@ subjects! {
     "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
-    "CompactHeap": own::Compact<COMPACT>, ours, Registered, "CompactHeap<524288>, whatever the arena: the default lock, no statistics";
+    "TinyHeap": own::Tiny<TINY>, ours, Registered, "TinyHeap<524288>, whatever the arena: the default lock, no statistics";
     "talc-5": registered::Talc, peer, Registered, "talc 5: TalcLock<spinning_top::RawSpinlock, Manual>, one claimed arena";
     "rlsf": registered::GlobalRlsf, peer, Registered, "rlsf::GlobalTlsf, 64 x 64 lists, a mutex of pthread; maps its memory itself";
     "dlmalloc": dlmalloc::GlobalDlmalloc, peer, Registered, "dlmalloc::GlobalDlmalloc (Rust), a mutex of pthread; maps its memory itself";
@@ -237,11 +237,11 @@ subjects! {
     "jemalloc": tikv_jemallocator::Jemalloc, peer, Registered, "jemalloc (tikv-jemallocator), no arena limit";
     "Heap, no lock": own::Bare<Tiered>, ours, Bare, "Heap<Tiered, Unsync>: several regions, Counters";
     "Heap<Tlsf>, no lock": own::Bare<Tlsf>, ours, Bare, "Heap<Tlsf, Unsync>: several regions, Counters";
-    "CompactHeap, no lock": own::Compact<COMPACT, Unsync>, ours, Bare, "CompactHeap<524288, Unsync>, whatever the arena";
+    "TinyHeap, no lock": own::Tiny<TINY, Unsync>, ours, Bare, "TinyHeap<524288, Unsync>, whatever the arena";
     "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<Tlsf<InBand<u32, 8, 1>>>: no lock, no statistics, one region";
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<InBand<u32, 8, 1>>, the same way";
     "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "Tlsf<InBand<u32, 16, 1>>, the same way";
-    "Heap<CompactTlsf>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
+    "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
     "Heap<FirstFit>, stripped": own::Stripped<own::one_region::FirstFit>, ours, Stripped, "FirstFit<InBand<u32, 8, 1>>, the same way";
     "Heap<BestFit>, stripped": own::Stripped<own::one_region::BestFit>, ours, Stripped, "BestFit<InBand<u32, 8, 1>>, the same way";
     "Heap<Buddy>, stripped": own::Stripped<own::one_region::Buddy>, ours, Stripped, "Buddy<InBand<u32, 8, 1>>, the same way";

@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use allotment::lock::{self, Lock, Unsync};
 use allotment::observe::{Counters, NoStatistics, Statistics};
 use allotment::os::{Cached, Depot};
-use allotment::placement::{Placement, table_rows};
-use allotment::{CompactHeap, Heap, Region, Tiered, Tlsf, meta::InBand};
+use allotment::placement::{LayoutPlacement, table_rows};
+use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf, meta::InBand};
 
 use super::registered::Registered;
 use crate::arena::{Arena, Range};
@@ -46,7 +46,9 @@ pub mod one_region {
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered for Heap<P, L, S> {
+unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
+    for Heap<P, L, S>
+{
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Heap::empty());
         let region = Region::new(NonNull::new(arena.start)?, arena.size);
@@ -59,7 +61,7 @@ unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> 
 // SAFETY: `Cached` is a global allocator that uses only its heap's memory.
 unsafe impl<P, L, S> Registered for Cached<P, L, S>
 where
-    P: Placement + 'static,
+    P: LayoutPlacement + 'static,
     L: Lock + 'static,
     S: Statistics + 'static,
 {
@@ -79,35 +81,35 @@ where
     }
 }
 
-/// A [`CompactHeap`], whose memory is part of its value and is charged as the arena. It does not use the arena that
+/// A [`TinyHeap`], whose memory is part of its value and is charged as the arena. It does not use the arena that
 /// it is given.
-pub struct Compact<const BYTES: usize, L: 'static = lock::Default> {
-    heap: &'static CompactHeap<BYTES, L>,
+pub struct Tiny<const BYTES: usize, L: 'static = lock::Default> {
+    heap: &'static TinyHeap<BYTES, L>,
     _memory: Arena,
 }
 
-// SAFETY: `CompactHeap` is a global allocator in its own memory, which lives as long as this value.
-unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Compact<BYTES, L> {
+// SAFETY: `TinyHeap` is a global allocator in its own memory, which lives as long as this value.
+unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Tiny<BYTES, L> {
     unsafe fn over(_: Range) -> Option<Box<Self>> {
-        let memory = Arena::new(size_of::<CompactHeap<BYTES, L>>()).ok()?;
-        let place = memory.start().cast::<CompactHeap<BYTES, L>>();
+        let memory = Arena::new(size_of::<TinyHeap<BYTES, L>>()).ok()?;
+        let place = memory.start().cast::<TinyHeap<BYTES, L>>();
         // Touch all pages, as those of the arenas are.
         // SAFETY: the arena is that long, aligned to much more, and zero.
         let heap = unsafe {
             memory.start().write_bytes(0, memory.size());
-            place.write(CompactHeap::new());
+            place.write(TinyHeap::new());
             &*ptr::from_ref(&*place)
         };
         Some(Box::new(Self { heap, _memory: memory }))
     }
 
     fn state() -> usize {
-        size_of::<CompactHeap<BYTES, L>>() - BYTES
+        size_of::<TinyHeap<BYTES, L>>() - BYTES
     }
 }
 
 // SAFETY: the calls are passed on to a global allocator.
-unsafe impl<const BYTES: usize, L: Lock + 'static> GlobalAlloc for Compact<BYTES, L> {
+unsafe impl<const BYTES: usize, L: Lock + 'static> GlobalAlloc for Tiny<BYTES, L> {
     #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.

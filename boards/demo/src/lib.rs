@@ -16,7 +16,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use allotment::Stats;
-use allotment::placement::Placement;
+use allotment::placement::LayoutPlacement;
 use inventory::{Device, Inventory};
 use watched::phase;
 pub use watched::{Watched, flush, stats, watch};
@@ -129,7 +129,11 @@ const TRACED: u32 = 3;
 /// # Errors
 ///
 /// The first failure, as in [`run`].
-pub fn run_watched<P: Placement>(job: &Job, rounds: u32, heap: &Watched<P>) -> Result<Summary, Failure> {
+pub fn run_watched<P: LayoutPlacement>(
+    job: &Job,
+    rounds: u32,
+    heap: &Watched<P>,
+) -> Result<Summary, Failure> {
     let rounds = if cfg!(feature = "trace") { rounds.min(TRACED) } else { rounds };
     let outcome = run(job, rounds, || stats(heap));
     flush(heap);

@@ -2,10 +2,10 @@
 #![no_std]
 #![no_main]
 
-use allotment::{CompactTlsf, Heap, heap, lock::CriticalSection};
+use allotment::{Heap, Tlsf16, heap, lock::CriticalSection};
 
 #[global_allocator]
-static HEAP: Heap<CompactTlsf, CriticalSection> = heap!(9 * 1024);
+static HEAP: Heap<Tlsf16, CriticalSection> = heap!(9 * 1024);
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

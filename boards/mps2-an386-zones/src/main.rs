@@ -8,7 +8,7 @@ extern crate alloc;
 use allocator_api2::{boxed::Box, vec::Vec};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{CompactTlsf, Heap, Stats, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, Stats, Tlsf, Tlsf16, heap, lock::CriticalSection};
 use core::alloc::Layout;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -19,7 +19,7 @@ unsafe extern "C" {
     static mut __psram_end: u8;
 }
 
-static FAST: Heap<CompactTlsf, CriticalSection> = heap!(12 * 1024);
+static FAST: Heap<Tlsf16, CriticalSection> = heap!(12 * 1024);
 // SAFETY: the program has nothing else in that memory.
 static BULK: Heap<Tlsf, CriticalSection> =
     unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };

@@ -24,7 +24,7 @@ impl Choice {
     pub fn code(&self, arena: usize) -> String {
         match self {
             // A table that is just large enough for the arena.
-            Self::Named("tlsf-compact", _) => {
+            Self::Named("tlsf16", _) => {
                 format!("Tlsf<InBand<u16, 8, 1>, {{ table_rows::<8>({arena}, 8) }}, 8>")
             }
             Self::Named(_, code) => (*code).into(),

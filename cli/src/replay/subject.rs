@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use allotment::lock::Unsync;
-use allotment::placement::Placement;
+use allotment::placement::LayoutPlacement;
 use allotment::{Heap, Region, Stats};
 
 use super::arena::Range;
@@ -84,7 +84,7 @@ impl<S> Default for Plain<S> {
 /// A heap of allotment without a lock.
 pub type Own<P> = Heap<P, Unsync>;
 
-impl<P: Placement> Make for Plain<Own<P>> {
+impl<P: LayoutPlacement> Make for Plain<Own<P>> {
     type Subject = Own<P>;
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Own<P>>> {
@@ -96,7 +96,7 @@ impl<P: Placement> Make for Plain<Own<P>> {
 }
 
 // SAFETY: `Heap` is a global allocator with the same guarantees, and its blocks lie in the claimed arena.
-unsafe impl<P: Placement> Subject for Own<P> {
+unsafe impl<P: LayoutPlacement> Subject for Own<P> {
     #[inline]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
@@ -249,17 +249,17 @@ macro_rules! subjects {
 }
 
 const HUGE: usize = 16 << 30;
-const COMPACT: usize = 512 << 10;
+const SMALL: usize = 512 << 10;
 
 // A placement is one line: name, type, its type in `Heap<..>`, whether it may be advised, its largest arena.
 subjects! {
     "tlsf": Own<allotment::Tlsf>, Some("Tlsf"), true, HUGE;
-    "tlsf-compact": Own<allotment::CompactTlsf>, Some("CompactTlsf"), true, COMPACT;
+    "tlsf16": Own<allotment::Tlsf16>, Some("Tlsf16"), true, SMALL;
     "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE;
     "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE;
-    "first-fit-compact": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, COMPACT;
+    "first-fit-16": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, SMALL;
     "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE;
-    "best-fit-compact": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, COMPACT;
+    "best-fit-16": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, SMALL;
     "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE;
     "slab": Own<allotment::Slab>, Some("Slab"), true, HUGE;
     "bump": Own<allotment::Bump>, Some("Bump"), false, HUGE;

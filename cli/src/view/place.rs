@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
 use allotment::meta::{BlockOf, Meta, SideTable};
-use allotment::placement::{BestFit, Buddy, FirstFit, Space, Tlsf};
+use allotment::placement::{BestFit, Buddy, FirstFit, Placement, Tlsf};
 use allotment::region::{Region, RegionError};
 use clap::ValueEnum;
 
@@ -234,7 +234,7 @@ fn least(trace: &Trace, granule: u64) -> u64 {
 }
 
 /// Returns the smallest arena in granules.
-fn smallest<S: Space>(trace: &Trace) -> Result<u64, PlaceError> {
+fn smallest<S: Placement>(trace: &Trace) -> Result<u64, PlaceError> {
     let granule = S::Meta::GRANULE as u64;
     let most = S::MAX_LEN as u64;
     let fits = |len: u64| Ok(run::<S>(trace, len * granule, true, &mut Unwatched)?.is_some());
@@ -267,7 +267,7 @@ struct Held<M: Meta> {
 }
 
 /// The arena of a replay.
-struct Arena<S: Space> {
+struct Arena<S: Placement> {
     space: S,
     held: Vec<Option<Held<S::Meta>>>,
     /// The lengths of the blocks by their offsets. Memory above the last one is not needed at that moment.
@@ -280,7 +280,7 @@ struct Arena<S: Space> {
 }
 
 /// `None` if `strict` and a request failed.
-fn run<S: Space>(
+fn run<S: Placement>(
     trace: &Trace,
     size: u64,
     strict: bool,
@@ -324,7 +324,7 @@ fn run<S: Space>(
     Ok(Some(arena.outcome))
 }
 
-impl<S: Space> Arena<S> {
+impl<S: Placement> Arena<S> {
     /// Replays an event. Returns whether it was served.
     fn event(&mut self, trace: &Trace, now: u32, event: &Event, watcher: &mut dyn Watcher) -> bool {
         let granule = S::Meta::GRANULE;

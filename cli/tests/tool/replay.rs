@@ -67,7 +67,7 @@ fn the_smallest_arena_is_the_smallest() {
         let output = allotment(&args);
         (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())
     };
-    for placement in ["tlsf", "tlsf-compact", "first-fit", "best-fit", "slab", "linked-list", "talc"] {
+    for placement in ["tlsf", "tlsf16", "first-fit", "best-fit", "slab", "linked-list", "talc"] {
         let (_, report) = replay(placement, None);
         let smallest = replayed(&report, placement)["smallest"].as_u64().unwrap();
         let (status, report) = replay(placement, Some(smallest));

@@ -4,7 +4,7 @@ use super::{Allocate, Backing, HostBacking, MemoryKind};
 use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
-use crate::placement::Space;
+use crate::placement::Placement;
 use crate::pool::{
     self, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError, SlotError,
     Source,
@@ -16,7 +16,7 @@ const ALIGNMENT: usize = 256;
 
 // SAFETY: the pool lends a block to one buffer at a time. It comes back when the buffer is dropped, and is lent
 // again only after the work of its stream and of those that were noted.
-unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P, S> {
+unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P, S> {
     fn address(&self) -> usize {
         pool::Buffer::address(self)
     }
@@ -47,20 +47,20 @@ unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P
 }
 
 // SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Pinned> {}
+unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Pinned> {}
 // SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Managed> {}
+unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
+unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for pool::Buffer<'_, P, HostMemory> {}
+unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, HostMemory> {}
 
 /// The alignment to request: blocks start at granules, so usually none.
-const fn alignment<P: Space>() -> usize {
+const fn alignment<P: Placement>() -> usize {
     if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
 }
 
-impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
+impl<P: Placement, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
     type Backing<'a>
         = pool::Buffer<'a, P, S>
     where
@@ -75,7 +75,7 @@ impl<P: Space, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
 
 // SAFETY: the arena lends a buffer to one owner at a time, and none that overlaps it. The next buffer at the same
 // address comes after the work of the arena's stream, which waits for the streams that were noted.
-unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, '_, P, S> {
+unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, '_, P, S> {
     fn address(&self) -> usize {
         PlannedBuffer::address(self)
     }
@@ -102,15 +102,15 @@ unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, 
 }
 
 // SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Pinned> {}
+unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Pinned> {}
 // SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Managed> {}
+unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, Registered<'_>> {}
+unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PlannedBuffer<'_, '_, P, HostMemory> {}
+unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, HostMemory> {}
 
-impl<'a, 'p, P: Space, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
+impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
     type Backing<'b>
         = PlannedBuffer<'a, 'p, P, S>
     where
@@ -127,7 +127,7 @@ impl<'a, 'p, P: Space, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 
 
 // SAFETY: a place of the plan belongs to one buffer at a time, and the next one comes after the work of the lane's
 // stream, which waits for the streams that were noted. Other buffers are the pool's.
-unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, '_, P, S> {
+unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, '_, P, S> {
     fn address(&self) -> usize {
         PatternBuffer::address(self)
     }
@@ -154,15 +154,15 @@ unsafe impl<P: Space, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, 
 }
 
 // SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Pinned> {}
+unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Pinned> {}
 // SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Managed> {}
+unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Managed> {}
 // SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, Registered<'_>> {}
+unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Registered<'_>> {}
 // SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Space> HostBacking for PatternBuffer<'_, '_, P, HostMemory> {}
+unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, HostMemory> {}
 
-impl<'p, P: Space, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
+impl<'p, P: Placement, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
     type Backing<'a>
         = PatternBuffer<'a, 'p, P, S>
     where

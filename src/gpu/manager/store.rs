@@ -4,7 +4,7 @@ use super::policy::Target;
 use super::usage::{Record, Registry, Usage};
 use crate::gpu::buffer::{Backing, MemoryKind, Touch};
 use crate::gpu::stream::Stream;
-use crate::placement::Space;
+use crate::placement::Placement;
 use crate::pool::{Allocation, CopyCounters, Lender, Pool, PoolStats, Segment, Source};
 use core::fmt;
 use std::string::{String, ToString};
@@ -15,7 +15,7 @@ pub(super) trait Store: Lender<Stream> + Send + Sync {
     fn name(&self) -> String;
     fn kind(&self) -> MemoryKind;
     fn device(&self) -> Option<usize>;
-    fn note_use(&self, block: &Allocation, stream: &Stream);
+    fn record_stream(&self, block: &Allocation, stream: &Stream);
     fn segment_of(&self, block: &Allocation) -> Option<Segment>;
     fn copies(&self) -> &Arc<CopyCounters>;
     fn stats(&self) -> PoolStats;
@@ -23,7 +23,7 @@ pub(super) trait Store: Lender<Stream> + Send + Sync {
     fn clean(&self) -> usize;
 }
 
-impl<P: Space, S: Source<Stream = Stream>> Store for Pool<P, S>
+impl<P: Placement, S: Source<Stream = Stream>> Store for Pool<P, S>
 where
     Self: Send + Sync,
 {
@@ -39,8 +39,8 @@ where
         self.source().device()
     }
 
-    fn note_use(&self, block: &Allocation, stream: &Stream) {
-        let noted = Pool::note_use(self, block, stream);
+    fn record_stream(&self, block: &Allocation, stream: &Stream) {
+        let noted = Pool::record_stream(self, block, stream);
         debug_assert!(noted.is_ok(), "a block is live and from its pool");
     }
 
@@ -104,7 +104,7 @@ unsafe impl Backing for Placed<'_> {
 
     fn used_on(&self, stream: &Stream) {
         if let Some(block) = &self.block {
-            self.store.note_use(block, stream);
+            self.store.record_stream(block, stream);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
-use crate::placement::Space;
+use crate::placement::Placement;
 use crate::pool::{self, SourceError};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
@@ -52,7 +52,7 @@ impl Shareable for Lease<Virtual> {
     }
 }
 
-impl<P: Space> Shareable for pool::Buffer<'_, P, Virtual> {
+impl<P: Placement> Shareable for pool::Buffer<'_, P, Virtual> {
     fn source(&self) -> &Virtual {
         self.pool().source()
     }

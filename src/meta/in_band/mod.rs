@@ -261,7 +261,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
     const UNIT: usize = Self::UNIT;
     // The first unit is a guard, and so is the one behind the last.
     const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
-    const EDGE_BITS: bool = true;
+    const BOUNDARY_BITS: bool = true;
     type Index = I;
     type Token = Bounds;
     type Near = InBand<I, G, R, false>;
@@ -345,7 +345,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
         self.regions.remove(region)
     }
 
-    unsafe fn lend(&mut self, region: usize, _whole: BlockOf<Self>) -> usize {
+    unsafe fn allocate_whole(&mut self, region: usize, _whole: BlockOf<Self>) -> usize {
         let record = self.regions.record_mut(region);
         record.mark = record.roof;
         let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
@@ -714,12 +714,12 @@ mod tests {
     }
     /// After every operation each bit is what a map of the free granules says.
     fn bits_follow_a_model<I: Index, const G: usize>() {
-        use crate::placement::{Space, Tlsf};
+        use crate::placement::{Placement, Tlsf};
         let mut memory = vec![0u64; 1024];
-        let mut space = <Tlsf<InBand<I, G, 2>, 8, 8> as Space>::EMPTY;
+        let mut space = <Tlsf<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
         let region = Region::new(core::ptr::NonNull::from(memory.as_mut_slice()).cast(), 8 * 1024);
         // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
-        unsafe { Space::claim(&mut space, region).unwrap() };
+        unsafe { Placement::claim(&mut space, region).unwrap() };
         let record = space.meta().regions()[0];
         let mut free = vec![true; record.end() + 2];
         free[..record.first].fill(false);
@@ -734,7 +734,7 @@ mod tests {
                 let align = if choice == 0 { 1 << random.u32(0..5) } else { 1 };
                 let mut block = space.allocate_quick(len, align);
                 if block.is_none() {
-                    block = Space::allocate(&mut space, len, align);
+                    block = Placement::allocate(&mut space, len, align);
                 }
                 let Some(block) = block else { continue };
                 assert_eq!(space.meta().place(block.offset) % align, 0);
@@ -748,9 +748,10 @@ mod tests {
                 unsafe {
                     if choice < 7 {
                         live.swap_remove(at);
-                        Space::deallocate(&mut space, block, block.len, 1).unwrap();
+                        Placement::deallocate(&mut space, block, block.len, 1).unwrap();
                     } else {
-                        let resized = Space::resize(&mut space, block, block.len, len, 1).unwrap_or(block);
+                        let resized =
+                            Placement::resize(&mut space, block, block.len, len, 1).unwrap_or(block);
                         free[resized.offset..resized.offset + resized.len].fill(false);
                         live[at] = resized;
                     }

@@ -10,7 +10,7 @@ mod tier;
 pub use pages::Pages;
 pub use tier::Tier;
 
-use super::{Grant, Placement, Tlsf};
+use super::{Grant, LayoutPlacement, Tlsf};
 use crate::meta::{FreeError, InBand};
 use crate::observe::Run;
 use crate::region::{Region, RegionError};
@@ -113,7 +113,7 @@ impl<T: Tier> QuickLists<T> {
 
     /// Counts bytes that the underlying placement hands out, or takes back if `bytes` is negative.
     #[inline(always)]
-    fn lend(&mut self, bytes: isize) {
+    fn count_allocated(&mut self, bytes: isize) {
         let before = self.plenty;
         self.plenty = before.wrapping_sub(bytes);
         if (before ^ self.plenty) < 0 {
@@ -143,7 +143,7 @@ impl<T: Tier> QuickLists<T> {
             any = true;
         }
         if let Some(bytes) = self.tier.give_back() {
-            self.lend(-(bytes as isize));
+            self.count_allocated(-(bytes as isize));
             any = true;
         }
         any
@@ -155,7 +155,7 @@ impl<T: Tier> QuickLists<T> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         let returned = unsafe { self.tier.put(start, class, STEP) }.unwrap_or(0);
         if returned > 0 {
-            self.lend(-(returned as isize));
+            self.count_allocated(-(returned as isize));
         }
     }
 
@@ -165,8 +165,8 @@ impl<T: Tier> QuickLists<T> {
         // alike, so this layout does for them.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
-            let returned = Placement::deallocate(&mut self.tier, start, layout);
-            self.lend(-(returned.unwrap_or(0) as isize));
+            let returned = LayoutPlacement::deallocate(&mut self.tier, start, layout);
+            self.count_allocated(-(returned.unwrap_or(0) as isize));
         }
     }
 
@@ -190,7 +190,7 @@ impl<T: Tier> QuickLists<T> {
             self.small.adopt(class, taken.rest, taken.more);
         }
         if taken.lent > 0 {
-            self.lend(taken.lent as isize);
+            self.count_allocated(taken.lent as isize);
         }
         Some(Grant { start: taken.first, size })
     }
@@ -198,7 +198,7 @@ impl<T: Tier> QuickLists<T> {
     /// Allocates a large block when no kept one fits.
     #[inline(always)]
     fn allocate_large(&mut self, layout: Layout) -> Option<Grant> {
-        let mut grant = Placement::allocate_quick(&mut self.tier, layout);
+        let mut grant = LayoutPlacement::allocate_quick(&mut self.tier, layout);
         if grant.is_none() {
             grant = self.allocate_hard(layout);
         }
@@ -206,16 +206,16 @@ impl<T: Tier> QuickLists<T> {
         if self.large.miss() {
             self.settle();
         }
-        self.lend(grant.size as isize);
+        self.count_allocated(grant.size as isize);
         Some(grant)
     }
 
     /// Allocates a large block from the tier; if it has none, after giving back all kept blocks.
     #[inline(never)]
     fn allocate_hard(&mut self, layout: Layout) -> Option<Grant> {
-        let grant = Placement::allocate(&mut self.tier, layout);
+        let grant = LayoutPlacement::allocate(&mut self.tier, layout);
         if grant.is_none() && self.flush() {
-            return Placement::allocate(&mut self.tier, layout);
+            return LayoutPlacement::allocate(&mut self.tier, layout);
         }
         grant
     }
@@ -245,8 +245,8 @@ impl<T: Tier> QuickLists<T> {
     #[inline(always)]
     unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { Placement::deallocate(&mut self.tier, start, layout)? };
-        self.lend(-(size as isize));
+        let size = unsafe { LayoutPlacement::deallocate(&mut self.tier, start, layout)? };
+        self.count_allocated(-(size as isize));
         if let Some((start, size)) = self.large.evict() {
             // SAFETY: a kept block is a live block of the tier that its user has freed.
             unsafe { self.put_large(start, size) };
@@ -257,7 +257,7 @@ impl<T: Tier> QuickLists<T> {
 
 // SAFETY: a kept block is a live block of the tier that is not in use; it is handed out once, for a request of its own
 // length, until it is freed again. The tier keeps the same promises.
-unsafe impl<T: Tier> Placement for QuickLists<T> {
+unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     const EMPTY: Self = {
         let () = T::CHECKED;
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
@@ -267,21 +267,21 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { Placement::claim(&mut self.tier, memory)? };
+        let size = unsafe { LayoutPlacement::claim(&mut self.tier, memory)? };
         self.resized(self.whole + size);
         Ok(size)
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { Placement::extend(&mut self.tier, start, bytes)? };
+        let size = unsafe { LayoutPlacement::extend(&mut self.tier, start, bytes)? };
         self.resized(self.whole + size);
         Ok(size)
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         self.flush();
-        let (region, size) = Placement::release(&mut self.tier, start)?;
+        let (region, size) = LayoutPlacement::release(&mut self.tier, start)?;
         self.resized(self.whole.saturating_sub(size));
         Ok((region, size))
     }
@@ -311,14 +311,14 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         let quick = self.allocate_quick(layout);
         let grant = if quick.is_some() || Class::of_any(layout.size()).is_some() {
-            quick.or_else(|| Placement::allocate(self, layout))?
+            quick.or_else(|| LayoutPlacement::allocate(self, layout))?
         } else {
             // A block that was never handed out before may be known to be zero.
-            let mut zeroed = Placement::allocate_zeroed(&mut self.tier, layout);
+            let mut zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
             if zeroed.is_none() && self.flush() {
-                zeroed = Placement::allocate_zeroed(&mut self.tier, layout);
+                zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
             }
-            self.lend(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
+            self.count_allocated(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
             return zeroed;
         };
         Some((grant, grant.size, 0))
@@ -352,7 +352,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
                     self.free_small(start, class);
                 } else {
                     let returned = self.tier.put(start, class, layout.align())?;
-                    self.lend(-(returned as isize));
+                    self.count_allocated(-(returned as isize));
                 }
                 return Ok(class.bytes());
             }
@@ -373,8 +373,8 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
             (None, class) => {
                 let wanted = class.map_or(size, Class::bytes);
                 // SAFETY: the caller guarantees a live block of `layout`; a large block belongs to the tier.
-                let (old, new) = unsafe { Placement::resize(&mut self.tier, start, layout, wanted)? };
-                self.lend(new as isize - old as isize);
+                let (old, new) = unsafe { LayoutPlacement::resize(&mut self.tier, start, layout, wanted)? };
+                self.count_allocated(new as isize - old as isize);
                 if let Some(class) = class {
                     self.tier.resized_to(class);
                 }
@@ -395,17 +395,17 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
             Some(_) => true,
             None => self.large.holds(start.as_ptr()),
         };
-        if held { Err(FreeError::AlreadyFree) } else { Placement::check(&self.tier, start, layout) }
+        if held { Err(FreeError::AlreadyFree) } else { LayoutPlacement::check(&self.tier, start, layout) }
     }
 
     fn largest_free(&self) -> usize {
-        Placement::largest_free(&self.tier)
+        LayoutPlacement::largest_free(&self.tier)
     }
 
     /// Under pressure nothing is kept and no page is opened.
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
-        Placement::set_saving(&mut self.tier, on);
+        LayoutPlacement::set_saving(&mut self.tier, on);
         self.settle();
         if on {
             self.flush();
@@ -413,10 +413,10 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        Placement::walk(&self.tier, region, visit);
+        LayoutPlacement::walk(&self.tier, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        Placement::region(&self.tier, n)
+        LayoutPlacement::region(&self.tier, n)
     }
 }

@@ -5,7 +5,7 @@ use super::page::{HEADER, NOWHERE, Page, WINDOWS, Window};
 use super::tier::{END, Free, Taken, Tier, check, layout_of, take_from, taken_from};
 use crate::meta::{FreeError, Meta};
 use crate::observe::Run;
-use crate::placement::{Grant, Placement, Space};
+use crate::placement::{Grant, LayoutPlacement, Placement};
 use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -52,7 +52,7 @@ pub struct Pages<L> {
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<L: Send> Send for Pages<L> {}
 
-impl<L: Space> Pages<L> {
+impl<L: Placement> Pages<L> {
     /// The layout of a page of `class`.
     #[inline(always)]
     fn page_layout(class: Class) -> Layout {
@@ -145,7 +145,7 @@ impl<L: Space> Pages<L> {
         unsafe {
             // A page in a region without a map, or a whole region that was lent, is of no use.
             let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
-                let _ = Placement::deallocate(&mut self.large, grant.start, layout);
+                let _ = LayoutPlacement::deallocate(&mut self.large, grant.start, layout);
                 return None;
             };
             for back in 0..layout.size() / SMALLEST_PAGE {
@@ -183,7 +183,7 @@ impl<L: Space> Pages<L> {
                 entry.write_bytes(NOWHERE, layout.size() / SMALLEST_PAGE);
             }
             let start = NonNull::new_unchecked(page.cast());
-            Placement::deallocate(&mut self.large, start, layout).unwrap_or(0)
+            LayoutPlacement::deallocate(&mut self.large, start, layout).unwrap_or(0)
         }
     }
 
@@ -201,7 +201,7 @@ impl<L: Space> Pages<L> {
 
 // SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
 // handed out once, until it is given back. All other blocks come from the underlying placement.
-unsafe impl<L: Space> Tier for Pages<L> {
+unsafe impl<L: Placement> Tier for Pages<L> {
     const ALIKE: bool = L::EXACT;
     const CHECKED: () = {
         check::<L>();
@@ -240,7 +240,7 @@ unsafe impl<L: Space> Tier for Pages<L> {
         let Some(page) = page else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
-            return unsafe { Placement::deallocate(&mut self.large, start, layout_of(class, align)) };
+            return unsafe { LayoutPlacement::deallocate(&mut self.large, start, layout_of(class, align)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
@@ -300,7 +300,7 @@ unsafe impl<L: Space> Tier for Pages<L> {
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
-            return Placement::check(&self.large, start, layout_of(class, align));
+            return LayoutPlacement::check(&self.large, start, layout_of(class, align));
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {
@@ -335,7 +335,7 @@ unsafe impl<L: Space> Tier for Pages<L> {
 }
 
 // SAFETY: requests that do not come by class go to the underlying placement, which makes these promises.
-unsafe impl<L: Space> Placement for Pages<L> {
+unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
         windows: [Window::NONE; WINDOWS],
@@ -343,9 +343,9 @@ unsafe impl<L: Space> Placement for Pages<L> {
         direct: [0; CLASSES],
         idle: false,
         saving: false,
-        large: <L as Space>::EMPTY,
+        large: <L as Placement>::EMPTY,
     };
-    const MAX_REGION: usize = <L as Placement>::MAX_REGION;
+    const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
     const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -358,13 +358,13 @@ unsafe impl<L: Space> Placement for Pages<L> {
         let unused = self.windows.iter().position(|window| window.slots == 0);
         let Some(index) = unused.filter(|_| memory.size >= WORTH_IT && end.is_some()) else {
             // SAFETY: the caller keeps the contract of this method, which the call shares.
-            return unsafe { Placement::claim(&mut self.large, memory) };
+            return unsafe { LayoutPlacement::claim(&mut self.large, memory) };
         };
         let window = Window::over(start, memory.size);
         // SAFETY: the caller guarantees the contract for all of the memory; the placement gets a part, the map the rest.
         unsafe {
             let rest = Region { size: memory.size - window.slots, ..memory };
-            let claimed = Placement::claim(&mut self.large, rest)?;
+            let claimed = LayoutPlacement::claim(&mut self.large, rest)?;
             window.map.write_bytes(NOWHERE, window.slots);
             self.windows[index] = window;
             self.opened = self.opened.max(index + 1);
@@ -388,7 +388,7 @@ unsafe impl<L: Space> Placement for Pages<L> {
         }
         let Some(index) = index else {
             // SAFETY: the caller keeps the contract of this method, which the call shares.
-            return unsafe { Placement::extend(&mut self.large, start, bytes) };
+            return unsafe { LayoutPlacement::extend(&mut self.large, start, bytes) };
         };
         let old = self.windows[index];
         let new = Window::over(start, end - start.addr());
@@ -397,7 +397,7 @@ unsafe impl<L: Space> Placement for Pages<L> {
         unsafe {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
-            let extended = Placement::extend(&mut self.large, start, more);
+            let extended = LayoutPlacement::extend(&mut self.large, start, more);
             match extended {
                 Ok(_) => {
                     new.map.add(old.slots).write_bytes(NOWHERE, new.slots - old.slots);
@@ -410,7 +410,7 @@ unsafe impl<L: Space> Placement for Pages<L> {
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let (mut region, size) = Placement::release(&mut self.large, start)?;
+        let (mut region, size) = LayoutPlacement::release(&mut self.large, start)?;
         let mut windows = self.windows.iter_mut();
         if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
             region.size += window.slots;
@@ -421,61 +421,61 @@ unsafe impl<L: Space> Placement for Pages<L> {
 
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        Placement::allocate(&mut self.large, layout)
+        LayoutPlacement::allocate(&mut self.large, layout)
     }
 
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        Placement::allocate_quick(&mut self.large, layout)
+        LayoutPlacement::allocate_quick(&mut self.large, layout)
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        Placement::allocate_zeroed(&mut self.large, layout)
+        LayoutPlacement::allocate_zeroed(&mut self.large, layout)
     }
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { Placement::deallocate(&mut self.large, start, layout) }
+        unsafe { LayoutPlacement::deallocate(&mut self.large, start, layout) }
     }
 
     #[inline(always)]
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { Placement::deallocate_quick(&mut self.large, start, layout) }
+        unsafe { LayoutPlacement::deallocate_quick(&mut self.large, start, layout) }
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { Placement::resize(&mut self.large, start, layout, size) }
+        unsafe { LayoutPlacement::resize(&mut self.large, start, layout, size) }
     }
 
     fn trim(&mut self) -> bool {
         let closed = self.give_back().is_some();
-        Placement::trim(&mut self.large) || closed
+        LayoutPlacement::trim(&mut self.large) || closed
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.find_page(start.addr().get()) {
             Some(_) => Err(FreeError::NotABlock),
-            None => Placement::check(&self.large, start, layout),
+            None => LayoutPlacement::check(&self.large, start, layout),
         }
     }
 
     fn largest_free(&self) -> usize {
-        Placement::largest_free(&self.large)
+        LayoutPlacement::largest_free(&self.large)
     }
 
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
-        Placement::set_saving(&mut self.large, on);
+        LayoutPlacement::set_saving(&mut self.large, on);
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        Placement::walk(&self.large, region, visit);
+        LayoutPlacement::walk(&self.large, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        Placement::region(&self.large, n)
+        LayoutPlacement::region(&self.large, n)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::classes::{Class, STEP};
 use crate::meta::{FreeError, Meta};
-use crate::placement::{Grant, Placement, Space};
+use crate::placement::{Grant, LayoutPlacement, Placement};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -27,13 +27,13 @@ pub struct Taken {
 }
 
 /// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
-/// [`Space`], and [`Pages`](super::Pages) over one.
+/// [`Placement`], and [`Pages`](super::Pages) over one.
 ///
 /// # Safety
 ///
-/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least
+/// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
 /// 8 bytes. If [`Tier::ALIKE`] is set, a block may be given back as if it had been requested with any other alignment.
-pub unsafe trait Tier: Placement {
+pub unsafe trait Tier: LayoutPlacement {
     /// True if a block's length follows from the requested size alone, and its alignment does not matter when it is given
     /// back. A free block then serves any request of its length for which its address is aligned.
     const ALIKE: bool;
@@ -82,17 +82,17 @@ pub(super) fn layout_of(class: Class, align: usize) -> Layout {
 
 /// A block straight from `space`.
 #[inline(always)]
-pub(super) fn take_from<S: Space>(space: &mut S, layout: Layout) -> Option<Grant> {
-    match Placement::allocate_quick(space, layout) {
+pub(super) fn take_from<S: Placement>(space: &mut S, layout: Layout) -> Option<Grant> {
+    match LayoutPlacement::allocate_quick(space, layout) {
         Some(grant) => Some(grant),
-        None => Placement::allocate(space, layout),
+        None => LayoutPlacement::allocate(space, layout),
     }
 }
 
 /// Fails to compile as [`Tier::CHECKED`] describes.
-pub(super) const fn check<S: Space>() {
+pub(super) const fn check<S: Placement>() {
     assert!(
-        <S::Meta as Meta>::EDGE_BITS,
+        <S::Meta as Meta>::BOUNDARY_BITS,
         "quick lists and pages are kept in the memory itself, so it must be CPU memory"
     );
     assert!(<S::Meta as Meta>::GRANULE >= STEP, "quick lists need granules of 8 bytes or more");
@@ -100,7 +100,7 @@ pub(super) const fn check<S: Space>() {
 
 /// What a block for `layout` takes of a space whose blocks are alike.
 #[inline(always)]
-pub(super) fn taken_from<S: Space>(layout: Layout) -> usize {
+pub(super) fn taken_from<S: Placement>(layout: Layout) -> usize {
     let granule = <S::Meta as Meta>::GRANULE;
     let (len, align) = crate::placement::measure::<S>(layout);
     S::granted(len, align) * granule
@@ -108,7 +108,7 @@ pub(super) fn taken_from<S: Space>(layout: Layout) -> usize {
 
 // SAFETY: a space keeps these promises for every request, and blocks of a class are such. `ALIKE` is the space's own
 // promise.
-unsafe impl<S: Space> Tier for S {
+unsafe impl<S: Placement> Tier for S {
     const ALIKE: bool = S::EXACT;
     const CHECKED: () = check::<S>();
     const BOUND: usize = 2;
@@ -127,7 +127,7 @@ unsafe impl<S: Space> Tier for S {
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
         // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { Placement::deallocate(self, start, layout_of(class, align)) }
+        unsafe { LayoutPlacement::deallocate(self, start, layout_of(class, align)) }
     }
 
     fn resized_to(&mut self, _class: Class) {}
@@ -137,6 +137,6 @@ unsafe impl<S: Space> Tier for S {
     }
 
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
-        Placement::check(self, start, layout_of(class, align))
+        LayoutPlacement::check(self, start, layout_of(class, align))
     }
 }

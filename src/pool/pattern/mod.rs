@@ -12,7 +12,7 @@ pub use buffer::PatternBuffer;
 
 use super::{Pool, PoolError, Source, Stream, StreamId};
 use crate::meta::Meta;
-use crate::placement::Space;
+use crate::placement::Placement;
 use crate::plan::PlanError;
 use core::fmt;
 use lane::{Lane, Outcome};
@@ -98,7 +98,7 @@ enum Phase {
     Serving,
 }
 
-struct State<'p, P: Space, S: Source> {
+struct State<'p, P: Placement, S: Source> {
     phase: Phase,
     /// Whether the next iteration is to be recorded.
     wanted: bool,
@@ -108,7 +108,7 @@ struct State<'p, P: Space, S: Source> {
     stats: PatternStats,
 }
 
-impl<P: Space, S: Source> State<'_, P, S> {
+impl<P: Placement, S: Source> State<'_, P, S> {
     fn lane(&mut self, id: StreamId) -> Option<usize> {
         if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
             self.recent = *self.by_stream.get(&id)?;
@@ -154,12 +154,12 @@ impl<P: Space, S: Source> State<'_, P, S> {
 /// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pattern<'p, P: Space, S: Source> {
+pub struct Pattern<'p, P: Placement, S: Source> {
     pool: &'p Pool<P, S>,
     state: Mutex<State<'p, P, S>>,
 }
 
-impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
+impl<'p, P: Placement, S: Source> Pattern<'p, P, S> {
     /// Makes a pattern without a plan, which records the first iteration. Requests before that iteration go to the
     /// pool.
     pub fn new(pool: &'p Pool<P, S>) -> Self {
@@ -317,7 +317,7 @@ impl<'p, P: Space, S: Source> Pattern<'p, P, S> {
     }
 }
 
-impl<P: Space, S: Source> fmt::Debug for Pattern<'_, P, S> {
+impl<P: Placement, S: Source> fmt::Debug for Pattern<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pattern").field("stats", &self.stats()).finish_non_exhaustive()
     }

@@ -170,7 +170,7 @@ fn region(size: usize) -> Region {
     Region::new(NonNull::from(&mut *memory).cast(), size)
 }
 
-fn heap<P: allotment::placement::Placement>(size: usize) -> Heap<P, Spin> {
+fn heap<P: allotment::placement::LayoutPlacement>(size: usize) -> Heap<P, Spin> {
     let heap = Heap::empty();
     // SAFETY: the memory is leaked and this heap's alone.
     unsafe { heap.claim(region(size)) }.unwrap();
@@ -186,8 +186,8 @@ fn a_reference_to_a_heap() {
 #[cfg(feature = "low-memory")]
 #[test]
 fn a_compact_heap() {
-    use allotment::CompactHeap;
-    let heap: &'static CompactHeap<60_000, Spin> = Box::leak(Box::new(CompactHeap::new()));
+    use allotment::TinyHeap;
+    let heap: &'static TinyHeap<60_000, Spin> = Box::leak(Box::new(TinyHeap::new()));
     observe(heap);
 }
 

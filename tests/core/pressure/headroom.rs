@@ -30,7 +30,7 @@ fn the_error_path_can_always_allocate() {
         let capacity = heap.headroom_stats().capacity;
         assert!((900..=1024).contains(&capacity));
         let wanted = capacity.max(heap.largest_free());
-        let block = heap.critical_section_of_memory(|| heap.try_allocate(layout(wanted))).unwrap();
+        let block = heap.with_headroom(|| heap.try_allocate(layout(wanted))).unwrap();
         if wanted == capacity {
             assert_eq!(heap.headroom_stats().used, capacity);
         }
@@ -59,16 +59,16 @@ fn ordinary_requests_do_not_get_it() {
 fn scopes_nest_and_end() {
     let heap = with_headroom(4096, 1024);
     fill(&heap, 8);
-    let inner = heap.critical_section_of_memory(|| {
+    let inner = heap.with_headroom(|| {
         let first = heap.try_allocate(layout(64)).unwrap();
-        let second = heap.critical_section_of_memory(|| heap.try_allocate(layout(64))).unwrap();
+        let second = heap.with_headroom(|| heap.try_allocate(layout(64))).unwrap();
         let third = heap.try_allocate(layout(64)).unwrap();
         [first, second, third]
     });
     assert!(heap.try_allocate(layout(64)).is_err());
     // This also holds if the closure unwinds.
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        heap.critical_section_of_memory(|| std::panic::resume_unwind(Box::new(())));
+        heap.with_headroom(|| std::panic::resume_unwind(Box::new(())));
     }));
     assert!(unwound.is_err() && heap.try_allocate(layout(64)).is_err());
     inner.into_iter().for_each(|block| free(&heap, block, 64));

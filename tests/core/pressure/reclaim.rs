@@ -252,7 +252,7 @@ fn threads_share_the_hooks() {
                             let size = random.usize(1..2000);
                             let allocate = || HEAP.alloc(layout(size));
                             let start = match step % 100 {
-                                0 => HEAP.critical_section_of_memory(allocate),
+                                0 => HEAP.with_headroom(allocate),
                                 _ => allocate(),
                             };
                             if !start.is_null() {

@@ -3,7 +3,7 @@
 use super::{Local, feed, free, layout};
 use crate::shadow::{Shadow, random_run_on};
 use allotment::observe::Run;
-use allotment::placement::{Grant, Placement};
+use allotment::placement::{Grant, LayoutPlacement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
 use allotment::{Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
@@ -175,56 +175,56 @@ pub struct Switched {
 }
 
 // SAFETY: all calls are passed on.
-unsafe impl Placement for Switched {
-    const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
-    const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
+unsafe impl LayoutPlacement for Switched {
+    const EMPTY: Self = Self { inner: <Tlsf as LayoutPlacement>::EMPTY, log: Vec::new() };
+    const MAX_REGION: usize = <Tlsf as LayoutPlacement>::MAX_REGION;
     const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::claim(&mut self.inner, memory) }
+        unsafe { LayoutPlacement::claim(&mut self.inner, memory) }
     }
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::extend(&mut self.inner, start, bytes) }
+        unsafe { LayoutPlacement::extend(&mut self.inner, start, bytes) }
     }
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Placement::release(&mut self.inner, start)
+        LayoutPlacement::release(&mut self.inner, start)
     }
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        Placement::allocate(&mut self.inner, layout)
+        LayoutPlacement::allocate(&mut self.inner, layout)
     }
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        Placement::allocate_quick(&mut self.inner, layout)
+        LayoutPlacement::allocate_quick(&mut self.inner, layout)
     }
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         self.inner.allocate_zeroed(layout)
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::deallocate(&mut self.inner, start, layout) }
+        unsafe { LayoutPlacement::deallocate(&mut self.inner, start, layout) }
     }
     unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
         None
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::resize(&mut self.inner, start, layout, size) }
+        unsafe { LayoutPlacement::resize(&mut self.inner, start, layout, size) }
     }
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        Placement::check(&self.inner, start, layout)
+        LayoutPlacement::check(&self.inner, start, layout)
     }
     fn largest_free(&self) -> usize {
-        Placement::largest_free(&self.inner)
+        LayoutPlacement::largest_free(&self.inner)
     }
     fn trim(&mut self) -> bool {
-        Placement::trim(&mut self.inner)
+        LayoutPlacement::trim(&mut self.inner)
     }
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        Placement::walk(&self.inner, region, visit);
+        LayoutPlacement::walk(&self.inner, region, visit);
     }
     fn region(&self, n: usize) -> Option<Region> {
-        Placement::region(&self.inner, n)
+        LayoutPlacement::region(&self.inner, n)
     }
     fn set_saving(&mut self, on: bool) {
         self.log.push(on);

@@ -4,7 +4,7 @@ use super::Subject;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, Compact, DefaultClasses, Fit, QuickLists, Space, table_rows,
+    Classes, Coalescing, DefaultClasses, FreeIndex, MicroTlsf, Placement, QuickLists, table_rows,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
@@ -19,7 +19,7 @@ pub trait SubjectMeta: Meta {
 }
 
 /// Implements [`Subject::equip`] for a placement over any metadata.
-fn equip<S: Space>(heap: &Heap<S, Unsync>, bytes: usize)
+fn equip<S: Placement>(heap: &Heap<S, Unsync>, bytes: usize)
 where
     S::Meta: SubjectMeta,
 {
@@ -62,7 +62,7 @@ const fn limit<M: Meta>() -> usize {
     (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
 }
 
-impl<M: SubjectMeta, F: Fit<M> + Fit<M::Near>> Subject for Coalescing<M, F> {
+impl<M: SubjectMeta, F: FreeIndex<M> + FreeIndex<M::Near>> Subject for Coalescing<M, F> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         equip(heap, bytes);
     }
@@ -76,7 +76,7 @@ impl<M: SubjectMeta, F: Fit<M> + Fit<M::Near>> Subject for Coalescing<M, F> {
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
 }
 
-impl<const R: usize> Subject for Compact<R> {
+impl<const R: usize> Subject for MicroTlsf<R> {
     fn taken(size: usize, _align: usize) -> usize {
         size.max(1).next_multiple_of(8)
     }
@@ -102,7 +102,7 @@ impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
 }
 
-impl<M: SubjectMeta, C: Classes, S: Subject + Space<Meta = M>> Subject for Slab<M, C, S> {
+impl<M: SubjectMeta, C: Classes, S: Subject + Placement<Meta = M>> Subject for Slab<M, C, S> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         equip(heap, bytes);
     }
@@ -126,7 +126,7 @@ fn listed<L: Subject>(size: usize, align: usize) -> usize {
     if size <= 256 { size.max(1).next_multiple_of(8) } else { L::taken(size, align) }
 }
 
-impl<L: Subject + Space> Subject for Tiered<L>
+impl<L: Subject + Placement> Subject for Tiered<L>
 where
     L::Meta: SubjectMeta,
 {
@@ -144,7 +144,7 @@ where
     const SLACK: f64 = L::SLACK + 0.5;
 }
 
-impl<L: Subject + Space> Subject for QuickLists<L>
+impl<L: Subject + Placement> Subject for QuickLists<L>
 where
     L::Meta: SubjectMeta,
 {
@@ -211,7 +211,7 @@ pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
 /// Slabs whose pages are of a placement that lends whole regions.
 pub type SlabBuddy = Slab<InBand<u32>, DefaultClasses, Buddy>;
 
-/// Makes a module of tests, one per placement and metadata, each calling `$run::<Placement>()`.
+/// Makes a module of tests, one per placement and metadata, each calling `$run::<LayoutPlacement>()`.
 #[macro_export]
 macro_rules! for_each_placement {
     ($run:path) => {
@@ -221,9 +221,9 @@ macro_rules! for_each_placement {
             tlsf_u32_16: Tlsf<InBand<u32, 16>>;
             tlsf_u16_4: Tlsf<InBand<u16, 4>>;
             tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
-            tlsf_compact: CompactTlsf;
-            compact: allotment::placement::Compact;
-            compact_one_region: allotment::placement::Compact<1>;
+            tlsf_compact: Tlsf16;
+            micro: allotment::placement::MicroTlsf;
+            micro_one_region: allotment::placement::MicroTlsf<1>;
             tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
             tlsf_side: Tlsf<SideTable<u32, 16>>;
             tlsf_side_256: Tlsf<SideTable<u32>>;
@@ -279,7 +279,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "some calls need few of these")]
                 use allotment::placement::QuickLists;
                 #[allow(unused_imports, reason = "as above")]
-                use allotment::{BestFit, Buddy, Bump, CompactTlsf, FirstFit, GoodFit, Slab, Tiered, Tlsf};
+                use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::meta::{InBand, SideTable};
                 $run(std::marker::PhantomData::<$placement>);

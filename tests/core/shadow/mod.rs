@@ -10,7 +10,7 @@ pub mod steps;
 pub mod trace;
 
 use allotment::lock::Unsync;
-use allotment::placement::Placement;
+use allotment::placement::LayoutPlacement;
 use allotment::{Heap, Region, RegionError, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// Additional information about a placement for the tests.
-pub trait Subject: Placement {
+pub trait Subject: LayoutPlacement {
     /// Returns the bytes that a block takes, computed independently of the code under test.
     fn taken(size: usize, align: usize) -> usize;
     /// Returns another number of bytes that it may take.

@@ -35,7 +35,7 @@ const CHECKED: [&str; 5] = ["added_text", "alloc_mean", "alloc_worst", "free_mea
 const SLACK: f64 = 1.05;
 
 /// The subjects of ours that are no peer's match, since they give nothing back.
-const NEVER_FREE: [&str; 2] = ["allotment-bump", "compact-bump"];
+const NEVER_FREE: [&str; 2] = ["allotment-bump", "tiny-bump"];
 
 /// Arena of `blocks_8`, `blocks_24` and `largest`.
 const SMALL_ARENA: f64 = 4096.0;
@@ -381,15 +381,15 @@ mod tests {
         let counts = [("alloc_mean", 80.0), ("alloc_worst", 120.0), ("blocks_8", 500.0)];
         [
             outcome(ZERO, false, 1000, &[]),
-            outcome("tlsf-compact", false, 1600, &counts),
-            outcome("tlsf-compact", true, 1900, &counts),
+            outcome("tlsf16", false, 1600, &counts),
+            outcome("tlsf16", true, 1900, &counts),
         ]
     }
 
     #[test]
     fn sizes_are_differences_to_the_zero() {
         let text = tables(&outcomes());
-        let row = text.lines().find(|line| line.contains("tlsf-compact")).unwrap();
+        let row = text.lines().find(|line| line.contains("tlsf16")).unwrap();
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         assert_eq!(cells[2..4], ["600", "900"]);
         assert_eq!(cells[5], "8");
@@ -399,14 +399,14 @@ mod tests {
     #[test]
     fn losses_are_named() {
         let peer = |code, live| outcome("linked-list", false, code, &[("live_permille", live)]);
-        let ours = outcome("tlsf-compact", false, 1600, &[("live_permille", 850.0)]);
+        let ours = outcome("tlsf16", false, 1600, &[("live_permille", 850.0)]);
         let zero = outcome(ZERO, false, 1000, &[]);
         assert_eq!(losses(&[zero.clone(), ours.clone(), peer(1600, 850.0)]), "**Where we lose:** nowhere.");
         let text = losses(&[zero, ours, peer(1500, 860.0)]);
         assert_eq!(
             text,
-            "**Where we lose:** added text: linked-list 500, ours at best 600 (tlsf-compact); \
-             live, in thousandths: linked-list 860, ours at best 850 (tlsf-compact)."
+            "**Where we lose:** added text: linked-list 500, ours at best 600 (tlsf16); \
+             live, in thousandths: linked-list 860, ours at best 850 (tlsf16)."
         );
     }
 
@@ -422,7 +422,7 @@ mod tests {
         let worse = compare(&now, &before).unwrap();
         assert_eq!(worse.len(), 1);
         assert!(
-            worse[0].starts_with("tlsf-compact thumbv7m-none-eabi s in-place: alloc_mean is 84.1"),
+            worse[0].starts_with("tlsf16 thumbv7m-none-eabi s in-place: alloc_mean is 84.1"),
             "{worse:?}"
         );
     }

@@ -6,8 +6,8 @@ mod chosen;
 #[cfg(feature = "_heap")]
 #[path = "ours.rs"]
 mod chosen;
-#[cfg(any(feature = "compact", feature = "compact-bump"))]
-#[path = "compact.rs"]
+#[cfg(any(feature = "tiny", feature = "tiny-bump"))]
+#[path = "tiny.rs"]
 mod chosen;
 #[cfg(feature = "linked-list")]
 #[path = "linked_list.rs"]

@@ -5,10 +5,10 @@ use allotment::observe::NoStatistics;
 use allotment::observe::Statistics;
 #[cfg(feature = "slab")]
 use allotment::placement::DefaultClasses;
-use allotment::placement::Placement;
+use allotment::placement::LayoutPlacement;
 #[cfg(any(
-    feature = "tlsf-compact",
-    feature = "tlsf-compact-4",
+    feature = "tlsf16",
+    feature = "tlsf16-4",
     feature = "tlsf-u32",
     feature = "slab"
 ))]
@@ -35,14 +35,14 @@ type Links = allotment::meta::InBand<u16, 8, 1>;
 type Links = allotment::meta::InBand<u32, 8, 1>;
 
 /// A table for the largest arena.
-#[cfg(any(feature = "tlsf-compact", feature = "tlsf-u32", feature = "slab"))]
+#[cfg(any(feature = "tlsf16", feature = "tlsf-u32", feature = "slab"))]
 type Table = allotment::Tlsf<Links, { table_rows::<8>(LARGEST_ARENA, 8) }, 8>;
 /// The same with four classes per power of two.
-#[cfg(feature = "tlsf-compact-4")]
+#[cfg(feature = "tlsf16-4")]
 type Table = allotment::Tlsf<Links, { table_rows::<4>(LARGEST_ARENA, 8) }, 4>;
 
 /// The chosen heap.
-#[cfg(any(feature = "tlsf-compact", feature = "tlsf-compact-4", feature = "tlsf-u32"))]
+#[cfg(any(feature = "tlsf16", feature = "tlsf16-4", feature = "tlsf-u32"))]
 pub type Chosen = Heap<Table, Alone, NoStatistics>;
 /// The chosen heap, with all defaults.
 #[cfg(feature = "heap")]
@@ -67,7 +67,7 @@ pub type Chosen = Heap<allotment::Slab<Links, DefaultClasses, Table>, Alone, NoS
 #[cfg(feature = "allotment-bump")]
 pub type Chosen = Heap<allotment::Bump<Links>, Alone, NoStatistics>;
 
-impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
+impl<P: LayoutPlacement, S: Statistics> Subject for Heap<P, Alone, S> {
     const EMPTY: Self = Self::empty();
 
     unsafe fn give(&mut self, start: *mut u8, size: usize) {

@@ -2,7 +2,7 @@
 
 pub(crate) mod blocks;
 
-use super::{Grant, Placement};
+use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
 use crate::observe::Run;
 use crate::region::{Region, RegionError};
@@ -112,13 +112,13 @@ unsafe impl Place for Slot {
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with two
 /// lists per power of two. Memory that is known to be zero is cleared all the same.
-pub struct Compact<const REGIONS: usize = 4> {
+pub struct MicroTlsf<const REGIONS: usize = 4> {
     slots: [Slot; REGIONS],
     count: usize,
 }
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
-unsafe impl<const R: usize> Send for Compact<R> {}
+unsafe impl<const R: usize> Send for MicroTlsf<R> {}
 
 /// A region's parts as they follow from its memory: where its control data is, and its units.
 fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
@@ -153,7 +153,7 @@ unsafe fn clear(from: *mut u32, words: usize) {
     }
 }
 
-impl<const R: usize> Compact<R> {
+impl<const R: usize> MicroTlsf<R> {
     #[inline(always)]
     fn first(&self) -> &Slot {
         const { assert!(R > 0, "a heap needs room for at least one region") }
@@ -247,7 +247,7 @@ fn granted(start: *mut u8, len: usize) -> Option<Grant> {
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<const R: usize> Placement for Compact<R> {
+unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
     const KEEPS: bool = false;

@@ -5,11 +5,11 @@ use core::alloc::{GlobalAlloc, Layout};
 use super::lock::Alone;
 use super::{LARGEST_ARENA, Subject};
 
-#[cfg(feature = "compact")]
-use allotment::CompactHeap as Heap;
+#[cfg(feature = "tiny")]
+use allotment::TinyHeap as Heap;
 
-#[cfg(feature = "compact-bump")]
-use allotment::CompactBump as Heap;
+#[cfg(feature = "tiny-bump")]
+use allotment::TinyBump as Heap;
 
 /// The chosen heap.
 pub type Chosen = Heap<LARGEST_ARENA, Alone>;
@@ -33,7 +33,7 @@ impl Subject for Chosen {
 
     fn warm_up(&mut self) {
         // For the bump allocator this would do nothing and lose memory.
-        #[cfg(feature = "compact")]
+        #[cfg(feature = "tiny")]
         assert!(self.largest_free() > 0);
     }
 }

@@ -1,8 +1,8 @@
 //! Where the parts of a small heap are that is one value.
 
 use crate::meta::FreeError;
-use crate::placement::compact::blocks::{Blocks, Place, WORD, bit_words};
-pub(super) use crate::placement::compact::blocks::{UNIT, units};
+use crate::placement::micro::blocks::{Blocks, Place, WORD, bit_words};
+pub(super) use crate::placement::micro::blocks::{UNIT, units};
 
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
@@ -33,7 +33,7 @@ pub(crate) const fn bytes_for(len: usize) -> usize {
 ///  | heads | map | ready | boundary bits | units ...                           |
 /// ```
 ///
-/// The same [`Blocks`] as those of [`Compact`](crate::placement::Compact), at distances from the start that the program knows.
+/// The same [`Blocks`] as those of [`MicroTlsf`](crate::placement::MicroTlsf), at distances from the start that the program knows.
 #[derive(Clone, Copy)]
 pub(super) struct Units<const BYTES: usize>(*mut u8);
 
@@ -72,9 +72,9 @@ unsafe impl<const BYTES: usize> Place for Units<BYTES> {
 impl<const BYTES: usize> Units<BYTES> {
     /// Bits of the longest length.
     const BITS: usize = {
-        assert!(BYTES % UNIT == 0, "a compact heap has a multiple of 8 bytes");
-        assert!(BYTES >= MIN_BYTES, "a compact heap has 64 bytes or more");
-        assert!(BYTES <= MAX_BYTES, "a compact heap has 512 KiB or less: its links have 16 bits");
+        assert!(BYTES % UNIT == 0, "a tiny heap has a multiple of 8 bytes");
+        assert!(BYTES >= MIN_BYTES, "a tiny heap has 64 bytes or more");
+        assert!(BYTES <= MAX_BYTES, "a tiny heap has 512 KiB or less: its links have 16 bits");
         (BYTES / UNIT - 1).ilog2() as usize + 1
     };
     const MAP: usize = (2 * Self::LISTS).next_multiple_of(4);
@@ -219,7 +219,7 @@ impl<const BYTES: usize> Units<BYTES> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::compact::blocks::class;
+    use crate::placement::micro::blocks::class;
     use core::ptr;
 
     fn layout<const BYTES: usize>() {

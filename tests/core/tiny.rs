@@ -5,20 +5,18 @@ use crate::shadow::trace::{self, Event};
 use crate::shadow::{Front, Shadow, random_run_on};
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::Counters;
-use allotment::{
-    CompactBump, CompactHeap, CompactTlsf, FreeError, Heap, Memory, Region, RegionError, Stats, bounds,
-};
+use allotment::{FreeError, Heap, Memory, Region, RegionError, Stats, TinyBump, TinyHeap, Tlsf16, bounds};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// A heap inside its region, since the shadow allocator must know where blocks may lie. Blocks take as much as
-/// those of [`CompactTlsf`].
-struct Placed<const BYTES: usize>(Cell<Option<NonNull<CompactHeap<BYTES, Unsync, Counters>>>>);
+/// those of [`Tlsf16`].
+struct Placed<const BYTES: usize>(Cell<Option<NonNull<TinyHeap<BYTES, Unsync, Counters>>>>);
 
 impl<const BYTES: usize> Placed<BYTES> {
-    fn heap(&self) -> &CompactHeap<BYTES, Unsync, Counters> {
+    fn heap(&self) -> &TinyHeap<BYTES, Unsync, Counters> {
         // SAFETY: the heap stays in its region while the shadow uses it.
         unsafe { self.0.get().expect("it has its region").as_ref() }
     }
@@ -52,14 +50,14 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Placed<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
+impl<const BYTES: usize> Front<Tlsf16> for Placed<BYTES> {
     fn ready(_bytes: usize) -> Self {
         Self(Cell::new(None))
     }
 
     fn stats(&self) -> Stats {
         // Without its region, return the statistics of a heap without regions.
-        self.0.get().map_or_else(|| Heap::<CompactTlsf, Unsync>::empty().stats(), |_| self.heap().stats())
+        self.0.get().map_or_else(|| Heap::<Tlsf16, Unsync>::empty().stats(), |_| self.heap().stats())
     }
 
     fn largest_free(&self) -> usize {
@@ -67,17 +65,17 @@ impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
     }
 
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
-        let place = region.start.cast::<CompactHeap<BYTES, Unsync, Counters>>();
-        assert!(region.size >= size_of::<CompactHeap<BYTES, Unsync, Counters>>());
+        let place = region.start.cast::<TinyHeap<BYTES, Unsync, Counters>>();
+        assert!(region.size >= size_of::<TinyHeap<BYTES, Unsync, Counters>>());
         // SAFETY: the region is large enough and aligned, and only the heap uses it.
-        unsafe { place.write(CompactHeap::new()) };
+        unsafe { place.write(TinyHeap::new()) };
         self.0.set(Some(place));
         Ok(())
     }
 
     fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
         let heap = self.heap();
-        if heap.largest_free() < CompactHeap::<BYTES, Unsync, Counters>::CAPACITY {
+        if heap.largest_free() < TinyHeap::<BYTES, Unsync, Counters>::CAPACITY {
             return Err(RegionError::InUse);
         }
         let size = size_of_val(heap);
@@ -90,11 +88,11 @@ impl<const BYTES: usize> Front<CompactTlsf> for Placed<BYTES> {
 
 /// A region of that many bytes, and the bytes that count in it.
 fn region<const BYTES: usize>() -> [(usize, usize); 1] {
-    [(size_of::<CompactHeap<BYTES, Unsync, Counters>>(), 0)]
+    [(size_of::<TinyHeap<BYTES, Unsync, Counters>>(), 0)]
 }
 
 /// A heap in a region of its size.
-fn shadow<const BYTES: usize>() -> Shadow<CompactTlsf, Placed<BYTES>> {
+fn shadow<const BYTES: usize>() -> Shadow<Tlsf16, Placed<BYTES>> {
     Shadow::new(&region::<BYTES>())
 }
 
@@ -158,8 +156,8 @@ fn recorded_programs() {
 #[test]
 fn all_of_it_can_be_had() {
     fn run<const BYTES: usize>() {
-        let heap = Box::new(CompactHeap::<BYTES, Unsync, Counters>::new());
-        let capacity = CompactHeap::<BYTES, Unsync, Counters>::CAPACITY;
+        let heap = Box::new(TinyHeap::<BYTES, Unsync, Counters>::new());
+        let capacity = TinyHeap::<BYTES, Unsync, Counters>::CAPACITY;
         // 1 of 65 bytes is for the edge bits; lists take 2 bytes each; rounding takes a byte and a unit at most.
         let bits = (BYTES / 8).ilog2() as usize + 1;
         assert!(capacity >= BYTES - BYTES / 65 - 4 * bits - 20, "{BYTES}: {capacity}");
@@ -185,14 +183,14 @@ fn all_of_it_can_be_had() {
 #[test]
 fn the_smallest_heaps_cost_little() {
     // The lists of 16 KiB, and edge bits for the rest.
-    let control = 16384 - CompactHeap::<16384, Unsync>::CAPACITY;
+    let control = 16384 - TinyHeap::<16384, Unsync>::CAPACITY;
     assert!(control <= 128 + 16384 / 65, "{control}");
-    assert_eq!(size_of::<CompactHeap<16384, Unsync>>(), 16384);
+    assert_eq!(size_of::<TinyHeap<16384, Unsync>>(), 16384);
 }
 
 #[test]
 fn what_is_too_large_fails() {
-    let heap = CompactHeap::<1024, Unsync, Counters>::new();
+    let heap = TinyHeap::<1024, Unsync, Counters>::new();
     for size in [1024, 70_000, 1 << 20, isize::MAX as usize - 4096] {
         for align in [1, 8, 4096] {
             let layout = Layout::from_size_align(size, align).unwrap();
@@ -212,14 +210,14 @@ fn what_is_too_large_fails() {
         heap.try_deallocate(block, Layout::new::<u64>()).unwrap();
     }
     assert_eq!(heap.stats().failed, 13);
-    assert_eq!(heap.largest_free(), CompactHeap::<1024, Unsync, Counters>::CAPACITY);
+    assert_eq!(heap.largest_free(), TinyHeap::<1024, Unsync, Counters>::CAPACITY);
 }
 
 /// Runs random programs of a few lengths, so that gaps do not fit. Returns whether a request failed.
 fn is_broken<const BYTES: usize>(live: usize, least: usize, most: usize, rounds: u64) -> bool {
     for seed in 0..rounds {
         let mut random = fastrand::Rng::with_seed(seed);
-        let heap = Box::new(CompactHeap::<BYTES, Unsync, Counters>::new());
+        let heap = Box::new(TinyHeap::<BYTES, Unsync, Counters>::new());
         let mut blocks = Vec::new();
         let mut asked = 0;
         let sizes: Vec<_> = (0..4).map(|_| random.usize(least..=most)).chain([least, most]).collect();
@@ -248,7 +246,7 @@ fn is_broken<const BYTES: usize>(live: usize, least: usize, most: usize, rounds:
 fn heaps_never_fail_inside_their_bounds() {
     macro_rules! check {
         ($(($live:expr, $least:expr, $most:expr)),*) => {$({
-            const PROVEN: usize = bounds::compact_heap($live, $least, $most);
+            const PROVEN: usize = bounds::tiny_heap($live, $least, $most);
             assert!(!is_broken::<PROVEN>($live, $least, $most, 40), "{} bytes", PROVEN);
             // Room for the live bytes and nothing more.
             assert!(is_broken::<{ ($live + 200) / 8 * 8 }>($live, $least, $most, 40));
@@ -259,7 +257,7 @@ fn heaps_never_fail_inside_their_bounds() {
 
 #[test]
 fn wrong_frees_are_found() {
-    let heap = CompactHeap::<1024, Unsync, Counters>::new();
+    let heap = TinyHeap::<1024, Unsync, Counters>::new();
     let layout = Layout::new::<[u64; 4]>();
     let (first, second) = (heap.try_allocate(layout).unwrap(), heap.try_allocate(layout).unwrap());
     let used = heap.used();
@@ -283,10 +281,10 @@ fn wrong_frees_are_found() {
 
 #[test]
 fn the_control_data_cannot_be_freed() {
-    let heap = CompactHeap::<1024, Unsync>::new();
+    let heap = TinyHeap::<1024, Unsync>::new();
     let start = NonNull::from(&heap).cast::<u8>();
     let _ = heap.largest_free();
-    for offset in (0..1024 - CompactHeap::<1024, Unsync>::CAPACITY).step_by(8) {
+    for offset in (0..1024 - TinyHeap::<1024, Unsync>::CAPACITY).step_by(8) {
         // SAFETY: it does not pass the check.
         let freed = unsafe { heap.try_deallocate(start.add(offset), Layout::new::<u64>()) };
         assert_eq!(freed, Err(FreeError::Foreign));
@@ -295,7 +293,7 @@ fn the_control_data_cannot_be_freed() {
 
 #[test]
 fn growing_blocks_stay_and_shrinking_ones_move() {
-    let heap = CompactHeap::<4096, Unsync, Counters>::new();
+    let heap = TinyHeap::<4096, Unsync, Counters>::new();
     let layout = |size| Layout::from_size_align(size, 8).unwrap();
     // SAFETY: blocks are used as they were allocated.
     unsafe {
@@ -317,7 +315,7 @@ fn growing_blocks_stay_and_shrinking_ones_move() {
         heap.dealloc(fence, layout(8));
         heap.dealloc(wall, layout(64));
         // If nothing else is free, it shrinks in place.
-        let all = CompactHeap::<4096, Unsync>::CAPACITY;
+        let all = TinyHeap::<4096, Unsync>::CAPACITY;
         let block = heap.alloc(layout(all));
         assert_eq!(heap.realloc(block, layout(all), all - 8), block);
         assert_eq!((heap.used(), heap.stats().failed), (all - 8, 0));
@@ -330,7 +328,7 @@ fn growing_blocks_stay_and_shrinking_ones_move() {
 fn heaps_are_shared_by_reference() {
     use allocator_api2::boxed::Box;
     use allocator_api2::vec::Vec;
-    static HEAP: CompactHeap<4096, Spin, Counters> = CompactHeap::new();
+    static HEAP: TinyHeap<4096, Spin, Counters> = TinyHeap::new();
     let mut list = Vec::new_in(&HEAP);
     list.extend((0..100).map(|n| Box::new_in(n, &HEAP)));
     assert!(HEAP.used() >= 100 * 16);
@@ -344,7 +342,7 @@ fn heaps_are_shared_by_reference() {
 
 #[test]
 fn threads_take_turns() {
-    static HEAP: CompactHeap<{ 64 * 1024 }, Spin, Counters> = CompactHeap::new();
+    static HEAP: TinyHeap<{ 64 * 1024 }, Spin, Counters> = TinyHeap::new();
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             scope.spawn(move || {
@@ -379,7 +377,7 @@ fn threads_take_turns() {
 
 #[test]
 fn a_bump_heap_never_frees() {
-    let heap = CompactBump::<256, Unsync>::new();
+    let heap = TinyBump::<256, Unsync>::new();
     let layout = |size, align| Layout::from_size_align(size, align).unwrap();
     // SAFETY: blocks are used as they were allocated.
     unsafe {

@@ -1,4 +1,4 @@
-//! [`CompactBump`], the heap that never frees.
+//! [`TinyBump`], the heap that never frees.
 
 use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
@@ -11,8 +11,8 @@ use core::ptr::{self, NonNull};
 /// bytes of code, and suits programs that allocate only when they start.
 ///
 /// ```
-/// use allotment::{CompactBump, lock::Spin};
-/// static START: CompactBump<1024, Spin> = CompactBump::new();
+/// use allotment::{TinyBump, lock::Spin};
+/// static START: TinyBump<1024, Spin> = TinyBump::new();
 /// let buffer = START.try_allocate(core::alloc::Layout::new::<[u8; 1000]>())?;
 /// assert!(START.try_allocate(core::alloc::Layout::new::<[u8; 1000]>()).is_err());
 /// # let _ = buffer;
@@ -22,7 +22,7 @@ use core::ptr::{self, NonNull};
 /// A block takes its size plus the bytes that its alignment skips. A free does nothing; a `realloc` to a larger size
 /// moves the block and wastes the old one ([`Bump`](crate::Bump) does better, with more code). All operations are
 /// O(1), except for the copy of a moved block.
-pub struct CompactBump<const BYTES: usize, L = lock::Default> {
+pub struct TinyBump<const BYTES: usize, L = lock::Default> {
     lock: L,
     state: UnsafeCell<State<BYTES>>,
 }
@@ -34,10 +34,10 @@ struct State<const BYTES: usize> {
 }
 
 // SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<const BYTES: usize, L: Sync> Sync for CompactBump<BYTES, L> {}
+unsafe impl<const BYTES: usize, L: Sync> Sync for TinyBump<BYTES, L> {}
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
-impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
+impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
     /// Bytes available for blocks.
     pub const CAPACITY: usize = BYTES;
 
@@ -102,7 +102,7 @@ impl<const BYTES: usize, L: Lock> CompactBump<BYTES, L> {
 
 // SAFETY: blocks are disjoint and have the requested size and alignment; the lock excludes concurrent callers; no
 // method unwinds.
-unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for CompactBump<BYTES, L> {
+unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for TinyBump<BYTES, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let block = self.take(layout);

@@ -1,9 +1,9 @@
-//! The smallest heaps: [`CompactHeap`], and [`CompactBump`] for programs that never free.
+//! The smallest heaps: [`TinyHeap`], and [`TinyBump`] for programs that never free.
 
 mod bump;
 mod units;
 
-pub use bump::CompactBump;
+pub use bump::TinyBump;
 
 use crate::heap::{OutOfMemory, misuse};
 use crate::lock::{self, Lock};
@@ -22,10 +22,10 @@ use units::{UNIT, Units, units};
 /// The heap with the smallest code and the least bookkeeping: `BYTES` bytes in all, bookkeeping included.
 ///
 /// ```
-/// use allotment::CompactHeap;
+/// use allotment::TinyHeap;
 ///
 /// #[global_allocator]
-/// static HEAP: CompactHeap<{ 256 * 1024 }> = CompactHeap::new();
+/// static HEAP: TinyHeap<{ 256 * 1024 }> = TinyHeap::new();
 ///
 /// let numbers: Vec<u32> = (0..100).collect();
 /// # drop(numbers);
@@ -41,21 +41,21 @@ use units::{UNIT, Units, units};
 ///   compile.
 ///
 ///   ```compile_fail
-///   use allotment::{CompactHeap, lock::Spin};
-///   static TOO_LARGE: CompactHeap<{ 1024 * 1024 }, Spin> = CompactHeap::new();
+///   use allotment::{TinyHeap, lock::Spin};
+///   static TOO_LARGE: TinyHeap<{ 1024 * 1024 }, Spin> = TinyHeap::new();
 ///   ```
 /// * `L` is the [lock](crate::lock). `S` is the statistics: [`NoStatistics`] by default; with [`Counters`] there are
-///   [`CompactHeap::used`], [`CompactHeap::stats`] and similar methods.
+///   [`TinyHeap::used`], [`TinyHeap::stats`] and similar methods.
 /// * A block that grows stays in place if there is room behind it. A block that shrinks moves to another free block
 ///   if there is one for it, which leaves the heap less fragmented; otherwise it shrinks in place. To resize a block
-///   without a copy, call [`CompactHeap::try_resize`].
+///   without a copy, call [`TinyHeap::try_resize`].
 /// * Wrong frees are detected as by [`Heap`](crate::Heap): in debug builds they end the program; in release builds
-///   the global allocator does not check, but [`CompactHeap::try_deallocate`] does.
+///   the global allocator does not check, but [`TinyHeap::try_deallocate`] does.
 ///
-/// A reference, `&CompactHeap<..>`, implements [`Memory`] and `Allocator`.
+/// A reference, `&TinyHeap<..>`, implements [`Memory`] and `Allocator`.
 ///
 /// The algorithm is two-level segregated fit (see [`Tlsf`](crate::Tlsf)) with two lists per power of two.
-pub struct CompactHeap<const BYTES: usize, L = lock::Default, S = NoStatistics> {
+pub struct TinyHeap<const BYTES: usize, L = lock::Default, S = NoStatistics> {
     lock: L,
     state: UnsafeCell<State<BYTES, S>>,
 }
@@ -67,7 +67,7 @@ struct State<const BYTES: usize, S> {
 }
 
 // SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<const BYTES: usize, L: Sync, S: Send> Sync for CompactHeap<BYTES, L, S> {}
+unsafe impl<const BYTES: usize, L: Sync, S: Send> Sync for TinyHeap<BYTES, L, S> {}
 
 /// Returns the length in units of a block of `size` bytes; a block of size zero takes one unit.
 #[inline(always)]
@@ -76,7 +76,7 @@ fn some_units(size: usize) -> usize {
 }
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
-impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
+impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
     /// Bytes available for blocks: `BYTES` less the free lists and boundary bits.
     pub const CAPACITY: usize = Units::<BYTES>::LEN * UNIT;
 
@@ -221,13 +221,13 @@ impl<const BYTES: usize, L: Lock, S: Statistics> CompactHeap<BYTES, L, S> {
     }
 }
 
-impl<const BYTES: usize, L: Lock> CompactHeap<BYTES, L, Counters> {
+impl<const BYTES: usize, L: Lock> TinyHeap<BYTES, L, Counters> {
     /// Returns the bytes in live blocks, each rounded up to a multiple of 8. O(1).
     pub fn used(&self) -> usize {
         self.with(|_, statistics| statistics.used())
     }
 
-    /// Returns the high-water mark: the largest value that [`CompactHeap::used`] has had. O(1).
+    /// Returns the high-water mark: the largest value that [`TinyHeap::used`] has had. O(1).
     pub fn peak(&self) -> usize {
         self.with(|_, statistics| statistics.peak())
     }
@@ -245,7 +245,7 @@ impl<const BYTES: usize, L: Lock> CompactHeap<BYTES, L, Counters> {
 
 // SAFETY: blocks are disjoint and have at least the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
-unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactHeap<BYTES, L, S> {
+unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for TinyHeap<BYTES, L, S> {
     // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -284,8 +284,8 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for CompactH
     }
 }
 
-// SAFETY: `CompactHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
-unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &CompactHeap<BYTES, L, S> {
+// SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
+unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYTES, L, S> {
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         (**self).try_allocate(layout)
     }
@@ -358,12 +358,12 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &CompactHeap<
 
     fn region(&self, n: usize) -> Option<Region> {
         let start = self.with(|units, _| NonNull::new(units.start()))?;
-        (n == 0).then_some(Region::new(start, CompactHeap::<BYTES, L, S>::CAPACITY))
+        (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S>::CAPACITY))
     }
 }
 
-impl<const BYTES: usize, L: Lock> fmt::Debug for CompactHeap<BYTES, L, Counters> {
+impl<const BYTES: usize, L: Lock> fmt::Debug for TinyHeap<BYTES, L, Counters> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CompactHeap").field(&self.stats()).finish()
+        f.debug_tuple("TinyHeap").field(&self.stats()).finish()
     }
 }
