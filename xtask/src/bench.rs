@@ -34,12 +34,16 @@ pub struct Bench {
 /// Builds the program and runs it.
 pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     let valgrind = setup::provide("valgrind", false, setup)?;
-    let native = !bench.no_native && !bench.check;
-    let program = build("allotment-benches", native)?;
+    let peers = match (bench.check, bench.no_native) {
+        (true, _) => Peers::None,
+        (false, true) => Peers::Rust,
+        (false, false) => Peers::All,
+    };
+    let program = build("allotment-benches", peers)?;
     let all = bench.names.is_empty();
     if !bench.check && (all || bench.names.iter().any(|name| name == "programs")) {
         // Binaries beside the program, which starts them.
-        build("allotment-benches-programs", native)?;
+        build("allotment-benches-programs", peers)?;
     }
     let mut command = Command::new(program);
     command.env("PATH", setup::path_with(&valgrind)?);
@@ -58,22 +62,35 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
 
 /// Runs the planner's part of the program, which needs no other allocators.
 pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
-    let mut command = Command::new(build("allotment-benches", false)?);
+    let mut command = Command::new(build("allotment-benches", Peers::None)?);
     command.arg("plan").args(arguments);
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Builds a package of the benchmarks, with the peers that compile C or C++ if `native`; the path of the program.
-fn build(package: &str, native: bool) -> Result<PathBuf> {
+/// The other allocators that are built in.
+#[derive(Clone, Copy)]
+enum Peers {
+    /// None: the ceilings are of ours alone.
+    None,
+    /// Those that need no compiler for C or C++.
+    Rust,
+    /// Every one.
+    All,
+}
+
+/// Builds a package of the benchmarks and returns the path of the program.
+fn build(package: &str, peers: Peers) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
     command.args(["build", "--release", "--locked", "--package", package]);
     command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    if !native {
-        command.arg("--no-default-features");
-    }
+    match peers {
+        Peers::None => command.arg("--no-default-features"),
+        Peers::Rust => command.args(["--no-default-features", "--features", "peers"]),
+        Peers::All => &mut command,
+    };
     let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),

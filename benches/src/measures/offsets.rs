@@ -63,10 +63,11 @@ fn name(count: usize, size: u64) -> String {
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
-    let subjects: [(&str, Run); 6] = [
+    let subjects: &[(&str, Run)] = &[
         ("allotment-pool-simulated", timed::<Device>),
         ("allotment-good-fit-side-table", timed::<Side<GoodFit<Table32>>>),
         ("allotment-tlsf-side-table", timed::<Side<Tlsf<Table32>>>),
+        #[cfg(feature = "peers")]
         ("offset-allocator", timed::<Peer>),
         ("best-fit map (reference)", timed::<BestFit>),
         (HARNESS, timed::<Nothing>),
@@ -194,8 +195,10 @@ impl Target for Device {
 }
 
 /// offset-allocator in units of granules.
+#[cfg(feature = "peers")]
 struct Peer(offset_allocator::Allocator<u32>);
 
+#[cfg(feature = "peers")]
 impl Offsets for Peer {
     fn new(size: u64) -> Result<Self> {
         let granules = u32::try_from(size / GRANULE)?;
@@ -204,6 +207,7 @@ impl Offsets for Peer {
     }
 }
 
+#[cfg(feature = "peers")]
 impl Target for Peer {
     type Block = offset_allocator::Allocation<u32>;
 

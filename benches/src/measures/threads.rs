@@ -17,7 +17,9 @@ use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
-use crate::subjects::registered::{self, Registered};
+#[cfg(feature = "peers")]
+use crate::subjects::peers;
+use crate::subjects::registered::Registered;
 
 /// The measure.
 pub const MEASURE: Measure = Measure {
@@ -80,14 +82,19 @@ const PROGRAMS: [&str; 4] = ["larson", "producer-consumer", "mixed", "large"];
 
 /// The subjects; adding one takes one line.
 const SUBJECTS: &[(&str, Round)] = &[
-    ("talc-5", round::<registered::Talc>),
+    #[cfg(feature = "peers")]
+    ("talc-5", round::<peers::Talc>),
     ("Heap", round::<Heap>),
     ("Heap<Tlsf>", round::<Heap<Tlsf>>),
     ("Cached", round::<Cached>),
     ("Cached<Tlsf>", round::<Cached<Tlsf>>),
-    ("rlsf", round::<registered::GlobalRlsf>),
+    #[cfg(feature = "peers")]
+    ("rlsf", round::<peers::GlobalRlsf>),
+    #[cfg(feature = "peers")]
     ("dlmalloc", round::<dlmalloc::GlobalDlmalloc>),
-    ("buddy-system", round::<registered::BuddySystem>),
+    #[cfg(feature = "peers")]
+    ("buddy-system", round::<peers::BuddySystem>),
+    #[cfg(feature = "peers")]
     ("system", round::<std::alloc::System>),
     #[cfg(feature = "mimalloc")]
     ("mimalloc", round::<mimalloc::MiMalloc>),

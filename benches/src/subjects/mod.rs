@@ -1,11 +1,17 @@
 //! The allocators under test: one trait, and one line per allocator.
 
+#[cfg(feature = "peers")]
 pub mod lists;
 pub mod null;
 pub mod own;
+#[cfg(feature = "peers")]
+pub mod peers;
 pub mod registered;
+#[cfg(feature = "peers")]
 pub mod rlsf;
+#[cfg(feature = "peers")]
 pub mod talc;
+#[cfg(feature = "peers")]
 pub mod wrapped;
 
 use std::alloc::Layout;
@@ -220,14 +226,23 @@ subjects! {
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
     "TinyHeap": own::Tiny<TINY>, ours, Registered, "TinyHeap<524288>, whatever the arena: the default lock, no statistics";
-    "talc-5": registered::Talc, peer, Registered, "talc 5: TalcLock<spinning_top::RawSpinlock, Manual>, one claimed arena";
-    "rlsf": registered::GlobalRlsf, peer, Registered, "rlsf::GlobalTlsf, 64 x 64 lists, a mutex of pthread; maps its memory itself";
+    #[cfg(feature = "peers")]
+    "talc-5": peers::Talc, peer, Registered, "talc 5: TalcLock<spinning_top::RawSpinlock, Manual>, one claimed arena";
+    #[cfg(feature = "peers")]
+    "rlsf": peers::GlobalRlsf, peer, Registered, "rlsf::GlobalTlsf, 64 x 64 lists, a mutex of pthread; maps its memory itself";
+    #[cfg(feature = "peers")]
     "dlmalloc": dlmalloc::GlobalDlmalloc, peer, Registered, "dlmalloc::GlobalDlmalloc (Rust), a mutex of pthread; maps its memory itself";
-    "good-memory": registered::GoodMemory, peer, Registered, "good_memory_allocator::SpinLockedAllocator";
+    #[cfg(feature = "peers")]
+    "good-memory": peers::GoodMemory, peer, Registered, "good_memory_allocator::SpinLockedAllocator";
+    #[cfg(feature = "peers")]
     "linked-list": linked_list_allocator::LockedHeap, peer, Registered, "linked_list_allocator::LockedHeap, O(n)";
-    "buddy-system": registered::BuddySystem, peer, Registered, "buddy_system_allocator::LockedHeap<32>";
+    #[cfg(feature = "peers")]
+    "buddy-system": peers::BuddySystem, peer, Registered, "buddy_system_allocator::LockedHeap<32>";
+    #[cfg(feature = "peers")]
     "embedded-tlsf": embedded_alloc::TlsfHeap, peer, Registered, "embedded-alloc's TLSF (rlsf, 64 x 64 lists), the critical section of std";
+    #[cfg(feature = "peers")]
     "embedded-llff": embedded_alloc::LlffHeap, peer, Registered, "embedded-alloc's linked list, the critical section of std";
+    #[cfg(feature = "peers")]
     "system": std::alloc::System, peer, Registered, "the system's malloc, no arena limit";
     #[cfg(feature = "mimalloc")]
     "mimalloc": mimalloc::MiMalloc, peer, Registered, "mimalloc, no arena limit";
@@ -246,14 +261,23 @@ subjects! {
     "Heap<BestFit>, stripped": own::Stripped<own::one_region::BestFit>, ours, Stripped, "BestFit<InBand<u32, 8, 1>>, the same way";
     "Heap<Buddy>, stripped": own::Stripped<own::one_region::Buddy>, ours, Stripped, "Buddy<InBand<u32, 8, 1>>, the same way";
     "Heap<Slab>, stripped": own::Stripped<own::one_region::Slab>, ours, Stripped, "Slab<InBand<u32, 8, 1>>, the same way";
+    #[cfg(feature = "peers")]
     "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";
+    #[cfg(feature = "peers")]
     "talc-4, no lock": talc::Four, peer, Bare, "talc 4 as a plain value, one claimed arena";
+    #[cfg(feature = "peers")]
     "rlsf, no lock": rlsf::Large, peer, Bare, "rlsf::Tlsf as a plain value, 24 x 16 lists";
+    #[cfg(feature = "peers")]
     "rlsf-small, no lock": rlsf::Small, peer, Bare, "rlsf::Tlsf as a plain value, 12 x 16 lists: arenas up to 128 KiB";
+    #[cfg(feature = "peers")]
     "dlmalloc, no lock": wrapped::Dlmalloc, peer, Bare, "dlmalloc (Rust) as a plain value, its system allocator hands out the arena";
+    #[cfg(feature = "peers")]
     "good-memory, no lock": lists::GoodMemory, peer, Bare, "good_memory_allocator as a plain value, default bins";
+    #[cfg(feature = "peers")]
     "linked-list, no lock": lists::LinkedList, peer, Bare, "linked_list_allocator as a plain value, O(n)";
+    #[cfg(feature = "peers")]
     "buddy-system, no lock": lists::BuddySystem, peer, Bare, "buddy_system_allocator as a plain value, 32 orders";
+    #[cfg(feature = "peers")]
     "offset-allocator": wrapped::Offsets, peer, Bare, "offset-allocator on byte offsets, no memory behind it";
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -156,17 +157,21 @@ fn started(
     options: &[&str],
     script: &str,
 ) -> (Child, String, std::io::BufReader<std::process::ChildStdout>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_allotment"))
-        .args(["record", "-o", trace])
-        .args(options)
-        .args(["--", "sh", "-c", script])
-        .env_remove("ALLOTMENT_PRELOAD")
-        .env("XDG_CACHE_HOME", CACHE)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_allotment"));
+    command.args(["record", "-o", trace]).args(options).args(["--", "sh", "-c", script]);
+    command.env_remove("ALLOTMENT_PRELOAD").env("XDG_CACHE_HOME", CACHE);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // The tests may run in the background or under `nohup`, where these signals are ignored, and the tool leaves it so.
+    // SAFETY: `signal` may be called between fork and exec, and nothing else is.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
     let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
