@@ -240,3 +240,32 @@ const fn contains(list: &[usize], wanted: usize) -> bool {
     }
     false
 }
+
+/// What besides time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
+/// asked.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    /// Pairs with a common step may be compatible, since there are gaps or places that may be shared.
+    pub(super) relaxed: bool,
+    /// Pairs without a common step may conflict, since some buffers must be kept apart.
+    pub(super) apart: bool,
+}
+
+impl Kind {
+    pub(super) const fn of(buffers: &[Buffer<'_>]) -> Self {
+        let mut kind = Self { relaxed: false, apart: false };
+        let mut i = 0;
+        while i < buffers.len() {
+            let b = &buffers[i];
+            kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some();
+            kind.apart |= !b.apart.is_empty();
+            i += 1;
+        }
+        kind
+    }
+}
+
+/// Rounds up to a multiple of `align`, a power of two. Does not overflow, since the instance was checked.
+pub(super) const fn align_up(value: u64, align: u64) -> u64 {
+    (value + (align - 1)) & !(align - 1)
+}

@@ -3,7 +3,7 @@
 //! Greedy by size with best fit is the planner of TensorFlow Lite (Pisarchyk and Lee, *Efficient Memory Management
 //! for Deep Neural Net Inference*, 2020). No single order is good on every instance, so several are tried.
 
-use super::buffer::{Buffer, Relation, relation};
+use super::buffer::{Buffer, Kind, Relation, align_up, relation};
 use super::check::clash;
 use super::lowest::place_lowest;
 use super::order::{Order, Scratch, sort};
@@ -93,30 +93,6 @@ pub(super) const fn place(
     }
 }
 
-/// What besides time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
-/// asked.
-#[derive(Clone, Copy)]
-pub(super) struct Kind {
-    /// Pairs with a common step may be compatible, since there are gaps or places that may be shared.
-    pub(super) relaxed: bool,
-    /// Pairs without a common step may conflict, since some buffers must be kept apart.
-    pub(super) apart: bool,
-}
-
-impl Kind {
-    pub(super) const fn of(buffers: &[Buffer<'_>]) -> Self {
-        let mut kind = Self { relaxed: false, apart: false };
-        let mut i = 0;
-        while i < buffers.len() {
-            let b = &buffers[i];
-            kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some();
-            kind.apart |= !b.apart.is_empty();
-            i += 1;
-        }
-        kind
-    }
-}
-
 const fn place_in_order(
     buffers: &[Buffer<'_>],
     best: bool,
@@ -159,11 +135,6 @@ pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [us
         k -= 1;
     }
     placed[k] = i;
-}
-
-/// Rounds up to a multiple of `align`, a power of two. Does not overflow, since the instance was checked.
-pub(super) const fn align_up(value: u64, align: u64) -> u64 {
-    (value + (align - 1)) & !(align - 1)
 }
 
 /// A place that was found for a buffer.

@@ -7,7 +7,7 @@ use super::error::{PlanError, Violation};
 use super::greedy::{Rule, affordable_rules};
 use super::message;
 use super::order::Scratch;
-use super::placed::Placed;
+use super::placed::{Placed, alignment, naive};
 use super::search::search;
 
 /// A plan: an offset for each of `N` buffers.
@@ -148,13 +148,7 @@ impl<'a, const N: usize> Plan<'a, N> {
 
     /// Returns the largest alignment of a buffer, which the arena must have. O(n).
     pub const fn align(&self) -> u64 {
-        let mut align = 1;
-        let mut i = 0;
-        while i < N {
-            align = if self.buffers[i].align > align { self.buffers[i].align } else { align };
-            i += 1;
-        }
-        align
+        alignment(self.buffers)
     }
 
     /// Returns the offset of buffer `i` in bytes. O(1).
@@ -194,16 +188,4 @@ impl<'a, const N: usize> Plan<'a, N> {
     pub const fn validate(&self) -> Result<u64, Violation> {
         validate(self.buffers, &self.offsets, self.peak)
     }
-}
-
-/// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
-pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
-    let mut sum: u64 = 0;
-    let mut i = 0;
-    while i < buffers.len() {
-        let b = &buffers[i];
-        sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
-        i += 1;
-    }
-    sum
 }

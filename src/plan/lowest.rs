@@ -1,7 +1,6 @@
 //! Canonical placement: the next buffer is always the one that can lie lowest.
 
-use super::buffer::{Buffer, Relation, relation};
-use super::greedy::{Kind, align_up};
+use super::buffer::{Buffer, Kind, Relation, align_up, relation};
 use super::order::Scratch;
 
 /// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a

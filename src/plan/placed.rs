@@ -1,7 +1,6 @@
 //! A plan without the number of its buffers in the type.
 
 use super::buffer::Buffer;
-use super::layout::naive;
 
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
 /// `OwnedPlan::placed` make one.
@@ -32,13 +31,7 @@ impl<'a> Placed<'a> {
 
     /// Returns the largest alignment of a buffer, which the arena must have. O(n).
     pub const fn align(&self) -> u64 {
-        let mut align = 1;
-        let mut i = 0;
-        while i < self.buffers.len() {
-            align = if self.buffers[i].align > align { self.buffers[i].align } else { align };
-            i += 1;
-        }
-        align
+        alignment(self.buffers)
     }
 
     /// Returns the buffers.
@@ -50,4 +43,27 @@ impl<'a> Placed<'a> {
     pub const fn offsets(&self) -> &'a [u64] {
         self.offsets
     }
+}
+
+/// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
+pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
+    let mut sum: u64 = 0;
+    let mut i = 0;
+    while i < buffers.len() {
+        let b = &buffers[i];
+        sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
+        i += 1;
+    }
+    sum
+}
+
+/// Returns the largest alignment of a buffer. O(n).
+pub(super) const fn alignment(buffers: &[Buffer<'_>]) -> u64 {
+    let mut align = 1;
+    let mut i = 0;
+    while i < buffers.len() {
+        align = if buffers[i].align > align { buffers[i].align } else { align };
+        i += 1;
+    }
+    align
 }

@@ -1,9 +1,9 @@
 //! Plans over several memories: fast ones that are small and slow ones that are large.
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, Kind};
 use super::check::{check, clash};
 use super::error::{PlanError, Violation};
-use super::greedy::{Fit, Kind, Rule, find, insert, is_free, prefer};
+use super::greedy::{Fit, Rule, find, insert, is_free, prefer};
 use super::message;
 use super::order::{Order, Scratch, sort};
 

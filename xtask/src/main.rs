@@ -13,6 +13,7 @@ mod decode;
 mod firmware;
 mod gpu_bundle;
 mod interpreter;
+mod layers;
 mod measure;
 mod progress;
 mod runner;
@@ -117,9 +118,9 @@ enum Command {
     },
     /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
     GpuBundle(gpu_bundle::Bundle),
-    /// Check the style of comments and documents, and every board's firmware with clippy, warnings denied
+    /// Check the style of comments and documents, the library's layers, and all firmware with clippy, warnings denied
     Lint {
-        /// Only the style of comments and documents, which compiles nothing
+        /// Only what compiles nothing: the style of comments and documents, and the library's layers
         #[arg(long)]
         style: bool,
     },
