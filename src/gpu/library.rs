@@ -1,7 +1,7 @@
 //! Finds out whether there is a usable driver, before any of its functions is called.
 
 use super::error::{Error, call};
-use cudarc::driver::sys;
+use libloading::Library;
 use std::sync::OnceLock;
 
 /// The functions that this module calls. cudarc looks them up one by one and panics if one is missing.
@@ -67,11 +67,25 @@ const FUNCTIONS: &[&str] = &[
     "cuThreadExchangeStreamCaptureMode",
 ];
 
+/// The names by which systems know the driver, the names that cudarc tries first.
+const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
+
+/// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot serve here,
+/// because it does not exist if another crate makes cudarc link the driver.
+fn library() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    if let Some(library) = LIBRARY.get() {
+        return Some(library);
+    }
+    // SAFETY: loading the driver library runs its initialisers, as intended.
+    let found = NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok())?;
+    Some(LIBRARY.get_or_init(|| found))
+}
+
 /// Returns the address of a driver function, if the driver has it.
 pub(super) fn find<F: Copy>(name: &'static str) -> Option<F> {
-    // SAFETY: callers of this module have called `is_available`, so the library is loaded; the caller names the
-    // function's type.
-    unsafe { sys::culib().get::<F>(name.as_bytes()).ok().map(|function| *function) }
+    // SAFETY: the caller names the function's type.
+    unsafe { library()?.get::<F>(name.as_bytes()).ok().map(|function| *function) }
 }
 
 /// Checks that there is a usable driver, and initialises it. Never panics. A positive answer is remembered; a
@@ -86,13 +100,10 @@ pub fn is_available() -> Result<(), Error> {
     if YES.get().is_some() {
         return Ok(());
     }
-    // SAFETY: loading the driver library runs its initialisers, as intended.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(Error::NoDriver);
-    }
+    let library = library().ok_or(Error::NoDriver)?;
     for name in FUNCTIONS {
-        // SAFETY: the library is loaded; the address is not used.
-        let found = unsafe { sys::culib().get::<*const ()>(name.as_bytes()) };
+        // SAFETY: the address is not used.
+        let found = unsafe { library.get::<*const ()>(name.as_bytes()) };
         found.map_err(|_| Error::MissingFunction(name))?;
     }
     // SAFETY: the function exists, and 0 is the only valid flag.

@@ -26,12 +26,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The version of CUDA
+//! # The version of CUDA, and other users of cudarc
 //!
 //! `cudarc` must be told a version of CUDA at build time. A program chooses one by depending on `cudarc` itself
-//! with a feature such as `cuda-12080`; otherwise it is the version of the `nvcc` that is found, or the latest.
-//! This module uses only functions that exist in every version since 11.4, so the choice matters only for calls
-//! that the program makes itself.
+//! with a feature such as `cuda-12080`, or by the environment variable `CUDARC_CUDA_VERSION=12080`, which wins;
+//! otherwise it is the version of the `nvcc` that is found, or the latest. This module uses only functions that
+//! exist in every version since 11.4, so the choice matters only for calls that the program makes itself.
+//!
+//! The driver is loaded when it is first used, unless another crate of the program wants cudarc to link it. Both
+//! work: a program can depend on candle, which links, and on CubeCL, which loads.
 
 mod abi;
 mod buffer;

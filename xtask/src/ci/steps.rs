@@ -53,6 +53,9 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test core --test global --test pool"),
     Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
     Step::new("oldest CUDA", Full, "cargo check --quiet --target-dir target/cuda --features gpu").env(("CUDARC_CUDA_VERSION", "11040")),
+    // Programs that also depend on another user of cudarc.
+    Step::new("beside candle", Landing, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
+    Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
     Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
 
     // Planner, traces, the host tool and this one.
