@@ -15,7 +15,7 @@ use crate::exact::{Limits, general};
 use crate::greedy::descent::{Descent, Prefer, descend_from};
 use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
-use crate::validate::validate_within;
+use crate::validate::{Violation, validate, validate_within};
 
 /// The options of a search.
 #[derive(Clone, Debug)]
@@ -334,8 +334,24 @@ pub fn solve_tiers_within(
     tiers.into_iter().map(plan).collect()
 }
 
+/// Plans like [`solve_tiers_within`], checks the plan, and merges the tiers.
+///
+/// # Errors
+/// The first [`Violation`] found: fixed buffers overlap each other.
+pub fn solve_checked(
+    instance: &Instance,
+    options: &Options,
+    capacities: &BTreeMap<u32, u64>,
+    deadline: &Deadline,
+    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+) -> Result<Solution, Violation> {
+    let tiers = solve_tiers_within(instance, options, capacities, deadline, watcher);
+    tiers.iter().try_for_each(|tier| validate(&tier.instance, &tier.solution.offsets, None))?;
+    Ok(merge(instance, &tiers))
+}
+
 /// Merges the plans of all tiers into one solution for the whole instance: each tier's offsets from 0, the largest peak and bound,
-/// and the worst status.
+/// the worst status, and the time and nodes of all together.
 pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     let rank = |tier: &&TierPlan| match tier.solution.status {
         Status::Optimal => 0,
@@ -347,6 +363,8 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     let worst = tiers.iter().max_by_key(rank).map(|tier| tier.solution.clone());
     let mut whole = worst.unwrap_or_else(|| solve(&Instance::default(), &Options::default(), None));
     whole.offsets = vec![0; instance.len()];
+    whole.nodes = tiers.iter().map(|tier| tier.solution.nodes).sum();
+    whole.elapsed = tiers.iter().map(|tier| tier.solution.elapsed).sum();
     for tier in tiers {
         for (&n, &offset) in tier.members.iter().zip(&tier.solution.offsets) {
             whole.offsets[n] = offset;

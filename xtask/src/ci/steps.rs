@@ -59,8 +59,9 @@ pub const STEPS: &[Step] = &[
     Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
 
     // Planner, traces, the host tool and this one.
-    Step::new("tests, packages", Landing, "cargo test --package allotment-common --package allotment-planner --package allotment-trace --package allotment-interpreter --package xtask"),
+    Step::new("tests, packages", Landing, "cargo test --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask"),
     Step::new("tests, host tool", Landing, "cargo test --package allotment-cli"),
+    Step::new("Python package", Landing, "python3 planner/python/check.py"),
     Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
     Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
@@ -80,7 +81,7 @@ pub const STEPS: &[Step] = &[
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check"),
 
     // What users get.
-    Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --package allotment --package allotment-trace --package allotment-planner --package allotment-common --package allotment-preload --package allotment-cli"),
+    Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --package allotment --package allotment-trace --package allotment-planner --package allotment-planner-capi --package allotment-common --package allotment-preload --package allotment-cli"),
     Step::new("GPU bundle", Deep, "cargo xtask gpu-bundle --check"),
 
     // What a nightly compiler can look for.

@@ -1,0 +1,292 @@
+"""Plans of buffers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, cast, overload
+
+from . import _native
+
+if TYPE_CHECKING:
+    import threading
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+Status = Literal["optimal", "fits", "gap", "infeasible", "inconclusive"]
+"""What is proved about a plan: that none is smaller, that it fits the capacity, nothing beyond the lower bound, that none fits the
+capacity, or neither that one fits nor that none does."""
+
+Gap = Union["tuple[int, int, int]", "tuple[int, int, int, Optional[tuple[int, int]]]"]
+"""The number of a buffer, the first step of the gap, the step after its last, and the bytes that stay in use, if any."""
+
+Numbers = TypeVar("Numbers")
+
+
+class PlanError(ValueError):
+    """The buffers contradict themselves, or no plan keeps what was asked for."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known while a search runs."""
+
+    seconds: float
+    peak: int
+    lower_bound: int
+
+
+@dataclass(frozen=True)
+class Plan(Generic[Numbers]):
+    """A plan and what is proved about it."""
+
+    offsets: Numbers
+    """One offset in bytes for each buffer: a NumPy array if the sizes were one, else a list."""
+    peak: int
+    """The highest end of a buffer in bytes; of several tiers, the largest."""
+    lower_bound: int
+    """No plan has a smaller peak: proved."""
+    status: Status
+    """What is proved."""
+    nodes: int
+    """Nodes of the exact search."""
+    seconds: float
+    """Time used."""
+    problem: _native.Problem
+    """The buffers, in the order of the offsets."""
+
+    @property
+    def names(self) -> list[str]:
+        """The buffers' names, in the order of the offsets."""
+        return self.problem.names
+
+    @property
+    def gap(self) -> float:
+        """How far the peak is above the lower bound, in percent."""
+        return (self.peak / self.lower_bound - 1.0) * 100.0 if self.lower_bound else 0.0
+
+    def by_name(self) -> dict[str, int]:
+        """The offset of each buffer by its name."""
+        return dict(zip(self.names, (int(offset) for offset in cast("Iterable[int]", self.offsets))))
+
+
+def column(values: Any, code: Literal["q", "Q"], what: str) -> bytes:
+    """The bytes of a column of 64-bit numbers, signed (q) or not (Q)."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(values, numpy.ndarray):
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise PlanError(f"`{what}` is no array of integers of one dimension")
+        if code == "Q" and values.dtype.kind == "i" and values.size and int(values.min()) < 0:
+            raise PlanError(f"`{what}` has a negative number")
+        if code == "q" and values.dtype.kind == "u" and values.size and int(values.max()) >= 1 << 63:
+            raise PlanError(f"`{what}` has a number of 2^63 or more")
+        return cast(bytes, values.astype(numpy.int64 if code == "q" else numpy.uint64).tobytes())
+    try:
+        return array(code, values).tobytes()
+    except OverflowError as error:
+        raise PlanError(f"`{what}`: {error}") from None
+
+
+def optional_column(values: Any, what: str) -> Optional[bytes]:
+    """The column of what may be left open: ``None`` as a whole, or for some buffers."""
+    if values is None:
+        return None
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(values, numpy.ndarray):
+        return column(values, "Q", what)
+    return column([_native.NONE if value is None else value for value in values], "Q", what)
+
+
+def solved(
+    problem: _native.Problem,
+    *,
+    as_array: bool = False,
+    capacity: Union[int, Mapping[int, int], None] = None,
+    time_limit: float = 60.0,
+    threads: int = 1,
+    seed: int = 0,
+    progress: Optional[Callable[[Progress], object]] = None,
+    cancel: Union[Callable[[], object], "threading.Event", None] = None,
+) -> Plan[Any]:
+    """Plans a problem; the options are those of :func:`plan`."""
+    if capacity is None:
+        capacities: dict[int, int] = {}
+    elif isinstance(capacity, Mapping):
+        capacities = dict(capacity)
+    else:
+        capacities = {0: int(capacity)}
+    tell = None if progress is None else lambda *known: progress(Progress(*known))
+    ask = cast("Optional[Callable[[], object]]", getattr(cancel, "is_set", cancel))
+    try:
+        solution = problem.solve(
+            capacities=capacities, time_limit=time_limit, threads=threads, seed=seed, progress=tell, cancel=ask
+        )
+    except (ValueError, OverflowError) as error:
+        raise PlanError(str(error)) from None
+    offsets: Any
+    if as_array:
+        import numpy
+
+        offsets = numpy.frombuffer(solution.offsets, dtype=numpy.uint64)
+    else:
+        numbers = array("Q")
+        numbers.frombytes(solution.offsets)
+        offsets = numbers.tolist()
+    return Plan(
+        offsets=offsets,
+        peak=solution.peak,
+        lower_bound=solution.lower_bound,
+        status=cast(Status, solution.status),
+        nodes=solution.nodes,
+        seconds=solution.seconds,
+        problem=problem,
+    )
+
+
+@overload
+def plan(
+    sizes: NDArray[np.integer[Any]],
+    lower: Any,
+    upper: Any,
+    *,
+    align: Any = ...,
+    capacity: Union[int, Mapping[int, int], None] = ...,
+    time_limit: float = ...,
+    threads: int = ...,
+    seed: int = ...,
+    names: Optional[Sequence[str]] = ...,
+    fixed: Any = ...,
+    hint: Any = ...,
+    alias: Any = ...,
+    tier: Any = ...,
+    gaps: Iterable[Gap] = ...,
+    progress: Optional[Callable[[Progress], object]] = ...,
+    cancel: Union[Callable[[], object], threading.Event, None] = ...,
+) -> Plan[NDArray[np.uint64]]: ...
+
+
+@overload
+def plan(
+    sizes: Sequence[int],
+    lower: Any,
+    upper: Any,
+    *,
+    align: Any = ...,
+    capacity: Union[int, Mapping[int, int], None] = ...,
+    time_limit: float = ...,
+    threads: int = ...,
+    seed: int = ...,
+    names: Optional[Sequence[str]] = ...,
+    fixed: Any = ...,
+    hint: Any = ...,
+    alias: Any = ...,
+    tier: Any = ...,
+    gaps: Iterable[Gap] = ...,
+    progress: Optional[Callable[[Progress], object]] = ...,
+    cancel: Union[Callable[[], object], threading.Event, None] = ...,
+) -> Plan[list[int]]: ...
+
+
+def plan(
+    sizes: Any,
+    lower: Any,
+    upper: Any,
+    *,
+    align: Any = 1,
+    capacity: Union[int, Mapping[int, int], None] = None,
+    time_limit: float = 60.0,
+    threads: int = 1,
+    seed: int = 0,
+    names: Optional[Sequence[str]] = None,
+    fixed: Any = None,
+    hint: Any = None,
+    alias: Any = None,
+    tier: Any = None,
+    gaps: Iterable[Gap] = (),
+    progress: Optional[Callable[[Progress], object]] = None,
+    cancel: Union[Callable[[], object], threading.Event, None] = None,
+) -> Plan[Any]:
+    """Plans buffers: as few bytes as possible, or within a capacity.
+
+    Columns are lists of integers or NumPy arrays of integers, one entry for each buffer.
+
+    :param sizes: bytes
+    :param lower: the first time step at which a buffer is live
+    :param upper: the time step after the last one at which it is live
+    :param align: the offset is a multiple of this many bytes: one number for all, or a column
+    :param capacity: bytes that the plan must fit; of several tiers, a dictionary from tier to bytes
+    :param time_limit: seconds after which the best plan so far is returned
+    :param threads: one thread makes the same plan in every run that ends before the time limit; more are faster
+    :param seed: the seed of all that is left to chance
+    :param names: the buffers' names in messages; their numbers if there are none
+    :param fixed: offsets that buffers must have; ``None`` for those that are free
+    :param hint: offsets that buffers should have if that costs nothing; ``None`` for those without
+    :param alias: the number of another buffer with which a buffer may share one offset; ``None`` for those without
+    :param tier: the memory that a buffer belongs to; buffers of different tiers never meet
+    :param gaps: parts of lifetimes in which buffers need less
+    :param progress: receives every better plan and bound; what it raises ends the search
+    :param cancel: an event, or a function that is asked some 50 times a second; once true, the best plan so far is returned
+    :raises PlanError: if the buffers contradict themselves
+    """
+    numpy = sys.modules.get("numpy")
+    as_array = numpy is not None and isinstance(sizes, numpy.ndarray)
+    packed = column(sizes, "Q", "sizes")
+    count = len(packed) // 8
+    if isinstance(align, int):
+        align_column = None if align == 1 else column([align], "Q", "align") * count
+    else:
+        align_column = column(align, "Q", "align")
+    listed = sorted((tuple(gap) + (None,))[:4] for gap in gaps)
+    try:
+        problem = _native.Problem(
+            packed,
+            column(lower, "q", "lower"),
+            column(upper, "q", "upper"),
+            names=names,
+            align=align_column,
+            fixed=optional_column(fixed, "fixed"),
+            hint=optional_column(hint, "hint"),
+            alias=optional_column(alias, "alias"),
+            tier=optional_column(tier, "tier"),
+            gaps=cast(Any, listed),
+        )
+    except PlanError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise PlanError(str(error)) from None
+    return solved(
+        problem,
+        as_array=as_array,
+        capacity=capacity,
+        time_limit=time_limit,
+        threads=threads,
+        seed=seed,
+        progress=progress,
+        cancel=cancel,
+    )
+
+
+def plan_csv(source: Union[str, os.PathLike[str]], **options: Any) -> Plan[list[int]]:
+    """Plans the buffers of a CSV file with the columns ``id``, ``lower``, ``upper``, ``size`` and the optional ones that
+    ``allotment plan`` knows. The options are those of :func:`plan` that are not columns."""
+    with open(source, "rb") as file:
+        text = file.read()
+    try:
+        problem = _native.Problem.from_csv(text)
+    except ValueError as error:
+        raise PlanError(f"{os.fspath(source)}: {error}") from None
+    return solved(problem, **options)
+
+
+def validate(made: Plan[Any], capacity: Optional[int] = None) -> None:
+    """Checks a plan with code that shares nothing with the search.
+
+    :raises PlanError: if two buffers overlap, or one is misaligned or above the capacity
+    """
+    wrong = made.problem.violation(column(made.offsets, "Q", "offsets"), capacity)
+    if wrong is not None:
+        raise PlanError(wrong)

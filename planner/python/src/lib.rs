@@ -1,0 +1,420 @@
+//! `allotment_planner._native`: the planner for Python. The package beside it has the interface for users.
+//!
+//! Columns of numbers cross the border as bytes, 8 to a number in the machine's order: both NumPy and `array` make and take those
+//! without a look at each number.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
+use allotment_planner::import::{onnx, tflite};
+use allotment_planner::model::{Buffer, Gap, Instance};
+use allotment_planner::solve::{self, Options, Progress, Status};
+use allotment_planner::{read, transform, validate};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Stands for "none" in the columns of fixed offsets, hints and partners.
+const NONE: u64 = u64::MAX;
+
+/// How often the waiting thread looks at signals and at the caller's cancel function.
+const LOOK: Duration = Duration::from_millis(20);
+
+fn value_error(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The numbers of a column.
+fn numbers<T>(column: &[u8], name: &str, number: fn([u8; 8]) -> T) -> PyResult<Vec<T>> {
+    let chunks = column.chunks_exact(8);
+    if !chunks.remainder().is_empty() {
+        return Err(PyValueError::new_err(format!("`{name}` is no column of 64-bit numbers")));
+    }
+    Ok(chunks.map(|chunk| number(chunk.try_into().unwrap_or_default())).collect())
+}
+
+/// A gap: its buffer, first step, the step after its last, and the bytes that stay in use.
+type PyGap = (usize, i64, i64, Option<(u64, u64)>);
+
+/// The buffers to be placed.
+#[pyclass(frozen, module = "allotment_planner._native")]
+struct Problem {
+    instance: Instance,
+}
+
+#[pymethods]
+impl Problem {
+    #[new]
+    #[pyo3(signature = (sizes, lower, upper, *, names=None, align=None, fixed=None, hint=None, alias=None, tier=None, gaps=Vec::new()))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        sizes: &[u8],
+        lower: &[u8],
+        upper: &[u8],
+        names: Option<Vec<String>>,
+        align: Option<&[u8]>,
+        fixed: Option<&[u8]>,
+        hint: Option<&[u8]>,
+        alias: Option<&[u8]>,
+        tier: Option<&[u8]>,
+        gaps: Vec<PyGap>,
+    ) -> PyResult<Self> {
+        let sizes = numbers(sizes, "sizes", u64::from_ne_bytes)?;
+        let count = sizes.len();
+        let fits = |found: usize, name: &str| match found == count {
+            true => Ok(()),
+            false => Err(PyValueError::new_err(format!("{count} sizes, but {found} in `{name}`"))),
+        };
+        let times = |column: &[u8], name: &str| {
+            let times = numbers(column, name, i64::from_ne_bytes)?;
+            fits(times.len(), name).map(|()| times)
+        };
+        let (lower, upper) = (times(lower, "lower")?, times(upper, "upper")?);
+        let optional = |column: Option<&[u8]>, name: &str| -> PyResult<Option<Vec<u64>>> {
+            let Some(column) = column else { return Ok(None) };
+            let column = numbers(column, name, u64::from_ne_bytes)?;
+            fits(column.len(), name).map(|()| Some(column))
+        };
+        let align = optional(align, "align")?;
+        let fixed = optional(fixed, "fixed")?;
+        let hint = optional(hint, "hint")?;
+        let alias = optional(alias, "alias")?;
+        let tier = optional(tier, "tier")?;
+        if let Some(names) = &names {
+            fits(names.len(), "names")?;
+        }
+        let mut names = names.unwrap_or_else(|| (0..count).map(|n| n.to_string()).collect()).into_iter();
+        let given = |column: &Option<Vec<u64>>, n: usize| {
+            column.as_ref().map(|column| column[n]).filter(|&n| n != NONE)
+        };
+        let mut buffers = Vec::with_capacity(count);
+        for n in 0..count {
+            let name = names.next().unwrap_or_default();
+            let tier = given(&tier, n).unwrap_or(0);
+            let tier = u32::try_from(tier)
+                .map_err(|_| PyValueError::new_err(format!("tier {tier} of `{name}` is above 2^32")))?;
+            buffers.push(Buffer {
+                align: given(&align, n).unwrap_or(1),
+                fixed: given(&fixed, n),
+                hint: given(&hint, n),
+                alias: given(&alias, n).map(|other| usize::try_from(other).unwrap_or(usize::MAX)),
+                tier,
+                ..Buffer::new(name, sizes[n], lower[n], upper[n])
+            });
+        }
+        for (n, start, end, window) in gaps {
+            let buffer = buffers.get_mut(n);
+            let buffer =
+                buffer.ok_or_else(|| PyValueError::new_err(format!("a gap of buffer {n} of {count}")))?;
+            buffer.gaps.push(Gap { start, end, window });
+        }
+        Ok(Self { instance: Instance::new(buffers).map_err(value_error)? })
+    }
+
+    /// Reads the project's CSV: MiniMalloc's columns and more.
+    #[staticmethod]
+    fn from_csv(text: &[u8]) -> PyResult<Self> {
+        Ok(Self { instance: read::read_csv(text).map_err(value_error)? })
+    }
+
+    fn __len__(&self) -> usize {
+        self.instance.len()
+    }
+
+    #[getter]
+    fn names(&self) -> Vec<&str> {
+        self.instance.buffers().iter().map(|buffer| buffer.id.as_str()).collect()
+    }
+
+    #[getter]
+    fn sizes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        column(py, self.instance.buffers(), |buffer| buffer.size.to_ne_bytes())
+    }
+
+    #[getter]
+    fn lower<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        column(py, self.instance.buffers(), |buffer| buffer.start.to_ne_bytes())
+    }
+
+    #[getter]
+    fn upper<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        column(py, self.instance.buffers(), |buffer| buffer.end.to_ne_bytes())
+    }
+
+    #[getter]
+    fn align<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        column(py, self.instance.buffers(), |buffer| buffer.align.to_ne_bytes())
+    }
+
+    /// Plans; other Python threads run meanwhile. `progress` gets seconds, peak and bound; `cancel` is asked whether to end.
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (*, capacities, time_limit, threads, seed, progress=None, cancel=None))]
+    fn solve(
+        &self,
+        py: Python<'_>,
+        capacities: BTreeMap<u32, u64>,
+        time_limit: f64,
+        threads: usize,
+        seed: u64,
+        progress: Option<Py<PyAny>>,
+        cancel: Option<Py<PyAny>>,
+    ) -> PyResult<Solution> {
+        let seconds = if time_limit > 1e9 { 1e9 } else { time_limit };
+        let time_limit = Duration::try_from_secs_f64(seconds);
+        let time_limit =
+            time_limit.map_err(|_| PyValueError::new_err("`time_limit` is negative or not a number"))?;
+        if threads == 0 {
+            return Err(PyValueError::new_err("`threads` is 0"));
+        }
+        let options = Options { time_limit, threads, seed, ..Options::default() };
+        let (teller, told) = channel::<Progress>();
+        let teller = std::sync::Mutex::new(teller);
+        let (instance, options, capacities) = (&self.instance, &options, &capacities);
+        let (solution, raised) = py.detach(move || {
+            std::thread::scope(|scope| {
+                // What the caller's functions raise ends the search, and is raised again afterwards.
+                let mut raised = None;
+                let work = move || {
+                    let watch = |progress| {
+                        let teller = teller.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        // Nothing is lost if the listener is gone.
+                        let _ = teller.send(progress);
+                    };
+                    solve::solve_checked(instance, options, capacities, &options.deadline(), Some(&watch))
+                };
+                let search = scope.spawn(work);
+                let mut looked = Instant::now();
+                loop {
+                    let news = match told.recv_timeout(LOOK) {
+                        Ok(news) => Some(news),
+                        Err(RecvTimeoutError::Timeout) => None,
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    };
+                    let look = |py: Python<'_>| -> PyResult<bool> {
+                        py.check_signals()?;
+                        if let (Some(news), Some(progress)) = (news, &progress) {
+                            progress.call1(py, (news.elapsed.as_secs_f64(), news.peak, news.lower_bound))?;
+                        }
+                        cancel.as_ref().map_or(Ok(false), |cancel| cancel.call0(py)?.is_truthy(py))
+                    };
+                    let due = looked.elapsed() >= LOOK || (news.is_some() && progress.is_some());
+                    if raised.is_none() && due {
+                        looked = Instant::now();
+                        match Python::attach(look) {
+                            Ok(false) => {}
+                            Ok(true) => options.interrupt.store(true, Ordering::Relaxed),
+                            Err(error) => {
+                                options.interrupt.store(true, Ordering::Relaxed);
+                                raised = Some(error);
+                            }
+                        }
+                    }
+                }
+                (search.join(), raised)
+            })
+        });
+        if let Some(error) = raised {
+            return Err(error);
+        }
+        let solution = solution.map_err(|_| {
+            pyo3::exceptions::PyRuntimeError::new_err("the planner has a defect, please report it")
+        })?;
+        Ok(Solution { solution: solution.map_err(value_error)? })
+    }
+
+    /// Returns what is wrong with a plan, or nothing.
+    #[pyo3(signature = (offsets, capacity=None))]
+    fn violation(&self, offsets: &[u8], capacity: Option<u64>) -> PyResult<Option<String>> {
+        let offsets = numbers(offsets, "offsets", u64::from_ne_bytes)?;
+        Ok(validate::validate(&self.instance, &offsets, capacity).err().map(|error| error.to_string()))
+    }
+}
+
+fn column<'py>(py: Python<'py>, buffers: &[Buffer], number: fn(&Buffer) -> [u8; 8]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = buffers.iter().flat_map(number).collect();
+    PyBytes::new(py, &bytes)
+}
+
+/// A plan and what is proved about it.
+#[pyclass(frozen, module = "allotment_planner._native")]
+struct Solution {
+    solution: solve::Solution,
+}
+
+#[pymethods]
+impl Solution {
+    #[getter]
+    fn offsets<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let bytes: Vec<u8> = self.solution.offsets.iter().flat_map(|offset| offset.to_ne_bytes()).collect();
+        PyBytes::new(py, &bytes)
+    }
+
+    #[getter]
+    fn peak(&self) -> u64 {
+        self.solution.peak
+    }
+
+    #[getter]
+    fn lower_bound(&self) -> u64 {
+        self.solution.lower_bound
+    }
+
+    #[getter]
+    fn status(&self) -> &'static str {
+        match self.solution.status {
+            Status::Optimal => "optimal",
+            Status::Fits => "fits",
+            Status::Gap => "gap",
+            Status::Infeasible => "infeasible",
+            Status::Inconclusive => "inconclusive",
+        }
+    }
+
+    #[getter]
+    fn nodes(&self) -> u64 {
+        self.solution.nodes
+    }
+
+    #[getter]
+    fn seconds(&self) -> f64 {
+        self.solution.elapsed.as_secs_f64()
+    }
+}
+
+/// A tensor: name, shape, element type, bytes, role.
+type PyTensor = (String, Vec<u64>, String, u64, String);
+
+/// An operator: name, type, inputs, outputs, how its first output may share, cost.
+type PyOp = (String, String, Vec<usize>, Vec<usize>, String, u64);
+
+/// A model's operators and tensors.
+#[pyclass(frozen, module = "allotment_planner._native")]
+struct Model {
+    graph: Graph,
+    /// The file, if it is one of TFLite.
+    tflite: Option<Vec<u8>>,
+}
+
+const KINDS: [(&str, Kind); 5] = [
+    ("input", Kind::Input),
+    ("constant", Kind::Constant),
+    ("intermediate", Kind::Intermediate),
+    ("output", Kind::Output),
+    ("state", Kind::State),
+];
+
+const SHARINGS: [(&str, Sharing); 3] =
+    [("none", Sharing::None), ("view", Sharing::View), ("in-place", Sharing::InPlace)];
+
+fn named<T: Copy>(table: &[(&str, T)], name: &str) -> PyResult<T> {
+    let found = table.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
+    let known = || table.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| PyValueError::new_err(format!("`{name}` is none of {}", known())))
+}
+
+fn name_of<T: Copy + PartialEq>(table: &[(&'static str, T)], value: T) -> &'static str {
+    table.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
+}
+
+#[pymethods]
+impl Model {
+    /// Makes a model of tensors, and of operators in an order of execution that name their tensors by number.
+    #[staticmethod]
+    fn from_graph(tensors: Vec<PyTensor>, ops: Vec<PyOp>) -> PyResult<Self> {
+        let count = tensors.len();
+        let tensors = tensors.into_iter().map(|(name, shape, dtype, bytes, kind)| {
+            Ok(Tensor { name, shape, dtype, bytes, kind: named(&KINDS, &kind)? })
+        });
+        let ops = ops.into_iter().map(|(name, kind, inputs, outputs, sharing, cost)| {
+            if let Some(wrong) = inputs.iter().chain(&outputs).find(|&&n| n >= count) {
+                return Err(PyValueError::new_err(format!(
+                    "operator `{name}` names tensor {wrong} of {count}"
+                )));
+            }
+            Ok(Op { name, kind, inputs, outputs, sharing: named(&SHARINGS, &sharing)?, cost })
+        });
+        let graph = Graph { tensors: tensors.collect::<PyResult<_>>()?, ops: ops.collect::<PyResult<_>>()? };
+        Ok(Self { graph, tflite: None })
+    }
+
+    #[staticmethod]
+    fn from_onnx(bytes: &[u8], dims: BTreeMap<String, u64>) -> PyResult<Self> {
+        Ok(Self { graph: onnx::read_onnx(bytes, &dims).map_err(value_error)?, tflite: None })
+    }
+
+    #[staticmethod]
+    fn from_tflite(bytes: &[u8]) -> PyResult<Self> {
+        Ok(Self { graph: tflite::read_tflite(bytes).map_err(value_error)?, tflite: Some(bytes.into()) })
+    }
+
+    #[getter]
+    fn tensors(&self) -> Vec<PyTensor> {
+        let tensor = |tensor: &Tensor| {
+            let Tensor { name, shape, dtype, bytes, kind } = tensor.clone();
+            (name, shape, dtype, bytes, name_of(&KINDS, kind).into())
+        };
+        self.graph.tensors.iter().map(tensor).collect()
+    }
+
+    #[getter]
+    fn ops(&self) -> Vec<PyOp> {
+        let op = |op: &Op| {
+            let Op { name, kind, inputs, outputs, sharing, cost } = op.clone();
+            (name, kind, inputs, outputs, name_of(&SHARINGS, sharing).into(), cost)
+        };
+        self.graph.ops.iter().map(op).collect()
+    }
+
+    /// Returns the model in the order that needs the least memory, as far as it is found in the time.
+    fn reordered(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
+        let limit = Duration::try_from_secs_f64(seconds.min(1e9)).map_err(value_error)?;
+        let deadline = allotment_planner::deadline::Deadline::after(limit);
+        let graph =
+            py.detach(|| transform::reorder_within(&self.graph, Lowering::default(), &deadline).graph);
+        Ok(Self { graph, tflite: self.tflite.clone() })
+    }
+
+    /// Returns the buffers to be placed, and for each tensor the number of its buffer.
+    #[pyo3(signature = (*, align, weights, inputs, in_place))]
+    fn lowered(
+        &self,
+        align: u64,
+        weights: bool,
+        inputs: bool,
+        in_place: bool,
+    ) -> PyResult<(Problem, Vec<Option<usize>>)> {
+        let lowering = Lowering { weights, inputs, align };
+        if in_place {
+            let shared = transform::in_place(&self.graph, lowering).map_err(value_error)?;
+            return Ok((Problem { instance: shared.instance }, shared.buffer_of));
+        }
+        let instance = self.graph.instance(lowering).map_err(value_error)?;
+        let names: BTreeMap<&str, usize> =
+            instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
+        let places =
+            self.graph.tensors.iter().map(|tensor| names.get(tensor.name.as_str()).copied()).collect();
+        Ok((Problem { instance }, places))
+    }
+
+    /// Returns the TFLite file with a plan in its metadata: one offset for each tensor, -1 for those that the interpreter places.
+    fn with_offline_plan<'py>(&self, py: Python<'py>, offsets: Vec<i32>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes =
+            self.tflite.as_ref().ok_or_else(|| PyValueError::new_err("the model is none of TFLite"))?;
+        let written = tflite::write_offline_plan(bytes, &offsets).map_err(value_error)?;
+        Ok(PyBytes::new(py, &written))
+    }
+}
+
+/// The native part of the package `allotment_planner`.
+#[pymodule]
+#[pyo3(name = "_native")]
+fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Problem>()?;
+    module.add_class::<Solution>()?;
+    module.add_class::<Model>()?;
+    module.add("NONE", NONE)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}
