@@ -158,6 +158,9 @@ impl Pending {
 /// static TOO_LARGE: Heap = heap!(4 << 30);
 /// ```
 ///
+/// Without an argument it is the heap of the process, which grows and shrinks (feature `std`):
+/// `static HEAP: Growing = heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
+///
 /// # In firmware
 ///
 /// The default lock on targets without an operating system is
@@ -172,6 +175,9 @@ impl Pending {
 /// * With the standard library: `cargo add critical-section --features std`, only if a heap names that lock.
 #[macro_export]
 macro_rules! heap {
+    () => {
+        $crate::os::Growing::new()
+    };
     ($size:expr) => {{
         static ARENA: $crate::arena::Arena<{ $size }> = $crate::arena::Arena::new();
         $crate::Heap::with_arena(&ARENA)

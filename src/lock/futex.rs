@@ -42,6 +42,32 @@ impl Futex {
         self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
+    /// Takes the lock, for longer than a closure runs: across a `fork`.
+    pub(crate) fn acquire(&self) {
+        if !self.try_lock() {
+            self.lock_contended();
+        }
+    }
+
+    /// Unlocks after [`Futex::acquire`].
+    ///
+    /// # Safety
+    ///
+    /// The calling thread must hold the lock.
+    pub(crate) unsafe fn release(&self) {
+        self.unlock();
+    }
+
+    /// Unlocks after [`Futex::acquire`] in the child of a fork, where no other thread waits.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread must hold the lock, and there must be no other thread.
+    pub(crate) unsafe fn reset(&self) {
+        self.sleepers.store(0, Ordering::Relaxed);
+        self.state.store(FREE, Ordering::Release);
+    }
+
     /// Waits for a lock that is taken, and takes it.
     #[cold]
     #[inline(never)]

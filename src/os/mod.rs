@@ -1,5 +1,5 @@
-//! Features that need the operating system (feature `std`): per-thread caches in front of a heap, and readings of
-//! the system's memory pressure.
+//! Features that need the operating system (feature `std`): per-thread caches in front of a heap, a heap that
+//! grows and shrinks, and readings of the system's memory pressure.
 //!
 //! ```text
 //!  Cached   GlobalAlloc: serves small requests from the calling thread's cache, the others from the heap
@@ -7,14 +7,20 @@
 //!  Depot    full and empty magazines on their way between threads
 //!  Heap     batches of blocks, one lock for each batch
 //! ```
+//!
+//! [`Growing`] is another heap: that of the whole process, in memory of the system.
 
 mod cached;
 mod classes;
 mod depot;
+#[cfg(any(unix, windows))]
+mod growing;
 mod local;
 
 pub use cached::Cached;
 pub use depot::Depot;
+#[cfg(any(unix, windows))]
+pub use growing::{Figures, Growing};
 
 #[cfg(feature = "pressure")]
 pub mod pressure;

@@ -1,0 +1,225 @@
+//! `malloc` and its relatives over the heap of the process, [`heap::os::Growing`].
+//!
+//! `liballotment.so` is made to be preloaded (`LD_PRELOAD`) or linked before the C library, `liballotment.a` to be linked
+//! into a program. The functions are those of the C library, with its contracts; the figures that they report are this
+//! heap's. What differs: every block is aligned to 16 bytes, and a free of an address that is no block's ends the program
+//! with a message.
+//!
+//! `ALLOTMENT_OPTIONS` holds options separated by commas:
+//!
+//! * `stats`: prints the heap's figures to standard error when the program ends;
+//! * `limit=BYTES`: reserves so many bytes of addresses, with `K`, `M`, `G` or `T`; the heap never has more.
+
+#![cfg(any(target_os = "linux", target_os = "android"))]
+
+mod information;
+mod options;
+mod start;
+
+use core::ffi::{c_int, c_void};
+use core::ptr::{self, NonNull};
+use heap::os::Growing;
+
+/// The heap of the process.
+static HEAP: Growing = Growing::new();
+
+/// What `malloc` aligns to.
+const ALIGN: usize = 16;
+
+/// Bytes of a page, for `valloc` and `pvalloc`.
+const PAGE: usize = 4096;
+
+fn set_errno(error: c_int) {
+    // SAFETY: the C library's own variable of this thread.
+    unsafe { *libc::__errno_location() = error }
+}
+
+/// Returns a block for the C program: null with `ENOMEM` if there is none.
+#[inline(always)]
+fn or_no_memory(block: *mut u8) -> *mut c_void {
+    if block.is_null() {
+        set_errno(libc::ENOMEM);
+    }
+    block.cast()
+}
+
+/// Allocates `size` bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    // In two steps, so that the common one saves no registers.
+    match HEAP.take_quickly(size, ALIGN) {
+        Some(block) => block.as_ptr().cast(),
+        None => malloc_slowly(size),
+    }
+}
+
+#[inline(never)]
+extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
+    or_no_memory(HEAP.take(size, ALIGN))
+}
+
+/// Allocates `count` times `size` bytes, all zero.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(size) => or_no_memory(HEAP.take_zeroed(size, ALIGN)),
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// Frees a block; null is ignored.
+///
+/// # Safety
+///
+/// The block must be live and must not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(block: *mut c_void) {
+    let Some(block) = NonNull::new(block.cast::<u8>()) else { return };
+    // In two steps, as `malloc`.
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !HEAP.give_quickly(block) {
+            free_slowly(block);
+        }
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_slowly(block: NonNull<u8>) {
+    // SAFETY: the caller of `free` guarantees the block.
+    if unsafe { HEAP.give(block) }.is_err() {
+        start::wrong_free(block);
+    }
+}
+
+/// Frees a block, as [`free`].
+///
+/// # Safety
+///
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(block: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { free(block) }
+}
+
+/// Frees a block whose size the caller knows, as C23 has it.
+///
+/// # Safety
+///
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(block: *mut c_void, _: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { free(block) }
+}
+
+/// Frees an aligned block whose size the caller knows, as C23 has it.
+///
+/// # Safety
+///
+/// As for [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, _: usize, _: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { free(block) }
+}
+
+/// Changes the size of a block, in place or by moving it.
+///
+/// # Safety
+///
+/// The block must be live or null. If it moves, it must not be used any more at its old address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    let Some(old) = NonNull::new(block.cast::<u8>()) else { return malloc(size) };
+    // SAFETY: the caller's contract.
+    unsafe {
+        if size == 0 {
+            free(block);
+            return ptr::null_mut();
+        }
+        let new = HEAP.change(old, size, ALIGN);
+        if new.is_null() && HEAP.usable_size(old).is_none() {
+            start::wrong_free(old);
+        }
+        or_no_memory(new)
+    }
+}
+
+/// Changes the size of a block to `count` times `size` bytes, as [`realloc`].
+///
+/// # Safety
+///
+/// As for [`realloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's contract.
+        Some(size) => unsafe { realloc(block, size) },
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// Allocates `size` bytes aligned to `align`, which is rounded up to a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.max(ALIGN).checked_next_power_of_two() {
+        Some(align) => or_no_memory(HEAP.take(size, align)),
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// Allocates `size` bytes aligned to `align`, a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return ptr::null_mut();
+    }
+    memalign(align, size)
+}
+
+/// Allocates `size` bytes aligned to `align`, a power of two and a multiple of a pointer's size.
+///
+/// # Safety
+///
+/// `out` must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let block = HEAP.take(size, align.max(ALIGN));
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { *out = block.cast() };
+    0
+}
+
+/// Allocates `size` bytes that start at a page.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    or_no_memory(HEAP.take(size, PAGE))
+}
+
+/// Allocates whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(size) => or_no_memory(HEAP.take(size.max(PAGE), PAGE)),
+        None => or_no_memory(ptr::null_mut()),
+    }
+}
+
+/// Returns how many bytes a live block has; 0 for null.
+///
+/// # Safety
+///
+/// The block must be live or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    NonNull::new(block.cast::<u8>()).and_then(|block| HEAP.usable_size(block)).unwrap_or(0)
+}

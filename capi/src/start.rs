@@ -1,0 +1,104 @@
+//! What happens when the library is loaded, when the process forks, and when it ends.
+
+use crate::HEAP;
+use crate::information::malloc_stats;
+use crate::options::Options;
+use core::ffi::{CStr, c_int};
+use core::fmt::{self, Write};
+use core::ptr::NonNull;
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+}
+
+/// Holds the heap's lock while the process is copied, so that the child finds the heap whole.
+extern "C" fn before_fork() {
+    HEAP.before_fork();
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: the C library calls this after `before_fork`, in the same thread.
+    unsafe { HEAP.after_fork() }
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: as above, in the child.
+    unsafe { HEAP.after_fork_in_child() }
+}
+
+extern "C" fn start() {
+    // SAFETY: the functions have the types that the C library asks for; the environment is not changed while it is read,
+    // because no other code of the program runs yet.
+    unsafe {
+        pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child));
+        let options = libc::getenv(c"ALLOTMENT_OPTIONS".as_ptr());
+        if options.is_null() {
+            return;
+        }
+        let text = CStr::from_ptr(options).to_str().unwrap_or("(not UTF-8)");
+        let options = Options::read(text).unwrap_or_else(|(options, word)| {
+            let mut line = Line::new();
+            let _ = writeln!(
+                line,
+                "allotment: ALLOTMENT_OPTIONS: `{word}` is none of `stats`, `limit=BYTES`; it and what follows is ignored"
+            );
+            line.print();
+            options
+        });
+        if let Some(bytes) = options.limit {
+            HEAP.limit(bytes);
+        }
+        if options.stats {
+            libc::atexit(malloc_stats);
+        }
+    }
+}
+
+/// The loader calls this before the program starts.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// Ends the program because it frees what is no block.
+#[cold]
+#[inline(never)]
+pub fn wrong_free(block: NonNull<u8>) -> ! {
+    let mut line = Line::new();
+    let _ = writeln!(line, "allotment: free of {block:p}, which is no block of the heap");
+    line.print();
+    // SAFETY: it has no preconditions.
+    unsafe { libc::abort() }
+}
+
+/// A line of text that needs no allocation.
+pub struct Line {
+    text: [u8; 240],
+    len: usize,
+}
+
+impl Line {
+    /// Makes an empty line.
+    pub fn new() -> Self {
+        Self { text: [0; 240], len: 0 }
+    }
+
+    /// Prints the line to standard error.
+    pub fn print(&self) {
+        // SAFETY: the bytes are initialised. If nothing can be written, nobody can be told.
+        unsafe { libc::write(2, self.text.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = &mut self.text[self.len..];
+        let count = text.len().min(room.len());
+        room[..count].copy_from_slice(&text.as_bytes()[..count]);
+        self.len += count;
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! The lists of one thread.
+
+use super::classes::{BATCHES, CLASSES};
+use super::pages::Block;
+use core::ptr::{self, NonNull};
+
+/// The free blocks of one class that a thread keeps: a list in use, and another one that is full or missing, so that no
+/// sequence of requests goes to the shared pages more often than once per list.
+#[repr(C)]
+pub struct Bin {
+    /// The first block of the list in use, or null.
+    head: *mut Block,
+    /// How many blocks the list in use has room for.
+    room: i32,
+    /// How many blocks to ask the pages for next time. It doubles each time, so that a class that is used a little takes
+    /// few.
+    pub demand: u16,
+    /// Blocks of the other list.
+    pub others: u16,
+    /// The first block of the other list, or null.
+    pub other: *mut Block,
+}
+
+/// One thread's lists.
+#[repr(C)]
+pub struct Local {
+    pub bins: [Bin; CLASSES],
+    /// The number of the last call for memory that the thread has answered; see [`super::Growing::trim`].
+    pub call: u32,
+}
+
+impl Bin {
+    const fn new(class: usize) -> Self {
+        let room = BATCHES[class] as i32;
+        Self { head: ptr::null_mut(), room, demand: 0, others: 0, other: ptr::null_mut() }
+    }
+
+    /// Takes a block, if the list in use has one.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<NonNull<u8>> {
+        let block = NonNull::new(self.head)?;
+        // SAFETY: blocks in lists are free, and hold the address of the next one.
+        self.head = unsafe { (*block.as_ptr()).next };
+        self.room += 1;
+        Some(block.cast())
+    }
+
+    /// Puts a block into the list in use, if there is room for it.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the bin's class that is not used any more.
+    #[inline(always)]
+    pub unsafe fn give(&mut self, block: NonNull<u8>) -> bool {
+        if self.room <= 0 {
+            return false;
+        }
+        self.room -= 1;
+        let block = block.cast::<Block>().as_ptr();
+        // SAFETY: the block is free, and has room for a link.
+        unsafe { (*block).next = self.head };
+        self.head = block;
+        true
+    }
+
+    /// Takes the list in use out: its first block, and how many there are.
+    pub fn unload(&mut self, class: usize) -> (*mut Block, usize) {
+        let count = BATCHES[class] as usize - self.room as usize;
+        self.room = BATCHES[class] as i32;
+        (core::mem::replace(&mut self.head, ptr::null_mut()), count)
+    }
+
+    /// Makes a list of `count` blocks the one in use, which is empty.
+    pub fn load(&mut self, class: usize, first: *mut Block, count: usize) {
+        self.head = first;
+        self.room = BATCHES[class] as i32 - count as i32;
+    }
+
+    /// Makes the other list the one in use, which is empty.
+    pub fn swap(&mut self, class: usize) {
+        let count = core::mem::take(&mut self.others) as usize;
+        let other = core::mem::replace(&mut self.other, ptr::null_mut());
+        self.load(class, other, count);
+    }
+
+    /// Returns how many blocks to ask the pages for: as many as a cache line holds at first, then twice as many each time.
+    pub fn ask(&mut self, class: usize, size: usize) -> usize {
+        let most = BATCHES[class] as usize;
+        let want = match self.demand {
+            0 => 64 / size,
+            demand => demand.into(),
+        };
+        let want = want.clamp(1, most);
+        self.demand = (2 * want).min(most) as u16;
+        want
+    }
+}
+
+impl Local {
+    /// Empty lists.
+    pub const NEW: Self = {
+        let mut bins = [const { Bin::new(0) }; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            bins[class] = Bin::new(class);
+            class += 1;
+        }
+        Self { bins, call: 0 }
+    };
+
+    /// Returns the bin of a class.
+    #[inline(always)]
+    pub fn bin(&mut self, class: usize) -> &mut Bin {
+        debug_assert!(class < CLASSES);
+        // SAFETY: classes are below `CLASSES`.
+        unsafe { self.bins.get_unchecked_mut(class) }
+    }
+}

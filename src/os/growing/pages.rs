@@ -1,0 +1,548 @@
+//! Pages of equal small blocks, and large blocks: what all threads share behind a lock.
+
+use super::classes::{BATCHES, CLASSES, LARGEST_PAGE, SIZES, SLOT, STEP, objects, page_size};
+use super::spans::{NONE, NOTHING, Places, Spans, WHOLE, default_reserve};
+use super::system::System;
+use core::mem;
+use core::ptr::{self, NonNull};
+
+/// A free small block.
+pub struct Block {
+    /// The next one of its list, or null.
+    pub next: *mut Block,
+    /// In the first block of a bundle: the first block of the next bundle, or null.
+    bundle: *mut Block,
+}
+
+/// Blocks of one class in a list.
+pub struct Chain {
+    /// The first one; null if there is none.
+    pub first: *mut Block,
+    pub count: usize,
+}
+
+impl Chain {
+    const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
+}
+
+/// The shared state of a class.
+struct Shelf {
+    /// The first page that has free blocks, as its slot, or [`NONE`].
+    head: u32,
+    /// Number of bundles.
+    count: u32,
+    /// Whole batches of blocks that a thread gave back, on their way to another one.
+    bundles: *mut Block,
+}
+
+/// Bundles that a class keeps, as long as they have no more than [`BUNDLED`] bytes together.
+const BUNDLES: usize = 16;
+/// Bytes that a class keeps in bundles.
+const BUNDLED: usize = 128 * 1024;
+
+/// Bytes of free memory that are always left with the process.
+const SLACK: usize = 1 << 20;
+/// Beyond this share of what is in use, and [`SLACK`], free memory goes back at once: one part in so many.
+const SHARE: usize = 4;
+/// The age in milliseconds at which free memory goes back.
+const AGE: u64 = 1000;
+/// Spans that are freed between two looks at the clock.
+const LOOK: u32 = 64;
+
+/// Figures of the heap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes in live blocks and in the caches of threads.
+    pub used: usize,
+    /// The largest value that `used` has had.
+    pub peak: usize,
+    /// Bytes that were committed.
+    pub committed: usize,
+    /// Bytes of free memory that the system has not got back, about.
+    pub dirty: usize,
+    /// Bytes of addresses that were reserved.
+    pub reserved: usize,
+    /// Bytes that went back to the system, over all.
+    pub purged: u64,
+}
+
+/// Pages of small blocks and large blocks, cut from spans.
+pub struct Pages<S> {
+    spans: Spans<S>,
+    shelves: [Shelf; CLASSES],
+    figures: Figures,
+    /// The most bytes of addresses to reserve; 0 means the default.
+    most: usize,
+    /// Spans that are still to be freed before the next look at the clock.
+    look: u32,
+    /// The time of the last purge.
+    purged_at: u64,
+}
+
+// SAFETY: the pointers are to memory that belongs to this value alone.
+unsafe impl<S> Send for Pages<S> {}
+
+impl<S: System> Pages<S> {
+    pub const EMPTY: Self = Self {
+        spans: Spans::EMPTY,
+        shelves: [const { Shelf { head: NONE, count: 0, bundles: ptr::null_mut() } }; CLASSES],
+        figures: Figures { used: 0, peak: 0, committed: 0, dirty: 0, reserved: 0, purged: 0 },
+        most: 0,
+        look: LOOK,
+        purged_at: 0,
+    };
+
+    /// Limits the addresses that are reserved, which happens at the first request, and with them the memory.
+    pub fn limit(&mut self, bytes: usize) {
+        self.most = bytes;
+    }
+
+    /// Returns where the tables are now.
+    #[inline(always)]
+    pub fn places(&self) -> Places {
+        self.spans.places()
+    }
+
+    fn most(&mut self) -> usize {
+        if self.most == 0 {
+            self.most = default_reserve::<S>();
+        }
+        self.most
+    }
+
+    #[inline(always)]
+    fn lend(&mut self, bytes: usize) {
+        self.figures.used += bytes;
+        self.figures.peak = self.figures.peak.max(self.figures.used);
+    }
+
+    /// Returns the slot of the page of `class` that the block is in.
+    #[inline(always)]
+    fn page_of(&self, block: *mut Block, class: usize) -> usize {
+        self.spans.slot(block.cast()) & !(page_size(class) / SLOT - 1)
+    }
+
+    /// Puts a page last in the ring of its class, so that it fills with free blocks until its turn comes.
+    fn enlist(&mut self, slot: usize) {
+        // SAFETY: the spans of pages in use are committed.
+        unsafe {
+            let page = self.spans.span(slot);
+            (*page).listed = true;
+            let head = self.shelves[(*page).class as usize].head;
+            if head == NONE {
+                ((*page).next, (*page).prev) = (slot as u32, slot as u32);
+                self.shelves[(*page).class as usize].head = slot as u32;
+                return;
+            }
+            let first = self.spans.span(head as usize);
+            let prev = (*first).prev;
+            ((*page).next, (*page).prev) = (head, prev);
+            (*self.spans.span(prev as usize)).next = slot as u32;
+            (*first).prev = slot as u32;
+        }
+    }
+
+    /// Takes a page out of the ring of its class.
+    fn delist(&mut self, slot: usize) {
+        // SAFETY: the spans of pages in use are committed.
+        unsafe {
+            let page = self.spans.span(slot);
+            (*page).listed = false;
+            let (next, prev) = ((*page).next, (*page).prev);
+            (*self.spans.span(prev as usize)).next = next;
+            (*self.spans.span(next as usize)).prev = prev;
+            let head = &mut self.shelves[(*page).class as usize].head;
+            if *head == slot as u32 {
+                *head = if next == slot as u32 { NONE } else { next };
+            }
+        }
+    }
+
+    /// Opens a page for `class`, and puts it in the ring.
+    #[cold]
+    fn open(&mut self, class: usize) -> Option<usize> {
+        let len = page_size(class) / SLOT;
+        let most = self.most();
+        let slot = self.spans.take(len, len, most, false)?.slot;
+        // SAFETY: the span is committed and ours.
+        unsafe {
+            let page = &mut *self.spans.span(slot);
+            (page.free, page.len, page.used, page.fresh) = (NONE, len as u32, 0, 0);
+            (page.class, page.listed, page.hollow) = (class as u8, false, 0);
+            self.spans.entry(slot).write_bytes(class as u8 + 1, len);
+        }
+        self.enlist(slot);
+        Some(slot)
+    }
+
+    /// Gives a page without live blocks back.
+    fn close(&mut self, slot: usize) {
+        // SAFETY: the page is in use and listed, and its blocks are not.
+        unsafe {
+            let len = (*self.spans.span(slot)).len as usize;
+            self.delist(slot);
+            self.spans.entry(slot).write_bytes(NOTHING, len);
+            self.spans.put(slot, len);
+        }
+    }
+
+    /// Takes up to `want` blocks of `class`, at least one unless memory has run out. They are in the order of their
+    /// addresses where that costs nothing.
+    pub fn take(&mut self, class: usize, want: usize) -> Chain {
+        let size = SIZES[class] as usize;
+        let shelf = &mut self.shelves[class];
+        let bundle = shelf.bundles;
+        if !bundle.is_null() && want >= BATCHES[class] as usize {
+            // SAFETY: bundles are free blocks that are linked.
+            shelf.bundles = unsafe { (*bundle).bundle };
+            shelf.count -= 1;
+            let count = BATCHES[class] as usize;
+            self.lend(count * size);
+            return Chain { first: bundle, count };
+        }
+        let slot = match shelf.head {
+            NONE => match self.open(class) {
+                Some(slot) => slot,
+                None => return self.take_bundled(class),
+            },
+            slot => slot as usize,
+        };
+        let base = self.spans.address(slot);
+        // SAFETY: a listed page is in use, and its free blocks are ours.
+        let chain = unsafe {
+            let page = &mut *self.spans.span(slot);
+            let mut chain = Chain::NONE;
+            let mut end: *mut *mut Block = &raw mut chain.first;
+            while chain.count < want {
+                // Before any new block: those of a hollow slot may end where the new ones begin.
+                while page.free == NONE && page.hollow != 0 {
+                    Self::refill(page, base, size);
+                    self.spans.touch(slot, slot + page.len as usize);
+                }
+                let block = if page.free != NONE {
+                    let block = base.wrapping_add(page.free as usize).cast::<Block>();
+                    let next = (*block).next;
+                    page.free = if next.is_null() { NONE } else { (next.addr() - base.addr()) as u32 };
+                    block
+                } else if usize::from(page.fresh) < objects(class) {
+                    page.fresh += 1;
+                    base.wrapping_add((page.fresh as usize - 1) * size).cast::<Block>()
+                } else {
+                    break;
+                };
+                *end = block;
+                end = &raw mut (*block).next;
+                chain.count += 1;
+            }
+            *end = ptr::null_mut();
+            page.used += chain.count as u16;
+            if page.free == NONE && page.hollow == 0 && usize::from(page.fresh) == objects(class) {
+                self.delist(slot);
+            }
+            chain
+        };
+        self.lend(chain.count * size);
+        chain
+    }
+
+    /// Takes a bundle although fewer blocks are wanted: memory has run out.
+    fn take_bundled(&mut self, class: usize) -> Chain {
+        if self.shelves[class].bundles.is_null() { Chain::NONE } else { self.take(class, usize::MAX) }
+    }
+
+    /// Puts the blocks of a page's first hollow slot back into its list.
+    unsafe fn refill(page: &mut super::spans::Span, base: *mut u8, size: usize) {
+        let slot = page.hollow.trailing_zeros() as usize;
+        page.hollow &= page.hollow - 1;
+        let fresh = page.fresh as usize * size;
+        let mut at = (slot * SLOT).next_multiple_of(size);
+        while at < ((slot + 1) * SLOT).min(fresh) {
+            let next =
+                if page.free == NONE { ptr::null_mut() } else { base.wrapping_add(page.free as usize) };
+            // SAFETY: blocks that start in a hollow slot are free, and in no list.
+            unsafe { (*base.wrapping_add(at).cast::<Block>()).next = next.cast() };
+            page.free = at as u32;
+            at += size;
+        }
+    }
+
+    /// Takes blocks of `class` back.
+    ///
+    /// # Safety
+    ///
+    /// They must be `count` blocks of that class in a list that ends with null, and not be used any more.
+    pub unsafe fn put(&mut self, class: usize, chain: Chain) {
+        let size = SIZES[class] as usize;
+        let shelf = &mut self.shelves[class];
+        self.figures.used -= chain.count * size;
+        let kept = shelf.count as usize + 1;
+        if chain.count == BATCHES[class] as usize && kept <= BUNDLES && kept * chain.count * size <= BUNDLED {
+            // SAFETY: a block has room for two links.
+            unsafe { (*chain.first).bundle = shelf.bundles };
+            shelf.bundles = chain.first;
+            shelf.count += 1;
+            return;
+        }
+        // SAFETY: the caller guarantees the blocks.
+        unsafe { self.scatter(class, chain.first) };
+    }
+
+    /// Gives the blocks of a list back to their pages.
+    unsafe fn scatter(&mut self, class: usize, mut block: *mut Block) {
+        while !block.is_null() {
+            // SAFETY: the caller guarantees blocks of the class, whose pages are in use.
+            unsafe {
+                let next = (*block).next;
+                let slot = self.page_of(block, class);
+                let (base, page) = (self.spans.address(slot), self.spans.span(slot));
+                (*block).next = if (*page).free == NONE {
+                    ptr::null_mut()
+                } else {
+                    base.wrapping_add((*page).free as usize).cast()
+                };
+                (*page).free = (block.addr() - base.addr()) as u32;
+                (*page).used -= 1;
+                if !(*page).listed {
+                    self.enlist(slot);
+                }
+                // The last page of a class stays, so that a class that is used a little opens no page each time.
+                if (*page).used == 0 && (*page).next != slot as u32 {
+                    self.close(slot);
+                    self.age();
+                }
+                block = next;
+            }
+        }
+    }
+
+    /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
+    /// which is less likely if it is to be zeroed.
+    pub fn take_large(&mut self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+        let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
+        let most = self.most();
+        let mut taken = self.spans.take(len, align, most, zeroed);
+        if taken.is_none() && self.gather() {
+            taken = self.spans.take(len, align, most, zeroed);
+        }
+        let taken = taken?;
+        // SAFETY: the span is committed and ours.
+        unsafe {
+            (*self.spans.span(taken.slot)).len = u32::try_from(len).ok()?;
+            *self.spans.entry(taken.slot) = WHOLE;
+        }
+        self.lend(len * SLOT);
+        Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
+    }
+
+    /// Returns the slot and the length of the large block at an address, if one starts there.
+    fn large_at(&self, block: NonNull<u8>) -> Option<(usize, usize)> {
+        let slot = self.spans.slot_checked(block.as_ptr())?;
+        // SAFETY: the slot is committed, and so is its entry.
+        unsafe {
+            (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
+                .then(|| (slot, (*self.spans.span(slot)).len as usize))
+        }
+    }
+
+    /// Returns the bytes of the large block at an address, if one starts there.
+    pub fn large_size(&self, block: NonNull<u8>) -> Option<usize> {
+        self.large_at(block).map(|(_, len)| len * SLOT)
+    }
+
+    /// Takes a large block back. Returns false, with nothing done, if none starts there.
+    ///
+    /// # Safety
+    ///
+    /// If one starts there, it must be live and not be used any more.
+    pub unsafe fn put_large(&mut self, block: NonNull<u8>) -> bool {
+        let Some((slot, len)) = self.large_at(block) else { return false };
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            *self.spans.entry(slot) = NOTHING;
+            self.spans.put(slot, len);
+        }
+        self.figures.used -= len * SLOT;
+        self.age();
+        true
+    }
+
+    /// Resizes the large block at an address to hold `size` bytes without moving it, and returns whether that was
+    /// possible.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live; bytes that are cut off must not be used any more.
+    pub unsafe fn resize_large(&mut self, block: NonNull<u8>, size: usize) -> bool {
+        let Some((slot, len)) = self.large_at(block) else { return false };
+        let to = size.div_ceil(SLOT).max(1);
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            if to != len && !self.spans.resize(slot, len, to) {
+                return false;
+            }
+            (*self.spans.span(slot)).len = to as u32;
+        }
+        self.figures.used -= len * SLOT;
+        self.lend(to * SLOT);
+        if to < len {
+            self.age();
+        }
+        true
+    }
+
+    /// Moves a large block to a new one of at least `size` bytes without copying, if it is long and the system can do
+    /// that. `None` if not; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live; if it is moved, it must not be used any more.
+    pub unsafe fn shift_large(&mut self, block: NonNull<u8>, size: usize) -> Option<NonNull<u8>> {
+        const WORTH_IT: usize = 512 * 1024 / SLOT;
+        let (slot, len) = self.large_at(block)?;
+        if len < WORTH_IT || size < len * SLOT {
+            return None;
+        }
+        let (new, _) = self.take_large(size, SLOT, false)?;
+        let to = self.spans.slot(new.as_ptr());
+        // SAFETY: both spans are in use.
+        unsafe {
+            if self.spans.shift(slot, to, len) {
+                self.put_large(block);
+                return Some(new);
+            }
+            self.put_large(new);
+        }
+        None
+    }
+
+    /// Gives free memory back to the system if there is much of it, or if it is old.
+    fn age(&mut self) {
+        let dirty = self.spans.dirty();
+        if dirty <= SLACK {
+            return;
+        }
+        let much = dirty > SLACK * 16 + self.figures.used / SHARE;
+        self.look -= 1;
+        if self.look > 0 && !much {
+            return;
+        }
+        self.look = LOOK;
+        let now = S::now();
+        if much || now.saturating_sub(self.purged_at) >= AGE {
+            self.purged_at = now;
+            self.figures.purged += self.spans.purge() as u64;
+        }
+    }
+
+    /// Gives bundles and empty pages back to the spans. Returns whether there were any.
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        for class in 0..CLASSES {
+            let mut bundle = mem::replace(&mut self.shelves[class].bundles, ptr::null_mut());
+            self.shelves[class].count = 0;
+            while !bundle.is_null() {
+                // SAFETY: bundles are free blocks of the class.
+                unsafe {
+                    let next = (*bundle).bundle;
+                    self.scatter(class, bundle);
+                    bundle = next;
+                }
+                any = true;
+            }
+            let head = self.shelves[class].head;
+            // SAFETY: a listed page is in use. Only the last page of a class can be listed without live blocks.
+            if head != NONE && unsafe { (*self.spans.span(head as usize)).used == 0 } {
+                self.close(head as usize);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Gives all free memory back to the system, also that inside of pages. Returns the bytes. O(spans + blocks that are
+    /// free in pages).
+    pub fn trim(&mut self) -> usize {
+        self.gather();
+        let mut bytes = 0;
+        for class in 0..CLASSES {
+            let head = self.shelves[class].head;
+            let mut slot = head;
+            while slot != NONE {
+                bytes += self.hollow(slot as usize, class);
+                // SAFETY: a listed page is in use.
+                slot = unsafe { (*self.spans.span(slot as usize)).next };
+                if slot == head {
+                    break;
+                }
+            }
+        }
+        bytes += self.spans.purge();
+        self.figures.purged += bytes as u64;
+        bytes
+    }
+
+    /// Gives the slots of a page in which no block is live back to the system.
+    fn hollow(&mut self, slot: usize, class: usize) -> usize {
+        const MOST: usize = LARGEST_PAGE / STEP / 64;
+        let (size, base) = (SIZES[class] as usize, self.spans.address(slot));
+        // SAFETY: the page is in use, and its free blocks are linked.
+        let (fresh, len, old, mut free) = unsafe {
+            let page = &*self.spans.span(slot);
+            (page.fresh as usize, page.len as usize, page.hollow, page.free)
+        };
+        // One bit per block: is it free?
+        let mut bits = [0_u64; MOST];
+        while free != NONE {
+            let index = free as usize / size;
+            bits[index / 64] |= 1 << (index % 64);
+            // SAFETY: as above.
+            let next = unsafe { (*base.wrapping_add(free as usize).cast::<Block>()).next };
+            free = if next.is_null() { NONE } else { (next.addr() - base.addr()) as u32 };
+        }
+        for hollow in (0..len).filter(|&at| old >> at & 1 != 0) {
+            let first = (hollow * SLOT).div_ceil(size);
+            for index in first..((hollow + 1) * SLOT).div_ceil(size).min(fresh) {
+                bits[index / 64] |= 1 << (index % 64);
+            }
+        }
+        let mut bytes = 0;
+        let mut gone = old;
+        for at in (0..len).filter(|&at| old >> at & 1 == 0) {
+            // Every block that has bytes in the slot.
+            let (first, end) = (at * SLOT / size, ((at + 1) * SLOT).div_ceil(size).min(fresh));
+            let idle = (first..end).all(|index| bits[index / 64] >> (index % 64) & 1 != 0);
+            if first < end && idle {
+                let (from, to) = self.spans.purge_slots(slot + at, slot + at + 1);
+                if from < to {
+                    gone |= 1 << at;
+                    bytes += SLOT;
+                }
+            }
+        }
+        if gone != old {
+            // The list anew, in the order of addresses, without the blocks that start in slots that are gone.
+            let mut next = NONE;
+            for index in (0..fresh).rev() {
+                let start = index * size;
+                if bits[index / 64] >> (index % 64) & 1 != 0 && gone >> (start / SLOT) & 1 == 0 {
+                    let link = if next == NONE { ptr::null_mut() } else { base.wrapping_add(next as usize) };
+                    // SAFETY: the block is free.
+                    unsafe { (*base.wrapping_add(start).cast::<Block>()).next = link.cast() };
+                    next = start as u32;
+                }
+            }
+            // SAFETY: as above.
+            unsafe {
+                let page = &mut *self.spans.span(slot);
+                (page.free, page.hollow) = (next, gone);
+            }
+        }
+        bytes
+    }
+
+    /// Returns the figures of this moment.
+    pub fn figures(&self) -> Figures {
+        let (committed, dirty, reserved) = (self.places().bytes, self.spans.dirty(), self.spans.reserved());
+        Figures { committed, dirty, reserved, ..self.figures }
+    }
+}

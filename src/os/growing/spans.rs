@@ -1,0 +1,471 @@
+//! Spans: whole slots of a reserved range of addresses, committed as they are needed.
+
+use super::classes::{LARGEST_PAGE, SLOT};
+use super::system::System;
+use crate::meta::{InBand, Meta};
+use crate::placement::{Placement, Tlsf};
+use crate::region::Region;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+/// Where the free spans are: granules are slots.
+type Free = Tlsf<InBand<u32, SLOT, 1>>;
+
+/// What is known of the span that starts at a slot: a page of small blocks, or one large block.
+#[repr(C)]
+pub struct Span {
+    /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
+    pub free: u32,
+    /// Neighbours in the ring of pages of the class that have free blocks, as slots.
+    pub next: u32,
+    pub prev: u32,
+    /// Slots of the span.
+    pub len: u32,
+    /// Blocks of the page that are handed out.
+    pub used: u16,
+    /// Blocks of the page that were ever handed out: those behind them were never touched.
+    pub fresh: u16,
+    /// Class of the page's blocks.
+    pub class: u8,
+    /// Whether the page is in the ring of its class.
+    pub listed: bool,
+    /// Bit `i`: slot `i` of the page was given back to the system, and the blocks that start in it are in no list.
+    pub hollow: u64,
+}
+
+/// No slot, or no offset.
+pub const NONE: u32 = u32::MAX;
+
+/// The map's entry for a slot that starts no large block and is in no page.
+pub const NOTHING: u8 = 0;
+/// The map's entry for the first slot of a large block. Every other number is the class of the slot's page, plus 1.
+pub const WHOLE: u8 = u8::MAX;
+
+/// A part of the reserved range, committed from its start on.
+struct Range {
+    base: *mut u8,
+    reserved: usize,
+    committed: usize,
+}
+
+/// What commits are rounded to in bytes: the largest pages of systems.
+const GRAIN: usize = 64 * 1024;
+
+impl Range {
+    const EMPTY: Self = Self { base: ptr::null_mut(), reserved: 0, committed: 0 };
+
+    /// Makes the first `bytes` bytes usable, and returns whether that was possible.
+    fn commit<S: System>(&mut self, bytes: usize) -> bool {
+        let to = bytes.next_multiple_of(GRAIN).min(self.reserved);
+        if to <= self.committed {
+            return true;
+        }
+        // SAFETY: the bytes behind the committed ones are reserved.
+        let done = unsafe { S::commit(self.base.wrapping_add(self.committed), to - self.committed) };
+        if done {
+            self.committed = to;
+        }
+        done
+    }
+}
+
+/// The slots, and for each a bit that is set if it was written to since the system lent it.
+#[derive(Clone, Copy)]
+struct Ground {
+    base: *mut u8,
+    bits: *mut usize,
+}
+
+/// Bits of a word.
+const BITS: usize = usize::BITS as usize;
+
+impl Ground {
+    const NONE: Self = Self { base: ptr::null_mut(), bits: ptr::null_mut() };
+
+    fn word(self, slot: usize) -> *mut usize {
+        self.bits.wrapping_add(slot / BITS)
+    }
+
+    fn address(self, slot: usize) -> *mut u8 {
+        self.base.wrapping_add(slot * SLOT)
+    }
+
+    /// Visits the words of the slots from `from` up to `end`, each with a mask of the bits that are meant.
+    fn visit(self, from: usize, end: usize, mut visit: impl FnMut(&mut usize, usize)) {
+        let mut slot = from;
+        while slot < end {
+            let next = (slot / BITS * BITS + BITS).min(end);
+            let mask = (usize::MAX >> (BITS - (next - slot))) << (slot % BITS);
+            // SAFETY: the bits of committed slots are committed, and only the holder of the spans accesses them.
+            visit(unsafe { &mut *self.word(slot) }, mask);
+            slot = next;
+        }
+    }
+
+    /// Notes that slots were written to.
+    fn mark(self, from: usize, end: usize) {
+        self.visit(from, end, |word, mask| *word |= mask);
+    }
+
+    /// Returns how many slots were written to.
+    fn touched(self, from: usize, end: usize) -> usize {
+        let mut count = 0;
+        self.visit(from, end, |word, mask| count += (*word & mask).count_ones() as usize);
+        count
+    }
+
+    fn is_touched(self, slot: usize) -> bool {
+        // SAFETY: as in `visit`.
+        unsafe { *self.word(slot) >> (slot % BITS) & 1 != 0 }
+    }
+
+    /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
+    /// pages. Returns the first slot that was given back, and one past the last.
+    fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (usize, usize) {
+        let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from, from) };
+        let last = (first..end).rev().find(|&slot| self.is_touched(slot)).unwrap_or(first);
+        let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();
+        let stop = (self.address(last + 1).addr() / page * page).saturating_sub(self.base.addr());
+        // SAFETY: the caller owns the slots and has no use for what is in them.
+        if start >= stop || !unsafe { S::purge(self.base.wrapping_add(start), stop - start) } {
+            return (from, from);
+        }
+        self.visit(start / SLOT, stop / SLOT, |word, mask| *word &= !mask);
+        (start / SLOT, stop / SLOT)
+    }
+}
+
+/// Bytes that are committed first.
+const FIRST: usize = 4 << 20;
+/// The most bytes that are committed ahead of need.
+const AHEAD: usize = 1 << 30;
+/// Fewest addresses that make a heap.
+const LEAST: usize = 1 << 20;
+/// Addresses that are reserved at least, if the system has them: 64 GiB, or a quarter of a smaller address space.
+const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
+
+/// Spans of slots, in one reserved range of addresses that is committed as needed.
+///
+/// ```text
+///  reserved   | slots ........................ | spans ... | map ... | touched ... |
+///  committed  | used | free | used | free  |     one entry for each slot
+/// ```
+///
+/// Free spans are found by TLSF, whose metadata is in their first and last bytes. Beside the slots stand, for each of
+/// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
+/// system lent it: what was not is zero, and costs nothing.
+pub struct Spans<S> {
+    free: Free,
+    slots: Range,
+    table: Range,
+    map: Range,
+    bits: Range,
+    ground: Ground,
+    /// Slots of free spans that the system has not got back, about.
+    dirty: usize,
+    /// How many blocks were moved without copying. Each costs the kernel a mapping or two, of which there are not many.
+    shifted: usize,
+    system: PhantomData<S>,
+}
+
+/// Blocks that may be moved without copying: a quarter of the mappings that Linux allows.
+const SHIFTS: usize = 8192;
+
+/// A span that was handed out.
+#[derive(Clone, Copy)]
+pub struct Taken {
+    /// Its first slot.
+    pub slot: usize,
+    /// Whether it may have bytes that are not zero.
+    pub dirty: bool,
+}
+
+/// The places of the tables, which do not change once addresses are reserved, and how far they are committed.
+#[derive(Clone, Copy)]
+pub struct Places {
+    /// The first slot.
+    pub base: *mut u8,
+    /// Bytes of all committed slots.
+    pub bytes: usize,
+    /// One byte per slot.
+    pub map: *const u8,
+}
+
+impl<S: System> Spans<S> {
+    pub const EMPTY: Self = Self {
+        free: <Free as Placement>::EMPTY,
+        slots: Range::EMPTY,
+        table: Range::EMPTY,
+        map: Range::EMPTY,
+        bits: Range::EMPTY,
+        ground: Ground::NONE,
+        dirty: 0,
+        shifted: 0,
+        system: PhantomData,
+    };
+
+    /// Returns where the tables are now.
+    #[inline(always)]
+    pub fn places(&self) -> Places {
+        Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
+    }
+
+    /// Bytes of the tables for `bytes` bytes of slots: spans, map and bits.
+    const fn tables(bytes: usize) -> [usize; 3] {
+        let slots = bytes / SLOT;
+        [
+            (slots * size_of::<Span>()).next_multiple_of(GRAIN),
+            slots.next_multiple_of(GRAIN),
+            (slots / 8 + size_of::<usize>()).next_multiple_of(GRAIN),
+        ]
+    }
+
+    fn reserve(&mut self, most: usize) -> Option<()> {
+        // Pages are aligned to their sizes, in address and as slots.
+        let total = |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + LARGEST_PAGE;
+        let wanted = most.clamp(LEAST, <Free as Placement>::MAX_LEN / 2 * SLOT) & !(GRAIN - 1);
+        let mut bytes = wanted;
+        let base = loop {
+            if let Some(base) = S::reserve(total(bytes)) {
+                if bytes == wanted {
+                    break base;
+                }
+                // Addresses are limited: a quarter of them is left to stacks, libraries and files.
+                // SAFETY: the range was just reserved.
+                unsafe { S::release(base, total(bytes)) };
+                bytes = (bytes / 4 * 3) & !(GRAIN - 1);
+                break S::reserve(total(bytes))?;
+            }
+            bytes = (bytes / 4 * 3) & !(GRAIN - 1);
+            if bytes < LEAST {
+                return None;
+            }
+        };
+        let [table, map, bits] = Self::tables(bytes);
+        let base = base.as_ptr();
+        let mut at = base.wrapping_add(base.addr().next_multiple_of(LARGEST_PAGE) - base.addr());
+        for (range, reserved) in
+            [(&mut self.slots, bytes), (&mut self.table, table), (&mut self.map, map), (&mut self.bits, bits)]
+        {
+            *range = Range { base: at, reserved, committed: 0 };
+            at = at.wrapping_add(reserved);
+        }
+        self.ground = Ground { base: self.slots.base, bits: self.bits.base.cast() };
+        Some(())
+    }
+
+    /// Commits memory for a span of `len` slots aligned to `align` slots. Returns false if there is none.
+    #[cold]
+    fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
+        if self.slots.reserved == 0 && self.reserve(most).is_none() {
+            return false;
+        }
+        let have = self.slots.committed;
+        // One slot more for the placement's metadata.
+        let Some(need) = len.checked_add(align).and_then(|slots| (slots + 1).checked_mul(SLOT)) else {
+            return false;
+        };
+        let left = self.slots.reserved - have;
+        if need > left {
+            return false;
+        }
+        let ahead = have.clamp(FIRST, AHEAD);
+        // If the system refuses to commit ahead, it may still have what is needed.
+        [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
+    }
+
+    fn grow_by(&mut self, step: usize) -> bool {
+        let have = self.slots.committed;
+        let to = have + step;
+        let [table, map, bits] = Self::tables(to);
+        let committed = self.table.commit::<S>(table)
+            && self.map.commit::<S>(map)
+            && self.bits.commit::<S>(bits)
+            && self.slots.commit::<S>(to);
+        let Some(start) = NonNull::new(self.slots.base).filter(|_| committed) else { return false };
+        // SAFETY: the memory is committed and used by nothing else.
+        let claimed = unsafe {
+            if have == 0 {
+                self.free.claim(Region { start, size: step, zeroed: false })
+            } else {
+                self.free.extend(start.as_ptr(), step)
+            }
+        };
+        // The placement wrote to the first slot, and at the old and the new end, where its bits are.
+        let bits = (to / SLOT / 8).div_ceil(SLOT) + 2;
+        for end in [have / SLOT, to / SLOT] {
+            self.ground.mark(end.saturating_sub(bits), end);
+        }
+        self.ground.mark(have / SLOT, have / SLOT + 1);
+        claimed.is_ok()
+    }
+
+    /// Returns the address of a slot.
+    #[inline(always)]
+    pub fn address(&self, slot: usize) -> *mut u8 {
+        self.slots.base.wrapping_add(slot * SLOT)
+    }
+
+    /// Returns the slot of an address of the range.
+    #[inline(always)]
+    pub fn slot(&self, address: *mut u8) -> usize {
+        (address.addr() - self.slots.base.addr()) / SLOT
+    }
+
+    /// Returns the slot of an address if that slot is committed.
+    pub fn slot_checked(&self, address: *mut u8) -> Option<usize> {
+        let offset = address.addr().wrapping_sub(self.slots.base.addr());
+        (offset < self.slots.committed).then_some(offset / SLOT)
+    }
+
+    /// Returns what is known of the span that starts at `slot`, which must be committed.
+    #[inline(always)]
+    pub fn span(&self, slot: usize) -> *mut Span {
+        self.table.base.cast::<Span>().wrapping_add(slot)
+    }
+
+    /// Returns the map's entry of `slot`, which must be committed.
+    #[inline(always)]
+    pub fn entry(&self, slot: usize) -> *mut u8 {
+        self.map.base.wrapping_add(slot)
+    }
+
+    /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
+    /// written to before, these are cleared. O(1) but for growth and the bits of the slots.
+    pub fn take(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
+        let quick = Placement::allocate(&mut self.free, len, align);
+        let block = match quick {
+            Some(block) => block,
+            None if self.grow(len, align, most) => Placement::allocate(&mut self.free, len, align)?,
+            None => return None,
+        };
+        let slot = self.slot(self.free.meta().address(block.offset));
+        let end = slot + len;
+        let ground = self.ground;
+        let touched = ground.touched(slot, end);
+        let mut dirty = touched > 0;
+        if zeroed && touched <= (len / 4).max(2) {
+            for slot in (slot..end).filter(|&slot| ground.is_touched(slot)) {
+                // SAFETY: the span is committed, and nothing uses it.
+                unsafe { self.address(slot).write_bytes(0, SLOT) };
+            }
+            dirty = false;
+        }
+        // The placement writes to the ends of what it leaves on both sides.
+        ground.mark(slot.saturating_sub(1), (end + 1).min(self.slots.committed / SLOT));
+        self.dirty = self.dirty.saturating_sub(touched);
+        Some(Taken { slot, dirty })
+    }
+
+    /// Takes a span back.
+    ///
+    /// # Safety
+    ///
+    /// It must have come from [`Spans::take`] with this length and not be used any more.
+    pub unsafe fn put(&mut self, slot: usize, len: usize) {
+        let address = self.address(slot).addr();
+        // SAFETY: the caller guarantees a span of that length.
+        let freed = unsafe {
+            let block = self.free.block_at(address, len, 1);
+            Placement::deallocate(&mut self.free, block, len, 1)
+        };
+        debug_assert!(freed.is_ok());
+        // The placement wrote to its ends, which may have been given back to the system before.
+        self.ground.mark(slot, slot + 1);
+        self.ground.mark(slot + len - 1, slot + len);
+        self.dirty += len;
+    }
+
+    /// Changes the length of a span in place, and returns whether that was possible.
+    ///
+    /// # Safety
+    ///
+    /// The span must have come from [`Spans::take`] with length `len`; slots that are cut off must not be used any more.
+    pub unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
+        let address = self.address(slot).addr();
+        // SAFETY: the caller guarantees a span of that length.
+        let resized = unsafe {
+            let block = self.free.block_at(address, len, 1);
+            Placement::resize(&mut self.free, block, len, to, 1)
+        };
+        if resized.is_none() {
+            return false;
+        }
+        if to > len {
+            self.dirty = self.dirty.saturating_sub(self.ground.touched(slot + len, slot + to));
+        } else {
+            self.dirty += len - to;
+        }
+        self.ground.mark(slot + len.min(to) - 1, (slot + len.max(to) + 1).min(self.slots.committed / SLOT));
+        true
+    }
+
+    /// Moves the first `len` slots of a span to another one without copying, and returns whether that was possible;
+    /// otherwise nothing is changed.
+    ///
+    /// # Safety
+    ///
+    /// Both spans must be in use, apart, and at least `len` slots long.
+    pub unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> bool {
+        let (start, target, bytes) = (self.address(from), self.address(to), len * SLOT);
+        let page = S::page();
+        if self.shifted >= SHIFTS || (start.addr() | target.addr() | bytes) % page != 0 {
+            return false;
+        }
+        // SAFETY: the caller guarantees both spans, which are committed.
+        let done = unsafe { S::shift(start, target, bytes) };
+        if done {
+            self.shifted += 1;
+        }
+        done
+    }
+
+    /// Gives the memory of free spans back to the system, but for their first and last slots, which hold the
+    /// placement's metadata. Returns the bytes. O(spans).
+    pub fn purge(&mut self) -> usize {
+        if self.slots.committed == 0 {
+            return 0;
+        }
+        let (ground, page) = (self.ground, S::page());
+        let mut slots = 0;
+        let meta = self.free.meta();
+        self.free.walk(0, &mut |offset, len, is_free| {
+            if is_free && len > 2 {
+                let slot = (meta.address(offset).addr() - ground.base.addr()) / SLOT;
+                let touched = ground.touched(slot + 1, slot + len - 1);
+                let (from, end) = ground.purge::<S>(slot + 1, slot + len - 1, page);
+                slots += if from < end { touched } else { 0 };
+            }
+            true
+        });
+        self.dirty = 0;
+        slots * SLOT
+    }
+
+    /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
+    /// that was given back, and one past the last; the same number twice if none was.
+    pub fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
+        self.ground.purge::<S>(from, end, S::page())
+    }
+
+    /// Notes that slots of a span in use are written to again.
+    pub fn touch(&mut self, from: usize, end: usize) {
+        self.ground.mark(from, end);
+    }
+
+    /// Bytes of addresses that are reserved.
+    pub fn reserved(&self) -> usize {
+        self.slots.reserved
+    }
+
+    /// Bytes of free spans that the system has not got back, about.
+    pub fn dirty(&self) -> usize {
+        self.dirty * SLOT
+    }
+}
+
+/// Returns how many bytes of addresses to reserve: 64 GiB, or four times the machine's memory if that is more.
+pub fn default_reserve<S: System>() -> usize {
+    let memory = usize::try_from(S::memory()).unwrap_or(0);
+    memory.saturating_mul(4).checked_next_power_of_two().unwrap_or(0).max(RESERVE)
+}

@@ -1,0 +1,208 @@
+//! What the growing heap asks of the operating system.
+
+use core::ptr::NonNull;
+
+/// Address ranges of the operating system.
+///
+/// # Safety
+///
+/// A reserved range must be this program's alone, and committed memory must be valid for reads and writes, and zero
+/// until it is written to.
+pub unsafe trait System {
+    /// Reserves `bytes` bytes of addresses without memory behind them, aligned to a page of the system.
+    fn reserve(bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Gives reserved addresses back.
+    ///
+    /// # Safety
+    ///
+    /// The range must come from [`System::reserve`] and must not be used any more.
+    unsafe fn release(start: NonNull<u8>, bytes: usize);
+
+    /// Puts memory behind reserved addresses, and returns whether that was possible. `start` and `bytes` are multiples of
+    /// 64 KiB.
+    ///
+    /// # Safety
+    ///
+    /// The range must be reserved, and not committed yet.
+    unsafe fn commit(start: *mut u8, bytes: usize) -> bool;
+
+    /// Takes the memory behind addresses away. They stay committed, and read as zero. Returns whether that was possible;
+    /// otherwise the contents are unchanged. `start` and `bytes` are multiples of [`System::page`].
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed, and its contents must not be needed any more.
+    unsafe fn purge(start: *mut u8, bytes: usize) -> bool;
+
+    /// Moves the memory behind `from` to `to` without copying, and returns whether that was possible; otherwise nothing
+    /// is changed. `from` reads as zero afterwards. All are multiples of [`System::page`].
+    ///
+    /// # Safety
+    ///
+    /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more.
+    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool;
+
+    /// Bytes of a page of the system.
+    fn page() -> usize;
+
+    /// Bytes of the machine's memory; 0 if the system does not tell.
+    fn memory() -> u64;
+
+    /// Milliseconds of a clock that never goes back; a coarse one will do.
+    fn now() -> u64;
+}
+
+/// The operating system that the program runs on.
+pub struct Host;
+
+#[cfg(unix)]
+mod unix {
+    use super::{Host, NonNull, System};
+    use core::ffi::c_void;
+    use core::ptr;
+    use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+    // SAFETY: `mmap` returns a range that nothing else uses; anonymous memory is zero at first, and again after it was
+    // given back.
+    unsafe impl System for Host {
+        fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let start =
+                unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) };
+            NonNull::new(start.ok()?.cast())
+        }
+
+        unsafe fn release(start: NonNull<u8>, bytes: usize) {
+            // SAFETY: the caller guarantees that the range is not used any more.
+            let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
+        }
+
+        unsafe fn commit(start: *mut u8, bytes: usize) -> bool {
+            let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+            // SAFETY: the range is reserved.
+            unsafe { rustix::mm::mprotect(start.cast::<c_void>(), bytes, flags) }.is_ok()
+        }
+
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the caller guarantees that the contents are not needed.
+            unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxDontNeed) }.is_ok()
+        }
+
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+            // Elsewhere the advice may leave the contents, so that the range is mapped anew.
+            let _ = Advice::DontNeed;
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: the range is ours, and its contents are not needed.
+            unsafe {
+                rustix::mm::mmap_anonymous(start.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+            }
+            .is_ok()
+        }
+
+        #[cfg(target_os = "linux")]
+        unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+            use rustix::mm::MremapFlags;
+            let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+            // SAFETY: both ranges are committed, and what is at `to` is not needed.
+            unsafe { rustix::mm::mremap_fixed(from.cast(), bytes, bytes, flags, to.cast()) }.is_ok()
+        }
+
+        #[cfg(not(target_os = "linux"))]
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
+            false
+        }
+
+        fn page() -> usize {
+            rustix::param::page_size()
+        }
+
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        fn memory() -> u64 {
+            let info = rustix::system::sysinfo();
+            (info.totalram as u64).saturating_mul(info.mem_unit.into())
+        }
+
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        fn memory() -> u64 {
+            0
+        }
+
+        fn now() -> u64 {
+            use rustix::time::{ClockId, clock_gettime};
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            let clock = ClockId::MonotonicCoarse;
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            let clock = ClockId::Monotonic;
+            let time = clock_gettime(clock);
+            time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+        }
+    }
+}
+
+#[cfg(windows)]
+mod windows {
+    use super::{Host, NonNull, System};
+    use core::ffi::c_void;
+    use core::ptr;
+
+    const COMMIT: u32 = 0x1000;
+    const RESERVE: u32 = 0x2000;
+    const DECOMMIT: u32 = 0x4000;
+    const RELEASE: u32 = 0x8000;
+    const NO_ACCESS: u32 = 1;
+    const READ_WRITE: u32 = 4;
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn VirtualAlloc(address: *mut c_void, size: usize, kind: u32, protection: u32) -> *mut c_void;
+        fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
+        fn GetTickCount64() -> u64;
+    }
+
+    // SAFETY: `VirtualAlloc` returns a range that nothing else uses, aligned to a page; committed memory is zero.
+    unsafe impl System for Host {
+        fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+            // SAFETY: a new range at an address that the system chooses.
+            NonNull::new(unsafe { VirtualAlloc(ptr::null_mut(), bytes, RESERVE, NO_ACCESS) }.cast())
+        }
+
+        unsafe fn release(start: NonNull<u8>, _: usize) {
+            // SAFETY: the caller guarantees that the range is not used any more.
+            unsafe { VirtualFree(start.as_ptr().cast(), 0, RELEASE) };
+        }
+
+        unsafe fn commit(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the range is reserved.
+            !unsafe { VirtualAlloc(start.cast(), bytes, COMMIT, READ_WRITE) }.is_null()
+        }
+
+        unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the contents are not needed; what is decommitted is zero when it is committed again.
+            unsafe {
+                VirtualFree(start.cast(), bytes, DECOMMIT) != 0
+                    && !VirtualAlloc(start.cast(), bytes, COMMIT, READ_WRITE).is_null()
+            }
+        }
+
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
+            false
+        }
+
+        fn page() -> usize {
+            4096
+        }
+
+        fn memory() -> u64 {
+            0
+        }
+
+        fn now() -> u64 {
+            // SAFETY: it has no preconditions.
+            unsafe { GetTickCount64() }
+        }
+    }
+}

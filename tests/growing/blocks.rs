@@ -1,0 +1,179 @@
+//! Blocks of every size and alignment, with contents that are checked.
+
+use crate::{HEAP, alone};
+use allotment::FreeError;
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+/// A block, with what it is filled with.
+struct Live {
+    size: usize,
+    align: usize,
+    seed: u8,
+}
+
+/// Fills a block so that every byte tells where it belongs.
+unsafe fn fill(block: *mut u8, size: usize, seed: u8) {
+    for at in 0..size {
+        // SAFETY: the caller owns `size` bytes.
+        unsafe { block.add(at).write((at as u8).wrapping_mul(31).wrapping_add(seed)) }
+    }
+}
+
+unsafe fn check(block: *const u8, size: usize, seed: u8) {
+    for at in 0..size {
+        // SAFETY: the caller owns `size` bytes.
+        let found = unsafe { block.add(at).read() };
+        assert_eq!(found, (at as u8).wrapping_mul(31).wrapping_add(seed), "byte {at} of {size}");
+    }
+}
+
+fn size(random: &mut fastrand::Rng) -> usize {
+    match random.u32(..100) {
+        0..70 => random.usize(..300),
+        70..90 => random.usize(..5000),
+        90..98 => random.usize(..40_000),
+        _ => random.usize(..400_000),
+    }
+}
+
+/// Requests in random order, as C programs make them: sizes come with requests only.
+#[test]
+fn random_requests_without_sizes_at_free() {
+    let _alone = alone();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut live: BTreeMap<usize, Live> = BTreeMap::new();
+    let mut blocks: Vec<*mut u8> = Vec::new();
+    for round in 0..24_000 {
+        let grow = (round / 4_000) % 2 == 0;
+        match random.u32(..10) {
+            0..3 if !blocks.is_empty() => {
+                // Resized.
+                let at = random.usize(..blocks.len());
+                let old = live.remove(&blocks[at].addr()).unwrap();
+                let new = size(&mut random).max(1);
+                // SAFETY: the block is live, and not used at its old place again.
+                unsafe {
+                    let block = HEAP.change(NonNull::new(blocks[at]).unwrap(), new, old.align);
+                    assert!(!block.is_null() && block.addr() % old.align == 0);
+                    check(block, old.size.min(new), old.seed);
+                    fill(block, new, old.seed);
+                    blocks[at] = block;
+                    live.insert(block.addr(), Live { size: new, ..old });
+                }
+            }
+            3..6 if !grow && !blocks.is_empty() => {
+                let block = blocks.swap_remove(random.usize(..blocks.len()));
+                let old = live.remove(&block.addr()).unwrap();
+                // SAFETY: the block is live.
+                unsafe {
+                    check(block, old.size, old.seed);
+                    HEAP.give(NonNull::new(block).unwrap()).unwrap();
+                }
+            }
+            _ if !grow && round % 3 != 0 => {}
+            _ => {
+                let (size, align) = (size(&mut random), 1 << random.u32(..14));
+                let zeroed = random.bool();
+                let block = if zeroed { HEAP.take_zeroed(size, align) } else { HEAP.take(size, align) };
+                assert!(!block.is_null());
+                assert_eq!(block.addr() % align.max(16), 0);
+                let usable = HEAP.usable_size(NonNull::new(block).unwrap()).unwrap();
+                assert!(usable >= size);
+                // Blocks do not overlap.
+                let before = live.range(..=block.addr()).next_back();
+                assert!(before.is_none_or(|(&start, old)| start + old.size.max(1) <= block.addr()));
+                let after = live.range(block.addr()..).next();
+                assert!(after.is_none_or(|(&start, _)| block.addr() + usable <= start));
+                let seed = random.u8(..);
+                // SAFETY: the block is ours.
+                unsafe {
+                    if zeroed {
+                        assert!((0..size).all(|at| block.add(at).read() == 0));
+                    }
+                    fill(block, size, seed);
+                }
+                live.insert(block.addr(), Live { size, align, seed });
+                blocks.push(block);
+            }
+        }
+    }
+    for block in blocks {
+        let old = &live[&block.addr()];
+        // SAFETY: the block is live.
+        unsafe {
+            check(block, old.size, old.seed);
+            HEAP.give(NonNull::new(block).unwrap()).unwrap();
+        }
+    }
+}
+
+/// The same block is freed by its layout or by its address.
+#[test]
+fn layouts_and_addresses_agree() {
+    let _alone = alone();
+    for size in [1, 16, 17, 255, 256, 257, 1000, 4096, 32_768, 32_769, 100_000] {
+        for align in [1, 16, 32, 64, 1024, 4096, 8192, 65_536] {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            // SAFETY: each block is freed once; the sizes are not zero.
+            unsafe {
+                let block = HEAP.alloc(layout);
+                fill(block, size, 3);
+                let larger = HEAP.realloc(block, layout, size * 2);
+                check(larger, size, 3);
+                assert_eq!(larger.addr() % align, 0);
+                let smaller = HEAP.realloc(larger, Layout::from_size_align(size * 2, align).unwrap(), size);
+                check(smaller, size, 3);
+                if align % 32 == 0 {
+                    HEAP.dealloc(smaller, layout);
+                } else {
+                    HEAP.give(NonNull::new(smaller).unwrap()).unwrap();
+                }
+                let zeroed = HEAP.alloc_zeroed(layout);
+                assert!((0..size).all(|at| zeroed.add(at).read() == 0), "{size} {align}");
+                HEAP.dealloc(zeroed, layout);
+            }
+        }
+    }
+}
+
+#[test]
+fn addresses_of_no_block_are_refused() {
+    let _alone = alone();
+    let mut word = 0_u64;
+    let foreign = NonNull::from(&mut word).cast();
+    assert_eq!(HEAP.usable_size(foreign), None);
+    // SAFETY: the address is in no block of the heap.
+    assert_eq!(unsafe { HEAP.give(foreign) }, Err(FreeError::Foreign));
+    // Inside a large block, and a large block that was freed.
+    let block = NonNull::new(HEAP.take(1 << 20, 16)).unwrap();
+    // SAFETY: the block has a megabyte.
+    let inside = unsafe { block.add(4096 * 7) };
+    assert_eq!(HEAP.usable_size(inside), None);
+    // SAFETY: the first address is no block's start, the second is that of a live block, once.
+    unsafe {
+        assert_eq!(HEAP.give(inside), Err(FreeError::Foreign));
+        assert_eq!(HEAP.give(block.add(8)), Err(FreeError::Foreign));
+        assert_eq!(HEAP.give(block), Ok(()));
+        assert_eq!(HEAP.give(block), Err(FreeError::Foreign));
+    }
+}
+
+#[test]
+fn impossible_requests_get_null() {
+    let _alone = alone();
+    for size in [usize::MAX, isize::MAX as usize, 1 << 46] {
+        assert!(HEAP.take(size, 16).is_null());
+        assert!(HEAP.take_zeroed(size, 4096).is_null());
+    }
+    assert!(HEAP.take(64, 1 << 62).is_null());
+    let block = NonNull::new(HEAP.take(100_000, 16)).unwrap();
+    // SAFETY: the block stays as it is, and is freed once.
+    unsafe {
+        block.write_bytes(7, 100_000);
+        assert!(HEAP.change(block, isize::MAX as usize, 16).is_null());
+        assert!((0..100_000).all(|at| block.add(at).read() == 7));
+        HEAP.give(block).unwrap();
+    }
+}

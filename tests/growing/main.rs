@@ -1,0 +1,19 @@
+//! The heap that grows, as the global allocator of this program, so that the test harness itself uses it too.
+#![cfg(any(unix, windows))]
+
+mod blocks;
+#[cfg(target_os = "linux")]
+mod memory;
+mod threads;
+
+use allotment::os::Growing;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[global_allocator]
+static HEAP: Growing = Growing::new();
+
+/// Lets one test run at a time: some look at the memory of the whole process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,83 @@
+//! Several threads at once.
+
+use crate::{HEAP, alone};
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use std::thread;
+
+/// One thread allocates, another frees: the memory in use stays bounded.
+#[test]
+fn blocks_freed_by_another_thread_come_back() {
+    let _alone = alone();
+    let (sender, receiver) = mpsc::sync_channel::<Vec<Box<[u64; 12]>>>(4);
+    let consumer = thread::spawn(move || {
+        let mut sum = 0;
+        for blocks in receiver {
+            sum += blocks.iter().map(|block| block[5]).sum::<u64>();
+        }
+        sum
+    });
+    let before = HEAP.figures().committed;
+    for round in 0..4000 {
+        sender.send((0..100).map(|at| Box::new([round * 100 + at; 12])).collect()).unwrap();
+    }
+    drop(sender);
+    assert_eq!(consumer.join().unwrap(), (0..400_000).sum());
+    // 38 MB went through.
+    assert!(HEAP.figures().committed <= before.max(16 << 20) + (64 << 20));
+}
+
+/// Every thread works on lists of its own and passes some on; each checks what it gets.
+#[test]
+fn threads_share_nothing_by_accident() {
+    let _alone = alone();
+    let handles: Vec<_> = (0..8)
+        .map(|seed| {
+            thread::spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+                for _ in 0..20_000 {
+                    let size =
+                        if random.u32(..50) == 0 { random.usize(..100_000) } else { random.usize(..600) };
+                    kept.push_back(vec![seed as u8; size]);
+                    if kept.len() > 200 {
+                        let at = random.usize(..kept.len());
+                        let gone = kept.swap_remove_back(at).unwrap();
+                        assert!(gone.iter().all(|&byte| byte == seed as u8));
+                    }
+                }
+                kept
+            })
+        })
+        .collect();
+    for (seed, handle) in handles.into_iter().enumerate() {
+        // Freed here, in another thread, after its own has ended.
+        assert!(handle.join().unwrap().iter().flatten().all(|&byte| byte == seed as u8));
+    }
+}
+
+/// A thread that ends leaves nothing behind.
+#[test]
+fn threads_that_end_give_their_lists_back() {
+    let _alone = alone();
+    let run = || {
+        for _ in 0..50 {
+            thread::spawn(|| {
+                let blocks: Vec<Box<[u8; 500]>> = (0..100).map(|_| Box::new([1; 500])).collect();
+                drop(blocks);
+            })
+            .join()
+            .unwrap();
+        }
+    };
+    run();
+    HEAP.trim();
+    let before = HEAP.figures().used;
+    for _ in 0..10 {
+        run();
+    }
+    HEAP.trim();
+    // Other tests run meanwhile; 500 threads with lists of 16 KiB would be 8 MB.
+    let after = HEAP.figures().used;
+    assert!(after < before + (64 << 20), "{before} {after}");
+}
