@@ -10,7 +10,7 @@ use allotment::observe::event::Header;
 use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::graph::{Graph, Kind, Lowering};
-use allotment_planner::import::{onnx, tflite};
+use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::{Instance, InstanceError};
 use allotment_planner::read::{self, ReadError};
 use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
@@ -29,7 +29,7 @@ use crate::units::{at_least_one, parse_alignment, parse_bytes};
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite; each also .zst or .gz; - is the standard input
+    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
     input: PathBuf,
     /// The input's form, whatever its name; the standard input needs it unless it is a trace or CSV
     #[arg(long, value_enum)]
@@ -117,6 +117,8 @@ pub enum Form {
     Onnx,
     /// A TFLite model
     Tflite,
+    /// A graph of operators and tensors as JSON
+    Json,
 }
 
 fn default_threads() -> usize {
@@ -146,6 +148,9 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// The graph was refused.
+    #[error(transparent)]
+    Json(#[from] json::JsonError),
     /// The TFLite model was refused, or cannot take the plan.
     #[error(transparent)]
     Tflite(#[from] tflite::TfliteError),
@@ -178,7 +183,7 @@ pub enum PlanError {
     #[error("it is empty: it holds no buffer")]
     Empty,
     /// The input's form cannot be told.
-    #[error("its form is not known: say --form csv, plc, trace, onnx or tflite")]
+    #[error("its form is not known: say --form csv, plc, trace, onnx, tflite or json")]
     Unknown,
     /// Anything else that is wrong with a trace.
     #[error(transparent)]
@@ -209,6 +214,7 @@ impl Form {
             "trace" | "txt" | "bin" => Self::Trace,
             "onnx" => Self::Onnx,
             "tflite" => Self::Tflite,
+            "json" => Self::Json,
             _ => return None,
         })
     }
@@ -268,6 +274,10 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
                 let bytes = bytes()?;
                 Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true }
             }
+            Form::Json => {
+                let bytes = bytes()?;
+                Source::Model { graph: json::read_json(&bytes)?, bytes, tflite: false }
+            }
         })
     };
     let source = match told {
@@ -286,7 +296,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
 }
 
 fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
-    let model = matches!(form, Form::Onnx | Form::Tflite);
+    let model = matches!(form, Form::Onnx | Form::Tflite | Form::Json);
     let for_models = [
         ("--in-place", args.in_place),
         ("--reorder", args.reorder),
@@ -297,7 +307,7 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
         ("--inputs", args.inputs),
     ];
     if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
-        return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite): leave it out")));
+        return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite, .json): leave it out")));
     }
     if !args.dim.is_empty() && form != Form::Onnx {
         return Err(PlanError::Option("--dim is for ONNX models: leave it out".into()));
