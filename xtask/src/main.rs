@@ -26,6 +26,7 @@ mod sysroot;
 mod toolchain;
 mod tools;
 mod traced;
+mod unlinked;
 mod wcet;
 mod words;
 
