@@ -11,6 +11,7 @@ use crate::region::{Region, RegionError, Start};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
+use core::hint::assert_unchecked;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
@@ -51,6 +52,9 @@ pub(crate) struct State<P, S> {
 impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        if P::PLAIN {
+            return self.allocate_plain(layout.size(), layout.align());
+        }
         match self.allocate_quick(layout) {
             Some(block) => Some(block),
             None => self.allocate_otherwise(layout),
@@ -60,9 +64,32 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     /// Allocates a block in the common case; `None` if that takes more effort.
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let grant = self.placement.allocate_quick(layout)?;
-        self.statistics.allocated(grant.size);
-        Some(grant.start)
+        self.placement.allocate_counted(layout, &mut self.statistics)
+    }
+
+    /// Allocates a block with a placement that has one way only. The size comes first, as in the call of the global
+    /// allocator, so that nothing has to be moved.
+    #[inline(never)]
+    fn allocate_plain(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: they are those of a layout.
+        match self.allocate_quick(unsafe { Layout::from_size_align_unchecked(size, align) }) {
+            Some(block) => Some(block),
+            None => self.allocate_plain_later(size, align),
+        }
+    }
+
+    /// Serves a request for no bytes or for memory that is still pending, and counts any other as a failure.
+    #[cold]
+    #[inline(never)]
+    fn allocate_plain_later(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        if size == 0 {
+            return self.allocate_plain(1, align);
+        }
+        if self.settle() {
+            return self.allocate_plain(size, align);
+        }
+        self.statistics.failed(size);
+        None
     }
 
     /// Frees a block in the common case; returns false, with nothing done, if that takes more effort.
@@ -90,14 +117,16 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[inline(always)]
     unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller guarantees a live block of `layout`.
-        let size = unsafe { self.placement.deallocate(block, layout)? };
-        self.statistics.freed(size);
-        Ok(())
+        unsafe { self.placement.deallocate_counted(block, layout, &mut self.statistics) }
     }
 
     /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is not possible.
     #[inline(always)]
     fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        if P::PLAIN {
+            let fits = self.placement.largest_free() >= layout.size().saturating_add(layout.align());
+            return if fits { self.allocate(layout) } else { None };
+        }
         let mut grant = self.placement.allocate_quick(layout);
         if grant.is_none() && self.placement.largest_free() >= layout.size().saturating_add(layout.align()) {
             grant = self.placement.allocate(layout);
@@ -148,9 +177,7 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
 
     unsafe fn claim(&mut self, region: Region) -> Result<(), RegionError> {
         // SAFETY: the caller keeps the contract of `Heap::claim`.
-        let size = unsafe { self.placement.claim(region)? };
-        self.statistics.grown(size);
-        Ok(())
+        unsafe { self.placement.claim_counted(region, &mut self.statistics) }
     }
 
     pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
@@ -331,6 +358,12 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        if P::PLAIN {
+            let block = self.try_allocate(layout)?;
+            // SAFETY: the block has the layout's size.
+            unsafe { block.write_bytes(0, layout.size()) };
+            return Ok(block);
+        }
         let zeroed = self.with(|state| {
             let mut zeroed = state.placement.allocate_zeroed(layout);
             if zeroed.is_none() && state.settle() {
@@ -374,9 +407,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with(|state| {
             state.placement.check(block, layout)?;
             // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-            let size = unsafe { state.placement.deallocate(block, layout)? };
-            state.statistics.freed(size);
-            Ok(())
+            unsafe { state.free(block, layout) }
         })
     }
 
@@ -446,13 +477,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         self.with(|state| {
             // SAFETY: the caller guarantees a live block of `layout`.
-            match unsafe { state.placement.resize(block, layout, size) } {
-                Some((old, new)) => {
-                    state.statistics.resized(old, new);
-                    true
-                }
-                None => false,
-            }
+            unsafe { state.placement.resize_counted(block, layout, size, &mut state.statistics) }
         })
     }
 
@@ -613,6 +638,12 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, 
         // SAFETY: the caller passes a live block, which is not null.
         unsafe {
             let block = NonNull::new_unchecked(block);
+            if P::PLAIN {
+                if let Err(error) = self.with(|state| state.free(block, layout)) {
+                    misuse(error);
+                }
+                return;
+            }
             // In two steps, like `alloc`.
             if !P::KEEPS || self.try_with(|state| state.free_quick(block, layout).then_some(())).is_none() {
                 self.free_block(block, layout);
@@ -621,6 +652,16 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, 
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if P::PLAIN {
+            // SAFETY: the caller keeps the contract; the block has the layout's size.
+            unsafe {
+                let block = self.alloc(layout);
+                if !block.is_null() {
+                    block.write_bytes(0, layout.size());
+                }
+                return block;
+            }
+        }
         match self.try_allocate_zeroed(layout) {
             Ok(block) => block.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
@@ -628,6 +669,10 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, 
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        if P::PLAIN {
+            // SAFETY: the new size makes a layout.
+            unsafe { assert_unchecked(new_size <= isize::MAX as usize) };
+        }
         // SAFETY: the caller keeps the contract of `realloc`; `alloc` returns blocks of this heap.
         unsafe { self.reallocate(block, layout, new_size, |wanted| self.alloc(wanted)) }
     }

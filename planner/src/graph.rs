@@ -3,8 +3,7 @@
 use crate::model::{Buffer, Instance, InstanceError};
 
 /// The role of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Given by the caller.
     Input,
@@ -58,8 +57,7 @@ pub struct Op {
 }
 
 /// The ways in which the first output of an operator may share memory with its inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing.
     None,

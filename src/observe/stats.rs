@@ -17,6 +17,8 @@ pub unsafe trait Statistics {
     fn freed(&mut self, size: usize);
     /// Counts a block that was resized in place.
     fn resized(&mut self, old: usize, new: usize);
+    /// Counts memory outside live blocks as a live block that is freed next, which is no new high-water mark.
+    fn found(&mut self, size: usize);
     /// Counts a failed request for `size` bytes.
     fn failed(&mut self, size: usize);
     /// Counts memory that was added to the heap.
@@ -49,8 +51,11 @@ pub struct Counters {
     /// both at once, which is slower.)
     room: usize,
     /// The high-water mark.
+    #[cfg(target_pointer_width = "64")]
     peak: usize,
     live: usize,
+    #[cfg(not(target_pointer_width = "64"))]
+    peak: usize,
     capacity: usize,
     failed: usize,
     largest_failed: usize,
@@ -96,15 +101,10 @@ impl Counters {
     /// Tells the compiler that a new high-water mark is not the common case.
     #[cold]
     fn rises() {}
-}
 
-// SAFETY: counting neither allocates nor unwinds: all of it wraps or saturates.
-unsafe impl Statistics for Counters {
-    const EMPTY: Self = Self { capacity: 0, peak: 0, room: 0, live: 0, failed: 0, largest_failed: 0 };
-
+    /// Counts `size` bytes more in live blocks.
     #[inline(always)]
-    fn allocated(&mut self, size: usize) {
-        self.live = self.live.wrapping_add(1);
+    fn more(&mut self, size: usize) {
         let (room, beyond) = self.room.overflowing_sub(size);
         self.room = room;
         if beyond {
@@ -116,6 +116,17 @@ unsafe impl Statistics for Counters {
             self.room = 0;
         }
     }
+}
+
+// SAFETY: counting neither allocates nor unwinds: all of it wraps or saturates.
+unsafe impl Statistics for Counters {
+    const EMPTY: Self = Self { capacity: 0, peak: 0, room: 0, live: 0, failed: 0, largest_failed: 0 };
+
+    #[inline(always)]
+    fn allocated(&mut self, size: usize) {
+        self.live = self.live.wrapping_add(1);
+        self.more(size);
+    }
 
     #[inline(always)]
     fn freed(&mut self, size: usize) {
@@ -125,9 +136,17 @@ unsafe impl Statistics for Counters {
 
     #[inline(always)]
     fn resized(&mut self, old: usize, new: usize) {
-        let used = self.used().saturating_sub(old).saturating_add(new);
-        self.peak = self.peak.max(used);
-        self.room = self.peak - used;
+        if new > old {
+            self.more(new - old);
+        } else {
+            self.room = self.room.wrapping_add(old - new);
+        }
+    }
+
+    #[inline(always)]
+    fn found(&mut self, size: usize) {
+        self.live = self.live.wrapping_add(1);
+        self.room = self.room.wrapping_sub(size);
     }
 
     fn failed(&mut self, size: usize) {
@@ -136,7 +155,8 @@ unsafe impl Statistics for Counters {
     }
 
     fn grown(&mut self, size: usize) {
-        self.capacity = self.capacity.saturating_add(size);
+        // No memory has more bytes than there are addresses.
+        self.capacity = self.capacity.wrapping_add(size);
     }
 
     fn shrunk(&mut self, size: usize) {
@@ -172,6 +192,8 @@ unsafe impl Statistics for NoStatistics {
     fn freed(&mut self, _: usize) {}
     #[inline(always)]
     fn resized(&mut self, _: usize, _: usize) {}
+    #[inline(always)]
+    fn found(&mut self, _: usize) {}
     #[inline(always)]
     fn failed(&mut self, _: usize) {}
     #[inline(always)]

@@ -63,7 +63,7 @@ pub type Default = MicroTlsf;
 pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeError, Meta, region_size};
-use crate::observe::Run;
+use crate::observe::{Run, Statistics};
 use crate::region::{Record, Region, RegionError};
 use crate::units::granules;
 use core::alloc::Layout;
@@ -240,6 +240,10 @@ pub unsafe trait LayoutPlacement: Sized {
     /// [`LayoutPlacement::allocate_quick`] and [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
     const KEEPS: bool;
 
+    /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
+    /// known to be zero. A heap then has one copy of the code that allocates, for all its methods.
+    const PLAIN: bool = false;
+
     /// Makes `memory` available and returns the bytes that it adds for blocks.
     ///
     /// # Errors
@@ -307,6 +311,77 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// `start` must be the address of a live block for `layout`; bytes that are cut off must not be used any more.
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
+
+    /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it. Where [`LayoutPlacement::PLAIN`] is true, it
+    /// may refuse a layout of no bytes, which a heap then replaces by one of a byte.
+    #[inline(always)]
+    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let grant = self.allocate_quick(layout)?;
+        statistics.allocated(grant.size);
+        Some(grant.start)
+    }
+
+    /// Frees a block like [`LayoutPlacement::deallocate`], and counts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::deallocate`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[inline(always)]
+    unsafe fn deallocate_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
+        // SAFETY: the caller keeps the contract.
+        statistics.freed(unsafe { self.deallocate(start, layout)? });
+        Ok(())
+    }
+
+    /// Changes a block's size like [`LayoutPlacement::resize`], and counts that. Returns whether it was possible.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::resize`].
+    #[inline(always)]
+    unsafe fn resize_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // SAFETY: the caller keeps the contract.
+        let resized = unsafe { self.resize(start, layout, size) };
+        if let Some((old, new)) = resized {
+            statistics.resized(old, new);
+        }
+        resized.is_some()
+    }
+
+    /// Makes memory available like [`LayoutPlacement::claim`], and counts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::claim`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::claim`].
+    #[inline(always)]
+    unsafe fn claim_counted<S: Statistics>(
+        &mut self,
+        memory: Region,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        // SAFETY: the caller keeps the contract.
+        statistics.grown(unsafe { self.claim(memory)? });
+        Ok(())
+    }
 
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;

@@ -170,6 +170,11 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         self.counters.resized(old, new);
     }
 
+    #[inline(always)]
+    fn found(&mut self, size: usize) {
+        self.counters.found(size);
+    }
+
     // This counts attempts only; `gave_up` counts requests that have finally failed.
     fn failed(&mut self, _: usize) {}
 

@@ -118,8 +118,12 @@ impl<const BYTES: usize> Units<BYTES> {
     #[inline(never)]
     pub(super) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
-        let start = unsafe { Blocks(self).take(len, mask) };
-        if start.is_null() { self.fail(len, mask) } else { start }
+        unsafe {
+            match Blocks(self).find(len + mask / UNIT) {
+                Some(found) => Blocks(self).cut(found, len, mask),
+                None => self.fail(len, mask),
+            }
+        }
     }
 
     /// What `take` does if it found nothing: makes all memory available at the first use.
@@ -190,10 +194,7 @@ impl<const BYTES: usize> Units<BYTES> {
         // SAFETY: what was found behind the block is allocated then, and its rest is freed.
         unsafe {
             if old < new {
-                let found = Blocks(self).take_behind(index + old, new - old);
-                if found == 0 {
-                    return false;
-                }
+                let Some(found) = Blocks(self).take_behind(index + old, new - old) else { return false };
                 len += found;
             }
             if len > new {

@@ -1,5 +1,4 @@
 //! Importers of models.
 
-pub mod json;
 pub mod onnx;
 pub mod tflite;

@@ -56,6 +56,22 @@ pub(crate) const fn units(size: usize) -> usize {
     (size + (UNIT - 1)) / UNIT
 }
 
+/// Returns the number itself, and keeps the compiler from knowing what it was computed from: a length in units as a shifted
+/// operand is shorter than the size that it came from, rounded up once more.
+#[inline(always)]
+#[cfg_attr(
+    not(any(target_arch = "arm", target_arch = "riscv32")),
+    expect(unused_mut, reason = "for the other targets")
+)]
+pub(crate) fn opaque(mut number: usize) -> usize {
+    #[cfg(any(target_arch = "arm", target_arch = "riscv32"))]
+    // SAFETY: there is no instruction.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    number
+}
+
 /// Words of boundary bits for `len` units, the first of which is number 0 of a word.
 pub(crate) const fn bit_words(len: usize) -> usize {
     (len + 1).div_ceil(WORD)
@@ -81,6 +97,13 @@ pub(crate) unsafe trait Place: Copy {
     fn map(self) -> *mut u32;
     /// Returns the length of the longest block that there can be. There is a list for it.
     fn longest(self) -> usize;
+}
+
+/// A free block that is the first one of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Found {
+    index: usize,
+    list: usize,
 }
 
 /// The blocks of a region.
@@ -231,16 +254,6 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Enters a free block whose bits are right already.
-    #[inline(never)]
-    unsafe fn insert(self, index: usize, len: usize) {
-        // SAFETY: passed on.
-        unsafe {
-            self.measure(index, len);
-            self.enter(index, class(len));
-        }
-    }
-
     /// Frees `len` units from `index` on, merged with their free neighbours.
     #[inline(always)]
     pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) {
@@ -260,15 +273,12 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Allocates `len` units at a multiple of `mask + 1` bytes; null if there is no room. `len` is not zero.
-    ///
-    /// The block is cut from the first one of the list for so many units that it has an aligned place, if that is long
-    /// enough, else from the first one of the next list that has any. What lies in front and behind is free again.
+    /// Finds a free block of at least `need` units, which is not zero: the first one of the list for so many if it is long
+    /// enough, else the first one of the next list that has any.
     #[inline(always)]
-    pub(crate) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
-        let need = len + mask / UNIT;
+    pub(crate) unsafe fn find(self, need: usize) -> Option<Found> {
         if need > self.0.longest() {
-            return core::ptr::null_mut();
+            return None;
         }
         // SAFETY: heads are free blocks.
         unsafe {
@@ -277,57 +287,104 @@ impl<P: Place> Blocks<P> {
             if index == NONE || self.get(index, LEN) < need {
                 let map = *self.0.map() & (0x7fff_ffff >> list);
                 if map == 0 {
-                    return core::ptr::null_mut();
+                    return None;
                 }
                 list = map.leading_zeros() as usize;
                 assert_unchecked(list < LISTS);
                 index = *self.0.head(list) as usize;
             }
-            let behind = index + self.get(index, LEN);
-            let start = if need > FROM_BACK {
-                self.0.unit(index).wrapping_add(mask)
-            } else {
-                self.0.unit(behind - len)
-            };
-            let start = start.wrapping_sub(start.addr() & mask);
-            let first = self.index(start.addr());
-            let end = first + len;
+            Some(Found { index, list })
+        }
+    }
+
+    /// Allocates `len` units at a multiple of `mask + 1` bytes from a block that was found for `len + mask / UNIT`. What lies
+    /// in front and behind is free again.
+    #[inline(always)]
+    pub(crate) unsafe fn cut(self, found: Found, len: usize, mask: usize) -> *mut u8 {
+        let Found { index, list } = found;
+        // The request fits 16 bits, so that its alignment can be told in the others.
+        let wanted = len | (mask / UNIT) << 16;
+        // SAFETY: heads are free blocks.
+        unsafe {
+            if wanted > FROM_BACK {
+                self.trim(index, list, wanted);
+            }
+            let end = index + self.get(index, LEN);
+            let first = end - len;
             self.flip_bound(first);
             self.flip_bound(end);
+            let start = self.0.unit(first);
             let front = first - index;
-            'moved: {
-                if front != 0 {
-                    self.set(index, LEN, front);
-                    *start.cast::<u16>().wrapping_sub(1) = front as u16;
-                    let to = class(front);
-                    if to == list {
-                        break 'moved;
-                    }
-                    self.pop(index, list);
-                    self.enter(index, to);
-                } else {
-                    self.pop(index, list);
-                }
+            if front == 0 {
+                self.pop(index, list);
+                return start;
             }
-            if end != behind {
-                self.insert(end, behind - end);
+            self.set(index, LEN, front);
+            *start.cast::<u16>().wrapping_sub(1) = front as u16;
+            let to = class(front);
+            if to != list {
+                self.pop(index, list);
+                self.enter(index, to);
             }
             start
         }
     }
 
-    /// Allocates the free block behind unit `end` if it has `more` units, and returns its length; 0 if it has not.
+    /// Cuts off what lies behind the place for a large or aligned request in the first block of a list, such that the place
+    /// is at the block's end.
+    #[cold]
+    #[inline(never)]
+    unsafe fn trim(self, index: usize, list: usize, wanted: usize) {
+        let (len, mask) = (wanted & 0xffff, wanted >> 16 << UNIT.ilog2());
+        // SAFETY: the block is free.
+        unsafe {
+            let behind = index + self.get(index, LEN);
+            let start = if len + mask / UNIT > FROM_BACK {
+                self.0.unit(index).wrapping_add(mask)
+            } else {
+                self.0.unit(behind - len)
+            };
+            let end = self.index(start.addr() & !mask) + len;
+            self.set(index, LEN, end - index);
+            if end == behind {
+                return;
+            }
+            let rest = behind - end;
+            self.measure(end, rest);
+            let to = class(rest);
+            // The block stays the first one of its list.
+            let (link, prev) =
+                if to == list { (self.word(index, NEXT), index) } else { (self.0.head(to), to) };
+            let next = *link as usize;
+            *link = end as u16;
+            self.set(end, NEXT, next);
+            self.set(end, PREV, prev);
+            if next != NONE {
+                self.set(next, PREV, end);
+            } else if to != list {
+                self.flip_list(to);
+            }
+        }
+    }
+
+    /// Allocates the free block behind unit `end` if it has `more` units, and returns its length.
     #[inline(always)]
-    pub(crate) unsafe fn take_behind(self, end: usize, more: usize) -> usize {
+    pub(crate) unsafe fn take_behind(self, end: usize, more: usize) -> Option<usize> {
         // SAFETY: if the bit is set, a free block starts there.
         unsafe {
-            if !self.is_bound(end) || self.get(end, LEN) < more {
-                return 0;
+            let word = self.0.bits(end);
+            let bits = *word;
+            if bits & Self::bit(end) == 0 {
+                return None;
             }
-            let found = self.unlink(end);
-            self.flip_bound(end);
+            let found = self.get(end, LEN);
+            if found < more {
+                return None;
+            }
+            *word = bits ^ Self::bit(end);
             self.flip_bound(end + found);
-            found
+            self.unlink(end);
+            Some(found)
         }
     }
 

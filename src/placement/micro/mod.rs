@@ -4,11 +4,12 @@ pub(crate) mod blocks;
 
 use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
-use crate::observe::Run;
+use crate::observe::{NoStatistics, Run, Statistics};
 use crate::region::{Region, RegionError};
 use crate::units::align_up;
-use blocks::{Blocks, LISTS, Place, UNIT, WORD, bit_words, units};
+use blocks::{Blocks, LISTS, Place, UNIT, WORD, bit_words, opaque, units};
 use core::alloc::Layout;
+use core::hint::assert_unchecked;
 use core::ptr::{self, NonNull};
 
 /// What lies at the start of each region.
@@ -63,7 +64,7 @@ impl Slot {
     /// Whether `address` lies in a unit.
     #[inline(always)]
     fn holds(&self, address: usize) -> bool {
-        Blocks(*self).index(address).wrapping_sub(FIRST) < self.len
+        address.wrapping_sub(self.origin.addr()).wrapping_sub(FIRST * UNIT) / UNIT < self.len
     }
 }
 
@@ -125,12 +126,10 @@ fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
     let start = memory.start.addr().get();
     let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(UNIT - 1);
     let first = align_up(start, UNIT).ok_or(RegionError::TooSmall)?;
-    let bytes = end.saturating_sub(first).saturating_sub(CONTROL);
-    // A word of bits for 32 units, and one more bit.
-    let mut len = bytes / UNIT * (WORD * UNIT) / (WORD * UNIT + 4);
-    while len > 0 && len * UNIT + bit_words(len) * 4 > bytes {
-        len -= 1;
-    }
+    // 32 units have a word of bits; one more bit is behind the last unit.
+    let Some(bytes) = end.checked_sub(first + CONTROL + BITS_WORD) else { return Err(RegionError::TooSmall) };
+    let (words, rest) = (bytes / (WORD * UNIT + BITS_WORD), bytes % (WORD * UNIT + BITS_WORD) / UNIT);
+    let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
     match len {
         0 => Err(RegionError::TooSmall),
         _ if len > MAX_LEN => Err(RegionError::TooLarge { max: MAX_BYTES }),
@@ -138,8 +137,11 @@ fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
     }
 }
 
+/// Bytes of a word of boundary bits.
+const BITS_WORD: usize = WORD / 8;
+
 /// Bytes of the longest region.
-const MAX_BYTES: usize = CONTROL + MAX_LEN * UNIT + bit_words(MAX_LEN) * 4;
+const MAX_BYTES: usize = CONTROL + MAX_LEN * UNIT + bit_words(MAX_LEN) * BITS_WORD;
 
 /// Clears words, one by one: it is not worth the library's function for it, which takes more code than all of a claim.
 ///
@@ -161,20 +163,66 @@ impl<const R: usize> MicroTlsf<R> {
     }
 
     fn slots(&self) -> &[Slot] {
-        self.slots.get(..self.count).unwrap_or(&[])
+        // SAFETY: there are no more regions than places for them.
+        unsafe { self.slots.get_unchecked(..self.count) }
     }
 
-    /// The region that holds `address`, which one does.
+    /// The region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
-    fn slot_of(&self, address: usize) -> &Slot {
-        let first = self.first();
-        if R == 1 || first.holds(address) { first } else { self.slot_of_other(address) }
+    fn slot_of(&self, address: usize) -> Option<&Slot> {
+        let mut slot: *const Slot = self.first();
+        // SAFETY: `behind` returns regions.
+        unsafe {
+            // The first region has its place whether it is there or not.
+            while R > 1 && !(*slot).holds(address) {
+                slot = self.behind(slot)?;
+            }
+            Some(&*slot)
+        }
     }
 
+    /// Returns the region that was claimed after that of `slot`.
+    #[inline(always)]
+    fn behind(&self, slot: *const Slot) -> Option<*const Slot> {
+        let next = slot.wrapping_add(1);
+        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
+        let count = unsafe { (&raw const self.count).read_volatile() };
+        (next < self.slots.as_ptr().wrapping_add(count)).then_some(next)
+    }
+
+    /// Frees a block of no bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for `give`.
     #[cold]
     #[inline(never)]
-    fn slot_of_other(&self, address: usize) -> &Slot {
-        self.slots().iter().find(|slot| slot.holds(address)).unwrap_or(self.first())
+    unsafe fn give_one<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) {
+        // SAFETY: the caller's contract.
+        unsafe { self.give(start, 1, statistics) };
+    }
+
+    /// Frees `size` bytes, and counts that: once in the program, for frees, resizes and new memory.
+    ///
+    /// # Safety
+    ///
+    /// They are a live block, or part of one, that is not used any more.
+    #[inline(never)]
+    unsafe fn give<S: Statistics>(&mut self, start: *mut u8, size: usize, statistics: &mut S) {
+        let len = units(size);
+        if len == 0 {
+            // SAFETY: a block of no bytes has a unit.
+            return unsafe { self.give_one(start, statistics) };
+        }
+        let len = opaque(len);
+        let Some(slot) = self.slot_of(start.addr()) else { return };
+        statistics.freed(len * UNIT);
+        // SAFETY: the caller's contract.
+        unsafe {
+            // Blocks start with a unit: else the compiler would round down.
+            assert_unchecked(start.addr().wrapping_sub(slot.origin.addr()) % UNIT == 0);
+            Blocks(*slot).give(Blocks(*slot).index(start.addr()), len);
+        }
     }
 
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
@@ -182,68 +230,27 @@ impl<const R: usize> MicroTlsf<R> {
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
-    /// Whether `memory` overlaps a region that does not start where it does.
-    fn overlaps(&self, memory: Region) -> bool {
+    /// Whether `memory` overlaps a region, number `except` excepted.
+    fn overlaps(&self, memory: Region, except: usize) -> bool {
         let start = memory.start.addr().get();
-        self.slots().iter().map(Slot::region).any(|other| {
+        self.slots().iter().enumerate().any(|(number, slot)| {
+            let other = slot.region();
             let from = other.start.addr().get();
-            from != start && start < from + other.size && from < start + memory.size
+            number != except && start < from + other.size && from < start + memory.size
         })
     }
 }
 
-/// See [`Blocks::take`]: once in the program, for all regions.
-#[inline(never)]
-unsafe fn take(slot: &Slot, len: usize, mask: usize) -> *mut u8 {
-    // SAFETY: the caller's contract.
-    unsafe { Blocks(*slot).take(len, mask) }
-}
-
-/// See [`Blocks::give`]: once in the program, for frees, resizes and new memory.
-#[inline(never)]
-unsafe fn give(slot: &Slot, index: usize, len: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { Blocks(*slot).give(index, len) }
-}
-
-/// Changes the length of a block from `old` to `new` units where it is. Whether there was room.
-#[inline(never)]
-unsafe fn resize(slot: &Slot, index: usize, old: usize, new: usize) -> bool {
-    let mut len = old;
-    // SAFETY: what was found behind the block is allocated then, and its rest is freed, as is what is cut off.
-    unsafe {
-        if new > old {
-            let found = Blocks(*slot).take_behind(index + old, new - old);
-            if found == 0 {
-                return false;
-            }
-            len += found;
-        }
-        if len > new {
-            give(slot, index + new, len - new);
-        }
-    }
-    true
-}
-
-/// Units of a block for a layout. Blocks of no bytes take one; they are so rare that the compiler shall branch.
+/// Units of a block for a layout of so many bytes; blocks of no bytes take one.
 #[inline(always)]
-fn units_of(layout: Layout) -> usize {
-    match units(layout.size()) {
-        0 => one(),
-        len => len,
-    }
+const fn units_of(size: usize) -> usize {
+    units(if size == 0 { 1 } else { size })
 }
 
-#[cold]
-#[inline(never)]
-fn one() -> usize {
-    core::hint::black_box(1)
-}
-
-#[inline(always)]
-fn granted(start: *mut u8, len: usize) -> Option<Grant> {
-    Some(Grant { start: NonNull::new(start)?, size: len * UNIT })
+/// A layout of one byte, aligned like another one.
+fn layout_of_one(other: Layout) -> Layout {
+    // SAFETY: one byte rounded up to a valid alignment does not overflow.
+    unsafe { Layout::from_size_align_unchecked(1, other.align()) }
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
@@ -251,11 +258,22 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
     const KEEPS: bool = false;
+    const PLAIN: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.claim_counted(memory, &mut NoStatistics)? };
+        Ok(self.slots().last().map_or(0, |slot| slot.len * UNIT))
+    }
+
+    unsafe fn claim_counted<S: Statistics>(
+        &mut self,
+        memory: Region,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         let (start, len) = parts(memory)?;
         let from = memory.start.addr().get();
-        if self.overlaps(memory) || self.slots().iter().any(|slot| slot.region().start.addr().get() == from) {
+        if self.overlaps(memory, usize::MAX) {
             return Err(RegionError::Overlap);
         }
         let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
@@ -264,6 +282,8 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
         *slot = Slot { origin, len, bits: bits.wrapping_sub(FIRST / WORD) };
         self.count += 1;
         let slot = *slot;
+        statistics.grown(len * UNIT);
+        statistics.found(len * UNIT);
         // SAFETY: all parts lie in the memory that the caller hands over; its units are an allocated block at first.
         unsafe {
             let control = slot.control();
@@ -271,9 +291,9 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             (*control).size = memory.size;
             (*control).skipped = start.addr() - from;
             clear(bits, bit_words(len));
-            give(&slot, FIRST, len);
+            self.give(slot.unit(FIRST), len * UNIT, statistics);
         }
-        Ok(len * UNIT)
+        Ok(())
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
@@ -282,7 +302,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
         let mut region = old.region();
         region.size = region.size.checked_add(bytes).ok_or(RegionError::Overlap)?;
         let (_, len) = parts(region)?;
-        if self.overlaps(region) {
+        if self.overlaps(region, number) {
             return Err(RegionError::Overlap);
         }
         if len <= old.len {
@@ -298,7 +318,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             ptr::copy(from, bits, words);
             clear(bits.wrapping_add(words), bit_words(len) - words);
             (*slot.control()).size = region.size;
-            give(&slot, old.end(), len - old.len);
+            self.give(slot.unit(old.end()), (len - old.len) * UNIT, &mut NoStatistics);
         }
         Ok((len - old.len) * UNIT)
     }
@@ -319,27 +339,40 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
         Ok((slot.region(), slot.len * UNIT))
     }
 
-    /// From the first region.
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        let len = units_of(layout);
-        // SAFETY: a slot without a region has no room.
-        granted(unsafe { take(self.first(), len, layout.align() - 1) }, len)
-    }
-
-    /// From any region.
-    #[cold]
-    #[inline(never)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let len = units_of(layout);
-        for slot in self.slots() {
-            // SAFETY: the region is there.
-            let start = unsafe { take(slot, len, layout.align() - 1) };
-            if !start.is_null() {
-                return granted(start, len);
+    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let (len, mask) = (units(layout.size()), layout.align() - 1);
+        if len == 0 {
+            return None;
+        }
+        let len = opaque(len);
+        // The first region has its place whether it is there or not: it has no room then.
+        let mut slot: *const Slot = self.first();
+        let mut need = len + mask / UNIT;
+        // SAFETY: the regions are there.
+        unsafe {
+            loop {
+                if let Some(found) = Blocks(*slot).find(need) {
+                    statistics.allocated(len * UNIT);
+                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, mask)));
+                }
+                slot = self.behind(slot)?;
+                // Else the compiler would do all of the search that is the same for all regions in front of the loop.
+                need = opaque(need);
             }
         }
-        None
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
+
+    #[inline(never)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let layout = if layout.size() == 0 { layout_of_one(layout) } else { layout };
+        let start = self.allocate_counted(layout, &mut NoStatistics)?;
+        Some(Grant { start, size: units_of(layout.size()) * UNIT })
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -348,29 +381,65 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn deallocate_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         if cfg!(debug_assertions) {
             self.check(start, layout)?;
         }
-        let len = units_of(layout);
-        let slot = self.slot_of(start.addr().get());
         // SAFETY: the block is live, as the caller vouches.
-        unsafe { give(slot, Blocks(*slot).index(start.addr().get()), len) };
-        Ok(len * UNIT)
+        unsafe { self.give(start.as_ptr(), layout.size(), statistics) };
+        Ok(())
+    }
+
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
+        Ok(units_of(layout.size()) * UNIT)
     }
 
     #[inline(always)]
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let old = units_of(layout);
-        // Larger than any region, so that rounding up cannot overflow.
-        if size > MAX_BYTES {
-            return None;
+    unsafe fn resize_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // More than any block has, so that rounding up cannot overflow.
+        if size > isize::MAX as usize {
+            return false;
         }
-        let new = units(size).max(1);
-        let slot = self.slot_of(start.addr().get());
-        // SAFETY: the block is live, as the caller vouches.
-        let done = unsafe { resize(slot, Blocks(*slot).index(start.addr().get()), old, new) };
-        done.then_some((old * UNIT, new * UNIT))
+        let (old, new) = (units_of(layout.size()), units_of(size));
+        // Units that the block has for the moment, and how many of those that it does not need are not counted.
+        let (mut len, mut spare) = (old, 0);
+        // SAFETY: the block is live, as the caller vouches. What is found behind it is allocated then, and what it does not
+        // need of that, or of itself, is freed.
+        unsafe {
+            if new > old {
+                let Some(slot) = self.slot_of(start.addr().get()) else { return false };
+                let index = Blocks(*slot).index(start.addr().get());
+                let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
+                len += found;
+                spare = len - new;
+                assert_unchecked(new * UNIT > old * UNIT);
+                statistics.resized(old * UNIT, new * UNIT);
+            }
+            if len > new {
+                statistics.found(spare * UNIT);
+                self.give(start.as_ptr().wrapping_add(new * UNIT), (len - new) * UNIT, statistics);
+            }
+        }
+        true
+    }
+
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        // SAFETY: the caller keeps the contract.
+        let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
+        done.then(|| (units_of(layout.size()) * UNIT, units_of(size) * UNIT))
     }
 
     #[inline(always)]
@@ -393,7 +462,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             return Err(FreeError::Foreign);
         }
         // SAFETY: the region is there.
-        unsafe { Blocks(slot).check(address, units_of(layout), FIRST, slot.end()) }
+        unsafe { Blocks(slot).check(address, units_of(layout.size()), FIRST, slot.end()) }
     }
 
     fn largest_free(&self) -> usize {
