@@ -179,7 +179,8 @@ macro_rules! heap {
         $crate::os::Growing::new()
     };
     ($size:expr) => {{
-        static ARENA: $crate::arena::Arena<{ $size }> = $crate::arena::Arena::new();
-        $crate::Heap::with_arena(&ARENA)
+        // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.
+        static __ALLOTMENT_ARENA: $crate::arena::Arena<{ $size }> = $crate::arena::Arena::new();
+        $crate::Heap::with_arena(&__ALLOTMENT_ARENA)
     }};
 }

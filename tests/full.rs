@@ -2,59 +2,17 @@
 //! again as a child process with a time limit, because the case under test aborts the process or uses up its memory.
 #![cfg(all(any(feature = "host", feature = "std"), any(unix, windows), panic = "unwind"))]
 
+mod child;
+
 use allotment::out_of_memory::{Cause, report_to_stderr, set_hook};
 use allotment::{Heap, OutOfMemory, Region, heap};
+use child::{child, role};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::io::Read;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 #[global_allocator]
 static HEAP: Heap = heap!(1 << 20);
-
-/// The environment variable that tells a child process what to do.
-const ROLE: &str = "ALLOTMENT_FULL";
-
-/// Runs the test `name` in a child process with the given `role`. Returns whether it succeeded and its standard error.
-fn child(name: &str, role: &str, backtrace: &str) -> (bool, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env("RUST_BACKTRACE", backtrace)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut errors = child.stderr.take().unwrap();
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::with_capacity(100_000);
-        errors.read_to_end(&mut text).unwrap();
-        text
-    });
-    // Generous: a child takes a fraction of a second unless it hangs.
-    let limit = Instant::now() + Duration::from_secs(60);
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break Some(status),
-            None if Instant::now() > limit => break None,
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    if status.is_none() {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    let text = String::from_utf8_lossy(&reader.join().unwrap()).into_owned();
-    let status = status.unwrap_or_else(|| panic!("the child hangs; it wrote:\n{text}"));
-    (status.success(), text)
-}
-
-/// Returns the role of this child process, or `None` in the parent.
-fn role() -> Option<String> {
-    std::env::var(ROLE).ok()
-}
 
 /// Enlarges the heap from 1 MiB to 8 MiB.
 fn enlarge() {
@@ -187,4 +145,25 @@ fn a_hook_may_allocate() {
     set_hook(|_| _ = OTHERS.fetch_add(1, Ordering::Relaxed));
     assert!(bytes.try_reserve_exact(3 << 20).is_err());
     assert_eq!((CALLS.load(Ordering::Relaxed), OTHERS.load(Ordering::Relaxed)), (4, 1));
+}
+
+/// A backtrace that a program takes itself needs memory while the standard library holds the lock of its own report
+/// of the failure. A hook that ends the program is the documented cure.
+#[test]
+fn a_hook_that_ends_the_program_keeps_a_backtrace_from_hanging() {
+    fn end(error: &OutOfMemory) {
+        report_to_stderr(error);
+        std::process::abort()
+    }
+    if role().is_none() {
+        let name = "a_hook_that_ends_the_program_keeps_a_backtrace_from_hanging";
+        let (succeeded, text) = child(name, "backtrace", "1");
+        assert!(!succeeded, "{text}");
+        assert!(text.contains("out of memory: ") && !text.contains("not reached"), "{text}");
+        return;
+    }
+    set_hook(end);
+    fill(2000);
+    let text = std::backtrace::Backtrace::force_capture().to_string();
+    eprintln!("not reached: {text}");
 }

@@ -3,7 +3,8 @@
 use crate::model::{Buffer, Instance, InstanceError};
 
 /// The role of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Given by the caller.
     Input,
@@ -57,7 +58,8 @@ pub struct Op {
 }
 
 /// The ways in which the first output of an operator may share memory with its inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Sharing {
     /// Nothing.
     None,

@@ -62,7 +62,7 @@ unsafe impl Send for Unsync {}
 /// | with the standard library | `cargo add critical-section --features std` | `use critical_section as _;` |
 ///
 /// Without one, the linker reports `undefined symbol: _critical_section_1_0_acquire` (and `_release`); in debug
-/// builds it also names this page, as the function from which the symbol is referenced. With two of them it reports a
+/// builds the name of the function that refers to the symbol says which crate to add. With two of them it reports a
 /// duplicate symbol. The line `use ... as _;` is needed where nothing else in the program names the crate: Rust does
 /// not link a crate that is only listed in `Cargo.toml`.
 #[cfg(feature = "critical-section")]
@@ -71,19 +71,30 @@ pub struct CriticalSection(());
 /// Names that the linker's error shows if no crate implements critical sections.
 #[cfg(feature = "critical-section")]
 mod no_crate_implements_critical_section {
-    use critical_section::RestoreState;
+    /// Makes the function that enters a critical section, with a name that says what is missing where it is not linked.
+    macro_rules! entry {
+        ($name:ident) => {
+            pub use $name as enter;
 
-    /// Enters a critical section.
-    ///
-    /// # Safety
-    ///
-    /// The caller must pass the result to `critical_section::release`, with sections ending in reverse order.
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    pub unsafe fn see_the_docs_of_allotment_lock_critical_section() -> RestoreState {
-        // SAFETY: the caller leaves the section as `acquire` requires.
-        unsafe { critical_section::acquire() }
+            /// Enters a critical section.
+            ///
+            /// # Safety
+            ///
+            /// The caller must pass the result to `critical_section::release`, with sections ending in reverse order.
+            #[cfg_attr(debug_assertions, inline(never))]
+            #[cfg_attr(not(debug_assertions), inline(always))]
+            pub unsafe fn $name() -> critical_section::RestoreState {
+                // SAFETY: the caller leaves the section as `acquire` requires.
+                unsafe { critical_section::acquire() }
+            }
+        };
     }
+    #[cfg(target_arch = "arm")]
+    entry!(cargo_add_cortex_m_with_feature_critical_section_single_core_or_see_docs_of_allotment_lock);
+    #[cfg(target_arch = "riscv32")]
+    entry!(cargo_add_riscv_with_feature_critical_section_single_hart_or_see_docs_of_allotment_lock);
+    #[cfg(not(any(target_arch = "arm", target_arch = "riscv32")))]
+    entry!(see_docs_of_allotment_lock_critical_section);
 }
 
 // SAFETY: a critical section excludes all others in the program.
@@ -103,9 +114,7 @@ unsafe impl Lock for CriticalSection {
             }
         }
         // SAFETY: the guard leaves the section when it is dropped.
-        let _guard = Guard(unsafe {
-            no_crate_implements_critical_section::see_the_docs_of_allotment_lock_critical_section()
-        });
+        let _guard = Guard(unsafe { no_crate_implements_critical_section::enter() });
         f()
     }
 }

@@ -33,6 +33,10 @@
 //! that cannot take another region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with
 //! one line that says so instead of hanging.
 //!
+//! A program that takes a backtrace itself (`std::backtrace::Backtrace::capture`) while the heap is full is not
+//! panicking, and can still hang in the standard library after "memory allocation of .. bytes failed". A hook that
+//! calls [`report_to_stderr`] and then `std::process::abort` prevents that, and so does `RUST_LIB_BACKTRACE=0`.
+//!
 //! [`TinyHeap`]: https://docs.rs/allotment/latest/allotment/struct.TinyHeap.html
 
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]

@@ -1,6 +1,6 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::heap::OutOfMemory;
+use crate::heap::{OutOfMemory, misuse};
 use crate::memory::Memory;
 use crate::meta::FreeError;
 use crate::observe::Stats;
@@ -234,10 +234,10 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if let Some(padded) = self.padded(layout) {
-            // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
-            unsafe { self.memory.deallocate(block, padded) }
-        }
+        // No block has a layout that the padding makes too large for the address space: such a free is wrong.
+        let Some(padded) = self.padded(layout) else { return misuse(FreeError::NotABlock) };
+        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        unsafe { self.memory.deallocate(block, padded) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

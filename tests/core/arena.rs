@@ -169,3 +169,27 @@ fn a_large_alignment() {
     let (_, page) = run.at::<1>().get((Large::A, Large::PAGE));
     assert_eq!(page.as_ptr().addr() % 4096, 0);
 }
+
+/// The macro's own names hide none of the user's, and neither do the names of buffers.
+#[test]
+fn names_of_the_program_stay_visible() {
+    const COUNT: usize = 3;
+    const BUFFERS: usize = 5;
+    const PLAN: usize = 7;
+    const FIRST: usize = 100;
+    #[derive(Clone, Copy)]
+    struct Index;
+    assert_eq!(size_of::<Index>(), 0);
+    arena! {
+        struct Named(FIRST * PLAN) {
+            FIRST: [u8; FIRST] = 0..PLAN as u64;
+            SECOND: [u16; COUNT + BUFFERS] = 1..3, apart_from(&[FIRST]);
+        }
+    }
+    static NAMED: Arena<Named> = Arena::new();
+    let mut run = NAMED.begin().unwrap();
+    let (first, second) = run.step(2).get((Named::FIRST, Named::SECOND)).unwrap();
+    assert_eq!((first.len(), second.len()), (100, 8));
+    assert!(run.step(6).get(Named::FIRST).is_ok());
+    assert_eq!(NAMED.plan().peak(), 116);
+}

@@ -27,6 +27,14 @@ fn a_static_heap_needs_no_call() {
     assert_eq!(FRESH.stats().failed, 0, "the late claim is no failure");
 }
 
+/// The macro's own name hides none of the program's.
+#[test]
+fn a_size_may_have_any_name() {
+    const ARENA: usize = 8 * 1024;
+    static HEAP: Heap = heap!(ARENA);
+    assert!((ARENA / 2..=ARENA).contains(&HEAP.largest_free()));
+}
+
 /// One `heap!` expression makes one heap, however often it is evaluated.
 #[test]
 fn an_arena_is_given_away_once() {

@@ -13,7 +13,7 @@ use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, layers, measure, runner, setup, toolchain, words};
+use crate::{Setup, child, firmware, layers, measure, runner, setup, toolchain, unlinked, words};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -291,6 +291,15 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     failed |= !linked;
     let result = if linked { "linked" } else { "failed" };
     rows.push([target.into(), "examples/plain_value".into(), result.into()]);
+    let target = unlinked::TARGET;
+    let result = match unlinked::check(&toolchain) {
+        Ok(()) => "the linker names the crate that is missing".into(),
+        Err(error) => {
+            failed = true;
+            format!("{error:#}")
+        }
+    };
+    rows.push([target.into(), "boards/first-program without cortex-m".into(), result]);
     println!("{}", table::render(["target", "features", "result"], rows, &[]));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

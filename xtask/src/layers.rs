@@ -123,7 +123,7 @@ fn check(files: &[(String, String)], order: &[String], known: &[(&str, &str)]) -
             }
         }
     }
-    let name = |folder: &Path, module: &String| [&**folder, &[module.clone()]].concat().join("::");
+    let name = |folder: &Path, module: &String| [&**folder, std::slice::from_ref(module)].concat().join("::");
     let is_known = |(folder, from, to): &(Path, String, String)| {
         known.contains(&(&*name(folder, from), &*name(folder, to)))
     };

@@ -14,6 +14,8 @@ mod firmware;
 mod gpu_bundle;
 mod interpreter;
 mod layers;
+#[cfg(unix)]
+mod malloc;
 mod measure;
 mod progress;
 mod runner;
@@ -24,6 +26,7 @@ mod sysroot;
 mod toolchain;
 mod tools;
 mod traced;
+mod unlinked;
 mod wcet;
 mod words;
 
@@ -128,6 +131,9 @@ enum Command {
     Measure(measure::Options),
     /// Count the most instructions that a call of the constant-time placements takes, under QEMU
     Wcet(wcet::Options),
+    /// Run whole programs on liballotment.so and compare what they print, their time and memory with other heaps
+    #[cfg(unix)]
+    Malloc(malloc::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
     /// Render the book in `docs` to target/book, and check its links
@@ -150,6 +156,8 @@ fn main() -> ExitCode {
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
         Command::Lint { style } => commands::lint(&setup, style),
+        #[cfg(unix)]
+        Command::Malloc(options) => malloc::run(&options, &setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::CheckTargets => commands::check_targets(&setup),

@@ -19,6 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use clap::Args;
 
 use crate::advise;
@@ -30,7 +31,7 @@ use crate::units::{at_least_one, parse_bytes};
 
 pub use page::page;
 pub use place::{PlaceError, Placing};
-pub use report::{Report, report};
+pub use report::{Report, report, report_within};
 pub use trace::{ReadError, Trace};
 
 /// Arguments of `allotment view`.
@@ -53,6 +54,9 @@ pub struct ViewArgs {
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
+    /// When to stop looking for the smallest arena, and for suggestions
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    time_limit: Duration,
 }
 
 /// Runs `allotment view`.
@@ -63,12 +67,12 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     if let Some(path) = &args.output {
         writable(path).map_err(Failure::file(path))?;
     }
-    let report = draw(&args.trace, args.placement, args.arena, args.events)?;
+    let report = draw(&args.trace, args.placement, args.arena, args.events, args.time_limit)?;
     let mut out = io::stdout().lock();
     if let Some(path) = &args.output {
         std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
         if !args.json {
-            summary(&mut out, path, &report)?;
+            summary(&mut out, path, &report, args.arena.is_some())?;
         }
     }
     if args.json {
@@ -83,11 +87,14 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
-    let report = draw(trace, Placing::default(), None, None)?;
+    let report = draw(trace, Placing::default(), None, None, LIMIT)?;
     std::fs::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
-/// The time limit for trying suggestions.
+/// The time limit of a page that another command draws.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest time that suggestions are tried for.
 const TRIED: Duration = Duration::from_secs(20);
 
 fn draw(
@@ -95,7 +102,9 @@ fn draw(
     placement: Placing,
     arena: Option<u64>,
     events: Option<usize>,
+    time_limit: Duration,
 ) -> Result<Report, Failure> {
+    let deadline = Deadline::after(time_limit);
     let bar = progress::spinner();
     bar.set_message("reading the trace");
     let input = Input::new(path)?;
@@ -111,13 +120,14 @@ fn draw(
     }
     bar.set_message("giving its blocks addresses");
     bar.tick();
-    let mut report = report(&trace, placement, arena)
+    let mut report = report_within(&trace, placement, arena, &deadline)
         .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     if events.is_none() {
         bar.set_message("trying what would need less memory");
         bar.tick();
         // A trace that is too large to be replayed in memory is drawn without suggestions.
-        if let Ok(tried) = advise::tried(&input, placement.id(), TRIED) {
+        if let Ok(tried) = advise::tried(&input, placement.id(), TRIED.min(deadline.left().unwrap_or(TRIED)))
+        {
             suggest::add_tried(&mut report.suggestions, tried);
         }
     }
@@ -125,7 +135,7 @@ fn draw(
     Ok(report)
 }
 
-fn summary(out: &mut impl Write, path: &Path, report: &Report) -> io::Result<()> {
+fn summary(out: &mut impl Write, path: &Path, report: &Report, given: bool) -> io::Result<()> {
     let totals = &report.totals;
     writeln!(
         out,
@@ -137,5 +147,9 @@ fn summary(out: &mut impl Write, path: &Path, report: &Report) -> io::Result<()>
         totals.arena,
         totals.live_blocks,
         totals.live_bytes,
-    )
+    )?;
+    if !given && !totals.smallest {
+        writeln!(out, "the time limit ended the search for the smallest arena: a smaller one may be enough")?;
+    }
+    Ok(())
 }

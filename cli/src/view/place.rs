@@ -6,6 +6,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use allotment::meta::{BlockOf, Meta, SideTable};
 use allotment::placement::{BestFit, Buddy, FirstFit, Placement, Tlsf};
 use allotment::region::{Region, RegionError};
+use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
 
 use super::trace::{Action, Event, Trace};
@@ -14,6 +15,9 @@ use super::trace::{Action, Event, Trace};
 const GRANULE: usize = 8;
 const LARGE_GRANULE: usize = 256;
 const LARGE: u64 = 8 << 30;
+
+/// The work of an event in elementary steps, as a [`Watch`] counts them.
+const EVENT: usize = 100;
 
 /// The address of the arena. No memory is there: a side table never accesses the memory that it describes.
 const BASE: usize = 1 << (usize::BITS - 8);
@@ -164,6 +168,9 @@ pub struct Site {
     pub arena: u64,
     /// Bytes per granule.
     pub granule: u64,
+    /// True if the arena is the smallest one that serves every request; false if it was given, or if the search for a
+    /// smaller one was cut short.
+    pub smallest: bool,
 }
 
 type Table<const G: usize> = SideTable<u32, G, 1, false>;
@@ -188,18 +195,27 @@ impl Site {
     /// Creates an arena of `arena` bytes, or the smallest one that serves every request, which takes about twenty replays.
     ///
     /// The smallest one is found by binary search. With a placement for which more memory can be worse, a smaller arena may
-    /// also be enough.
+    /// also be enough. When `deadline` passes during the search, the smallest arena so far is taken, or one of twice the
+    /// least possible size if none has served every request.
     ///
     /// # Errors
     /// [`PlaceError`] if there is no such arena.
-    pub fn new(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Self, PlaceError> {
+    pub fn new(
+        trace: &Trace,
+        placing: Placing,
+        arena: Option<u64>,
+        deadline: &Deadline,
+    ) -> Result<Self, PlaceError> {
         let small = arena.unwrap_or_else(|| least(trace, GRANULE as u64)) <= LARGE;
         let granule = if small { GRANULE } else { LARGE_GRANULE } as u64;
-        let arena = match arena {
-            Some(arena) => arena,
-            None => with!(placing, granule, smallest(trace))? * granule,
+        let (arena, smallest) = match arena {
+            Some(arena) => (arena, false),
+            None => {
+                let (len, smallest) = with!(placing, granule, smallest(trace, deadline))?;
+                (len * granule, smallest)
+            }
         };
-        Ok(Self { placing, arena, granule })
+        Ok(Self { placing, arena, granule, smallest })
     }
 
     /// Replays `trace`. O(events) calls of the placement.
@@ -207,7 +223,7 @@ impl Site {
     /// # Errors
     /// [`PlaceError`] if the arena is refused.
     pub fn replay(&self, trace: &Trace, watcher: &mut dyn Watcher) -> Result<Outcome, PlaceError> {
-        let outcome = with!(self.placing, self.granule, run(trace, self.arena, false, watcher))?;
+        let outcome = with!(self.placing, self.granule, run(trace, self.arena, None, watcher))?;
         let outcome = outcome.unwrap_or_default();
         let requests = trace.events.iter().filter(|event| event.action != Action::Free).count();
         let served = requests - outcome.failed;
@@ -233,16 +249,20 @@ fn least(trace: &Trace, granule: u64) -> u64 {
     most.max(granule)
 }
 
-/// Returns the smallest arena in granules.
-fn smallest<S: Placement>(trace: &Trace) -> Result<u64, PlaceError> {
+/// Returns the smallest arena in granules, and true; or the best one when the deadline passed, and false.
+fn smallest<S: Placement>(trace: &Trace, deadline: &Deadline) -> Result<(u64, bool), PlaceError> {
     let granule = S::Meta::GRANULE as u64;
     let most = S::MAX_LEN as u64;
-    let fits = |len: u64| Ok(run::<S>(trace, len * granule, true, &mut Unwatched)?.is_some());
-    let mut low = least(trace, granule) / granule;
-    let mut high = low;
+    // False also if the deadline passed before that was known.
+    let fits = |len: u64| Ok(run::<S>(trace, len * granule, Some(deadline), &mut Unwatched)?.is_some());
+    let least = least(trace, granule) / granule;
+    let (mut low, mut high) = (least, least);
     while high > most || !fits(high)? {
         if high >= most {
             return Err(PlaceError::TooLarge(most * granule));
+        }
+        if deadline.passed() {
+            return Ok((least.saturating_mul(2).min(most), false));
         }
         low = high + 1;
         high = (high + high / 8 + 64).min(most);
@@ -251,11 +271,13 @@ fn smallest<S: Placement>(trace: &Trace) -> Result<u64, PlaceError> {
         let middle = low + (high - low) / 2;
         if fits(middle)? {
             high = middle;
+        } else if deadline.passed() {
+            return Ok((high, false));
         } else {
             low = middle + 1;
         }
     }
-    Ok(high)
+    Ok((high, true))
 }
 
 /// A block that has an address.
@@ -279,11 +301,11 @@ struct Arena<S: Placement> {
     outcome: Outcome,
 }
 
-/// `None` if `strict` and a request failed.
+/// Replays a trace. With a deadline it returns `None` at the first request that fails, or when the deadline passes.
 fn run<S: Placement>(
     trace: &Trace,
     size: u64,
-    strict: bool,
+    strict: Option<&Deadline>,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<Outcome>, PlaceError> {
     let refused = |error| PlaceError::Region { size, error };
@@ -305,13 +327,14 @@ fn run<S: Placement>(
         state,
         outcome: Outcome::default(),
     };
+    let mut watch = strict.map(Watch::new);
     for (now, event) in trace.events.iter().enumerate() {
         let served = arena.event(trace, now as u32, event, watcher);
-        if !served && strict {
+        if watch.as_mut().is_some_and(|watch| !served || watch.passed(EVENT)) {
             return Ok(None);
         }
         arena.outcome.failed += usize::from(!served);
-        if !strict {
+        if strict.is_none() {
             watcher.after(now, served, arena.settle());
         }
     }

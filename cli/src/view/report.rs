@@ -1,5 +1,6 @@
 //! The data that a page shows.
 
+use allotment_planner::deadline::Deadline;
 use serde::Serialize;
 
 use super::lists::{self, Group, Row, Tag};
@@ -39,7 +40,8 @@ pub struct Totals {
     pub taken: u64,
     /// The arena.
     pub arena: u64,
-    /// True if that is the smallest one found, false if it was given.
+    /// True if that is the smallest one that serves every request; false if it was given, or if there was no time to find
+    /// the smallest one.
     pub smallest: bool,
     /// Bytes per granule.
     pub granule: u64,
@@ -103,12 +105,25 @@ pub struct Report {
     pub suggestions: Vec<Suggestion>,
 }
 
-/// Replays a trace and gathers the data of a page. Without `arena` it takes about twenty replays.
+/// Replays a trace and gathers the data of a page. Without `arena` it takes about twenty replays, to find the smallest one.
 ///
 /// # Errors
 /// [`PlaceError`] if no arena or placement serves the trace.
 pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Report, PlaceError> {
-    let site = Site::new(trace, placing, arena)?;
+    report_within(trace, placing, arena, &Deadline::never())
+}
+
+/// Replays a trace like [`report`]; when `deadline` passes, the search for the smallest arena ends with the best so far.
+///
+/// # Errors
+/// [`PlaceError`] if no arena or placement serves the trace.
+pub fn report_within(
+    trace: &Trace,
+    placing: Placing,
+    arena: Option<u64>,
+    deadline: &Deadline,
+) -> Result<Report, PlaceError> {
+    let site = Site::new(trace, placing, arena, deadline)?;
     let by_tag = lists::tags(trace);
     let order: Vec<u32> = by_tag.iter().map(|tag| tag.tag).collect();
     let mut recording = Recording::new(trace, site.arena, site.granule, &order);
@@ -129,7 +144,7 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
         taken_at_peak: peak.taken,
         taken: recording.taken,
         arena: site.arena,
-        smallest: arena.is_none(),
+        smallest: site.smallest,
         granule: site.granule,
         external: peak.external(),
         internal: peak.internal(),

@@ -330,3 +330,49 @@ fn a_trace_that_is_cut_off_is_used_up_to_there() {
     assert_eq!(trace.map(Result::unwrap).count() as u64, said);
     assert!((20_000..110_000).contains(&said), "{said}");
 }
+
+/// Compressed buffers that were cut off are planned up to there, with a word about it; a part of a model is refused.
+#[test]
+fn buffers_that_are_cut_off_are_planned_up_to_there() {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let cut = |name: &str, bytes: &[u8], kept: usize| {
+        let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        file.write_all(bytes).unwrap();
+        let whole = file.finish().unwrap();
+        fs::write(path(name), &whole[..kept.min(whole.len() - 1)]).unwrap();
+        path(name)
+    };
+    let rows: String = (0..1000).map(|n| format!("b{n},{n},{},{}\n", n + 3, 100 + n)).collect();
+    let csv = format!("id,lower,upper,size\n{rows}");
+    let plc: Vec<u8> = (0..1000_u64)
+        .flat_map(|n| [n, n, n + 3, 100 + n, 0, 0, 0, 100 + n])
+        .flat_map(u64::to_be_bytes)
+        .collect();
+    let plan = |input: String| run(&["plan".into(), input, "-q".into(), "--json".into()], b"");
+    for (name, bytes, place) in
+        [("a.csv.gz", csv.as_bytes(), "after line "), ("a.plc.gz", &plc, "after record ")]
+    {
+        let (code, output, error) = plan(cut(name, bytes, bytes.len() / 2));
+        assert_eq!(code, Some(0), "{error}");
+        assert!(error.contains(&format!("{name}: {place}")), "{error}");
+        assert!(
+            error.contains(": the compressed data end too early; the buffers before that are planned"),
+            "{error}"
+        );
+        let last: u64 = error.split(place).nth(1).unwrap().split(':').next().unwrap().parse().unwrap();
+        let figures: serde_json::Value = serde_json::from_str(&output).unwrap();
+        // The header is the first line; records are counted from 0.
+        let buffers = if name.contains("csv") { last - 1 } else { last + 1 };
+        assert_eq!(figures[0]["buffers"], buffers);
+        assert!((400..600).contains(&buffers), "{buffers}");
+        // Nothing but a header, or less than a record.
+        let (code, _, error) = plan(cut(name, bytes, 30));
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains("the compressed data end too early"), "{error}");
+    }
+    let (code, _, error) = plan(cut("a.tflite.gz", &[b"\0\0\0\0TFL3".as_slice(), &plc].concat(), 5000));
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("a.tflite.gz: the compressed data end too early"), "{error}");
+}

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -151,27 +150,29 @@ fn the_last_image_is_the_program() {
     assert_eq!(replayed["events"], report["traces"][0]["events"]);
 }
 
-/// Starts `allotment record` and waits until the program has said so: its first line, and the rest of what it prints.
-fn started(
-    trace: &str,
-    options: &[&str],
-    script: &str,
-) -> (Child, String, std::io::BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_allotment"));
-    command.args(["record", "-o", trace]).args(options).args(["--", "sh", "-c", script]);
-    command.env_remove("ALLOTMENT_PRELOAD").env("XDG_CACHE_HOME", CACHE);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    // The tests may run in the background or under `nohup`, where these signals are ignored, and the tool leaves it so.
-    // SAFETY: `signal` may be called between fork and exec, and nothing else is.
-    unsafe {
-        command.pre_exec(|| {
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-            Ok(())
-        });
-    }
-    let mut child = command.spawn().unwrap();
+/// `allotment record` of a program that has printed its first line: that line, and the rest of what it prints.
+type Started = (Child, String, std::io::BufReader<std::process::ChildStdout>);
+
+/// Starts `allotment record` with no signal ignored.
+fn started(trace: &str, options: &[&str], script: &str) -> Started {
+    // A shell has its background jobs ignore ^C, and these tests may run in one.
+    started_with("--default-signal=INT,TERM,HUP,USR1,USR2", trace, options, script)
+}
+
+/// Starts `allotment record` by `env` with `signals`, and waits for the program's first line.
+fn started_with(signals: &str, trace: &str, options: &[&str], script: &str) -> Started {
+    let mut child = Command::new("env")
+        .args([signals, env!("CARGO_BIN_EXE_allotment")])
+        .args(["record", "-o", trace])
+        .args(options)
+        .args(["--", "sh", "-c", script])
+        .env_remove("ALLOTMENT_PRELOAD")
+        .env("XDG_CACHE_HOME", CACHE)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
@@ -220,6 +221,16 @@ fn a_program_that_does_not_listen_is_ended() {
     send("-INT", child.id());
     assert_eq!(child.wait().unwrap().code(), Some(137));
     assert!(events(&trace) > 0);
+}
+
+/// What a shell or `nohup` has the tool ignore stays ignored: here ^C, so that SIGTERM is the first to ask for the end.
+#[test]
+fn a_signal_that_is_ignored_does_nothing() {
+    let (_folder, [trace]) = files(["run.trace"]);
+    let (mut child, _, _output) = started_with("--ignore-signal=INT", &trace, &[], "echo go; sleep 600");
+    send("-INT", child.id());
+    send("-TERM", child.id());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
 /// A loop of a shell that allocates variables, and goes on until a file is there.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use allotment_cli::view::{Placing, Report, Trace, report};
+use allotment_cli::view::{Placing, Report, Trace, report, report_within};
+use allotment_planner::deadline::Deadline;
 use allotment_trace::{Action, Reader};
 
 use super::firmware;
@@ -82,6 +83,32 @@ fn the_arena_is_the_smallest() {
     }
     let buddies = report(&trace, Placing::Buddy, None).unwrap().totals;
     assert_eq!(buddies.failed, 0);
+}
+
+/// However early the search for the smallest arena is cut short, an arena that serves the trace comes of it, and the
+/// search ends at once.
+#[test]
+fn a_search_that_is_cut_short_has_an_arena() {
+    let trace = read(&firmware::trace(4000, "net"));
+    let whole = report(&trace, Placing::FirstFit, None).unwrap().totals;
+    assert!(whole.smallest);
+    let mut last = u64::MAX;
+    let mut cut = 0;
+    for looks in (0..).map(|n| n * 3) {
+        let deadline = Deadline::after_looks(looks);
+        let totals = report_within(&trace, Placing::FirstFit, None, &deadline).unwrap().totals;
+        assert_eq!(totals.failed, 0, "{looks} looks");
+        assert!(totals.arena >= whole.arena && totals.arena <= last, "{looks} looks");
+        // Once by the replay that is given up, and once by the search.
+        assert!(deadline.late().load(std::sync::atomic::Ordering::Relaxed) <= 2, "{looks} looks");
+        last = totals.arena;
+        if totals.smallest {
+            break;
+        }
+        cut += 1;
+    }
+    assert_eq!(last, whole.arena);
+    assert!(cut > 12, "{cut}");
 }
 
 /// The stack, at the moments of the most, adds up to what is live; the map to what blocks took.

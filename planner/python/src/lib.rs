@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
-use allotment_planner::import::{onnx, tflite};
+use allotment_planner::graph::{Graph, Kind, Lowering};
+use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::solve::{self, Options, Progress, Status};
 use allotment_planner::{read, transform, validate};
@@ -284,12 +284,6 @@ impl Solution {
     }
 }
 
-/// A tensor: name, shape, element type, bytes, role.
-type PyTensor = (String, Vec<u64>, String, u64, String);
-
-/// An operator: name, type, inputs, outputs, how its first output may share, cost.
-type PyOp = (String, String, Vec<usize>, Vec<usize>, String, u64);
-
 /// A model's operators and tensors.
 #[pyclass(frozen, module = "allotment_planner._native")]
 struct Model {
@@ -298,46 +292,11 @@ struct Model {
     tflite: Option<Vec<u8>>,
 }
 
-const KINDS: [(&str, Kind); 5] = [
-    ("input", Kind::Input),
-    ("constant", Kind::Constant),
-    ("intermediate", Kind::Intermediate),
-    ("output", Kind::Output),
-    ("state", Kind::State),
-];
-
-const SHARINGS: [(&str, Sharing); 3] =
-    [("none", Sharing::None), ("view", Sharing::View), ("in-place", Sharing::InPlace)];
-
-fn named<T: Copy>(table: &[(&str, T)], name: &str) -> PyResult<T> {
-    let found = table.iter().find(|(known, _)| *known == name).map(|&(_, value)| value);
-    let known = || table.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-    found.ok_or_else(|| PyValueError::new_err(format!("`{name}` is none of {}", known())))
-}
-
-fn name_of<T: Copy + PartialEq>(table: &[(&'static str, T)], value: T) -> &'static str {
-    table.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
-}
-
 #[pymethods]
 impl Model {
-    /// Makes a model of tensors, and of operators in an order of execution that name their tensors by number.
     #[staticmethod]
-    fn from_graph(tensors: Vec<PyTensor>, ops: Vec<PyOp>) -> PyResult<Self> {
-        let count = tensors.len();
-        let tensors = tensors.into_iter().map(|(name, shape, dtype, bytes, kind)| {
-            Ok(Tensor { name, shape, dtype, bytes, kind: named(&KINDS, &kind)? })
-        });
-        let ops = ops.into_iter().map(|(name, kind, inputs, outputs, sharing, cost)| {
-            if let Some(wrong) = inputs.iter().chain(&outputs).find(|&&n| n >= count) {
-                return Err(PyValueError::new_err(format!(
-                    "operator `{name}` names tensor {wrong} of {count}"
-                )));
-            }
-            Ok(Op { name, kind, inputs, outputs, sharing: named(&SHARINGS, &sharing)?, cost })
-        });
-        let graph = Graph { tensors: tensors.collect::<PyResult<_>>()?, ops: ops.collect::<PyResult<_>>()? };
-        Ok(Self { graph, tflite: None })
+    fn from_json(bytes: &[u8]) -> PyResult<Self> {
+        Ok(Self { graph: json::read_json(bytes).map_err(value_error)?, tflite: None })
     }
 
     #[staticmethod]
@@ -350,22 +309,14 @@ impl Model {
         Ok(Self { graph: tflite::read_tflite(bytes).map_err(value_error)?, tflite: Some(bytes.into()) })
     }
 
-    #[getter]
-    fn tensors(&self) -> Vec<PyTensor> {
-        let tensor = |tensor: &Tensor| {
-            let Tensor { name, shape, dtype, bytes, kind } = tensor.clone();
-            (name, shape, dtype, bytes, name_of(&KINDS, kind).into())
-        };
-        self.graph.tensors.iter().map(tensor).collect()
+    fn to_json(&self) -> String {
+        json::write_json(&self.graph)
     }
 
+    /// Whether each tensor is a constant.
     #[getter]
-    fn ops(&self) -> Vec<PyOp> {
-        let op = |op: &Op| {
-            let Op { name, kind, inputs, outputs, sharing, cost } = op.clone();
-            (name, kind, inputs, outputs, name_of(&SHARINGS, sharing).into(), cost)
-        };
-        self.graph.ops.iter().map(op).collect()
+    fn constants(&self) -> Vec<bool> {
+        self.graph.tensors.iter().map(|tensor| tensor.kind == Kind::Constant).collect()
     }
 
     /// Returns the model in the order that needs the least memory, as far as it is found in the time.

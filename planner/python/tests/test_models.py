@@ -39,8 +39,15 @@ def test_open_dimensions_are_named(data) -> None:  # type: ignore[no-untyped-def
         plan_onnx(data / "onnx" / "encoder2_dyn.onnx", {"batch": 1})
 
 
-def test_models_are_looked_into(data) -> None:  # type: ignore[no-untyped-def]
+def test_graphs_are_written_and_read_again(data) -> None:  # type: ignore[no-untyped-def]
     model = Model.from_onnx(data / "onnx" / "kws_dscnn.onnx")
-    kinds = {tensor[4] for tensor in model.tensors}
-    assert kinds == {"input", "constant", "intermediate", "output"}
-    assert any(op[1] == "Conv" for op in model.ops)
+    graph = model.to_json()
+    assert {tensor["kind"] for tensor in graph["tensors"]} == {"input", "constant", "intermediate", "output"}
+    assert any(op["kind"] == "Conv" for op in graph["ops"])
+    again = Model.from_json(graph)
+    assert again.to_json() == graph
+    for options in ({}, {"in_place": True}, {"reorder": True}):
+        assert again.plan(**options).offsets == model.plan(**options).offsets
+    graph["ops"][0]["inputs"] = ["nothing"]
+    with pytest.raises(PlanError, match="`nothing`, which is not listed"):
+        Model.from_json(graph)

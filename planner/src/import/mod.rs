@@ -1,4 +1,5 @@
 //! Importers of models.
 
+pub mod json;
 pub mod onnx;
 pub mod tflite;

@@ -5,7 +5,7 @@ mod plc;
 mod trace;
 
 pub use self::csv::read_csv;
-pub use plc::read_plc;
+pub use plc::{PLC_RECORD, read_plc};
 pub use trace::{read_events, read_trace};
 
 use std::io::Read;
@@ -27,6 +27,9 @@ pub enum ReadError {
     /// The compressed data are damaged, or larger than is sensible.
     #[error("the compressed input is damaged or too large: {0}")]
     Compressed(String),
+    /// The compressed data are cut off.
+    #[error("the compressed data end too early")]
+    CutOff,
     /// A column is missing.
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
@@ -76,34 +79,51 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     if !matches!(outer.as_str(), "zst" | "gz") {
         return Ok((std::fs::read(path).map_err(wrong)?, outer));
     }
-    let plain = plain_bytes(path)?;
+    let Contents { bytes: plain, cut } = contents(path)?;
+    if let Some(cut) = cut {
+        return Err(cut);
+    }
     let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
     Ok((plain, inner))
 }
 
-/// Reads a file, decompressed where its first bytes say so, up to [`MOST`] bytes.
-fn plain_bytes(path: &Path) -> Result<Vec<u8>, ReadError> {
-    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
-    let damaged = |error: std::io::Error| ReadError::Compressed(error.to_string());
-    let mut plain = Vec::new();
-    let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
-    decoder.take(MOST + 1).read_to_end(&mut plain).map_err(damaged)?;
-    if plain.len() as u64 > MOST {
-        return Err(ReadError::Compressed("more than 4 GiB".into()));
-    }
-    Ok(plain)
+/// What a file holds, decompressed.
+#[derive(Debug)]
+pub struct Contents {
+    /// Its bytes, up to where it is cut off.
+    pub bytes: Vec<u8>,
+    /// The error at that place, if the compressed data end too early.
+    pub cut: Option<ReadError>,
 }
 
-/// Reads a file and decompresses it if its first bytes say that it is compressed.
+/// Reads a file, decompressed where its first bytes say so, up to [`MOST`] bytes.
+fn contents(path: &Path) -> Result<Contents, ReadError> {
+    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let damaged = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => ReadError::CutOff,
+        _ => ReadError::Compressed(error.to_string()),
+    };
+    let mut bytes = Vec::new();
+    let decoder = allotment_trace::decompressed(file).map_err(damaged)?;
+    let cut = match decoder.take(MOST + 1).read_to_end(&mut bytes).map_err(damaged) {
+        Ok(_) if bytes.len() as u64 > MOST => return Err(ReadError::Compressed("more than 4 GiB".into())),
+        Ok(_) => None,
+        Err(ReadError::CutOff) => Some(ReadError::CutOff),
+        Err(error) => return Err(error),
+    };
+    Ok(Contents { bytes, cut })
+}
+
+/// Reads a file and decompresses it if its first bytes say that it is compressed, up to where it is cut off.
 ///
 /// # Errors
-/// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
-pub fn read_bytes_of(path: &Path) -> Result<Vec<u8>, ReadError> {
-    let wrong = |source| ReadError::Io { path: path.into(), source };
+/// [`ReadError`] if the file cannot be read or decompressed.
+pub fn read_contents(path: &Path) -> Result<Contents, ReadError> {
     if path.is_dir() {
-        return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
+        let source = std::io::ErrorKind::IsADirectory.into();
+        return Err(ReadError::Io { path: path.into(), source });
     }
-    plain_bytes(path)
+    contents(path)
 }
 
 /// Reads an instance in the format that its ending names; models are not instances.

@@ -3,16 +3,19 @@
 use super::ReadError;
 use crate::model::{Buffer, Instance};
 
+/// Bytes of a record.
+pub const PLC_RECORD: usize = 64;
+
 /// Reads records of id, birth, death (exclusive), size, two words that are not used, alignment (0: none) and
 /// requested size (not used).
 ///
 /// # Errors
 /// See [`ReadError`]; records are counted from 0.
 pub fn read_plc(bytes: &[u8]) -> Result<Instance, ReadError> {
-    let records = bytes.chunks_exact(64);
+    let records = bytes.chunks_exact(PLC_RECORD);
     if !records.remainder().is_empty() {
-        let what = format!("{} bytes of 64", records.remainder().len());
-        return Err(ReadError::Record { record: bytes.len() / 64, what });
+        let what = format!("{} bytes of {PLC_RECORD}", records.remainder().len());
+        return Err(ReadError::Record { record: bytes.len() / PLC_RECORD, what });
     }
     let buffers = records.enumerate().map(|(record, bytes)| {
         let mut words = [0_u64; 8];

@@ -177,29 +177,34 @@ macro_rules! arena {
         $(#[$meta])*
         $vis struct $name;
 
+        // Items of a macro are not hygienic: the user's types, steps and sizes see these names, so they are ones that no
+        // program has. The buffers' own names are visible to the arguments of their methods only.
         const _: () = {
             /// Numbers the buffers.
             #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
-            enum Index { $($slot),* }
-            const COUNT: usize = [$(Index::$slot as usize),*].len();
-            const BUFFERS: [$crate::plan::Buffer<'static>; COUNT] = {
+            enum __AllotmentIndex { $($slot),* }
+            const __ALLOTMENT_COUNT: usize = [$(__AllotmentIndex::$slot as usize),*].len();
+            const __ALLOTMENT_PLAIN: [$crate::plan::Buffer<'static>; __ALLOTMENT_COUNT] = [$(
+                $crate::plan::Buffer::new(::core::mem::size_of::<$type>() as u64, $steps)
+                    .align(::core::mem::align_of::<$type>() as u64)
+                    .name(::core::stringify!($slot))
+            ),*];
+            const __ALLOTMENT_BUFFERS: [$crate::plan::Buffer<'static>; __ALLOTMENT_COUNT] = {
                 $(
                     #[allow(dead_code)]
-                    const $slot: usize = Index::$slot as usize;
+                    const $slot: usize = __AllotmentIndex::$slot as usize;
                 )*
-                [$(
-                    $crate::plan::Buffer::new(::core::mem::size_of::<$type>() as u64, $steps)
-                        .align(::core::mem::align_of::<$type>() as u64)
-                        .name(::core::stringify!($slot))
-                        $(.$method($($argument),*))*
-                ),*]
+                [$(__ALLOTMENT_PLAIN[__AllotmentIndex::$slot as usize] $(.$method($($argument),*))*),*]
             };
-            const PLAN: &$crate::plan::Plan<'static, COUNT> =
+            const __ALLOTMENT_PLAN: &$crate::plan::Plan<'static, __ALLOTMENT_COUNT> =
                 &$crate::arena!(@plan $($offsets)?).within($capacity as u64);
 
             impl $crate::plan::Planned for $name {
-                const PLACED: $crate::plan::Placed<'static> = PLAN.placed();
-                type Memory = $crate::plan::Memory<{ PLAN.peak() as usize }, { PLAN.align() as usize }>;
+                const PLACED: $crate::plan::Placed<'static> = __ALLOTMENT_PLAN.placed();
+                type Memory = $crate::plan::Memory<
+                    { __ALLOTMENT_PLAN.peak() as usize },
+                    { __ALLOTMENT_PLAN.align() as usize },
+                >;
             }
 
             impl $name {
@@ -207,15 +212,18 @@ macro_rules! arena {
                     $(#[$slot_meta])*
                     #[doc = ::core::concat!("`", ::core::stringify!($steps), "`")]
                     #[allow(dead_code)]
-                    $vis const $slot: $crate::plan::Slot<Self, $type, { Index::$slot as usize }> =
-                        $crate::plan::Slot::new();
+                    $vis const $slot: $crate::plan::Slot<
+                        Self,
+                        $type,
+                        { __AllotmentIndex::$slot as usize },
+                    > = $crate::plan::Slot::new();
                 )*
             }
         };
     };
-    (@plan) => { $crate::plan::plan(&BUFFERS) };
+    (@plan) => { $crate::plan::plan(&__ALLOTMENT_BUFFERS) };
     (@plan $offsets:expr) => {
-        match $crate::plan::Plan::from_offsets(&BUFFERS, $offsets) {
+        match $crate::plan::Plan::from_offsets(&__ALLOTMENT_BUFFERS, $offsets) {
             ::core::result::Result::Ok(plan) => plan,
             ::core::result::Result::Err(_) => ::core::panic!("these offsets are no plan for the buffers"),
         }

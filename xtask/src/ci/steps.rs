@@ -80,6 +80,9 @@ pub const STEPS: &[Step] = &[
     Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native"),
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check"),
 
+    // Whole programs on our `malloc`: the same output, forks, limits.
+    Step::new("programs on malloc", Full, "cargo xtask malloc --check"),
+
     // What users get.
     Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --package allotment --package allotment-trace --package allotment-planner --package allotment-planner-capi --package allotment-common --package allotment-preload --package allotment-cli"),
     Step::new("GPU bundle", Deep, "cargo xtask gpu-bundle --check"),

@@ -137,6 +137,48 @@ fn unpack(name: &str, setup: &Setup) -> Result<PathBuf> {
     Ok(script)
 }
 
+/// The folder that the first of `packages` that there is was unpacked into, which is done first if need be.
+///
+/// # Errors
+/// It cannot be had here.
+pub fn unpacked(name: &str, packages: &[&str], setup: &Setup) -> Result<PathBuf> {
+    let cache = cache(setup)?;
+    let packed = cache.join("packages");
+    let folder = packed.join(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    if setup.no_install {
+        bail!("{name} is not downloaded because of --no-install");
+    }
+    fs::create_dir_all(&packed).with_context(|| format!("{} cannot be made", packed.display()))?;
+    let staged = tempfile::Builder::new().prefix("unpacking-").tempdir_in(&packed)?;
+    debian::unpack(packages, staged.path(), &cache, setup)?;
+    match fs::rename(staged.path(), &folder) {
+        // Another run of this tool was faster.
+        Err(_) if folder.is_dir() => {}
+        result => result.with_context(|| format!("{} cannot be written", folder.display()))?,
+    }
+    Ok(folder)
+}
+
+/// A shared library whose name starts with `file`, from the first of `packages` that there is.
+///
+/// # Errors
+/// It cannot be had here.
+pub fn library(name: &str, packages: &[&str], file: &str, setup: &Setup) -> Result<PathBuf> {
+    let folder = unpacked(name, packages, setup)?;
+    for folder in libraries(&folder)? {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(file) {
+                return Ok(entry.path());
+            }
+        }
+    }
+    bail!("{name} has no {file}")
+}
+
 /// A shell script that starts `program` from the folder that it was unpacked into.
 fn launcher(program: &Program, folder: &Path, libraries: &[PathBuf]) -> String {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
@@ -162,7 +204,7 @@ fn launcher(program: &Program, folder: &Path, libraries: &[PathBuf]) -> String {
 }
 
 /// Every folder below `root` that holds shared libraries, in order of their paths.
-fn libraries(root: &Path) -> Result<Vec<PathBuf>> {
+pub fn libraries(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, Optional, Union, cast
@@ -27,6 +28,11 @@ class Model:
 
     def __init__(self, native: _native.Model) -> None:
         self._native = native
+        self._order: Optional[str] = None
+
+    def keep_order(self, why: str) -> None:
+        """Refuses ``reorder`` from now on: the operators depend on each other in ways that the graph does not tell."""
+        self._order = why
 
     @classmethod
     def from_onnx(cls, source: Any, dims: Optional[Mapping[str, int]] = None) -> Model:
@@ -44,15 +50,19 @@ class Model:
         except ValueError as error:
             raise PlanError(str(error)) from None
 
-    @property
-    def tensors(self) -> list[tuple[str, list[int], str, int, str]]:
-        """Name, shape, element type, bytes and role of each tensor."""
-        return self._native.tensors
+    @classmethod
+    def from_json(cls, source: Union[Source, Mapping[str, Any]]) -> Model:
+        """Reads a graph in the form of :meth:`to_json`: bytes, a path, or a dictionary."""
+        text = json.dumps(source).encode() if isinstance(source, Mapping) else content(source)
+        try:
+            return cls(_native.Model.from_json(text))
+        except ValueError as error:
+            raise PlanError(str(error)) from None
 
-    @property
-    def ops(self) -> list[tuple[str, str, list[int], list[int], str, int]]:
-        """Name, type, inputs, outputs, way of sharing and cost of each operator."""
-        return self._native.ops
+    def to_json(self) -> dict[str, Any]:
+        """The graph as a dictionary with the lists ``tensors`` (name, bytes, kind, shape, dtype) and ``ops`` (name, kind, inputs, outputs,
+        sharing, cost), the operators in order of execution: what a compiler without an importer here writes."""
+        return cast("dict[str, Any]", json.loads(self._native.to_json()))
 
     def plan(
         self,
@@ -80,6 +90,8 @@ class Model:
     def _lowered(
         self, align: int, weights: bool, inputs: bool, in_place: bool, reorder: bool, time_limit: float
     ) -> tuple[_native.Problem, list[Optional[int]]]:
+        if reorder and self._order is not None:
+            raise PlanError(f"the operators cannot be reordered: {self._order}")
         try:
             native = self._native.reordered(time_limit / 4) if reorder else self._native
             return native.lowered(align=align, weights=weights, inputs=inputs, in_place=in_place)
@@ -98,9 +110,9 @@ class Model:
             shape["align"], False, shape["inputs"], shape["in_place"], False, options.get("time_limit", 60.0)
         )
         made = solved(problem, **options)
-        constant = {n for n, tensor in enumerate(self.tensors) if tensor[4] == "constant"}
         offsets = [
-            -1 if place is None or n in constant else made.offsets[place] for n, place in enumerate(places)
+            -1 if place is None or constant else made.offsets[place]
+            for place, constant in zip(places, self._native.constants)
         ]
         try:
             return self._native.with_offline_plan(offsets)

@@ -1,35 +1,38 @@
 //! `allotment plan`: offsets for buffers of known lifetimes.
 
+mod source;
+
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use allotment::observe::event::Header;
 use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::graph::{Graph, Kind, Lowering};
-use allotment_planner::import::{onnx, tflite};
+use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::{Instance, InstanceError};
-use allotment_planner::read::{self, ReadError};
+use allotment_planner::read::ReadError;
 use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
 use allotment_planner::validate::{Violation, validate};
 use allotment_planner::{transform, write};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::output::{endings, writable};
+use crate::output::writable;
 use crate::units::{at_least_one, parse_alignment, parse_bytes};
+
+pub use source::Form;
+use source::{Source, read_source};
 
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite; each also .zst or .gz; - is the standard input
+    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
     input: PathBuf,
     /// The input's form, whatever its name; the standard input needs it unless it is a trace or CSV
     #[arg(long, value_enum)]
@@ -104,21 +107,6 @@ struct Figures {
     explanation: Option<Explanation>,
 }
 
-/// Forms of inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// Buffers as comma-separated values
-    Csv,
-    /// Buffers as idealloc's binary records
-    Plc,
-    /// An allocation trace, text or binary
-    Trace,
-    /// An ONNX model
-    Onnx,
-    /// A TFLite model
-    Tflite,
-}
-
 fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
@@ -146,6 +134,9 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// The graph was refused.
+    #[error(transparent)]
+    Json(#[from] json::JsonError),
     /// The TFLite model was refused, or cannot take the plan.
     #[error(transparent)]
     Tflite(#[from] tflite::TfliteError),
@@ -178,7 +169,7 @@ pub enum PlanError {
     #[error("it is empty: it holds no buffer")]
     Empty,
     /// The input's form cannot be told.
-    #[error("its form is not known: say --form csv, plc, trace, onnx or tflite")]
+    #[error("its form is not known: say --form csv, plc, trace, onnx, tflite or json")]
     Unknown,
     /// Anything else that is wrong with a trace.
     #[error(transparent)]
@@ -192,131 +183,6 @@ pub enum PlanError {
     /// Standard output.
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-/// What was read.
-enum Source {
-    Instance(Instance),
-    Model { graph: Graph, bytes: Vec<u8>, tflite: bool },
-}
-
-impl Form {
-    /// The form that a path's ending tells.
-    fn of(path: &Path) -> Option<Self> {
-        Some(match endings(path).0.as_str() {
-            "csv" => Self::Csv,
-            "plc" => Self::Plc,
-            "trace" | "txt" | "bin" => Self::Trace,
-            "onnx" => Self::Onnx,
-            "tflite" => Self::Tflite,
-            _ => return None,
-        })
-    }
-
-    /// The form that the first bytes tell, of those that begin in a way of their own.
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        if bytes.get(4..8) == Some(b"TFL3") {
-            Some(Self::Tflite)
-        } else if Header::is_at(bytes) || bytes.starts_with(b"#") || bytes.starts_with(b"a ") {
-            Some(Self::Trace)
-        } else if line.is_ascii() && line.contains(&b',') {
-            Some(Self::Csv)
-        } else {
-            None
-        }
-    }
-}
-
-fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
-    let input = Input::new(&args.input).map_err(|failure| PlanError::Trace(Box::new(failure)))?;
-    let at = |source: PlanError| match source {
-        // These name the file.
-        PlanError::Read(ReadError::Io { source, .. }) => {
-            PlanError::Write { path: input.shown().into(), source }
-        }
-        PlanError::Trace(_) | PlanError::Option(_) => source,
-        source => PlanError::Input { path: input.shown().into(), source: Box::new(source) },
-    };
-    read_form(args, &input).map_err(at)
-}
-
-fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
-    let told = args.form.or_else(|| Form::of(&args.input));
-    if !args.input.as_os_str().eq("-") && told.is_none() {
-        // A missing file is the better thing to say.
-        std::fs::metadata(input.path())
-            .map_err(|source| ReadError::Io { path: input.path().into(), source })?;
-        return Err(PlanError::Unknown);
-    }
-    let source = |form| -> Result<Source, PlanError> {
-        check_options(args, form)?;
-        let bytes = || match read::read_bytes_of(input.path())? {
-            bytes if bytes.is_empty() => Err(PlanError::Empty),
-            bytes => Ok(bytes),
-        };
-        let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
-        Ok(match form {
-            Form::Trace => Source::Instance(read_trace(input)?),
-            Form::Csv => Source::Instance(read::read_csv(&bytes()?)?),
-            Form::Plc => Source::Instance(read::read_plc(&bytes()?)?),
-            Form::Onnx => {
-                let bytes = bytes()?;
-                Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false }
-            }
-            Form::Tflite => {
-                let bytes = bytes()?;
-                Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true }
-            }
-        })
-    };
-    let source = match told {
-        Some(form) => source(form)?,
-        None => {
-            let bytes = read::read_bytes_of(input.path())?;
-            let empty = if bytes.is_empty() { PlanError::Empty } else { PlanError::Unknown };
-            source(Form::from_bytes(&bytes).ok_or(empty)?)?
-        }
-    };
-    match &source {
-        Source::Instance(instance) if instance.is_empty() => Err(PlanError::Empty),
-        Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
-        _ => Ok(source),
-    }
-}
-
-fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
-    let model = matches!(form, Form::Onnx | Form::Tflite);
-    let for_models = [
-        ("--in-place", args.in_place),
-        ("--reorder", args.reorder),
-        ("--rematerialise", args.rematerialise.is_some()),
-        ("--stream", args.stream.is_some()),
-        ("--spill", args.spill),
-        ("--weights", args.weights),
-        ("--inputs", args.inputs),
-    ];
-    if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
-        return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite): leave it out")));
-    }
-    if !args.dim.is_empty() && form != Form::Onnx {
-        return Err(PlanError::Option("--dim is for ONNX models: leave it out".into()));
-    }
-    if args.spill && args.in_place {
-        return Err(PlanError::Option("--spill and --in-place do not go together: leave one out".into()));
-    }
-    Ok(())
-}
-
-/// Reads a trace, up to where it is cut off if it is.
-fn read_trace(input: &Input) -> Result<Instance, PlanError> {
-    let mut trace = input.trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
-    let instance = read::read_events(&mut trace)?;
-    input.warn(trace.cut(), "the events before that are planned");
-    if instance.is_empty() {
-        return Err(PlanError::Trace(Box::new(input.empty())));
-    }
-    Ok(instance)
 }
 
 /// For each tensor the buffer it lies in.

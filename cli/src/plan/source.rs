@@ -1,0 +1,208 @@
+//! What `allotment plan` reads: buffers, traces and models, in the form that the name or the first bytes tell.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use allotment::observe::event::Header;
+use allotment_planner::graph::Graph;
+use allotment_planner::import::{json, onnx, tflite};
+use allotment_planner::model::Instance;
+use allotment_planner::read::{self, Contents, ReadError};
+use clap::ValueEnum;
+
+use super::{PlanArgs, PlanError};
+use crate::input::Input;
+use crate::output::endings;
+
+/// Forms of inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Buffers as comma-separated values
+    Csv,
+    /// Buffers as idealloc's binary records
+    Plc,
+    /// An allocation trace, text or binary
+    Trace,
+    /// An ONNX model
+    Onnx,
+    /// A TFLite model
+    Tflite,
+    /// A graph of operators and tensors as JSON
+    Json,
+}
+
+/// What was read.
+pub(super) enum Source {
+    Instance(Instance),
+    Model { graph: Graph, bytes: Vec<u8>, tflite: bool },
+}
+
+impl Form {
+    /// The form that a path's ending tells.
+    fn of(path: &Path) -> Option<Self> {
+        Some(match endings(path).0.as_str() {
+            "csv" => Self::Csv,
+            "plc" => Self::Plc,
+            "trace" | "txt" | "bin" => Self::Trace,
+            "onnx" => Self::Onnx,
+            "tflite" => Self::Tflite,
+            "json" => Self::Json,
+            _ => return None,
+        })
+    }
+
+    /// The form that the first bytes tell, of those that begin in a way of their own.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        if bytes.get(4..8) == Some(b"TFL3") {
+            Some(Self::Tflite)
+        } else if Header::is_at(bytes) || bytes.starts_with(b"#") || bytes.starts_with(b"a ") {
+            Some(Self::Trace)
+        } else if line.is_ascii() && line.contains(&b',') {
+            Some(Self::Csv)
+        } else {
+            None
+        }
+    }
+}
+
+pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
+    let input = Input::new(&args.input).map_err(|failure| PlanError::Trace(Box::new(failure)))?;
+    let at = |source: PlanError| match source {
+        // These name the file.
+        PlanError::Read(ReadError::Io { source, .. }) => {
+            PlanError::Write { path: input.shown().into(), source }
+        }
+        PlanError::Trace(_) | PlanError::Option(_) => source,
+        source => PlanError::Input { path: input.shown().into(), source: Box::new(source) },
+    };
+    read_form(args, &input).map_err(at)
+}
+
+fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
+    let told = args.form.or_else(|| Form::of(&args.input));
+    if !args.input.as_os_str().eq("-") && told.is_none() {
+        // A missing file is the better thing to say.
+        std::fs::metadata(input.path())
+            .map_err(|source| ReadError::Io { path: input.path().into(), source })?;
+        return Err(PlanError::Unknown);
+    }
+    let source = |form| -> Result<Source, PlanError> {
+        check_options(args, form)?;
+        let contents = || match read::read_contents(input.path())? {
+            contents if contents.bytes.is_empty() => {
+                Err(contents.cut.map_or(PlanError::Empty, PlanError::from))
+            }
+            contents => Ok(contents),
+        };
+        // A part of a model is no model.
+        let bytes = || contents().and_then(whole);
+        let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
+        Ok(match form {
+            Form::Trace => Source::Instance(read_trace(input)?),
+            Form::Csv => Source::Instance(read::read_csv(&lines(contents()?, input)?)?),
+            Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?),
+            Form::Onnx => {
+                let bytes = bytes()?;
+                Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false }
+            }
+            Form::Tflite => {
+                let bytes = bytes()?;
+                Source::Model { graph: tflite::read_tflite(&bytes)?, bytes, tflite: true }
+            }
+            Form::Json => {
+                let bytes = bytes()?;
+                Source::Model { graph: json::read_json(&bytes)?, bytes, tflite: false }
+            }
+        })
+    };
+    let source = match told {
+        Some(form) => source(form)?,
+        None => {
+            let bytes = read::read_contents(input.path())?.bytes;
+            let empty = if bytes.is_empty() { PlanError::Empty } else { PlanError::Unknown };
+            source(Form::from_bytes(&bytes).ok_or(empty)?)?
+        }
+    };
+    match &source {
+        Source::Instance(instance) if instance.is_empty() => Err(PlanError::Empty),
+        Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
+        _ => Ok(source),
+    }
+}
+
+fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
+    let model = matches!(form, Form::Onnx | Form::Tflite | Form::Json);
+    let for_models = [
+        ("--in-place", args.in_place),
+        ("--reorder", args.reorder),
+        ("--rematerialise", args.rematerialise.is_some()),
+        ("--stream", args.stream.is_some()),
+        ("--spill", args.spill),
+        ("--weights", args.weights),
+        ("--inputs", args.inputs),
+    ];
+    if let Some((name, _)) = for_models.into_iter().find(|&(_, given)| given && !model) {
+        return Err(PlanError::Option(format!("{name} is for models (.onnx, .tflite, .json): leave it out")));
+    }
+    if !args.dim.is_empty() && form != Form::Onnx {
+        return Err(PlanError::Option("--dim is for ONNX models: leave it out".into()));
+    }
+    if args.spill && args.in_place {
+        return Err(PlanError::Option("--spill and --in-place do not go together: leave one out".into()));
+    }
+    Ok(())
+}
+
+/// Returns the bytes of a file that is not cut off.
+fn whole(contents: Contents) -> Result<Vec<u8>, PlanError> {
+    contents.cut.map_or(Ok(contents.bytes), |cut| Err(cut.into()))
+}
+
+/// Returns the lines that a file holds. If it is cut off, the last one is left out and the user is told.
+fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
+    if let Some(cut) = contents.cut {
+        let end = contents.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+        contents.bytes.truncate(end);
+        let lines = contents.bytes.iter().filter(|&&byte| byte == b'\n').count();
+        // Of a header alone nothing can be planned.
+        if lines < 2 {
+            return Err(cut.into());
+        }
+        warn(input, &cut, &format!("line {lines}"));
+    }
+    Ok(contents.bytes)
+}
+
+/// Returns the records of idealloc's form that a file holds. If it is cut off, the last one is left out and the user is
+/// told.
+fn records(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
+    if let Some(cut) = contents.cut {
+        let records = contents.bytes.len() / read::PLC_RECORD;
+        contents.bytes.truncate(records * read::PLC_RECORD);
+        if records == 0 {
+            return Err(cut.into());
+        }
+        warn(input, &cut, &format!("record {}", records - 1));
+    }
+    Ok(contents.bytes)
+}
+
+/// Says on the standard error where an input is cut off.
+fn warn(input: &Input, cut: &ReadError, last: &str) {
+    eprintln!(
+        "allotment: warning: {}: after {last}: {cut}; the buffers before that are planned",
+        input.shown().display()
+    );
+}
+
+/// Reads a trace, up to where it is cut off if it is.
+fn read_trace(input: &Input) -> Result<Instance, PlanError> {
+    let mut trace = input.trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
+    let instance = read::read_events(&mut trace)?;
+    input.warn(trace.cut(), "the events before that are planned");
+    if instance.is_empty() {
+        return Err(PlanError::Trace(Box::new(input.empty())));
+    }
+    Ok(instance)
+}

@@ -1,0 +1,159 @@
+//! Operator graphs as JSON: the form for compilers that have no importer of their own.
+//!
+//! ```json
+//! {
+//!   "tensors": [
+//!     {"name": "x", "bytes": 3072, "kind": "input"},
+//!     {"name": "w", "bytes": 432, "kind": "constant"},
+//!     {"name": "y", "bytes": 8192},
+//!     {"name": "z", "bytes": 8192, "kind": "output", "shape": [1, 8, 16, 16], "dtype": "float32"}
+//!   ],
+//!   "ops": [
+//!     {"name": "conv", "kind": "Conv", "inputs": ["x", "w"], "outputs": ["y"]},
+//!     {"name": "relu", "kind": "Relu", "inputs": ["y"], "outputs": ["z"], "sharing": "in-place"}
+//!   ]
+//! }
+//! ```
+//!
+//! Operators stand in an order of execution. `kind` of a tensor is `input`, `constant`, `intermediate` (if it is left out), `output` or
+//! `state`; `sharing` is `none` (if it is left out), `view` or `in-place`; `cost` is the elements written if it is left out.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
+
+/// Why a graph was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// The text is no JSON, or not of this form.
+    #[error("the text is no graph: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// Two tensors of one name.
+    #[error("the tensor `{0}` is listed twice")]
+    Twice(String),
+    /// A tensor that is not listed.
+    #[error("operator `{op}` names the tensor `{tensor}`, which is not listed")]
+    Missing {
+        /// The operator.
+        op: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that is read before it is made, or never made.
+    #[error("operator `{op}` reads `{tensor}`, which nothing before it makes")]
+    Early {
+        /// The operator.
+        op: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor that two operators make, or that is given and made.
+    #[error("the tensor `{tensor}` is made twice, the second time by operator `{op}`")]
+    Made {
+        /// The operator.
+        op: String,
+        /// The tensor.
+        tensor: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonGraph {
+    tensors: Vec<JsonTensor>,
+    ops: Vec<JsonOp>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTensor {
+    name: String,
+    bytes: u64,
+    #[serde(default = "intermediate")]
+    kind: Kind,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shape: Vec<u64>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    dtype: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonOp {
+    name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    kind: String,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    #[serde(default = "none")]
+    sharing: Sharing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+}
+
+fn intermediate() -> Kind {
+    Kind::Intermediate
+}
+
+fn none() -> Sharing {
+    Sharing::None
+}
+
+/// Reads a graph.
+///
+/// # Errors
+/// See [`JsonError`].
+pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
+    let JsonGraph { tensors, ops } = serde_json::from_slice(bytes)?;
+    let mut numbers: HashMap<String, usize> = HashMap::with_capacity(tensors.len());
+    let mut graph = Graph::default();
+    for JsonTensor { name, bytes, kind, shape, dtype } in tensors {
+        if numbers.insert(name.clone(), graph.tensors.len()).is_some() {
+            return Err(JsonError::Twice(name));
+        }
+        graph.tensors.push(Tensor { name, shape, dtype, bytes, kind });
+    }
+    let given = |tensor: &Tensor| matches!(tensor.kind, Kind::Input | Kind::Constant | Kind::State);
+    let mut made: Vec<bool> = graph.tensors.iter().map(given).collect();
+    for JsonOp { name: op, kind, inputs, outputs, sharing, cost } in ops {
+        let find = |tensor: String| match numbers.get(&tensor) {
+            Some(&n) => Ok(n),
+            None => Err(JsonError::Missing { op: op.clone(), tensor }),
+        };
+        let inputs = inputs.into_iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let outputs = outputs.into_iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        if let Some(&early) = inputs.iter().find(|&&n| !made[n]) {
+            return Err(JsonError::Early { op, tensor: graph.tensors[early].name.clone() });
+        }
+        for &n in &outputs {
+            // A state is written in every run.
+            if std::mem::replace(&mut made[n], true) && graph.tensors[n].kind != Kind::State {
+                return Err(JsonError::Made { op, tensor: graph.tensors[n].name.clone() });
+            }
+        }
+        let cost = cost.unwrap_or_else(|| outputs.first().map_or(0, |&n| graph.tensors[n].elements()));
+        graph.ops.push(Op { name: op, kind, inputs, outputs, sharing, cost });
+    }
+    Ok(graph)
+}
+
+/// Writes a graph; [`read_json`] reads it again.
+pub fn write_json(graph: &Graph) -> String {
+    let tensors = graph.tensors.iter().cloned().map(|tensor| {
+        let Tensor { name, shape, dtype, bytes, kind } = tensor;
+        JsonTensor { name, bytes, kind, shape, dtype }
+    });
+    let names = |numbers: &[usize]| numbers.iter().map(|&n| graph.tensors[n].name.clone()).collect();
+    let ops = graph.ops.iter().map(|op| JsonOp {
+        name: op.name.clone(),
+        kind: op.kind.clone(),
+        inputs: names(&op.inputs),
+        outputs: names(&op.outputs),
+        sharing: op.sharing,
+        cost: Some(op.cost),
+    });
+    let graph = JsonGraph { tensors: tensors.collect(), ops: ops.collect() };
+    serde_json::to_string_pretty(&graph).unwrap_or_default() + "\n"
+}

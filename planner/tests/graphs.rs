@@ -1,0 +1,49 @@
+//! Graphs as JSON.
+
+use allotment_planner::graph::{Kind, Lowering, Sharing};
+use allotment_planner::import::json::{JsonError, read_json, write_json};
+
+const GRAPH: &str = r#"{
+    "tensors": [
+        {"name": "x", "bytes": 64, "kind": "input"},
+        {"name": "h", "bytes": 16, "kind": "state"},
+        {"name": "y", "bytes": 128, "shape": [2, 16], "dtype": "float32"},
+        {"name": "z", "bytes": 128, "kind": "output"}
+    ],
+    "ops": [
+        {"name": "first", "kind": "Conv", "inputs": ["x", "h"], "outputs": ["y"]},
+        {"name": "second", "inputs": ["y"], "outputs": ["z", "h"], "sharing": "in-place", "cost": 7}
+    ]
+}"#;
+
+#[test]
+fn a_graph_is_read_and_written_again() {
+    let graph = read_json(GRAPH.as_bytes()).unwrap();
+    let kinds: Vec<Kind> = graph.tensors.iter().map(|tensor| tensor.kind).collect();
+    assert_eq!(kinds, [Kind::Input, Kind::State, Kind::Intermediate, Kind::Output]);
+    assert_eq!((graph.ops[0].cost, graph.ops[1].cost), (32, 7));
+    assert_eq!((graph.ops[0].sharing, graph.ops[1].sharing), (Sharing::None, Sharing::InPlace));
+    assert_eq!(graph.instance(Lowering::default()).unwrap().len(), 3);
+    assert_eq!(read_json(write_json(&graph).as_bytes()).unwrap(), graph);
+}
+
+#[test]
+fn graphs_that_contradict_themselves_are_refused() {
+    let wrong = |from: &str, to: &str| {
+        assert!(GRAPH.contains(from));
+        read_json(GRAPH.replacen(from, to, 1).as_bytes()).unwrap_err()
+    };
+    assert!(matches!(wrong("}", ""), JsonError::Syntax(_)));
+    assert!(matches!(wrong(r#""bytes": 64"#, r#""bytes": -64"#), JsonError::Syntax(_)));
+    assert!(matches!(wrong(r#""kind": "Conv""#, r#""sort": "Conv""#), JsonError::Syntax(_)));
+    assert!(matches!(wrong(r#""name": "h""#, r#""name": "x""#), JsonError::Twice(name) if name == "x"));
+    assert!(
+        matches!(wrong(r#"["y"], "outputs""#, r#"["q"], "outputs""#), JsonError::Missing { op, tensor } if (op.as_str(), tensor.as_str()) == ("second", "q"))
+    );
+    assert!(
+        matches!(wrong(r#"["x", "h"]"#, r#"["x", "z"]"#), JsonError::Early { op, tensor } if (op.as_str(), tensor.as_str()) == ("first", "z"))
+    );
+    assert!(
+        matches!(wrong(r#"["z", "h"]"#, r#"["z", "y"]"#), JsonError::Made { op, tensor } if (op.as_str(), tensor.as_str()) == ("second", "y"))
+    );
+}

@@ -1,0 +1,236 @@
+//! The programs, and how they are run.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Heap, compile};
+use crate::{Setup, setup};
+
+/// A program that is run with a heap.
+pub struct Program {
+    pub name: &'static str,
+    command: Vec<OsString>,
+    input: Option<PathBuf>,
+    /// Whether it prints the same on every heap.
+    pub same: bool,
+    /// Whether it is one of the workloads on two threads.
+    pub threads: bool,
+    /// For a server: what is run beside it.
+    client: Option<Client>,
+}
+
+/// A program that a server serves.
+struct Client {
+    command: Vec<OsString>,
+    /// Where the server listens.
+    socket: PathBuf,
+    /// Folders of libraries of both.
+    paths: OsString,
+}
+
+/// One run.
+pub struct Run {
+    pub success: bool,
+    pub output: Vec<u8>,
+    /// Processor time, user and system.
+    pub seconds: f64,
+    /// Time from start to end.
+    pub wall: f64,
+    /// The most memory that the program had.
+    pub kibibytes: i64,
+}
+
+impl Run {
+    /// The last bit of what it printed.
+    pub fn tail(&self) -> String {
+        let text = String::from_utf8_lossy(&self.output);
+        text.chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect()
+    }
+}
+
+/// Waits for a child, and returns whether it succeeded, its processor time, and the most memory that it had.
+fn wait(child: Child) -> Result<(bool, f64, i64)> {
+    let pid = libc::pid_t::try_from(child.id())?;
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: both places are valid for writes, and the child has not been waited for.
+    let done = unsafe { libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) };
+    if done != pid {
+        return Err(std::io::Error::last_os_error()).context("a program cannot be waited for");
+    }
+    // SAFETY: all zero is a valid value, and the call has filled it in.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok((status == 0, seconds(usage.ru_utime) + seconds(usage.ru_stime), usage.ru_maxrss))
+}
+
+impl Program {
+    fn new(name: &'static str, program: impl Into<OsString>, arguments: &[&str]) -> Self {
+        let mut command = vec![program.into()];
+        command.extend(arguments.iter().map(OsString::from));
+        Self { name, command, input: None, same: true, threads: false, client: None }
+    }
+
+    /// Runs the program once with a heap.
+    pub fn run(&self, heap: &Heap, folder: &Path) -> Result<Run> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).current_dir(folder).stdin(Stdio::null());
+        if let Some(library) = &heap.library {
+            command.env("LD_PRELOAD", library);
+        } else if self.client.is_some() {
+            // Debian's server is linked to another heap than the C library's, which stands behind this one.
+            command.env("LD_PRELOAD", "libc.so.6");
+        }
+        let input = self.input.as_ref().map(File::open).transpose()?.map_or_else(Stdio::null, Stdio::from);
+        if let Some(client) = &self.client {
+            return serve(command, client, input);
+        }
+        command.stdin(input);
+        let mut output = tempfile::tempfile_in(folder)?;
+        command.stdout(output.try_clone()?);
+        let start = Instant::now();
+        let child = command.spawn().with_context(|| format!("{} does not start", self.name))?;
+        let (success, seconds, kibibytes) = wait(child)?;
+        let wall = start.elapsed().as_secs_f64();
+        let mut bytes = Vec::new();
+        std::io::Seek::rewind(&mut output)?;
+        std::io::Read::read_to_end(&mut output, &mut bytes)?;
+        Ok(Run { success, output: bytes, seconds, wall, kibibytes })
+    }
+}
+
+/// Starts a server, runs its client, and ends it.
+fn serve(mut server: Command, client: &Client, input: Stdio) -> Result<Run> {
+    let _ = fs::remove_file(&client.socket);
+    server.env("LD_LIBRARY_PATH", &client.paths).stdout(Stdio::null());
+    let child = server.spawn().context("the server does not start")?;
+    let start = Instant::now();
+    while std::os::unix::net::UnixStream::connect(&client.socket).is_err() {
+        if start.elapsed() > Duration::from_secs(20) {
+            bail!("the server does not listen");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut command = Command::new(&client.command[0]);
+    command.args(&client.command[1..]).env("LD_LIBRARY_PATH", &client.paths).stdin(input);
+    let output = command.output();
+    // SAFETY: the child is ours, and has not been waited for.
+    unsafe { libc::kill(libc::pid_t::try_from(child.id())?, libc::SIGTERM) };
+    let (success, seconds, kibibytes) = wait(child)?;
+    let output = output?;
+    let success = success && output.status.success();
+    Ok(Run { success, output: output.stdout, seconds, wall: start.elapsed().as_secs_f64(), kibibytes })
+}
+
+/// A program of ours that was compiled into `folder`.
+pub fn plain(folder: &Path, name: &'static str, arguments: &[&str]) -> Program {
+    Program::new(name, folder.join(name), arguments)
+}
+
+/// A program of the system.
+pub fn system(name: &'static str, arguments: &[&str]) -> Result<Program> {
+    Ok(Program::new(name, which::which(name).with_context(|| format!("`{name}` is missing"))?, arguments))
+}
+
+/// The workloads of `threads.cpp`.
+const THREADS: [&str; 5] = ["larson", "xmalloc", "scratch", "mstress", "mixed"];
+
+macro_rules! source {
+    ($name:literal) => {
+        include_str!(concat!("programs/", $name))
+    };
+}
+
+/// Makes all programs ready: compiles ours, writes their input, and finds or unpacks the others.
+pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
+    for (name, text) in [
+        ("strings", source!("strings.cpp")),
+        ("threads", source!("threads.cpp")),
+        ("given_back", source!("given_back.cpp")),
+        ("fork", source!("fork.cpp")),
+        ("functions", source!("functions.cpp")),
+        (
+            "wrong_free",
+            "#include <cstdlib>\nint main() { int here[8]; void *volatile block = here + 4; free(block); }\n",
+        ),
+    ] {
+        compile(folder, name, text)?;
+    }
+    for (name, text) in [
+        ("words.py", source!("words.py")),
+        ("tables.lua", source!("tables.lua")),
+        ("query.sql", source!("query.sql")),
+        ("commands.redis", source!("commands.redis")),
+    ] {
+        fs::write(folder.join(name), text)?;
+    }
+    let mut code = File::create(folder.join("types.rs"))?;
+    for number in 0..250 {
+        writeln!(
+            code,
+            "#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]\npub struct T{number} {{ pub a: u32, pub b: \
+             Vec<Option<String>>, pub c: [u8; {number}] }}\nimpl T{number} {{ pub fn f(&self) -> usize {{ self.b.iter().flatten().map(|s| \
+             s.len()).sum::<usize>() + self.c.len() }} }}"
+        )?;
+    }
+    drop(code);
+    // The program itself, not a script that starts it.
+    let python =
+        crate::child::stdout_of(Command::new("python3").args(["-c", "import sys; print(sys.executable)"]))
+            .context("`python3` is missing")?;
+    let rustc = crate::child::stdout_of(Command::new("rustup").args(["which", "rustc"]))?;
+    let provide = |name| setup::provide(name, false, setup);
+    let sqlite = Program::new("sqlite3", provide("sqlite3")?, &[":memory:"]);
+    let query =
+        "[range(120000) | {a: ., b: \"x\\(.)\", c: [., .]}] | map(.b) | group_by(.[0:3]) | map(length) | add";
+    let repository = root.to_string_lossy();
+    let mut programs = vec![
+        plain(folder, "functions", &[]),
+        Program::new("python3", python.trim(), &["words.py"]),
+        Program { input: Some(folder.join("query.sql")), ..sqlite },
+        Program::new("jq", provide("jq")?, &["-n", query]),
+        Program::new("lua", provide("lua5.4")?, &["tables.lua"]),
+        system("git", &["-C", &repository, "log", "--stat", "--no-ext-diff", "-n", "150"])?,
+        Program {
+            name: "git objects",
+            ..system("git", &["-C", &repository, "rev-list", "--objects", "--no-object-names", "HEAD"])?
+        },
+        Program::new("c++", which::which("c++")?, &["-O1", "-c", "-o", "/dev/null", "threads.cpp"]),
+        plain(folder, "strings", &[]),
+        Program::new(
+            "rustc",
+            rustc.trim(),
+            &["--crate-type=lib", "--emit=metadata", "--out-dir", ".", "types.rs"],
+        ),
+    ];
+    for workload in THREADS {
+        programs.push(Program { name: workload, threads: true, ..plain(folder, "threads", &[workload]) });
+    }
+    let redis = setup::unpacked("redis", &["redis-server"], setup)?;
+    let paths = std::env::join_paths(setup::libraries(&redis)?)?;
+    let socket = folder.join("redis.socket");
+    let at = socket.to_string_lossy();
+    let serve = |name, client: &str, arguments: &[&str], input: Option<PathBuf>| {
+        let mut command =
+            vec![redis.join("usr/bin").join(client).into_os_string(), "-s".into(), socket.clone().into()];
+        command.extend(arguments.iter().map(OsString::from));
+        let options = ["--port", "0", "--unixsocket", &at, "--save", "", "--appendonly", "no"];
+        let server = Program::new(name, redis.join("usr/bin/redis-server"), &options);
+        let same = input.is_some();
+        Program {
+            client: Some(Client { command, socket: socket.clone(), paths: paths.clone() }),
+            same,
+            input,
+            ..server
+        }
+    };
+    let load = "-q -n 40000 -P 16 -r 20000 -t set,get,incr,lpush,rpop,sadd,hset,lrange_100";
+    programs.push(serve("redis", "redis-cli", &[], Some(folder.join("commands.redis"))));
+    programs.push(serve("redis load", "redis-benchmark", &load.split(' ').collect::<Vec<_>>(), None));
+    Ok(programs)
+}

@@ -1,0 +1,69 @@
+//! Ratios to the system's heap.
+
+use super::Heap;
+use super::program::Run;
+
+/// A table with a row for each program.
+pub struct Table {
+    title: &'static str,
+    names: Vec<&'static str>,
+    lines: Vec<String>,
+    /// Ratios of time and memory, by heap.
+    ratios: Vec<(Vec<f64>, Vec<f64>)>,
+}
+
+/// The middle of some figures.
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut figures: Vec<f64> = figures.collect();
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn mean(figures: &[f64]) -> f64 {
+    (figures.iter().map(|figure| figure.ln()).sum::<f64>() / figures.len() as f64).exp()
+}
+
+impl Table {
+    /// Makes an empty table.
+    pub fn new(title: &'static str, heaps: &[Heap]) -> Self {
+        let names = heaps.iter().map(|heap| heap.name).collect();
+        Self { title, names, lines: Vec::new(), ratios: heaps.iter().map(|_| Default::default()).collect() }
+    }
+
+    /// Adds a program: its runs by heap, the system's first.
+    pub fn row(&mut self, name: &str, runs: &[Vec<Run>]) {
+        let seconds = median(runs[0].iter().map(|run| run.seconds));
+        let kibibytes = median(runs[0].iter().map(|run| run.kibibytes as f64));
+        let mut line = format!("| {name} | {seconds:.2} s, {:.0} MB", kibibytes / 1024.0);
+        for (at, runs) in runs.iter().enumerate().skip(1) {
+            let time = median(runs.iter().map(|run| run.seconds)) / seconds;
+            let memory = median(runs.iter().map(|run| run.kibibytes as f64)) / kibibytes;
+            self.ratios[at].0.push(time);
+            self.ratios[at].1.push(memory);
+            line += &format!(" | {time:.3} / {memory:.3}");
+        }
+        self.lines.push(line + " |");
+    }
+
+    /// The row that was added last.
+    pub fn last(&self) -> &str {
+        self.lines.last().map_or("", String::as_str)
+    }
+
+    /// The table as Markdown, with the geometric means and the worst ratio of time.
+    pub fn finish(&self) -> String {
+        if self.lines.is_empty() {
+            return String::new();
+        }
+        let mut text =
+            format!("\n## {}: time / peak memory\n\n| | {} |\n", self.title, self.names.join(" | "));
+        text += &format!("| --- |{}\n{}\n", " --- |".repeat(self.names.len()), self.lines.join("\n"));
+        let mut last = String::from("| geometric mean | 1 / 1");
+        let mut worst = String::from("| highest time | 1");
+        for (time, memory) in &self.ratios[1..] {
+            last += &format!(" | {:.3} / {:.3}", mean(time), mean(memory));
+            worst += &format!(" | {:.3}", time.iter().copied().fold(0.0, f64::max));
+        }
+        text + &last + " |\n" + &worst + " |\n"
+    }
+}
