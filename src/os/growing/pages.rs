@@ -35,14 +35,16 @@ struct Shelf {
     bundles: *mut Block,
 }
 
-/// Bundles that a class keeps, as long as they have no more than [`BUNDLED`] bytes together.
-const BUNDLES: usize = 16;
-/// Bytes that a class keeps in bundles.
+/// Bytes that a class keeps in bundles at least.
 const BUNDLED: usize = 128 * 1024;
+/// The share of what is in use that a class keeps in bundles if that is more: one part in so many.
+const BUNDLED_SHARE: usize = 64;
 
 /// Bytes of free memory that are always left with the process.
 const SLACK: usize = 1 << 20;
-/// Beyond this share of what is in use, and [`SLACK`], free memory goes back at once: one part in so many.
+/// Free memory beyond so many bytes, and a share of what is in use, goes back at once.
+const MUCH: usize = 64 << 20;
+/// That share: one part in so many.
 const SHARE: usize = 4;
 /// The age in milliseconds at which free memory goes back.
 const AGE: u64 = 1000;
@@ -275,8 +277,8 @@ impl<S: System> Pages<S> {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
         self.figures.used -= chain.count * size;
-        let kept = shelf.count as usize + 1;
-        if chain.count == BATCHES[class] as usize && kept <= BUNDLES && kept * chain.count * size <= BUNDLED {
+        let kept = (shelf.count as usize + 1) * chain.count * size;
+        if chain.count == BATCHES[class] as usize && kept <= BUNDLED.max(self.figures.used / BUNDLED_SHARE) {
             // SAFETY: a block has room for two links.
             unsafe { (*chain.first).bundle = shelf.bundles };
             shelf.bundles = chain.first;
@@ -421,7 +423,7 @@ impl<S: System> Pages<S> {
         if dirty <= SLACK {
             return;
         }
-        let much = dirty > SLACK * 16 + self.figures.used / SHARE;
+        let much = dirty > MUCH + self.figures.used / SHARE;
         self.look -= 1;
         if self.look > 0 && !much {
             return;

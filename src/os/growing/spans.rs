@@ -1,7 +1,7 @@
 //! Spans: whole slots of a reserved range of addresses, committed as they are needed.
 
 use super::classes::{LARGEST_PAGE, SLOT};
-use super::system::System;
+use super::system::{self, System};
 use crate::meta::{InBand, Meta};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
@@ -48,8 +48,8 @@ struct Range {
     committed: usize,
 }
 
-/// What commits are rounded to in bytes: the largest pages of systems.
-const GRAIN: usize = 64 * 1024;
+/// What commits are rounded to in bytes.
+const GRAIN: usize = system::LARGEST_PAGE;
 
 impl Range {
     const EMPTY: Self = Self { base: ptr::null_mut(), reserved: 0, committed: 0 };

@@ -53,6 +53,9 @@ pub unsafe trait System {
     fn now() -> u64;
 }
 
+/// Bytes of the largest pages of systems.
+pub const LARGEST_PAGE: usize = 64 * 1024;
+
 /// The operating system that the program runs on.
 pub struct Host;
 
@@ -117,7 +120,8 @@ mod unix {
         }
 
         fn page() -> usize {
-            rustix::param::page_size()
+            // SAFETY: it has no preconditions.
+            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(super::LARGEST_PAGE)
         }
 
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -132,12 +136,13 @@ mod unix {
         }
 
         fn now() -> u64 {
-            use rustix::time::{ClockId, clock_gettime};
             #[cfg(any(target_os = "linux", target_os = "android"))]
-            let clock = ClockId::MonotonicCoarse;
+            const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC_COARSE;
             #[cfg(not(any(target_os = "linux", target_os = "android")))]
-            let clock = ClockId::Monotonic;
-            let time = clock_gettime(clock);
+            const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: the place is valid for a write. Every such system has the clock.
+            unsafe { libc::clock_gettime(CLOCK, &mut time) };
             time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
         }
     }
