@@ -3,6 +3,7 @@
 use super::copies::Copies;
 use super::device::{self, Device};
 use super::error::{Error, call, failed};
+use super::relaxed::Relaxed;
 use crate::pool::{Capacity, SourceError};
 use core::fmt;
 use core::ptr;
@@ -27,6 +28,22 @@ struct Shared {
     copies: Copies,
 }
 
+/// While this exists, a context is current for the calling thread; afterwards the one is that was before.
+#[must_use]
+pub(super) struct Bound {
+    before: Option<CUcontext>,
+    _relaxed: Option<Relaxed>,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: it was current when this value was made. A drop cannot report an error.
+            let _ = unsafe { call!(cuCtxSetCurrent(before)) };
+        }
+    }
+}
+
 /// An unused event.
 struct EventHandle(CUevent);
 
@@ -38,7 +55,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Context {
-    /// Starts using a device and makes its context current for the calling thread.
+    /// Starts using a device. The calling thread's current context stays what it is.
     ///
     /// # Errors
     ///
@@ -57,7 +74,6 @@ impl Context {
             events: Mutex::default(),
             copies: Copies::default(),
         }));
-        context.bind()?;
         Ok(context)
     }
 
@@ -85,26 +101,46 @@ impl Context {
     ///
     /// The error of the driver.
     pub fn to_cudarc(&self) -> Result<Arc<CudaContext>, Error> {
-        self.bind()?;
+        let _bound = self.enter()?;
         CudaContext::new(self.device().ordinal)
             .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0).into())
     }
 
-    /// Makes the context current for the calling thread. Every operation of this module does so by itself. O(1); a
-    /// cheap driver call.
+    /// Makes the context current for the calling thread, for calls of the driver that the program makes itself.
+    /// O(1); a cheap driver call.
+    ///
+    /// Every operation of this module does so by itself, and afterwards what was current before is current again. A
+    /// thread that works with one context saves these calls if it makes that context current once.
     ///
     /// # Errors
     ///
     /// The error of the driver.
     pub fn bind(&self) -> Result<(), SourceError> {
+        self.replace().map(drop)
+    }
+
+    /// Makes the context current and returns what was before, null for none, unless that was this one.
+    fn replace(&self) -> Result<Option<CUcontext>, SourceError> {
         let mut current = ptr::null_mut();
         // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuCtxGetCurrent(&mut current))? };
         if current == self.0.raw {
-            return Ok(());
+            return Ok(None);
         }
         // SAFETY: the context is retained as long as this value exists.
-        unsafe { call!(cuCtxSetCurrent(self.0.raw)) }
+        unsafe { call!(cuCtxSetCurrent(self.0.raw))? };
+        Ok(Some(current))
+    }
+
+    /// Makes the context current until the result is dropped.
+    pub(super) fn enter(&self) -> Result<Bound, SourceError> {
+        Ok(Bound { before: self.replace()?, _relaxed: None })
+    }
+
+    /// Makes the context current until the result is dropped. Until then the thread may also make calls that a
+    /// capture forbids.
+    pub(super) fn enter_relaxed(&self) -> Result<Bound, SourceError> {
+        Ok(Bound { before: self.replace()?, _relaxed: Relaxed::new() })
     }
 
     /// Returns the device's total and free memory; other processes may use some of it. A driver call.
@@ -113,7 +149,7 @@ impl Context {
     ///
     /// The error of the driver.
     pub fn capacity(&self) -> Result<Capacity, SourceError> {
-        self.bind()?;
+        let _bound = self.enter_relaxed()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the outputs have the type that the function writes.
         unsafe { call!(cuMemGetInfo_v2(&mut free, &mut total))? };
@@ -126,7 +162,7 @@ impl Context {
     ///
     /// The error of the driver, or of the work itself.
     pub fn synchronize(&self) -> Result<(), SourceError> {
-        self.bind()?;
+        let _bound = self.enter_relaxed()?;
         // SAFETY: a context is current.
         unsafe { call!(cuCtxSynchronize()) }
     }
@@ -137,7 +173,7 @@ impl Context {
         if let Some(EventHandle(event)) = used {
             return Ok(event);
         }
-        self.bind()?;
+        let _bound = self.enter_relaxed()?;
         let mut event = ptr::null_mut();
         const DISABLE_TIMING: u32 = 2;
         // SAFETY: the output has the type that the function writes.
@@ -175,5 +211,16 @@ impl Drop for Shared {
         self.copies.clear();
         // SAFETY: `Context::new` retained it once, and nothing that was made from it is left.
         let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(self.raw_device)) };
+        let (mut current, mut flags, mut is_active) = (ptr::null_mut(), 0, 0);
+        // SAFETY: the outputs have the types that the functions write.
+        let found = unsafe {
+            call!(cuCtxGetCurrent(&mut current))
+                .and_then(|()| call!(cuDevicePrimaryCtxGetState(self.raw_device, &mut flags, &mut is_active)))
+        };
+        if found.is_ok() && current == self.raw && is_active == 0 {
+            // The context has ended, so it must not stay current.
+            // SAFETY: the thread has no context then.
+            let _ = unsafe { call!(cuCtxSetCurrent(ptr::null_mut())) };
+        }
     }
 }

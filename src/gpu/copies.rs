@@ -4,12 +4,13 @@ use super::buffer::{Backing, MemoryKind, Touch};
 use super::context::Context;
 use super::error::{call, check};
 use super::library;
+use super::relaxed::Relaxed;
 use super::stream::Stream;
 use crate::pool::{CopyCounters, CopyStats, Direction, SourceError, Stream as _};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use cudarc::driver::sys::{self, CUevent, CUresult, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUevent, CUresult};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
@@ -72,7 +73,7 @@ impl Timed {
         if under_way.is_empty() {
             return;
         }
-        let Ok(_relaxed) = Relaxed::new() else { return };
+        let Some(_relaxed) = Relaxed::new() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
             let code = unsafe { sys::cuEventQuery(sample.end) };
@@ -95,26 +96,6 @@ impl Timed {
         let mut event = ptr::null_mut();
         // SAFETY: the output has the type that the function writes. Without a flag the event has a time.
         unsafe { call!(cuEventCreate(&mut event, 0)) }.ok().map(|()| event)
-    }
-}
-
-/// While this exists, the thread may query events even if a stream is capturing a graph; otherwise the query would
-/// invalidate the capture.
-struct Relaxed(CUstreamCaptureMode);
-
-impl Relaxed {
-    fn new() -> Result<Self, SourceError> {
-        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: the output has the type that the function writes.
-        unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut mode))? };
-        Ok(Self(mode))
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as above. A drop cannot report an error.
-        let _ = unsafe { call!(cuThreadExchangeStreamCaptureMode(&mut self.0)) };
     }
 }
 
@@ -203,12 +184,13 @@ impl<'a> Job<'a> {
         Self { direction, bytes, sides: [Some((from, touches.0)), Some((to, touches.1))] }
     }
 
-    /// Submits the copy, and counts it if that succeeds. The context must be current.
+    /// Submits the copy in the stream's context, and counts it if that succeeds.
     pub(super) fn submit(
         self,
         stream: &Stream,
         submit: impl FnOnce() -> Result<(), SourceError>,
     ) -> Result<(), SourceError> {
+        let _bound = stream.context().enter()?;
         let copies = stream.context().copies();
         if !copies.is_timed.load(Ordering::Relaxed) || stream.is_capturing().unwrap_or(true) {
             submit()?;

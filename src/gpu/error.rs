@@ -21,6 +21,9 @@ pub enum Error {
     },
     /// The stream belongs to another context.
     OtherContext,
+    /// The handle is that of each thread's own default stream (2), which is another queue on every thread. Use a
+    /// stream of its own instead.
+    PerThreadStream,
     /// The device lacks this capability.
     Unsupported(&'static str),
     /// A driver call failed.
@@ -38,6 +41,9 @@ impl fmt::Display for Error {
                 write!(f, "there is no device {ordinal}; the number of devices is {count}")
             }
             Self::OtherContext => f.write_str("the stream belongs to another context"),
+            Self::PerThreadStream => f.write_str(
+                "the per-thread default stream is another queue on every thread; use a stream of its own",
+            ),
             Self::Unsupported(what) => write!(f, "the device does not support {what}"),
             Self::Call(error) => error.fmt(f),
         }
@@ -71,6 +77,15 @@ pub(super) fn failed(call: &'static str, code: CUresult) -> SourceError {
         | Code::CUDA_ERROR_INVALID_HANDLE
         | Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
         | Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => SourceErrorKind::Invalid,
+        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        | Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+        | Code::CUDA_ERROR_STREAM_CAPTURE_MERGE
+        | Code::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
+        | Code::CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+        | Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION
+        | Code::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+        | Code::CUDA_ERROR_CAPTURED_EVENT
+        | Code::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD => SourceErrorKind::Capturing,
         // Errors that the driver's documentation calls sticky, and errors of a destroyed context.
         Code::CUDA_ERROR_DEINITIALIZED
         | Code::CUDA_ERROR_INVALID_CONTEXT

@@ -44,6 +44,7 @@ mod device;
 mod error;
 mod library;
 mod manager;
+mod relaxed;
 mod share;
 mod source;
 mod staging;

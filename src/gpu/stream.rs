@@ -1,25 +1,37 @@
 //! Streams of a device and events in them.
 
 use super::context::Context;
-use super::error::{Error, call};
-use crate::pool::{self, SourceError, StreamId};
+use super::error::{Error, call, check};
+use super::library;
+use super::relaxed::Relaxed;
+use crate::pool::{self, CaptureId, SourceError, StreamId};
 use core::fmt;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstreamCaptureStatus};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// A queue of work on a device. Clones refer to the same queue, which is destroyed with the last of them, once its
-/// work is done.
-#[derive(Clone)]
-pub struct Stream(Arc<Shared>);
+/// A queue of work on a device. Clones refer to the same queue, and so does every stream that is made from the same
+/// handle of the driver while one of them exists. A queue that [`Stream::new`] made is destroyed with the last of
+/// them, once its work is done.
+pub struct Stream {
+    shared: Arc<Shared>,
+    /// Whether this is a handle of the program, not one that a pool keeps.
+    is_counted: bool,
+}
 
 struct Shared {
     context: Context,
     raw: CUstream,
     id: StreamId,
     owner: Owner,
+    /// What the driver calls the queue; 0 if it cannot tell.
+    driver_id: u64,
+    /// Number of counted handles.
+    handles: AtomicUsize,
 }
 
 enum Owner {
@@ -28,7 +40,9 @@ enum Owner {
     /// The context's default stream, which is not destroyed.
     Nobody,
     /// A stream of cudarc, kept alive by this reference.
-    Cudarc { _stream: Arc<CudaStream> },
+    Cudarc(Arc<CudaStream>),
+    /// A stream that the program destroys.
+    Foreign,
 }
 
 // SAFETY: the driver allows any stream to be used from any thread, and the pointer is a handle that only the driver
@@ -41,14 +55,61 @@ unsafe impl Sync for Shared {}
 /// cannot serve as numbers, because it may use them again.
 static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
 
+/// The streams that exist, by the handles of their context and their own.
+static KNOWN: Mutex<Option<Streams>> = Mutex::new(None);
+type Streams = HashMap<(usize, usize), Weak<Shared>>;
+
+/// Handles of the driver that stand for default streams.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+/// The types of functions that cudarc declares only for some versions of CUDA.
+type CaptureInfo = unsafe extern "C" fn(
+    CUstream,
+    *mut CUstreamCaptureStatus,
+    *mut u64,
+    *mut c_void,
+    *mut c_void,
+    *mut usize,
+) -> CUresult;
+type GetId = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
+
+/// The driver's number of a queue, which it does not use again; 0 with drivers older than CUDA 12.
+fn driver_id(raw: CUstream) -> u64 {
+    static FOUND: OnceLock<Option<GetId>> = OnceLock::new();
+    let Some(get) = FOUND.get_or_init(|| library::find("cuStreamGetId")) else { return 0 };
+    let mut id = 0;
+    // SAFETY: the type is that of this function, the handle is alive, the output has the type that it writes.
+    let code = unsafe { get(raw, &mut id) };
+    if code == CUresult::CUDA_SUCCESS { id } else { 0 }
+}
+
 impl Stream {
-    fn from_raw(context: &Context, raw: CUstream, owner: Owner) -> Self {
+    /// Returns the stream with this handle, which is the one that exists already if there is one.
+    fn from_handle(context: &Context, raw: CUstream, owner: Owner) -> Self {
+        let key = (context.raw() as usize, raw as usize);
+        // Dropped after the lock, since the drop of a stream takes it.
+        let _stale;
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_default();
+        // The handle of a stream that the program has destroyed may have come back as that of another one.
+        let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { 0 };
+        match known.get(&key).and_then(Weak::upgrade) {
+            Some(shared) if !matches!(shared.owner, Owner::Foreign) || shared.driver_id == now => {
+                shared.handles.fetch_add(1, Ordering::Relaxed);
+                return Self { shared, is_counted: true };
+            }
+            other => _stale = other,
+        }
         let id = if raw.is_null() {
             StreamId(context.device().ordinal as u64)
         } else {
             StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
         };
-        Self(Arc::new(Shared { context: context.clone(), raw, id, owner }))
+        let (context, handles) = (context.clone(), AtomicUsize::new(1));
+        let shared = Arc::new(Shared { context, raw, id, owner, driver_id: now, handles });
+        known.insert(key, Arc::downgrade(&shared));
+        Self { shared, is_counted: true }
     }
 
     /// Makes a new queue, which is not ordered with the default stream.
@@ -57,52 +118,98 @@ impl Stream {
     ///
     /// The error of the driver.
     pub fn new(context: &Context) -> Result<Self, Error> {
-        context.bind()?;
+        let _bound = context.enter()?;
         let mut raw = ptr::null_mut();
         const NON_BLOCKING: u32 = 1;
         // SAFETY: the output has the type that the function writes, and the flag exists.
         unsafe { call!(cuStreamCreate(&mut raw, NON_BLOCKING))? };
-        Ok(Self::from_raw(context, raw, Owner::Ours))
+        Ok(Self::from_handle(context, raw, Owner::Ours))
     }
 
     /// Returns the context's default stream.
     pub fn default_of(context: &Context) -> Self {
-        Self::from_raw(context, ptr::null_mut(), Owner::Nobody)
+        Self::from_handle(context, ptr::null_mut(), Owner::Nobody)
     }
 
-    /// Makes a stream of a queue that cudarc made on the device of `context`. Each call returns a stream with a new
-    /// identity; compared to a clone, this only costs some extra events.
+    /// Returns the stream of a queue that cudarc made on the device of `context`. O(1).
     ///
     /// # Errors
     ///
-    /// [`Error::OtherContext`] if the queue belongs to another context.
+    /// [`Error::OtherContext`] if the queue belongs to another context, and [`Error::PerThreadStream`] if it is the
+    /// calling thread's default stream.
     pub fn from_cudarc(context: &Context, stream: Arc<CudaStream>) -> Result<Self, Error> {
         if stream.context().cu_ctx() != context.raw() {
             return Err(Error::OtherContext);
         }
-        let raw = stream.cu_stream();
-        Ok(Self::from_raw(context, raw, Owner::Cudarc { _stream: stream }))
+        match stream.cu_stream() as usize {
+            0 | LEGACY => Ok(Self::default_of(context)),
+            PER_THREAD => Err(Error::PerThreadStream),
+            _ => Ok(Self::from_handle(context, stream.cu_stream(), Owner::Cudarc(stream))),
+        }
+    }
+
+    /// Returns the stream of a handle from another library. The handles 0 and 1 are the default stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PerThreadStream`] for the handle 2, which means another queue on every thread.
+    ///
+    /// # Safety
+    ///
+    /// The handle must be that of a queue of this context, which must exist as long as any clone of the stream, those
+    /// in pools and buffers included.
+    pub unsafe fn from_raw(context: &Context, raw: CUstream) -> Result<Self, Error> {
+        match raw as usize {
+            0 | LEGACY => Ok(Self::default_of(context)),
+            PER_THREAD => Err(Error::PerThreadStream),
+            _ => Ok(Self::from_handle(context, raw, Owner::Foreign)),
+        }
     }
 
     /// Returns the context of the stream.
     pub fn context(&self) -> &Context {
-        &self.0.context
+        &self.shared.context
     }
 
     /// Returns the driver's handle, which is valid while a clone of this exists.
     pub fn raw(&self) -> CUstream {
-        self.0.raw
+        self.shared.raw
+    }
+}
+
+impl Clone for Stream {
+    fn clone(&self) -> Self {
+        if self.is_counted {
+            self.shared.handles.fetch_add(1, Ordering::Relaxed);
+        }
+        Self { shared: self.shared.clone(), is_counted: self.is_counted }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.shared.handles.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.0.id.0).finish()
+        f.debug_tuple("Stream").field(&self.shared.id.0).finish()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let key = (self.context.raw() as usize, self.raw as usize);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = known.get_or_insert_default();
+        // Another thread may have made a stream of the same handle meanwhile.
+        if map.get(&key).is_some_and(|stream| stream.strong_count() == 0) {
+            map.remove(&key);
+        }
+        drop(known);
         if let Owner::Ours = self.owner {
             // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
@@ -114,36 +221,66 @@ impl pool::Stream for Stream {
     type Event = Event;
 
     fn id(&self) -> StreamId {
-        self.0.id
+        self.shared.id
     }
 
     fn record(&self) -> Result<Event, SourceError> {
-        let context = &self.0.context;
+        let context = &self.shared.context;
         let event = Event { raw: context.take_event()?, context: context.clone() };
-        context.bind()?;
+        let _bound = context.enter()?;
         // SAFETY: both handles are alive, and of one context.
-        unsafe { call!(cuEventRecord(event.raw, self.0.raw))? };
+        unsafe { call!(cuEventRecord(event.raw, self.shared.raw))? };
         Ok(event)
     }
 
     fn wait(&self, event: &Event) -> Result<(), SourceError> {
-        self.0.context.bind()?;
+        let _bound = self.shared.context.enter()?;
         // SAFETY: both handles are alive; they may be of different devices. 0 is the only flag.
-        unsafe { call!(cuStreamWaitEvent(self.0.raw, event.raw, 0)) }
+        unsafe { call!(cuStreamWaitEvent(self.shared.raw, event.raw, 0)) }
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        self.0.context.bind()?;
+        let _bound = self.shared.context.enter_relaxed()?;
         // SAFETY: the handle is alive.
-        unsafe { call!(cuStreamSynchronize(self.0.raw)) }
+        unsafe { call!(cuStreamSynchronize(self.shared.raw)) }
+    }
+
+    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+        static FOUND: OnceLock<Option<CaptureInfo>> = OnceLock::new();
+        let unsupported = SourceError::unsupported("cuStreamGetCaptureInfo");
+        let info = FOUND.get_or_init(|| library::find("cuStreamGetCaptureInfo_v2")).ok_or(unsupported)?;
+        // Only the default stream's handle needs a context.
+        let _bound = self.shared.raw.is_null().then(|| self.shared.context.enter()).transpose()?;
+        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut id = 0;
+        let none = ptr::null_mut;
+        // SAFETY: the type is that of this function, the handle is alive, the outputs have the types that it writes,
+        // and the last three may be null.
+        let code = unsafe { info(self.shared.raw, &mut status, &mut id, none(), none(), ptr::null_mut()) };
+        check("cuStreamGetCaptureInfo", code)?;
+        let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        Ok(is_active.then_some(CaptureId(id)))
     }
 
     fn is_capturing(&self) -> Result<bool, SourceError> {
-        self.0.context.bind()?;
+        let _bound = self.shared.context.enter()?;
         let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the handle is alive, the output has the type that the function writes.
-        unsafe { call!(cuStreamIsCapturing(self.0.raw, &mut status))? };
+        unsafe { call!(cuStreamIsCapturing(self.shared.raw, &mut status))? };
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    }
+
+    fn retain(&self) -> Self {
+        Self { shared: self.shared.clone(), is_counted: false }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.shared.handles.load(Ordering::Acquire) == 0
+            && match &self.shared.owner {
+                Owner::Ours => true,
+                Owner::Cudarc(stream) => Arc::strong_count(stream) == 1,
+                Owner::Nobody | Owner::Foreign => false,
+            }
     }
 }
 
@@ -166,15 +303,17 @@ impl fmt::Debug for Event {
 
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {
+        let _relaxed = Relaxed::new();
         // SAFETY: the handle is alive. A query needs no current context.
         let code = unsafe { sys::cuEventQuery(self.raw) };
         match code {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            code => super::error::check("cuEventQuery", code).map(|()| true),
+            code => check("cuEventQuery", code).map(|()| true),
         }
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
+        let _relaxed = Relaxed::new();
         // SAFETY: as above.
         unsafe { call!(cuEventSynchronize(self.raw)) }
     }

@@ -109,7 +109,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.arena_of(stream) {
-            Some(arena) if !self.is_recording(&state) => self.compact_arena(&mut state, arena),
+            Some(arena) if !state.is_recording() && !Self::captures(state.arenas[arena].stream()) => {
+                self.compact_arena(&mut state, arena)
+            }
             _ => Compaction::default(),
         }
     }
@@ -198,7 +200,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * <P::Meta as Meta>::GRANULE;
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         let copied = self.call(
             state,
             |calls| &mut calls.copy,

@@ -69,9 +69,11 @@ pub enum PoolError {
     },
     /// The pool already serves 65,535 streams, the most it can.
     TooManyStreams,
-    /// The stream, or another stream of the pool, is capturing a graph, and the request cannot be served without a
-    /// driver call. Allocate as much once before the capture, so that the pool has it.
+    /// A stream of the pool is capturing a graph, and the request of another stream cannot be served before memory
+    /// is given back or work is waited for, which could spoil the capture.
     Capturing,
+    /// The stream is not capturing a graph.
+    NotCapturing,
     /// An option has a value that cannot work.
     Options(OptionsError),
     /// The source failed for a reason other than a lack of memory.
@@ -93,6 +95,7 @@ impl fmt::Display for PoolError {
             Self::Capturing => f.write_str(
                 "a stream is capturing a graph, and the request needs a driver call that a capture forbids",
             ),
+            Self::NotCapturing => f.write_str("the stream is not capturing a graph"),
             Self::Options(error) => error.fmt(f),
             Self::Source(error) => error.fmt(f),
         }

@@ -126,6 +126,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             source,
             options,
         };
+        pool.lock().asks = pool.options.captures.are_noticed();
         if pool.options.reuse == Reuse::Basic {
             pool.lock().classes = pool.given_classes();
         }
@@ -235,6 +236,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let mut ask = self.ask(bytes, align)?;
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
+            _ if state.asks && !matches!(stream.capture(), Ok(None)) => {
+                state.arena_in_capture(stream).ok_or(PoolError::TooManyStreams)?
+            }
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
@@ -333,6 +337,9 @@ impl<P: Placement, S: Source> Drop for Pool<P, S> {
             _ => {}
         }
         let mut state = core::mem::replace(self.state_mut(), State::new(false));
+        for graph in 0..state.captures.len() {
+            self.order_after_launches(&state, graph);
+        }
         while self.wait_for_one(&mut state).is_some() {}
         for number in 0..state.segments.len() as u32 {
             if let Some(entry) = state.segments[number as usize].as_deref_mut() {

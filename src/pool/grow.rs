@@ -91,6 +91,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Request, arena: usize) {
+        if state.is_recording() {
+            return;
+        }
         let wished = self.wished(state, ask, self.needed(ask), arena);
         let mut empty: Vec<(usize, u32, usize)> =
             state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.arena)).collect();
@@ -185,7 +188,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Some(Err(Denied::Limit));
         }
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         let grown = self.call(
             state,
             |calls| &mut calls.grow,
@@ -243,7 +246,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Err(Denied::Limit);
         }
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         let reserved = self.call(state, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
         let memory = reserved.map_err(Denied::Source)?;
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
@@ -269,7 +272,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Gives a segment back to the source.
     fn give_back(&self, state: &mut State<P, S>, memory: Segment, arena: usize) -> Result<(), SourceError> {
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         self.call(
             state,
             |calls| &mut calls.release,
@@ -281,6 +284,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
+        // A source may wait for the stream, or make the release part of the graph.
+        if Self::captures(state.arenas[state.entry(segment).arena].stream()) {
+            return Ok(0);
+        }
         match state.remove_segment(segment) {
             Some((memory, arena, bytes)) => self.give_back(state, memory, arena).map(|()| bytes),
             None => Ok(0),

@@ -20,7 +20,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// the source.
     pub(super) fn punch(&self, state: &mut State<P, S>, arena: usize, wished: usize) -> usize {
         let page = self.page();
-        if page == 0 || !self.is_over(state, arena) {
+        if page == 0 || state.arenas[arena].private || !self.is_over(state, arena) {
             return 0;
         }
         let segments: Vec<u32> =
@@ -61,7 +61,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn unmap(&self, state: &mut State<P, S>, number: u32, arena: usize) -> usize {
         let record = *state.records.get(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         let memory = state.entry(record.segment).memory;
         let unmapped = self.call(
             state,
@@ -166,7 +166,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes as usize) {
             return Err(Denied::Limit);
         }
-        let stream = state.arenas[arena].stream.clone();
+        let stream = state.arenas[arena].stream().clone();
         let memory = state.entry(record.segment).memory;
         let mapped = self.call(
             state,

@@ -11,7 +11,6 @@
 //! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
 //! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
 //! pool does.
-//! pool does.
 
 mod buffer;
 mod chain;
@@ -21,6 +20,7 @@ mod compact;
 mod copies;
 mod error;
 mod front;
+mod graph;
 mod grow;
 mod holes;
 mod hooks;
@@ -30,6 +30,7 @@ mod pattern;
 mod planned;
 mod records;
 mod recover;
+mod retire;
 mod returns;
 mod snapshot;
 mod source;
@@ -40,6 +41,7 @@ mod tournament;
 mod trace;
 mod upkeep;
 mod usage;
+mod wait;
 
 pub use buffer::Buffer;
 pub use chain::{Chain, Lender};
@@ -47,11 +49,12 @@ pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use options::{Adaptive, Age, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use graph::GraphMemory;
+pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 pub use state::SizeKind;
 pub use stats::{Counter, PoolStats, SourceCalls};
-pub use stream::{Event, HostOrder, Stream, StreamId};
+pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};

@@ -57,6 +57,25 @@ pub enum Reuse {
     Aggressive,
 }
 
+/// How a pool learns that a stream is being captured into a graph.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Captures {
+    /// The pool asks the stream at every request and every free, a cheap call of the driver.
+    #[default]
+    Noticed,
+    /// The pool asks only between [`Pool::graph_memory`](super::Pool::graph_memory), which the program calls at the
+    /// start of each capture, and the drop of its handle. Otherwise requests make no driver call at all. Without the
+    /// handle, a launch of the graph overwrites memory that the pool has given to others.
+    Declared,
+}
+
+impl Captures {
+    pub(super) const fn are_noticed(self) -> bool {
+        matches!(self, Self::Noticed)
+    }
+}
+
 /// How long a segment may stay empty before it goes back to the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -121,6 +140,7 @@ pub struct PoolOptions {
     pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
     pub(super) adaptive: Option<Adaptive>,
+    pub(super) captures: Captures,
     pub(super) checks: Checks,
 }
 
@@ -140,6 +160,7 @@ impl Default for PoolOptions {
             lean: false,
             trim_after: None,
             adaptive: None,
+            captures: Captures::default(),
             checks: Checks::default(),
         }
     }
@@ -239,6 +260,13 @@ impl PoolOptions {
     #[must_use]
     pub fn adaptive(mut self, follow: Adaptive) -> Self {
         self.adaptive = Some(follow);
+        self
+    }
+
+    /// Sets how the pool learns that a stream is being captured.
+    #[must_use]
+    pub fn captures(mut self, captures: Captures) -> Self {
+        self.captures = captures;
         self
     }
 

@@ -50,20 +50,22 @@ impl<P: Placement, S: Source> Pool<P, S> {
         ask: &Request,
         arena: usize,
     ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
-        if self.is_recording(&state) {
-            // Make no driver call: use what is free already, of any size group.
-            let found = match self.options.reuse {
-                Reuse::None => None,
-                _ => match self.reuse_waiting(&mut state, ask, arena) {
-                    None => kinds(ask.kind).into_iter().find_map(|kind| state.allocate(ask, arena, kind)),
-                    found => found,
-                },
-            };
-            return found.map(|number| (state, number)).ok_or(PoolError::Capturing);
-        }
         let mut denied = None;
+        if state.arenas[arena].private {
+            let number = self.serve_graph(&mut state, ask, arena, &mut denied)?;
+            return Ok((state, number));
+        }
+        self.settle_graphs(&mut state);
+        self.sweep(&mut state);
         if let Some(number) = self.attempt(&mut state, ask, arena, &mut denied)? {
             return Ok((state, number));
+        }
+        if state.is_recording() {
+            // Giving memory back and waiting for work could spoil the capture.
+            self.flush(&mut state);
+            let found =
+                if self.options.reuse == Reuse::None { None } else { self.any_free(&mut state, ask, arena) };
+            return found.map(|number| (state, number)).ok_or(PoolError::Capturing);
         }
         let mut after = None;
         loop {
@@ -85,6 +87,29 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 return Ok((state, number));
             }
         }
+    }
+
+    /// Serves a request of a stream that is being captured, from memory of the graph alone.
+    fn serve_graph(
+        &self,
+        state: &mut State<P, S>,
+        ask: &Request,
+        arena: usize,
+        denied: &mut Option<Denied>,
+    ) -> Result<u32, PoolError> {
+        if self.options.reuse != Reuse::None {
+            if let Some(number) =
+                kinds(ask.kind).into_iter().find_map(|kind| state.allocate(ask, arena, kind))
+            {
+                return Ok(number);
+            }
+        }
+        state.note(arena, |figures| figures.misses += 1);
+        if let Some(number) = self.enlarge(state, ask, arena, denied)? {
+            return Ok(number);
+        }
+        state.note(arena, |figures| figures.failures += 1);
+        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, ask, *denied))))
     }
 
     /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'

@@ -96,13 +96,16 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
+        if state.asks {
+            state.touch_in_capture(number, stream);
+        }
         let (id, own) = (stream.id(), usize::from(state.records.get(number).arena));
         if state.arenas[own].id == id {
             return Ok(());
         }
         let users = state.users.entry(number).or_default();
         if !users.iter().any(|user| user.id() == id) {
-            users.push(stream.clone());
+            users.push(stream.retain());
         }
         state.records.get_mut(number).holder = Holder::Shared;
         Ok(())

@@ -39,6 +39,8 @@ pub enum SourceErrorKind {
     /// The arguments were refused, for example an unknown address or a size that is not a multiple of the
     /// granularity.
     Invalid,
+    /// A stream is capturing a graph, which does not allow this call.
+    Capturing,
     /// The device, its driver or its context is lost. No later call will work.
     Lost,
     /// Any other failure.
@@ -74,6 +76,7 @@ impl fmt::Display for SourceError {
             SourceErrorKind::OutOfMemory => "the device is out of memory",
             SourceErrorKind::Unsupported => "the source does not support this",
             SourceErrorKind::Invalid => "the arguments were refused",
+            SourceErrorKind::Capturing => "a stream is capturing a graph",
             SourceErrorKind::Lost => "the device is lost",
             SourceErrorKind::Other => "the call failed",
         };
@@ -90,8 +93,9 @@ impl core::error::Error for SourceError {}
 /// Memory that a pool reserves in large segments and divides: that of a device, pinned or managed memory, or a
 /// simulation.
 ///
-/// All methods may be called from any thread. A pool calls them rarely, and never while a stream that it knows is
-/// capturing its work ([`Stream::is_capturing`]).
+/// All methods may be called from any thread, and a pool calls them rarely. While a stream is being captured, no call
+/// may spoil the capture or become part of it. The pool asks for memory on a captured stream then, but it gives none
+/// back on that stream.
 ///
 /// # Safety
 ///

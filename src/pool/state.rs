@@ -1,11 +1,13 @@
 //! The state behind a pool's lock: the arenas of streams, their segments, and the blocks that were handed out.
 
+use super::graph::Capture;
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
 use super::tournament::Tournament;
 use super::trace::PoolTrace;
 use super::usage::Usage;
+use super::wait::{Queue, Waiting};
 use super::{Segment, Source, Stream};
 use crate::meta::Meta;
 use crate::placement::{Placement, Token};
@@ -13,7 +15,7 @@ use core::ops::Bound;
 use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::vec::Vec;
 
 /// The group of segments that a request is served from, by its size.
@@ -91,8 +93,13 @@ pub(super) struct Fence<E> {
 
 /// The memory of one stream.
 pub(super) struct Arena<S: Source> {
-    pub stream: S::Stream,
+    /// `None` for a place that no stream has now.
+    pub stream: Option<S::Stream>,
     pub id: StreamId,
+    /// Whether it belongs to a graph, so that no other arena may get memory from it.
+    pub private: bool,
+    /// Number of its records.
+    pub records: usize,
     pub bins: [Bin; 3],
     pub figures: Figures,
     /// Number of frees into its segments so far that are ordered by its stream alone, plus the segments that it got
@@ -103,24 +110,12 @@ pub(super) struct Arena<S: Source> {
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
     /// Freed blocks that are kept for their class, by length in granules.
     pub cached: HashMap<usize, Vec<u32>>,
+    /// Freed blocks that wait for this stream alone, by length in granules.
+    pub reusable: BTreeSet<(usize, u32)>,
     /// Bytes of the last large segment.
     pub last_growth: usize,
     /// Whether it is in the list of touched arenas.
     touched: bool,
-}
-
-/// Something that a freed block waits for.
-pub(super) enum Mark<S: Source> {
-    /// An event on this stream.
-    Event(StreamId, <S::Stream as Stream>::Event),
-    /// An event on this stream that could not be recorded yet.
-    Unrecorded(S::Stream),
-}
-
-/// A freed block that work on other streams may still use.
-pub(super) struct Waiting<S: Source> {
-    pub record: u32,
-    pub marks: Vec<Mark<S>>,
 }
 
 pub(super) struct State<P: Placement, S: Source> {
@@ -129,13 +124,22 @@ pub(super) struct State<P: Placement, S: Source> {
     longest: Tournament,
     /// Arenas whose segments have changed since they were last entered, up to [`TOUCHED`].
     touched: Vec<usize>,
-    by_stream: HashMap<StreamId, usize>,
-    recent: usize,
+    pub by_stream: HashMap<StreamId, usize>,
+    pub recent: usize,
+    /// Arenas without a stream that still have memory, and those that have none.
+    pub retired: Vec<usize>,
+    pub vacant: Vec<usize>,
     pub segments: Vec<Option<Box<Entry<P>>>>,
     pub records: Records<Token<P>>,
     /// For each shared block, the other streams that use it.
     pub users: HashMap<u32, Vec<S::Stream>>,
-    pub waiting: Vec<Waiting<S>>,
+    /// Freed blocks that wait for events, by record, and the events by stream.
+    pub waiting: HashMap<u32, Waiting>,
+    pub queues: BTreeMap<StreamId, Queue<S>>,
+    /// Captures whose memory is kept.
+    pub captures: Vec<Capture<S>>,
+    /// Whether streams must be asked at every request and free whether they are being captured.
+    pub asks: bool,
     /// Blocks that may be moved.
     pub movable: HashSet<u32>,
     pub sites: HashMap<u32, &'static Location<'static>>,
@@ -165,10 +169,15 @@ impl<P: Placement, S: Source> State<P, S> {
             touched: Vec::with_capacity(TOUCHED),
             by_stream: HashMap::new(),
             recent: 0,
+            retired: Vec::new(),
+            vacant: Vec::new(),
             segments: Vec::new(),
             records: Records::new(),
             users: HashMap::new(),
-            waiting: Vec::new(),
+            waiting: HashMap::new(),
+            queues: BTreeMap::new(),
+            captures: Vec::new(),
+            asks: false,
             movable: HashSet::new(),
             sites: HashMap::new(),
             figures: Figures::default(),
@@ -223,27 +232,47 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Opens an arena for the stream; `None` if there are too many.
     pub fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
-        let number = self.arenas.len();
-        if number >= usize::from(u16::MAX) {
-            return None;
-        }
-        let id = stream.id();
+        let number = self.add_arena(stream, false)?;
+        self.by_stream.insert(stream.id(), number);
+        Some(number)
+    }
+
+    /// Opens an arena for the stream within a capture, which is not its usual one.
+    pub fn open_private_arena(&mut self, stream: &S::Stream) -> Option<usize> {
+        self.add_arena(stream, true)
+    }
+
+    fn add_arena(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
         if let [only] = self.arenas.as_mut_slice() {
             only.figures = self.figures;
         }
-        self.arenas.push(Arena {
-            stream: stream.clone(),
-            id,
+        let arena = Arena {
+            stream: Some(stream.retain()),
+            id: stream.id(),
+            private,
+            records: 0,
             bins: Default::default(),
             figures: Figures::default(),
             frees: 0,
             quiet: 0,
             fence: None,
             cached: HashMap::new(),
+            reusable: BTreeSet::new(),
             last_growth: 0,
             touched: false,
-        });
-        self.by_stream.insert(id, number);
+        };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                let touched = self.arenas[number].touched;
+                self.arenas[number] = Arena { touched, ..arena };
+                number
+            }
+            None if self.arenas.len() < usize::from(u16::MAX) => {
+                self.arenas.push(arena);
+                self.arenas.len() - 1
+            }
+            None => return None,
+        };
         self.longest.set(number, 0);
         Some(number)
     }
@@ -327,6 +356,7 @@ impl<P: Placement, S: Source> State<P, S> {
         entry.live += 1;
         let (home, listed) = (entry.arena, entry.listed != UNLISTED);
         self.touch(home);
+        self.arenas[arena].records += 1;
         let number = self.records.insert(Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -366,6 +396,7 @@ impl<P: Placement, S: Source> State<P, S> {
         }
         self.touch(home);
         self.arenas[home].frees += 1;
+        self.arenas[usize::from(record.arena)].records -= 1;
         self.records.remove(number);
         record.segment
     }
@@ -481,7 +512,11 @@ impl<P: Placement, S: Source> State<P, S> {
         if entry.holes > 0 {
             let own = |(number, record): (u32, &Record<_>)| (record.segment == segment).then_some(number);
             let holes: Vec<u32> = self.records.iter().filter_map(own).collect();
-            holes.into_iter().for_each(|number| self.records.remove(number));
+            for number in holes {
+                let owner = usize::from(self.records.get(number).arena);
+                self.arenas[owner].records -= 1;
+                self.records.remove(number);
+            }
         }
         self.leave(segment);
         self.segments[segment as usize] = None;
@@ -494,17 +529,26 @@ impl<P: Placement, S: Source> State<P, S> {
         self.leave(segment);
         let entry = self.entry_mut(segment);
         let from = core::mem::replace(&mut entry.arena, to);
-        let bytes = (entry.memory.bytes - entry.unmapped) as u64;
+        let (bytes, holes) = ((entry.memory.bytes - entry.unmapped) as u64, entry.holes);
+        if holes > 0 {
+            let owned = self.records.iter().filter(|(_, record)| record.segment == segment);
+            let owned: Vec<u32> = owned.map(|(number, _)| number).collect();
+            for number in owned {
+                let old = core::mem::replace(&mut self.records.get_mut(number).arena, to as u16);
+                self.arenas[usize::from(old)].records -= 1;
+                self.arenas[to].records += 1;
+            }
+        }
         self.arenas[from].figures.release(bytes);
         self.arenas[to].figures.reserve(bytes, 1);
         self.enter(segment);
     }
 
-    /// Iterates over the segments without a live block.
+    /// Iterates over the segments without a live block, except those that belong to a graph.
     pub fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = self.segments.iter().enumerate();
         let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
-        there.filter(|(_, entry)| entry.live == entry.holes)
+        there.filter(|(_, entry)| entry.live == entry.holes && !self.arenas[entry.arena].private)
     }
 
     /// Returns the longest free block of an arena, in granules. O(1).
@@ -528,6 +572,17 @@ const TOUCHED: usize = 16;
 
 /// The value of `listed` for segments that are in no order.
 pub(super) const UNLISTED: usize = usize::MAX;
+
+impl<S: Source> Arena<S> {
+    /// The stream, which every arena has that has memory or blocks.
+    #[inline(always)]
+    pub fn stream(&self) -> &S::Stream {
+        match &self.stream {
+            Some(stream) => stream,
+            None => unreachable!("a place is vacated when no segment and no record refers to it"),
+        }
+    }
+}
 
 impl<P> Entry<P> {
     pub fn new(

@@ -6,6 +6,10 @@ use super::SourceError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
+/// Identifies the capture of a graph. No other capture has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CaptureId(pub u64);
+
 /// A queue of work that is done in the order of its submission.
 ///
 /// A pool needs four operations: to mark a point in the queue, to ask whether that point has passed, to wait for
@@ -39,15 +43,39 @@ pub trait Stream: Clone {
     /// The error of the driver, or of the submitted work itself.
     fn synchronize(&self) -> Result<(), SourceError>;
 
-    /// Returns whether the stream is capturing its work into a graph instead of running it. While it does, a pool
-    /// that knows the stream records, queries and waits for no events and asks its source for no memory, on any
-    /// stream. The default is `false`.
+    /// Returns the number of the capture that the stream's work goes into instead of running; `None` if it runs. A
+    /// pool asks at every request, so this should be cheap. The default is `None`.
     ///
     /// # Errors
     ///
-    /// The error of the driver.
+    /// The error of the driver, [`SourceErrorKind::Capturing`](super::SourceErrorKind::Capturing) if this stream
+    /// cannot be used because another one is being captured.
+    #[inline]
+    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+        Ok(None)
+    }
+
+    /// Returns whether the stream is being captured, or was until the capture became invalid and is not ended yet.
+    /// While it is, a pool records no events on it and gives no memory back.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Stream::capture`].
     fn is_capturing(&self) -> Result<bool, SourceError> {
-        Ok(false)
+        Ok(self.capture()?.is_some())
+    }
+
+    /// Returns a handle for a pool to keep, which [`Stream::is_abandoned`] does not count.
+    #[must_use]
+    fn retain(&self) -> Self {
+        self.clone()
+    }
+
+    /// Returns whether all handles of the queue that are left were made by [`Stream::retain`], so that the program
+    /// can submit no more work. A pool then gives the queue's memory to other streams and drops its handle. The
+    /// default is `false`.
+    fn is_abandoned(&self) -> bool {
+        false
     }
 }
 

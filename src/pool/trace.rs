@@ -17,22 +17,34 @@ use std::vec::Vec;
 pub(super) struct PoolTrace {
     output: Output,
     start: Duration,
-    /// Whether each arena's stream has been given its name in the trace.
-    named: Vec<bool>,
+    /// The tag of each arena's stream; 0 if it has none yet.
+    tags: Vec<u32>,
+    /// The last tag.
+    last: u32,
 }
 
 impl PoolTrace {
     fn event(&mut self, action: Action, now: Duration, arena: usize, stream: StreamId) {
-        let tag = arena as u32 + 1;
-        if self.named.len() <= arena {
-            self.named.resize(arena + 1, false);
+        if self.tags.len() <= arena {
+            self.tags.resize(arena + 1, 0);
         }
-        if !self.named[arena] {
-            self.named[arena] = true;
-            self.output.name(tag, &format!("stream {}", stream.0));
+        if self.tags[arena] == 0 {
+            self.last += 1;
+            self.tags[arena] = self.last;
+            self.output.name(self.last, &format!("stream {}", stream.0));
         }
+        let tag = self.tags[arena];
         let time = now.saturating_sub(self.start).as_nanos() as u64;
         self.output.write(&Record::Event(Event { action, time: Some(time), tag }));
+    }
+}
+
+impl PoolTrace {
+    /// Notes that an arena's place may go to another stream, which gets a tag of its own.
+    pub fn forget(&mut self, arena: usize) {
+        if let Some(tag) = self.tags.get_mut(arena) {
+            *tag = 0;
+        }
     }
 }
 
@@ -74,7 +86,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         finish(&mut state)?;
         let start = self.source.now();
         let mut trace =
-            std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, named: Vec::new() });
+            std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, tags: Vec::new(), last: 0 });
         let mut live: Vec<(usize, u32)> = state
             .records
             .iter()

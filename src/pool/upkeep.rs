@@ -6,28 +6,22 @@ use super::hooks::Place;
 use super::snapshot::Leak;
 use super::state::{SizeKind, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
-use super::{CopyCounters, Source, Stream, StreamId};
+use super::{CopyCounters, Source, StreamId};
 use crate::placement::Placement;
 use std::boxed::Box;
 use std::sync::{Arc, PoisonError};
 
 impl<P: Placement, S: Source> Pool<P, S> {
-    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call.
+    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call. While
+    /// the stream is being captured, it is for the graph.
     ///
     /// # Errors
     ///
-    /// [`PoolError::OutOfMemory`] if the source or the limit does not allow it, [`PoolError::Capturing`] while a
-    /// stream of the pool is capturing a graph, [`PoolError::TooLarge`], [`PoolError::TooManyStreams`], or another
-    /// error of the source.
+    /// [`PoolError::OutOfMemory`] if the source or the limit does not allow it, [`PoolError::TooLarge`],
+    /// [`PoolError::TooManyStreams`], or another error of the source.
     pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
-        let arena = match state.arena_of(stream.id()) {
-            Some(arena) => arena,
-            None => self.open_arena(&mut state, stream)?,
-        };
-        if self.is_recording(&state) {
-            return Err(PoolError::Capturing);
-        }
+        let arena = state.arena_in_capture(stream).ok_or(PoolError::TooManyStreams)?;
         let ask = self.ask(bytes, 1)?;
         let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
         let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
@@ -46,7 +40,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
-        if self.is_recording(&state) {
+        self.settle_graphs(&mut state);
+        if state.is_recording() {
             return 0;
         }
         self.poll(&mut state);
@@ -63,7 +58,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         state.step += 1;
         state.trace_step();
-        if self.is_recording(&state) {
+        self.settle_graphs(&mut state);
+        if state.is_recording() {
             return 0;
         }
         self.poll(&mut state);
@@ -75,7 +71,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// there were. A request that finds no room does the same by itself. O(waiting blocks).
     pub fn collect(&self) -> usize {
         let mut state = self.lock();
-        if self.is_recording(&state) { 0 } else { self.poll(&mut state) }
+        self.poll(&mut state)
     }
 
     /// Returns the statistics. O(1).

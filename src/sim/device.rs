@@ -147,7 +147,6 @@ enum Entry {
 #[derive(Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    capturing: bool,
 }
 
 struct Injection {
@@ -247,14 +246,6 @@ impl State {
     pub fn open_queue(&mut self) -> usize {
         self.queues.push(Queue::default());
         self.queues.len() - 1
-    }
-
-    pub fn set_capturing(&mut self, queue: usize, on: bool) {
-        self.queues[queue].capturing = on;
-    }
-
-    pub fn is_capturing(&self, queue: usize) -> bool {
-        self.queues[queue].capturing
     }
 
     fn number(&mut self) -> u64 {

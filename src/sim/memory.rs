@@ -70,7 +70,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     /// Makes a new queue.
     pub fn stream(&self) -> Stream {
         let queue = self.shared.lock().open_queue();
-        Stream { shared: self.shared.clone(), queue }
+        Stream::new(self.shared.clone(), queue)
     }
 
     /// Makes the `nth` call of this kind fail for lack of memory; 1 is the next one.

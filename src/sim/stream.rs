@@ -2,8 +2,9 @@
 
 use super::device::{Call, Span};
 use super::memory::Shared;
-use crate::pool::{self, SourceError, SourceErrorKind, StreamId};
-use std::sync::Arc;
+use crate::pool::{self, CaptureId, SourceError, SourceErrorKind, StreamId};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A queue of a simulated device. Its work runs in [`Stream::step`] and [`Stream::run`], and when a caller blocks
 /// until it is done.
@@ -11,9 +12,25 @@ use std::sync::Arc;
 pub struct Stream {
     pub(super) shared: Arc<Shared>,
     pub(super) queue: usize,
+    /// The number of the capture under way; 0 for none.
+    capture: Arc<AtomicU64>,
+    /// Exists in the handles of the program, but not in those of pools.
+    _user: Option<Arc<()>>,
+    users: Weak<()>,
 }
 
 impl Stream {
+    /// Makes another stream part of the capture that this one is in, as the wait for an event does.
+    pub fn join_capture(&self, other: &Self) {
+        other.capture.store(self.capture.load(Ordering::Acquire), Ordering::Release);
+    }
+
+    pub(super) fn new(shared: Arc<Shared>, queue: usize) -> Self {
+        let user = Arc::new(());
+        let users = Arc::downgrade(&user);
+        Self { shared, queue, capture: Arc::default(), _user: Some(user), users }
+    }
+
     /// Submits work on `bytes` bytes from `address` on behalf of `owner`, and returns its number for
     /// [`DeviceMemory::is_done`](super::DeviceMemory::is_done). Work of different owners on the same bytes that
     /// runs in another order than it was submitted is a [`Hazard`](super::Hazard).
@@ -36,9 +53,12 @@ impl Stream {
         self.shared.lock().len(self.queue)
     }
 
-    /// Begins or ends the capture of a graph; see [`pool::Stream::is_capturing`].
+    /// Begins or ends the capture of a graph; see [`pool::Stream::capture`]. What is submitted meanwhile runs all the
+    /// same.
     pub fn set_capturing(&self, on: bool) {
-        self.shared.lock().set_capturing(self.queue, on);
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = if on { LAST.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        self.capture.store(number, Ordering::Release);
     }
 }
 
@@ -71,8 +91,19 @@ impl pool::Stream for Stream {
         finished(done)
     }
 
-    fn is_capturing(&self) -> Result<bool, SourceError> {
-        Ok(self.shared.lock().is_capturing(self.queue))
+    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+        match self.capture.load(Ordering::Acquire) {
+            0 => Ok(None),
+            number => Ok(Some(CaptureId(number))),
+        }
+    }
+
+    fn retain(&self) -> Self {
+        Self { _user: None, ..self.clone() }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.users.strong_count() == 0
     }
 }
 

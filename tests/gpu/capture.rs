@@ -1,13 +1,15 @@
-//! While a stream captures a graph, pools make no driver call that would invalidate the capture: they serve what
-//! they have, or report that they may not ask for more.
+//! Memory that a graph has recorded is the graph's until it is given up, and no call of a pool spoils a capture.
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Access, AllocateError, AsyncMemory, Buffer, DeviceMemory, ManageError, Managed, ManagerOptions,
-    MemoryManager, Pinned, Placement, Stream, Virtual,
+    Access, AsyncMemory, Buffer, DeviceMemory, Managed, ManagerOptions, MemoryManager, Pinned, Placement,
+    Stream, Virtual,
 };
-use allotment::pool::{Age, DevicePool, PoolError, PoolOptions, Reuse, Source, Stream as _};
+use allotment::pool::{
+    Age, Captures, DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind,
+    Stream as _,
+};
 use allotment_stand_in::Misuse;
 
 /// Begins a capture, in the mode that forbids unsafe calls from all threads.
@@ -26,81 +28,92 @@ fn end(stream: &Stream) {
     let _ = unsafe { sys::cuGraphDestroy(graph) };
 }
 
-/// Counts the calls that get memory, give it back, wait or query.
-fn unsafe_calls(gpu: &Gpu) -> u64 {
-    let names = [
-        "cuMemAlloc_v2",
-        "cuMemFree_v2",
-        "cuMemAllocFromPoolAsync",
-        "cuMemFreeAsync",
-        "cuMemAllocManaged",
-        "cuMemHostAlloc",
-        "cuMemFreeHost",
-        "cuMemCreate",
-        "cuMemMap",
-        "cuMemSetAccess",
-        "cuMemUnmap",
-        "cuMemcpyAsync",
-        "cuEventQuery",
-        "cuEventSynchronize",
-        "cuStreamWaitEvent",
-        "cuStreamSynchronize",
-        "cuCtxSynchronize",
-    ];
-    names.iter().map(|name| gpu.control().calls(name)).sum()
+/// Ends the capture and makes its graph ready.
+fn instantiate(stream: &Stream) -> sys::CUgraphExec {
+    let (mut graph, mut ready) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the capture began before, and the outputs have the types that the functions write.
+    unsafe {
+        sys::cuStreamEndCapture(stream.raw(), &mut graph).result().unwrap();
+        sys::cuGraphInstantiateWithFlags(&mut ready, graph, 0).result().unwrap();
+        sys::cuGraphDestroy(graph).result().unwrap();
+    }
+    ready
+}
+
+fn launch(graph: sys::CUgraphExec, stream: &Stream) {
+    // SAFETY: both are alive.
+    unsafe { sys::cuGraphLaunch(graph, stream.raw()) }.result().unwrap();
+}
+
+fn give_up(graph: sys::CUgraphExec) {
+    // SAFETY: it is not launched any more.
+    unsafe { sys::cuGraphExecDestroy(graph) }.result().unwrap();
 }
 
 const MIB: usize = 1 << 20;
+const KIB: usize = 1 << 10;
 
-/// Does everything that a pool supports, on the capturing stream and on another one.
-fn keeps_quiet<S: Source<Stream = Stream>>(gpu: &Gpu, source: S, reuse: Reuse) {
-    let other = Stream::new(&gpu.context).unwrap();
+/// Records a graph that gets and frees memory, and launches it many times with other work in between, on its own
+/// stream and on another one. Neither may see a byte of the other.
+fn stays_whole<S: Source<Stream = Stream>>(gpu: &Gpu, source: S, reuse: Reuse, launches: usize) {
+    const LEN: usize = 40 * KIB;
     let options = PoolOptions::new().reuse(reuse).trim_after(Age::Steps(1));
     let pool = DevicePool::new(source, options).unwrap();
-    let ours = pool.allocate(MIB, &gpu.stream).unwrap();
-    let theirs = pool.allocate(MIB, &other).unwrap();
-    let shared = pool.allocate(MIB, &other).unwrap();
-    shared.used_on(&gpu.stream);
-    let waits = pool.allocate(MIB, &gpu.stream).unwrap();
-    waits.used_on(&other);
-    drop(waits); // and waits for an event
-    drop(pool.allocate(30 * MIB, &other).unwrap()); // leaves an empty segment
-    let movable = pool.allocate_movable(MIB, &other).unwrap();
+    let other = Stream::new(&gpu.context).unwrap();
+    let zeros = |stream| Buffer::<u8, _>::zeros(&pool, LEN, stream).unwrap();
+    let before = zeros(&gpu.stream);
+    let mut shared = zeros(&other);
+    shared.switch_to(&gpu.stream).unwrap();
 
     begin(&gpu.stream);
-    let before = (!on_system()).then(|| unsafe_calls(gpu));
-    drop(ours);
-    if reuse != Reuse::None {
-        drop(pool.allocate(MIB, &gpu.stream).unwrap());
+    let memory = pool.graph_memory(&gpu.stream).unwrap();
+    let mut outcome = zeros(&gpu.stream);
+    for value in [3, 5, 7] {
+        let mut scratch = zeros(&gpu.stream);
+        scratch.as_view_mut().fill(value).unwrap();
+        outcome.as_view_mut().copy_from_view(&scratch.as_view()).unwrap();
     }
-    for stream in [&gpu.stream, &other] {
-        assert_eq!(pool.allocate(100 * MIB, stream).unwrap_err(), PoolError::Capturing);
-        assert_eq!(pool.preallocate(MIB, stream), Err(PoolError::Capturing));
-        assert_eq!(pool.compact(stream.id()).moves, 0);
-    }
-    drop((theirs, shared));
-    assert_eq!((pool.trim(0), pool.step(), pool.step(), pool.collect()), (0, 0, 0, 0));
-    let _ = (pool.stats(), pool.snapshot());
-    if let Some(before) = before {
-        assert_eq!(unsafe_calls(gpu), before);
-        assert_eq!(gpu.control().misuse(Misuse::Forbidden), 0);
-    }
-    end(&gpu.stream);
+    let large = Buffer::<u8, _>::zeros(&pool, 100 * MIB, &gpu.stream).unwrap(); // the pool grows for it
+    drop((before, shared, large));
+    assert_eq!((pool.trim(0), pool.step()), (0, 0));
+    assert_eq!(pool.compact(gpu.stream.id()).moves, 0);
+    let graph = instantiate(&gpu.stream);
+    assert!(memory.bytes() >= 100 * MIB);
 
-    drop(movable);
+    for round in 0..launches {
+        let stream = if round % 2 == 0 { &gpu.stream } else { &other };
+        let mut mine: Vec<_> = (0..3).map(|_| zeros(stream)).collect();
+        mine.iter_mut().for_each(|buffer| buffer.as_view_mut().fill(round as u8).unwrap());
+        launch(graph, &gpu.stream);
+        for buffer in &mine {
+            gpu.stream.synchronize().unwrap();
+            assert_eq!(buffer.to_vec().unwrap(), [round as u8; LEN], "round {round}");
+        }
+        if round % 100 == 0 {
+            assert_eq!(outcome.to_vec().unwrap(), [7; LEN]);
+            pool.step();
+            pool.trim(0);
+        }
+    }
+    give_up(graph);
+    let kept = memory.bytes();
+    drop((outcome, memory));
     gpu.stream.synchronize().unwrap();
+    assert!(pool.trim(0) >= kept, "all can go back afterwards");
     other.synchronize().unwrap();
     pool.collect();
     pool.trim(0);
-    assert_eq!(pool.stats().reserved.current, 0, "all can go back afterwards");
-    drop(pool.allocate(100 * MIB, &gpu.stream).unwrap());
+    assert_eq!(pool.stats().reserved.current, 0);
     drop((pool, other));
+    if !on_system() {
+        assert_eq!(gpu.control().misuse(Misuse::Forbidden), 0);
+    }
 }
 
 fn of<S: Source<Stream = Stream>>(source: impl Fn(&Gpu) -> S) {
     for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
         let gpu = Gpu::new();
-        keeps_quiet(&gpu, source(&gpu), reuse);
+        stays_whole(&gpu, source(&gpu), reuse, 30);
         gpu.finish();
     }
 }
@@ -147,22 +160,134 @@ fn buffers_and_managers_record() {
     let records = |gpu: &Gpu| (!on_system()).then(|| gpu.control().calls("cuEventRecord"));
     let recorded = records(&gpu);
     let buffer = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
-    let error = Buffer::<u8, _>::zeros(&request, 1 << 30, &gpu.stream).unwrap_err();
-    assert_eq!(error, AllocateError::Allocation(ManageError::Pool(PoolError::Capturing)));
     let pinned = manager.request().placement(Placement::Pinned);
-    let error = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap_err();
-    assert_eq!(error, AllocateError::Allocation(ManageError::Pool(PoolError::Capturing)));
+    let pinned = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap();
     assert_eq!(manager.cleanup().bytes, 0);
     far.as_view_mut().fill(1).unwrap();
     let figures = gpu.context.copy_stats().fill;
-    assert_eq!(figures.count, fills + 2);
+    assert_eq!(figures.count, fills + 3);
     if let Some(recorded) = recorded {
         assert_eq!(records(&gpu), Some(recorded + 2), "a graph gets no events of ours");
         assert_eq!((figures.timed_bytes, gpu.control().misuse(Misuse::Forbidden)), (2 * MIB as u64, 0));
     }
     end(&gpu.stream);
     gpu.context.time_copies(false);
-    drop((buffer, far, other));
+    drop((buffer, pinned, far, other));
     drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn a_graph_stays_whole_over_a_thousand_launches() {
+    let gpu = Gpu::new();
+    stays_whole(&gpu, Virtual::new(&gpu.context).unwrap(), Reuse::Advanced, 1000);
+    gpu.finish();
+}
+
+/// Without a handle the memory stays private as long as the pool exists.
+#[test]
+fn a_capture_is_noticed_without_a_handle() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    drop(pool.allocate(MIB, &gpu.stream).unwrap());
+    begin(&gpu.stream);
+    let inside = pool.allocate(MIB, &gpu.stream).unwrap();
+    let address = inside.address();
+    drop(inside);
+    assert_eq!(
+        pool.allocate(MIB, &gpu.stream).unwrap().address(),
+        address,
+        "the graph uses its memory again"
+    );
+    end(&gpu.stream);
+    let outside: Vec<_> = (0..8).map(|_| pool.allocate(MIB, &gpu.stream).unwrap()).collect();
+    assert!(outside.iter().all(|block| block.address() != address));
+    assert_eq!(pool.graph_memory(&gpu.stream).unwrap_err(), PoolError::NotCapturing);
+    drop(outside);
+    drop(pool);
+    gpu.finish();
+}
+
+/// With declared captures a request makes no call at all, except while one is declared.
+#[test]
+fn declared_captures_cost_no_calls() {
+    let gpu = Gpu::new();
+    let options = PoolOptions::new().captures(Captures::Declared);
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let first = pool.allocate(MIB, &gpu.stream).unwrap();
+    let address = first.address();
+    begin(&gpu.stream);
+    let memory = pool.graph_memory(&gpu.stream).unwrap();
+    drop(first);
+    let inside = pool.allocate(MIB, &gpu.stream).unwrap();
+    assert_ne!(inside.address(), address);
+    end(&gpu.stream);
+    drop((inside, memory));
+    gpu.stream.synchronize().unwrap();
+    pool.collect();
+    let asked = (!on_system()).then(|| gpu.control().calls("cuStreamGetCaptureInfo_v2"));
+    drop(pool.allocate(MIB, &gpu.stream).unwrap());
+    assert_eq!(asked, (!on_system()).then(|| gpu.control().calls("cuStreamGetCaptureInfo_v2")));
+    drop(pool);
+    gpu.finish();
+}
+
+/// A capture of a stream that the pool does not know, by a thread that has nothing to do with it.
+#[test]
+fn a_capture_of_somebody_else_is_not_spoiled() {
+    let gpu = Gpu::new();
+    let theirs = Stream::new(&gpu.context).unwrap();
+    let other = Stream::new(&gpu.context).unwrap();
+    begin(&theirs);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let pinned = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+            let device = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+            let ordered =
+                DevicePool::new(AsyncMemory::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+            let block = pinned.allocate(MIB, &gpu.stream).unwrap();
+            block.used_on(&other);
+            drop((block, device.allocate(MIB, &gpu.stream).unwrap(), ordered.allocate(MIB, &other).unwrap()));
+            pinned.collect();
+            let buffer = Buffer::from_slice(&device, &[1u8; 100], &gpu.stream).unwrap();
+            assert_eq!(buffer.to_vec().unwrap(), [1; 100]);
+            drop(buffer);
+            (pinned.trim(0), device.trim(0), ordered.trim(0))
+        });
+    });
+    end(&theirs);
+    drop((theirs, other));
+    gpu.finish();
+}
+
+/// The default stream cannot be used while a stream captures that is ordered with it, and cannot tell whether it is
+/// captured itself.
+#[test]
+fn the_default_stream_beside_a_capture() {
+    let gpu = Gpu::new();
+    let mut raw = std::ptr::null_mut();
+    gpu.context.bind().unwrap();
+    // SAFETY: the output has the type that the function writes; the stream is destroyed below.
+    unsafe { sys::cuStreamCreate(&mut raw, 0) }.result().unwrap();
+    // SAFETY: as above.
+    let ordered = unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap();
+    let default = Stream::default_of(&gpu.context);
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let (first, far) = (pool.allocate(MIB, &default).unwrap(), pool.allocate(MIB, &gpu.stream).unwrap());
+    far.used_on(&default);
+    begin(&ordered);
+    assert_eq!(default.is_capturing().unwrap_err().kind, SourceErrorKind::Capturing);
+    drop((first, far));
+    assert_eq!(pool.collect(), 0, "no event can be recorded now");
+    assert_eq!(pool.trim(0), 0);
+    drop(pool.allocate(64 * MIB, &default).unwrap());
+    end(&ordered);
+    assert!(!default.is_capturing().unwrap());
+    assert_eq!(pool.collect(), 1);
+    let event = default.record().unwrap();
+    event.synchronize().unwrap();
+    drop((event, pool, ordered, default));
+    // SAFETY: nothing uses the stream any more.
+    unsafe { sys::cuStreamDestroy_v2(raw) }.result().unwrap();
     gpu.finish();
 }

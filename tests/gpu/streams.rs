@@ -2,8 +2,8 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Context, Event, Stream};
-use allotment::pool::{Event as _, Stream as _, StreamId};
+use allotment::gpu::{Buffer, Context, DeviceMemory, Error, Event, Stream};
+use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _, StreamId};
 
 /// Submits work to a stream that changes nothing.
 fn work(gpu: &Gpu, stream: &Stream) {
@@ -24,11 +24,19 @@ fn streams_have_numbers_of_their_own() {
     assert_eq!(Stream::default_of(&gpu.context).id(), StreamId(0));
     assert_eq!(Stream::default_of(&gpu.context).id(), Stream::default_of(&gpu.context).id());
     drop(other);
-    // A number is never used again, although the driver's handle may be: the same handle has two numbers here.
+    // All streams of one handle are one, also if another library names it.
     let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
     let [one, two] = [(); 2].map(|()| Stream::from_cudarc(&gpu.context, cudarc.clone()).unwrap());
-    assert!(one.raw() == two.raw() && one.id() != two.id());
-    drop((one, two, cudarc));
+    // SAFETY: the handle is that of a stream which exists.
+    let [three, four] =
+        [one.raw(), gpu.stream.raw()].map(|raw| unsafe { Stream::from_raw(&gpu.context, raw).unwrap() });
+    assert_eq!([one.id(), three.id(), four.id()], [two.id(), two.id(), gpu.stream.id()]);
+    drop((one, two, three, four, cudarc));
+    for (handle, expected) in [(0, Ok(StreamId(0))), (1, Ok(StreamId(0))), (2, Err(Error::PerThreadStream))] {
+        // SAFETY: these handles stand for default streams.
+        let stream = unsafe { Stream::from_raw(&gpu.context, std::ptr::without_provenance_mut(handle)) };
+        assert_eq!(stream.map(|stream| stream.id()), expected);
+    }
     if !on_system() {
         let second = Context::new(1).unwrap();
         assert_eq!(Stream::default_of(&second).id(), StreamId(1));
@@ -125,5 +133,76 @@ fn streams_and_events_cross_threads() {
     event.synchronize().unwrap();
     assert!(event.is_done().unwrap());
     drop(event);
+    gpu.finish();
+}
+
+/// Each launch through cudarc wraps its stream, which must not become another user of the buffer.
+#[test]
+fn launches_through_cudarc_add_no_stream() {
+    let gpu = Gpu::new();
+    let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer = Buffer::<u8, _>::zeros(&pool, 100, &gpu.stream).unwrap();
+    buffer.with_cudarc(&cudarc, |_| ()).unwrap();
+    for _ in 0..4100 {
+        buffer.with_cudarc(&cudarc, |slice| assert_eq!(slice.len(), 100)).unwrap();
+    }
+    drop(buffer);
+    pool.collect();
+    let calls = pool.stats().calls;
+    assert!(calls.record <= 1 && calls.query <= 1, "{calls:?}");
+    drop((pool, cudarc));
+    gpu.finish();
+}
+
+#[test]
+fn streams_that_the_program_drops_are_destroyed() {
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    for _ in 0..50 {
+        let stream = Stream::new(&gpu.context).unwrap();
+        drop(pool.allocate(1 << 20, &stream).unwrap());
+        drop(stream);
+        let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
+        let stream = Stream::from_cudarc(&gpu.context, cudarc.clone()).unwrap();
+        let id = stream.id();
+        drop(pool.allocate(1 << 20, &stream).unwrap());
+        drop(stream);
+        // cudarc still has this one, so that its memory is not given away.
+        assert_eq!(Stream::from_cudarc(&gpu.context, cudarc).unwrap().id(), id);
+    }
+    if !on_system() {
+        assert!(gpu.live().streams <= 4, "{:?}", gpu.live());
+        assert!(pool.stats().reserved.current <= 8 << 20);
+    }
+    drop(pool);
+    gpu.finish();
+}
+
+/// The thread's context is afterwards what it was before.
+#[test]
+fn the_threads_context_is_left_alone() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let current = || {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the output has the type that the function writes.
+        unsafe { sys::cuCtxGetCurrent(&mut context) }.result().unwrap();
+        context
+    };
+    second.bind().unwrap();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer = Buffer::from_slice(&pool, &[1u8, 2], &gpu.stream).unwrap();
+    buffer.as_view_mut().fill(3).unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [3, 3]);
+    gpu.stream.record().unwrap().synchronize().unwrap();
+    drop(buffer);
+    drop(pool);
+    assert_eq!(current(), second.raw());
+    gpu.context.bind().unwrap();
+    drop(second);
     gpu.finish();
 }

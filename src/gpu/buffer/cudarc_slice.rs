@@ -91,11 +91,14 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
             return Err(CopyError::Unreachable);
         }
         let context = self.stream().context().clone();
-        let own = Stream::from_cudarc(&context, stream.clone()).map_err(|_| {
-            let kind = crate::pool::SourceErrorKind::Invalid;
-            crate::pool::SourceError { kind, call: "a stream of another device", code: 0 }
+        let own = Stream::from_cudarc(&context, stream.clone()).map_err(|error| {
+            let call = match error {
+                Error::PerThreadStream => "a per-thread default stream",
+                _ => "a stream of another device",
+            };
+            crate::pool::SourceError { kind: crate::pool::SourceErrorKind::Invalid, call, code: 0 }
         })?;
-        context.bind()?;
+        let _bound = context.enter()?;
         self.switch_to(&own)?;
         self.backing().touched(Touch::Kernel, self.bytes());
         // SAFETY: the memory holds this many values and is borrowed as long as the slice exists, and the slice does

@@ -115,7 +115,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         if asked != self.len {
             return Err(CopyError::Length { have: self.len, asked });
         }
-        Ok(self.stream.context().bind()?)
+        Ok(())
     }
 
     /// Submits a copy to the host.
@@ -252,7 +252,6 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     }
 
     fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), CopyError> {
-        self.stream.context().bind()?;
         job.submit(self.stream, || {
             // SAFETY: the shape was checked against both sides, which are borrowed until the copy is done.
             unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw())) }
@@ -359,7 +358,6 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             here.wait(&there.record()?)?;
             // Even if the wait below fails, the source's memory outlives this copy.
             from.backing.used_on(here);
-            here.context().bind()?;
         }
         let (bytes, to) = (self.0.len * size_of::<T>(), self.0.backing);
         let job = Job::between(from.backing, to, bytes);

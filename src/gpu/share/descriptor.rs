@@ -73,7 +73,7 @@ impl<T: DeviceRepr + Copy, B: Shareable> Buffer<T, B> {
         if !source.is_shareable() {
             return Err(ShareError::NotShareable);
         }
-        self.stream().context().bind()?;
+        let _bound = self.stream().context().enter_relaxed()?;
         let (first, last) = (self.address(), self.address() + self.bytes() as u64);
         let (segment, _) = self.backing().segment();
         let mut shared = SharedMemory { pieces: Vec::new(), offset: 0, bytes: self.bytes() };
@@ -148,7 +148,7 @@ impl Drop for Range {
     /// A drop cannot report errors.
     fn drop(&mut self) {
         let Self { start, bytes, mapped, .. } = *self;
-        let _ = self.context.bind();
+        let _bound = self.context.enter_relaxed();
         if mapped > 0 {
             // SAFETY: mapped by `map`; all work on it is done.
             let _ = unsafe { call!(cuMemUnmap(start, mapped)) };
@@ -176,7 +176,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
         let total = total.unwrap_or(0);
         within(offset, bytes, total)?;
         let context = stream.context();
-        context.bind()?;
+        let _bound = context.enter_relaxed()?;
         let mut start = 0;
         // SAFETY: the output has the type that the function writes; any address will do.
         unsafe { call!(cuMemAddressReserve(&mut start, total, 0, 0, 0))? };

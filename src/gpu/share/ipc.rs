@@ -62,7 +62,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         if self.kind() != MemoryKind::Device {
             return Err(ShareError::NotShareable);
         }
-        self.stream().context().bind()?;
+        let _bound = self.stream().context().enter_relaxed()?;
         let (start, bytes) = self.backing().segment();
         let offset = self.address() - start as u64;
         within(offset as usize, self.bytes(), bytes)?;
@@ -87,7 +87,8 @@ pub struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         // SAFETY: `Buffer::open` opened it. A drop cannot report an error.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuIpcCloseMemHandle(self.start)) });
+        let _ =
+            self.context.enter_relaxed().and_then(|_bound| unsafe { call!(cuIpcCloseMemHandle(self.start)) });
     }
 }
 
@@ -109,7 +110,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         let (offset, bytes) = (number(handle.offset), number(handle.bytes));
         let len = values::<T>(bytes, offset)?;
         let context = stream.context();
-        context.bind()?;
+        let _bound = context.enter_relaxed()?;
         let raw = CUipcMemHandle { reserved: handle.raw.map(|byte| c_char::from_ne_bytes([byte])) };
         let mut start = 0;
         const LAZY_ENABLE_PEER_ACCESS: u32 = 1;

@@ -5,7 +5,7 @@ use crate::gpu::abi::PoolProps;
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError};
+use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 use core::fmt;
 use core::ptr;
@@ -50,7 +50,7 @@ impl AsyncMemory {
         if !context.device().memory_pools {
             return Err(Error::Unsupported("memory pools"));
         }
-        context.bind()?;
+        let _bound = context.enter_relaxed()?;
         let props = PoolProps::on(context.ordinal());
         let mut pool = ptr::null_mut();
         // SAFETY: all pointers are to values of these types or of the same layout.
@@ -62,12 +62,14 @@ impl AsyncMemory {
     }
 
     fn set(&self, which: Attribute, mut value: u64) -> Result<(), SourceError> {
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: the pool is alive, and the value has the attribute's type, which is 64 bits.
         unsafe { call!(cuMemPoolSetAttribute(self.pool, which, (&raw mut value).cast())) }
     }
 
     fn get(&self, which: Attribute) -> Result<u64, SourceError> {
         let mut value = 0u64;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: as above.
         unsafe { call!(cuMemPoolGetAttribute(self.pool, which, (&raw mut value).cast()))? };
         Ok(value)
@@ -97,9 +99,17 @@ impl AsyncMemory {
     ///
     /// The error of the driver.
     pub fn trim(&self, keep: usize) -> Result<(), SourceError> {
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: the pool is alive.
         unsafe { call!(cuMemPoolTrimTo(self.pool, keep)) }
+    }
+}
+
+/// The driver's error of a stream that could not be made.
+fn call_of(error: Error) -> SourceError {
+    match error {
+        Error::Call(error) => error,
+        _ => SourceError::unsupported("cuStreamCreate"),
     }
 }
 
@@ -152,15 +162,28 @@ unsafe impl Source for AsyncMemory {
 
     fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocFromPoolAsync", bytes, PAGE)?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
+        // On a captured stream the allocation would become a part of the graph, made anew at every launch.
+        let aside =
+            if stream.is_capturing()? { Some(Stream::new(&self.context).map_err(call_of)?) } else { None };
+        let on = aside.as_ref().unwrap_or(stream);
         let mut address = 0;
         // SAFETY: the output has the type that the function writes; pool and stream are alive.
-        unsafe { call!(cuMemAllocFromPoolAsync(&mut address, bytes, self.pool, stream.raw()))? };
-        segment("cuMemAllocFromPoolAsync", address, bytes)
+        unsafe { call!(cuMemAllocFromPoolAsync(&mut address, bytes, self.pool, on.raw()))? };
+        let made = segment("cuMemAllocFromPoolAsync", address, bytes);
+        // The memory may be used by every stream once this one has got it.
+        match aside.map_or(Ok(()), |aside| aside.synchronize()) {
+            Ok(()) => made,
+            Err(error) => {
+                // SAFETY: allocated above and not used. A second error would say less than the first.
+                let _ = unsafe { call!(cuMemFree_v2(address)) };
+                Err(error)
+            }
+        }
     }
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: `reserve` handed the segment out, and all work on it comes before this in the stream's order.
         unsafe { call!(cuMemFreeAsync(segment.address.get() as u64, stream.raw())) }
     }

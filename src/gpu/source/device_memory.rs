@@ -55,7 +55,7 @@ unsafe impl Source for DeviceMemory {
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAlloc", bytes, PAGE)?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         let mut address = 0;
         // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuMemAlloc_v2(&mut address, bytes))? };
@@ -64,7 +64,7 @@ unsafe impl Source for DeviceMemory {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
     }

@@ -93,7 +93,7 @@ pub(in crate::gpu) unsafe fn prefetch(
     to: Location,
     stream: &Stream,
 ) -> Result<(), SourceError> {
-    stream.context().bind()?;
+    let _bound = stream.context().enter_relaxed()?;
     let (place, ordinal) = to.raw()?;
     let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
         // SAFETY: the type is that of this function; the caller guarantees the range.
@@ -119,7 +119,7 @@ pub(in crate::gpu) unsafe fn advise(
     advice: Advice,
 ) -> Result<(), SourceError> {
     use CUmem_advise as Raw;
-    context.bind()?;
+    let _bound = context.enter_relaxed()?;
     let (advice, location) = match advice {
         Advice::ReadMostly(true) => (Raw::CU_MEM_ADVISE_SET_READ_MOSTLY, Location::Host),
         Advice::ReadMostly(false) => (Raw::CU_MEM_ADVISE_UNSET_READ_MOSTLY, Location::Host),
@@ -182,8 +182,8 @@ unsafe impl Source for Managed {
         // SAFETY: the output has the type that the function writes, and the flag is valid.
         let made = self
             .context
-            .bind()
-            .and_then(|()| unsafe { call!(cuMemAllocManaged(&mut address, bytes, GLOBAL)) });
+            .enter_relaxed()
+            .and_then(|_bound| unsafe { call!(cuMemAllocManaged(&mut address, bytes, GLOBAL)) });
         let segment = made.and_then(|()| segment("cuMemAllocManaged", address, bytes));
         if segment.is_err() {
             self.lent.fetch_sub(bytes, Ordering::Relaxed);
@@ -193,7 +193,7 @@ unsafe impl Source for Managed {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64))? };
         self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);

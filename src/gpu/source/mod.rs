@@ -61,7 +61,7 @@ unsafe fn copy(
     bytes: usize,
     stream: &Stream,
 ) -> Result<(), SourceError> {
-    stream.context().bind()?;
+    let _bound = stream.context().enter_relaxed()?;
     // SAFETY: the caller guarantees both ranges; the stream is alive.
     unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw()))? };
     count_moved(stream, direction, bytes);

@@ -134,7 +134,7 @@ unsafe impl Source for Pinned {
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
         let share = Share::take(bytes, self.options.limit)?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         let flags = u32::from(self.options.portable) | u32::from(self.options.write_combined) << 2;
         let mut pointer = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the flags are valid.
@@ -146,7 +146,7 @@ unsafe impl Source for Pinned {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         let pointer = ptr::with_exposed_provenance_mut(segment.address.get());
         // SAFETY: lent by `reserve`; all work on it is done.
         unsafe { call!(cuMemFreeHost(pointer))? };

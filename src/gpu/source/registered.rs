@@ -57,7 +57,7 @@ impl<'a> Registered<'a> {
             return Err(SourceError { kind, call: "cuMemHostRegister", code: 0 }.into());
         }
         let share = Share::take(memory.len(), limit)?;
-        context.bind()?;
+        let _bound = context.enter_relaxed()?;
         let pointer = memory.as_mut_ptr();
         const PORTABLE: u32 = 1;
         // SAFETY: the slice is borrowed until this value is dropped, which unregisters it.
@@ -78,7 +78,10 @@ impl<'a> Registered<'a> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         // SAFETY: `new` registered the slice. A drop cannot report an error.
-        let _ = self.context.bind().and_then(|()| unsafe { call!(cuMemHostUnregister(self.pointer.cast())) });
+        let _ = self
+            .context
+            .enter_relaxed()
+            .and_then(|_bound| unsafe { call!(cuMemHostUnregister(self.pointer.cast())) });
     }
 }
 

@@ -84,7 +84,7 @@ impl Virtual {
         if !context.device().virtual_memory {
             return Err(Error::Unsupported("virtual memory management"));
         }
-        context.bind()?;
+        let _bound = context.enter_relaxed()?;
         let prop = AllocationProp::on(context.ordinal(), shareable);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut granularity = 0;
@@ -167,7 +167,7 @@ unsafe impl Source for Virtual {
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemCreate", bytes, self.granularity)?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         let room = bytes.max(self.room);
         let mut address = 0;
         // SAFETY: the output has the type that the function writes; any address will do.
@@ -187,7 +187,7 @@ unsafe impl Source for Virtual {
         let address = segment.address.get() as CUdeviceptr;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
         let Reserved { room, .. } = self.segments().remove(&address).ok_or(unknown)?;
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         // SAFETY: all of the segment is mapped, and all work on it is done.
         unsafe { call!(cuMemUnmap(address, segment.bytes))? };
         // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
@@ -205,7 +205,7 @@ unsafe impl Source for Virtual {
         if bytes > self.room(&segment).saturating_sub(segment.bytes) {
             return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "grow", code: 0 });
         }
-        self.context.bind()?;
+        let _bound = self.context.enter_relaxed()?;
         self.map((segment.address.get() + segment.bytes) as CUdeviceptr, bytes)?;
         let start = segment.address.get() as CUdeviceptr;
         self.segments().entry(start).and_modify(|found| found.pieces.push(bytes));

@@ -213,7 +213,7 @@ enum Way {
 
 /// Submits the runs between a pinned buffer and the device, and returns the number of driver calls.
 fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize, SourceError> {
-    stream.context().bind()?;
+    let _bound = stream.context().enter()?;
     let (rows, lines): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| run.height > 1);
     let mut calls = rows.len();
     for run in &rows {

@@ -277,7 +277,6 @@ impl Staging {
             }
             self.up.wait(&free[slot])?;
             let chunk = &mut device[slot];
-            self.up.context().bind()?;
             let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
             Job::upload(chunk.backing(), len).submit(&self.up, || {
                 // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
@@ -297,7 +296,6 @@ impl Staging {
                 let result = &mut self.results[slot];
                 result.bytes()?;
                 self.down.wait(&done)?;
-                self.down.context().bind()?;
                 let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
                 Job::download(chunk.backing(), len).submit(&self.down, || {
                     // SAFETY: as above.

@@ -183,7 +183,10 @@ exports! {
 
     fn cuCtxSynchronize(driver) {
         let context = driver.current()?;
-        driver.refuse_in_capture(context, "cuCtxSynchronize")?;
+        let of_context = driver.streams.iter().filter(|(_, stream)| stream.context == context);
+        let streams: Vec<_> = of_context.map(|(handle, _)| handle).collect();
+        driver.refuse_of_captured(&streams, "cuCtxSynchronize")?;
+        driver.refuse_in_capture("cuCtxSynchronize")?;
         driver.wait_for_context(context);
         driver.trim_pools();
         Ok(())

@@ -44,8 +44,8 @@ exports! {
         if event.captured.is_some() {
             return Err(Code::CAPTURED_EVENT);
         }
-        let (context, recorded) = (event.context, event.recorded);
-        driver.refuse_in_capture(context, "cuEventQuery")?;
+        let recorded = event.recorded;
+        driver.refuse_in_capture("cuEventQuery")?;
         let is_done = recorded.is_none_or(|(stream, sequence)| driver.is_done(stream, sequence));
         if is_done { Ok(()) } else { Err(Code::NOT_READY) }
     }
@@ -55,8 +55,8 @@ exports! {
         if event.captured.is_some() {
             return Err(Code::CAPTURED_EVENT);
         }
-        let (context, recorded) = (event.context, event.recorded);
-        driver.refuse_in_capture(context, "cuEventSynchronize")?;
+        let recorded = event.recorded;
+        driver.refuse_in_capture("cuEventSynchronize")?;
         if let Some((stream, sequence)) = recorded {
             driver.wait_for(stream, sequence);
         }

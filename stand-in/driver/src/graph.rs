@@ -3,14 +3,17 @@
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
+use crate::stream::Stream;
 use crate::work::Work;
 use std::cell::Cell;
+use std::thread::{self, ThreadId};
 
 /// A capture in progress.
 pub struct Capture {
     /// The stream that began it.
     origin: Handle,
-    context: Handle,
+    /// The thread that began it.
+    thread: ThreadId,
     mode: u32,
     /// Whether a forbidden call was made during the capture.
     invalid: bool,
@@ -25,7 +28,8 @@ pub struct Executable {
     work: Vec<Work>,
 }
 
-/// The capture mode in which calls that cannot be captured are allowed.
+/// Capture modes: calls that cannot be captured are forbidden to all threads, to the capturing thread, to none.
+const GLOBAL: u32 = 0;
 const RELAXED: u32 = 2;
 
 thread_local! {
@@ -54,7 +58,11 @@ pub fn begin(driver: &mut Driver, stream: Handle, mode: u32) -> Outcome {
     if found.capture.is_some() {
         return Err(Code::INVALID_VALUE);
     }
-    let capture = Capture { origin: stream, context, mode, invalid: false, work: Vec::new() };
+    if mode > RELAXED {
+        return Err(Code::INVALID_VALUE);
+    }
+    let thread = thread::current().id();
+    let capture = Capture { origin: stream, thread, mode, invalid: false, work: Vec::new() };
     let capture = driver.captures.insert(capture);
     driver.streams.find(stream, &mut driver.misuse)?.capture = Some(capture);
     Ok(())
@@ -65,6 +73,13 @@ pub fn status(driver: &Driver, stream: Handle) -> (u32, Handle) {
     let capture = driver.streams.get(stream).and_then(|stream| stream.capture);
     let found = capture.and_then(|handle| Some((handle, driver.captures.get(handle)?)));
     found.map_or((0, 0), |(handle, capture)| (if capture.invalid { 2 } else { 1 }, handle))
+}
+
+/// Makes a capture fail at its end.
+pub fn invalidate(driver: &mut Driver, capture: Handle) {
+    if let Some(capture) = driver.captures.get_mut(capture) {
+        capture.invalid = true;
+    }
 }
 
 /// Adds a stream to a capture, because it waits for an event of that capture.
@@ -95,11 +110,21 @@ pub fn end(driver: &mut Driver, stream: Handle, graph: Out<Handle>) -> Outcome {
 }
 
 impl Driver {
-    /// Refuses a call that cannot be captured, and invalidates the capture, as the real driver does.
-    pub fn refuse_in_capture(&mut self, context: Handle, call: &str) -> Outcome {
+    /// Refuses a potentially unsafe call, and invalidates the captures that forbid it.
+    ///
+    /// Documentation of `cuThreadExchangeStreamCaptureMode`: "`GLOBAL`: If the local thread has an ongoing capture
+    /// sequence that was not initiated with `RELAXED` at `cuStreamBeginCapture`, or if any other thread has a
+    /// concurrent capture sequence initiated with `GLOBAL`, this thread is prohibited from potentially unsafe API
+    /// calls. `THREAD_LOCAL`: If the local thread has an ongoing capture sequence not initiated with `RELAXED`, it
+    /// is prohibited from potentially unsafe API calls. Concurrent capture sequences in other threads are ignored.
+    /// `RELAXED`: The local thread is not prohibited from potentially unsafe API calls."
+    pub fn refuse_in_capture(&mut self, call: &str) -> Outcome {
+        let (mode, thread) = (MODE.get(), thread::current().id());
         let mut refused = false;
         for (_, capture) in self.captures.iter_mut() {
-            if capture.context == context && capture.mode != RELAXED && MODE.get() != RELAXED {
+            let own = capture.thread == thread && capture.mode != RELAXED;
+            let other = capture.thread != thread && capture.mode == GLOBAL && mode == GLOBAL;
+            if mode != RELAXED && (own || other) {
                 capture.invalid = true;
                 refused = true;
             }
@@ -111,11 +136,44 @@ impl Driver {
         Ok(())
     }
 
-    /// Refuses calls of the thread's context that cannot be captured.
+    /// Refuses potentially unsafe calls that need a context.
     pub fn outside_capture(&mut self, call: &str) -> Outcome<Handle> {
         let context = self.current()?;
-        self.refuse_in_capture(context, call)?;
+        self.refuse_in_capture(call)?;
         Ok(context)
+    }
+
+    /// Refuses a call on streams whose work is being captured, in every mode, and invalidates the capture.
+    ///
+    /// Documentation of `cuThreadExchangeStreamCaptureMode`, on `RELAXED`: "Note that the thread is still prohibited
+    /// from API calls which necessarily conflict with stream capture".
+    pub fn refuse_of_captured(&mut self, streams: &[Handle], call: &str) -> Outcome {
+        let captured: Vec<Handle> =
+            streams.iter().filter_map(|&stream| self.streams.get(stream)?.capture).collect();
+        for &capture in &captured {
+            if let Some(capture) = self.captures.get_mut(capture) {
+                capture.invalid = true;
+            }
+        }
+        if captured.is_empty() {
+            return Ok(());
+        }
+        self.forbidden(format!("{call} was called for a stream that captures"));
+        Err(Code::CAPTURE_UNSUPPORTED)
+    }
+
+    /// Refuses the legacy stream while a blocking stream of its context captures; the capture stays valid.
+    ///
+    /// Documentation of `cuStreamIsCapturing`: "Note that, if this is called on `CU_STREAM_LEGACY` (the \"null
+    /// stream\") while a blocking stream in the same context is capturing, it will return
+    /// `CUDA_ERROR_STREAM_CAPTURE_IMPLICIT` and `*captureStatus` is unspecified after the call. The blocking stream
+    /// capture is not invalidated."
+    pub fn refuse_legacy(&mut self, stream: Handle) -> Outcome {
+        let Some(context) = self.streams.get(stream).map(|stream| stream.context) else { return Ok(()) };
+        let is_legacy = self.contexts.get(context).is_some_and(|found| found.default_stream == stream);
+        let mut all = self.streams.iter().map(|(_, stream)| stream);
+        let captures = |other: &Stream| other.context == context && other.blocking && other.capture.is_some();
+        if is_legacy && all.any(captures) { Err(Code::CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 }
 

@@ -181,8 +181,9 @@ exports! {
     fn cuStreamSynchronize(driver, stream: Handle) {
         let stream = driver.stream(stream)?;
         let found = driver.streams.find(stream, &mut driver.misuse)?;
-        let (context, submitted) = (found.context, found.submitted);
-        driver.refuse_in_capture(context, "cuStreamSynchronize")?;
+        let submitted = found.submitted;
+        driver.refuse_of_captured(&[stream], "cuStreamSynchronize")?;
+        driver.refuse_in_capture("cuStreamSynchronize")?;
         driver.wait_for(stream, submitted);
         driver.trim_pools();
         Ok(())
@@ -191,8 +192,9 @@ exports! {
     fn cuStreamQuery(driver, stream: Handle) {
         let stream = driver.stream(stream)?;
         let found = driver.streams.find(stream, &mut driver.misuse)?;
-        let (context, submitted) = (found.context, found.submitted);
-        driver.refuse_in_capture(context, "cuStreamQuery")?;
+        let submitted = found.submitted;
+        driver.refuse_of_captured(&[stream], "cuStreamQuery")?;
+        driver.refuse_in_capture("cuStreamQuery")?;
         if driver.is_done(stream, submitted) { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
@@ -202,7 +204,15 @@ exports! {
         if let Some(capture) = event.captured {
             return graph::join(driver, stream, capture);
         }
-        let waits = Vec::from_iter(event.recorded);
+        let recorded = event.recorded;
+        // Programming guide, "Prohibited and Unhandled Operations": "It is invalid to ... wait on an event that was
+        // recorded outside of the capture".
+        if let Some(capture) = driver.streams.find(stream, &mut driver.misuse)?.capture {
+            graph::invalidate(driver, capture);
+            driver.forbidden(String::from("a stream that captures waited for an event from outside"));
+            return Err(Code::CAPTURE_ISOLATION);
+        }
+        let waits = Vec::from_iter(recorded);
         driver.submit(stream, Work::Nothing, waits).map(drop)
     }
 
@@ -244,6 +254,7 @@ exports! {
 
     fn cuStreamIsCapturing(driver, stream: Handle, status: Out<u32>) {
         let stream = driver.stream(stream)?;
+        driver.refuse_legacy(stream)?;
         status.set(graph::status(driver, stream).0)
     }
 
@@ -257,6 +268,7 @@ exports! {
         count: Out<usize>,
     ) {
         let stream = driver.stream(stream)?;
+        driver.refuse_legacy(stream)?;
         let (found, capture) = graph::status(driver, stream);
         status.set(found)?;
         id.set_if(capture);

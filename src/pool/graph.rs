@@ -1,0 +1,271 @@
+//! Memory of graphs. What a stream gets and frees while it is captured stays with the graph, because every launch of
+//! the graph uses it again, until the program gives the graph up.
+
+use super::records::Holder;
+use super::state::{State, bytes_of};
+use super::stream::follow;
+use super::{CaptureId, Pool, PoolError, Source, Stream};
+use crate::placement::Placement;
+use core::fmt;
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// A capture that the pool has served, and the memory of its graph.
+pub(super) struct Capture<S: Source> {
+    id: CaptureId,
+    /// One of the captured streams, which tells whether the capture is still under way.
+    stream: S::Stream,
+    under_way: bool,
+    /// The arenas of the captured streams in this capture, one each.
+    arenas: Vec<usize>,
+    /// Freed blocks of other arenas, or used on several streams: nothing may use them before the graph is given up.
+    held: Vec<u32>,
+    /// Live blocks that captured streams use as well, with their serial numbers.
+    touched: HashSet<(u32, u32)>,
+    /// Streams on which the graph was launched.
+    launches: Vec<S::Stream>,
+    given_up: bool,
+}
+
+impl<P: Placement, S: Source> State<P, S> {
+    /// Whether a capture that the pool has noticed is under way. O(captures under way).
+    pub fn is_recording(&mut self) -> bool {
+        let mut any = false;
+        for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {
+            capture.under_way = capture.stream.capture().is_ok_and(|id| id == Some(capture.id));
+            any |= capture.under_way;
+        }
+        any
+    }
+
+    /// The place of the capture that `stream` is in, which is noticed now if it was not before.
+    fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
+        let id = stream.capture().ok().flatten()?;
+        let known = self.captures.iter().position(|capture| capture.id == id);
+        Some(known.unwrap_or_else(|| {
+            self.captures.push(Capture {
+                id,
+                stream: stream.retain(),
+                under_way: true,
+                arenas: Vec::new(),
+                held: Vec::new(),
+                touched: HashSet::new(),
+                launches: Vec::new(),
+                given_up: false,
+            });
+            self.captures.len() - 1
+        }))
+    }
+
+    /// The arena for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
+    /// new one is needed and there are too many.
+    #[cold]
+    pub fn arena_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
+        let id = stream.id();
+        let Some(capture) = self.capture_of(stream) else {
+            return self.arena_of(id).or_else(|| self.open_arena(stream));
+        };
+        let arenas = &self.captures[capture].arenas;
+        if let Some(&arena) = arenas.iter().find(|&&arena| self.arenas[arena].id == id) {
+            return Some(arena);
+        }
+        let arena = self.open_private_arena(stream)?;
+        self.captures[capture].arenas.push(arena);
+        Some(arena)
+    }
+
+    /// Notes that a stream uses a live block, in case it is being captured.
+    #[cold]
+    pub fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
+        if let Some(capture) = self.capture_of(stream) {
+            let serial = self.records.get(number).serial;
+            self.captures[capture].touched.insert((number, serial));
+        }
+    }
+
+    /// Whether a block that is about to be freed may be one that a capture has used. Asks its stream.
+    #[inline(always)]
+    pub fn may_be_kept(&self, number: u32) -> bool {
+        let record = self.records.get(number);
+        let arena = &self.arenas[usize::from(record.arena)];
+        let shared = record.holder == Holder::Shared;
+        shared || !arena.private && !matches!(arena.stream().capture(), Ok(None)) || !self.captures.is_empty()
+    }
+
+    /// The capture that must keep a block which is about to be freed.
+    fn keeper(&mut self, number: u32) -> Option<usize> {
+        let record = self.records.get(number);
+        let (arena, shared, key) =
+            (usize::from(record.arena), record.holder == Holder::Shared, (number, record.serial));
+        if self.arenas[arena].private {
+            // Within a graph nothing orders the branches of two streams.
+            let of = |capture: &Capture<S>| capture.arenas.contains(&arena);
+            return if shared { self.captures.iter().position(of) } else { None };
+        }
+        if let Some(capture) = self.captures.iter().position(|capture| capture.touched.contains(&key)) {
+            return Some(capture);
+        }
+        let own = self.arenas[arena].stream().clone();
+        if let Some(capture) = self.capture_of(&own) {
+            return Some(capture);
+        }
+        let users = if shared { self.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
+        users.iter().find_map(|user| self.capture_of(user))
+    }
+}
+
+impl<P: Placement, S: Source> Pool<P, S> {
+    /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
+    #[cold]
+    pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
+        let Some(capture) = state.keeper(number) else { return false };
+        let record = *state.records.get(number);
+        let granted = bytes_of::<P>(record.len as usize);
+        state.note(usize::from(record.arena), |figures| figures.defer(granted, record.requested));
+        state.records.get_mut(number).holder = Holder::Waiting;
+        let capture = &mut state.captures[capture];
+        capture.touched.remove(&(number, record.serial));
+        capture.held.push(number);
+        true
+    }
+
+    /// Returns a handle to the memory that the capture of `stream` gets from this pool, which stays with the graph
+    /// until the handle is dropped. To be called while the stream is being captured.
+    ///
+    /// A pool notices a capture by itself. Requests for a captured stream are served from segments of their own,
+    /// which grow if need be, and a block that is freed there serves only further requests of that stream in that
+    /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
+    /// use ([`Pool::record_stream`]), are kept as well. Without a handle all this lasts as long as the pool.
+    ///
+    /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
+    /// ended is not seen: it must live as long as the graph, like every other input.
+    ///
+    /// ```
+    /// use allotment::pool::{DevicePool, PoolOptions};
+    /// use allotment::sim::DeviceMemory;
+    ///
+    /// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+    /// let stream = device.stream();
+    /// let pool = DevicePool::new(device, PoolOptions::new())?;
+    ///
+    /// stream.set_capturing(true);
+    /// let memory = pool.graph_memory(&stream)?;
+    /// let scratch = pool.allocate(1 << 20, &stream)?; // the graph's, now and after the drop
+    /// let address = scratch.address();
+    /// drop(scratch);
+    /// stream.set_capturing(false);
+    ///
+    /// assert_ne!(pool.allocate(1 << 20, &stream)?.address(), address);
+    /// drop(memory); // the graph is given up
+    /// # Ok::<(), allotment::pool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NotCapturing`] if the stream is not being captured.
+    pub fn graph_memory(&self, stream: &S::Stream) -> Result<GraphMemory<'_, P, S>, PoolError> {
+        let mut state = self.lock();
+        let place = state.capture_of(stream).ok_or(PoolError::NotCapturing)?;
+        state.asks = true;
+        Ok(GraphMemory { pool: self, id: state.captures[place].id })
+    }
+
+    /// Gives up the memory of a graph, for programs that keep the number of its capture instead of a
+    /// [`GraphMemory`]. Returns whether the pool knew it.
+    pub fn release_graph(&self, id: CaptureId) -> bool {
+        let mut state = self.lock();
+        let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return false };
+        capture.given_up = true;
+        self.settle_graphs(&mut state);
+        true
+    }
+
+    /// Notes that a graph was launched on a stream; see [`GraphMemory::launched_on`].
+    pub fn graph_launched_on(&self, id: CaptureId, stream: &S::Stream) {
+        let mut state = self.lock();
+        let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return };
+        if capture.launches.iter().all(|known| known.id() != stream.id()) {
+            capture.launches.push(stream.retain());
+        }
+    }
+
+    /// Takes back the memory of graphs that were given up. A stream that is being captured keeps it until that has
+    /// ended.
+    pub(super) fn settle_graphs(&self, state: &mut State<P, S>) {
+        state.is_recording();
+        let mut place = 0;
+        while place < state.captures.len() {
+            let capture = &state.captures[place];
+            if !capture.given_up || capture.under_way || !self.order_after_launches(state, place) {
+                place += 1;
+                continue;
+            }
+            let Capture { arenas, held, launches, .. } = state.captures.swap_remove(place);
+            for arena in arenas {
+                state.arenas[arena].private = false;
+                // Its fence must come after the launches.
+                state.arenas[arena].frees += 1;
+                state.retire(arena);
+            }
+            for number in held {
+                let mut streams = state.users.remove(&number).unwrap_or_default();
+                streams.push(state.arenas[usize::from(state.records.get(number).arena)].stream().clone());
+                streams.extend(launches.iter().cloned());
+                self.defer(state, number, streams);
+            }
+        }
+        state.asks = self.options.captures.are_noticed() || !state.captures.is_empty();
+    }
+
+    /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver did so.
+    pub(super) fn order_after_launches(&self, state: &State<P, S>, place: usize) -> bool {
+        let Capture { arenas, launches, .. } = &state.captures[place];
+        arenas.iter().map(|&arena| state.arenas[arena].stream()).all(|stream| {
+            let others = launches.iter().filter(|launch| launch.id() != stream.id());
+            !Self::captures(stream)
+                && others.into_iter().all(|launch| !Self::captures(launch) && follow(stream, launch).is_ok())
+        })
+    }
+}
+
+/// The memory that the capture of a graph got from a pool. Dropping it gives the memory up: to be done once the graph
+/// is launched no more. Launches that are still under way must be on the captured stream or noted with
+/// [`GraphMemory::launched_on`].
+pub struct GraphMemory<'a, P: Placement, S: Source> {
+    pool: &'a Pool<P, S>,
+    id: CaptureId,
+}
+
+impl<P: Placement, S: Source> GraphMemory<'_, P, S> {
+    /// Returns the number of the capture.
+    pub fn id(&self) -> CaptureId {
+        self.id
+    }
+
+    /// Notes that the graph was launched on `stream`, so that the memory is not used for anything else before that
+    /// launch is done.
+    pub fn launched_on(&self, stream: &S::Stream) {
+        self.pool.graph_launched_on(self.id, stream);
+    }
+
+    /// Returns the bytes of the segments that are private to the graph. O(segments).
+    pub fn bytes(&self) -> usize {
+        let state = self.pool.lock();
+        let capture = state.captures.iter().find(|capture| capture.id == self.id);
+        let arenas = capture.map_or(&[][..], |capture| &capture.arenas);
+        let own = state.segments.iter().flatten().filter(|entry| arenas.contains(&entry.arena));
+        own.map(|entry| entry.memory.bytes).sum()
+    }
+}
+
+impl<P: Placement, S: Source> Drop for GraphMemory<'_, P, S> {
+    fn drop(&mut self) {
+        self.pool.release_graph(self.id);
+    }
+}
+
+impl<P: Placement, S: Source> fmt::Debug for GraphMemory<'_, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GraphMemory").field(&self.id.0).finish()
+    }
+}

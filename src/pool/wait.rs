@@ -1,0 +1,232 @@
+//! Freed blocks that wait for work on other streams: one queue of events per stream.
+//!
+//! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
+//! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
+
+use super::records::Holder;
+use super::state::{Request, State, bytes_of};
+use super::{Event, Pool, Source, Stream, StreamId};
+use crate::placement::Placement;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+/// What one freed block waits for on one stream.
+struct Mark<E> {
+    /// `None` if it could not be recorded; then the next mark's event, or one that is recorded later, tells.
+    event: Option<E>,
+    record: u32,
+    /// The use of the record that was freed. If it is in another use, the block waits no more.
+    serial: u32,
+}
+
+/// The marks on one stream, in the order in which they were recorded.
+pub(super) struct Queue<S: Source> {
+    pub stream: S::Stream,
+    marks: VecDeque<Mark<<S::Stream as Stream>::Event>>,
+}
+
+/// A freed block that work on some streams may still use.
+pub(super) struct Waiting {
+    /// Number of its marks that have not passed.
+    left: u32,
+    /// Whether all of them are on its own stream, which may use it again at once.
+    own: bool,
+}
+
+impl<P: Placement, S: Source> Pool<P, S> {
+    /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.
+    fn try_record(
+        &self,
+        state: &mut State<P, S>,
+        stream: &S::Stream,
+    ) -> Option<<S::Stream as Stream>::Event> {
+        if Self::captures(stream) {
+            return None;
+        }
+        self.call(state, |calls| &mut calls.record, |_| stream.record()).ok()
+    }
+
+    /// Lets a freed block wait for all work that was submitted to `streams`. The caller updates the statistics.
+    /// O(streams · log streams).
+    pub(super) fn defer(&self, state: &mut State<P, S>, number: u32, streams: Vec<S::Stream>) {
+        let record = state.records.get_mut(number);
+        record.holder = Holder::Waiting;
+        let (serial, len, arena) = (record.serial, record.len as usize, usize::from(record.arena));
+        let home = state.arenas[arena].id;
+        let mut seen: Vec<StreamId> = Vec::new();
+        for stream in streams {
+            let id = stream.id();
+            if seen.contains(&id) {
+                continue;
+            }
+            seen.push(id);
+            // The marks that lack an event are the last ones, so that the first event behind a mark tells of it.
+            let lacks = |queue: &Queue<S>| queue.marks.back().is_some_and(|mark| mark.event.is_none());
+            let lacks = state.queues.get(&id).is_some_and(lacks);
+            let event = if lacks { None } else { self.try_record(state, &stream) };
+            let queue = state.queues.entry(id);
+            let queue = queue.or_insert_with(|| Queue { stream: stream.retain(), marks: VecDeque::new() });
+            queue.marks.push_back(Mark { event, record: number, serial });
+        }
+        let own = seen.iter().all(|&id| id == home);
+        state.waiting.insert(number, Waiting { left: seen.len() as u32, own });
+        if own {
+            state.arenas[arena].reusable.insert((len, number));
+        }
+    }
+
+    /// Whether the event has passed. A driver that cannot tell counts as no.
+    pub(super) fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
+        self.call(state, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
+    }
+
+    pub(super) fn block_for(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
+        self.call(state, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
+    }
+
+    /// Whether the block of a mark is in the use that the mark is of.
+    fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
+        let record = state.records.get(mark.record);
+        record.serial == mark.serial && record.holder == Holder::Waiting
+    }
+
+    /// The place of the first event that passes only after the mark at `place` has. Where none could be recorded
+    /// before, one is recorded now behind all marks.
+    fn event_after(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> Option<usize> {
+        let last = queue.marks.len() - 1;
+        if let Some(found) = (place..=last).find(|&at| queue.marks[at].event.is_some()) {
+            return Some(found);
+        }
+        queue.marks[last].event = self.try_record(state, &queue.stream);
+        queue.marks[last].event.is_some().then_some(last)
+    }
+
+    /// Whether the work before the mark at this place of a queue is done.
+    fn has_passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> bool {
+        let Some(place) = self.event_after(state, queue, place) else { return false };
+        let event = queue.marks[place].event.as_ref();
+        event.is_some_and(|event| self.is_done(state, event))
+    }
+
+    /// The number of marks at the front of a queue that have passed. O(log marks) queries, and one if the stream is
+    /// busy with the first.
+    fn passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> usize {
+        // Blocks that are in use again wait no more.
+        while queue.marks.front().is_some_and(|mark| !Self::waits(state, mark)) {
+            queue.marks.pop_front();
+        }
+        if queue.marks.is_empty() || !self.has_passed(state, queue, 0) {
+            return 0;
+        }
+        let (mut passed, mut end) = (1, queue.marks.len());
+        if end > 1 && self.has_passed(state, queue, end - 1) {
+            return end;
+        }
+        end = end.saturating_sub(1).max(passed);
+        while passed < end {
+            let middle = passed + (end - passed) / 2;
+            if self.has_passed(state, queue, middle) {
+                passed = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        passed
+    }
+
+    /// Takes the first mark off a queue. Returns whether its block waits for nothing else and is free now.
+    fn take_first(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> bool {
+        let Some(mark) = queue.marks.pop_front() else { return false };
+        if !Self::waits(state, &mark) {
+            return false;
+        }
+        let left = state.waiting.get_mut(&mark.record).map_or(0, |waiting| {
+            waiting.left -= 1;
+            waiting.left
+        });
+        if left == 0 {
+            self.arrive(state, mark.record);
+        }
+        left == 0
+    }
+
+    /// Gives freed blocks whose events have passed back to their segments, and returns how many. Does not block.
+    /// O(streams with waiting blocks) queries, and O(log blocks) for each that has passed an event.
+    pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
+        let mut returned = 0;
+        for (id, mut queue) in core::mem::take(&mut state.queues) {
+            for _ in 0..self.passed(state, &mut queue) {
+                returned += usize::from(self.take_first(state, &mut queue));
+            }
+            if !queue.marks.is_empty() {
+                state.queues.insert(id, queue);
+            }
+        }
+        returned
+    }
+
+    /// Forgets that a block waits.
+    fn forget(&self, state: &mut State<P, S>, number: u32) {
+        if state.waiting.remove(&number).is_some_and(|waiting| waiting.own) {
+            let record = state.records.get(number);
+            let (len, arena) = (record.len as usize, usize::from(record.arena));
+            state.arenas[arena].reusable.remove(&(len, number));
+        }
+    }
+
+    /// Gives a freed block that no longer waits for anything back to its segment.
+    fn arrive(&self, state: &mut State<P, S>, number: u32) {
+        self.forget(state, number);
+        let record = *state.records.get(number);
+        let granted = bytes_of::<P>(record.len as usize);
+        state.note(usize::from(record.arena), |figures| figures.arrive(granted));
+        self.fill_freed(state, number);
+        self.return_block(state, number);
+    }
+
+    /// Blocks until the first waiting block that can be freed is free. `None` if no block waits, or if the driver
+    /// fails.
+    pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
+        let ids: Vec<StreamId> = state.queues.keys().copied().collect();
+        for id in ids {
+            let Some(mut queue) = state.queues.remove(&id) else { continue };
+            let mut arrived = false;
+            while !arrived && !queue.marks.is_empty() {
+                if Self::waits(state, &queue.marks[0]) && !self.has_passed(state, &mut queue, 0) {
+                    let place = self.event_after(state, &mut queue, 0);
+                    let event = place.and_then(|place| queue.marks[place].event.as_ref());
+                    if !event.is_some_and(|event| self.block_for(state, event)) {
+                        break;
+                    }
+                }
+                arrived = self.take_first(state, &mut queue);
+            }
+            if !queue.marks.is_empty() {
+                state.queues.insert(id, queue);
+            }
+            if arrived {
+                return Some(());
+            }
+        }
+        None
+    }
+
+    /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the
+    /// shortest one that is aligned, and none that is more than a quarter too long. O(log blocks), and O(blocks) for
+    /// an aligned request.
+    pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
+        if self.filled().is_some() {
+            return None;
+        }
+        let lengths = (ask.len, 0)..=(ask.len + ask.len / 4, u32::MAX);
+        let aligned =
+            |number: u32| usize::from(state.records.get(number).align) >= ask.align.trailing_zeros() as usize;
+        let &(_, number) =
+            state.arenas[arena].reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
+        self.forget(state, number);
+        let granted = bytes_of::<P>(state.records.get(number).len as usize);
+        state.note(arena, |figures| figures.arrive(granted));
+        self.revive(state, number, ask);
+        Some(number)
+    }
+}
