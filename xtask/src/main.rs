@@ -17,6 +17,7 @@ mod layers;
 #[cfg(unix)]
 mod malloc;
 mod measure;
+mod mutants;
 mod progress;
 mod runner;
 mod setup;
@@ -134,6 +135,8 @@ enum Command {
     /// Run whole programs on liballotment.so and compare what they print, their time and memory with other heaps
     #[cfg(unix)]
     Malloc(malloc::Options),
+    /// Change the library's code bit by bit and count the changes that its tests notice (`cargo install cargo-mutants`)
+    Mutants(mutants::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
     /// Render the book in `docs` to target/book, and check its links
@@ -160,6 +163,7 @@ fn main() -> ExitCode {
         Command::Malloc(options) => malloc::run(&options, &setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::CheckTargets => commands::check_targets(&setup),
         Command::Book => commands::book(),
     };

@@ -21,10 +21,8 @@ pub const STEPS: &[Step] = &[
     // What reads the source.
     Step::new("format", Landing, "cargo fmt --all --check"),
     Step::new("clippy, default features", Landing, "cargo clippy --quiet --all-targets -- -D warnings"),
-    Step::new("clippy, all features", Landing, "cargo clippy --quiet --all-targets --features {all} -- -D warnings"),
+    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,{all} -- -D warnings"),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --no-default-features -- -D warnings"),
-    Step::new("clippy, gpu", Landing, "cargo clippy --quiet --features gpu,serde --lib --test gpu --example gpu_pipeline -- -D warnings"),
-    Step::new("clippy, packages", Landing, "cargo clippy --quiet --workspace --exclude allotment --exclude allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches"),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
@@ -38,8 +36,8 @@ pub const STEPS: &[Step] = &[
     Step::new("boards", Landing, "cargo xtask run --all"),
     Step::new("tests, default features", Landing, "cargo test"),
 
-    // The library in its other forms.
-    Step::new("tests, all features", Landing, "cargo test --features {all}"),
+    // The library in its other forms, and all packages: one command, so that what they share is compiled once.
+    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{all}"),
     Step::new("example, host", Landing, "cargo run --quiet --features {all} --example host"),
     Step::new("example, caches", Landing, "cargo run --quiet --features {all} --example cached"),
     Step::new("example, service", Landing, "cargo run --quiet --features {all} --example service -- 20000"),
@@ -47,27 +45,24 @@ pub const STEPS: &[Step] = &[
     Step::new("example, zones", Landing, "cargo run --quiet --features {all} --example zones"),
     Step::new("example, planned model", Landing, "cargo run --quiet --features {all} --example planned_model"),
     Step::new("example, value", Landing, "cargo run --quiet --features {all} --example plain_value"),
-    Step::new("tests, gpu on the stand-in", Landing, "cargo test --features gpu,serde --lib --test gpu"),
-    Step::new("tests, stand-in driver", Landing, "cargo test --package allotment-stand-in --package allotment-stand-in-driver"),
+    Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
     Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test core --test global --test pool"),
     Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
     Step::new("oldest CUDA", Full, "cargo check --quiet --target-dir target/cuda --features gpu").env(("CUDARC_CUDA_VERSION", "11040")),
     // Programs that also depend on another user of cudarc.
-    Step::new("beside candle", Landing, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
+    Step::new("beside candle", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
     Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
     Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
 
-    // Planner, traces, the host tool and this one.
-    Step::new("tests, packages", Landing, "cargo test --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask"),
-    Step::new("tests, host tool", Landing, "cargo test --package allotment-cli"),
-    Step::new("Python package", Landing, "python3 planner/python/check.py"),
+    // Packages in ways of their own.
+    Step::new("host tool alone", Full, "cargo check --quiet --package allotment-cli"),
+    Step::new("Python package", Full, "python3 planner/python/check.py"),
     Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
     Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
     Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches"),
 
-    Step::new("tests, book", Landing, "cargo test --package allotment-docs"),
     Step::new("book", Full, "cargo xtask book"),
     Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
     Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
@@ -96,6 +91,7 @@ pub const STEPS: &[Step] = &[
     // Data races between threads' caches. The standard library must be instrumented as well.
     Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global -- threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- region::"),
+    Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),
     Step::new("fuzz, plc", Deep, "rustup run nightly cargo fuzz run plc -- -max_total_time=60 -max_len=20000 -timeout=20"),
     Step::new("fuzz, trace", Deep, "rustup run nightly cargo fuzz run trace -- -max_total_time=60 -max_len=20000 -timeout=20"),
