@@ -179,7 +179,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.claim(region) }.is_ok()
     }
 }
@@ -239,7 +239,7 @@ unsafe impl<M: Memory + ?Sized> Memory for &M {
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { (**self).take_reserve(region) }
     }
 }

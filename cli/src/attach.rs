@@ -24,10 +24,10 @@ pub struct AttachArgs {
     /// Where the stream comes from: a file, a pipe or a serial port; - is the standard input
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     source: Option<PathBuf>,
-    /// The firmware, whose defmt log the stream is; without it the stream is a binary trace, or text with the parts of one
+    /// The firmware, if the stream is its defmt log; without it the stream is a binary trace, or text with the parts of one
     #[arg(long, value_name = "FIRMWARE")]
     elf: Option<PathBuf>,
-    /// Where the trace goes: .trace or .txt, also .gz or .zst
+    /// Write the trace to this file: .trace or .txt, each also .gz or .zst
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
     /// Draw the trace at the end, as `allotment view` does

@@ -45,14 +45,14 @@ enum Command {
     Advise(AdviseArgs),
     /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
     Convert(ConvertArgs),
-    /// Follow a device's trace while it comes, and keep it
+    /// Follow the trace that a device sends, and keep it
     Attach(AttachArgs),
     /// Record a program's allocations (Linux, programs that are linked dynamically)
     ///
     /// The exit status is the program's; 128 and the signal if that ended it.
     #[cfg(target_os = "linux")]
     Record(RecordArgs),
-    /// Replay a recorded run on other placements
+    /// Replay a recorded run on other placements and compare them
     Replay(ReplayArgs),
     /// Draw a recorded run: one page with charts, lists and suggestions
     View(ViewArgs),

@@ -423,7 +423,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.memory.take_reserve(region) }
     }
 }

@@ -269,7 +269,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Cached<P, L, 
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.heap().take_reserve(region) }
     }
 }

@@ -23,13 +23,13 @@ unsafe impl<M: Meta> Order<M> for BySize {
 
     #[inline]
     unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes free blocks of `meta`.
         unsafe { (meta.len(a), meta.offset(a)) < (meta.len(b), meta.offset(b)) }
     }
 
     #[inline]
     unsafe fn above(meta: &M, a: Id, b: Id) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes free blocks of `meta`.
         unsafe { scatter(meta.offset(a)) > scatter(meta.offset(b)) }
     }
 

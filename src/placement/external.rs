@@ -155,7 +155,7 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
             return Err(RegionError::TooSmall);
         }
         let before = self.0.stats_total_bytes();
-        // SAFETY: passed on; the range has room for a word at an aligned address.
+        // SAFETY: the caller hands over the range, which has room for a word at an aligned address.
         unsafe { self.0.add_to_heap(start, end) };
         Ok(self.0.stats_total_bytes() - before)
     }
@@ -169,7 +169,7 @@ unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
     const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.add(memory.start.addr().get(), memory.size) }
     }
 

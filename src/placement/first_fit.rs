@@ -32,13 +32,13 @@ unsafe impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
 
     #[inline]
     unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes free blocks of `meta`.
         unsafe { meta.offset(a) < meta.offset(b) }
     }
 
     #[inline]
     unsafe fn above(meta: &M, a: Id, b: Id) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes free blocks of `meta`.
         unsafe {
             let key = |id| (meta.len(id), Reverse(scatter(meta.offset(id))));
             key(a) > key(b)

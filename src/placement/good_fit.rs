@@ -151,7 +151,7 @@ unsafe impl<M: Meta<Index = I>, I: Index> FreeIndex<M> for FineLists<I> {
         if own >= ROWS * FINE {
             return None;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller passes lists of free blocks of `meta`.
         unsafe {
             if let Some(found) = self.best_of(meta, own, len) {
                 return Some(found);

@@ -616,7 +616,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.claim(region) }.is_ok()
     }
 }
@@ -663,7 +663,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
     }
 
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller hands over the memory of the region.
         unsafe { self.0.take_reserve(region) }
     }
 }

@@ -38,16 +38,16 @@ use warn::{Growth, Leak};
 pub struct AdviseArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// RAM that there is, such as 64K: the fastest heap that fits is advised, not the smallest
+    /// Available RAM, such as 64K: advise the fastest heap that fits, instead of the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     ram: Option<usize>,
-    /// What the arena should have beyond what this run needs, in percent
+    /// Room in the arena beyond what this run needs, in percent
     #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u16).range(..=1000))]
     margin: u16,
-    /// Rounds in which the times are taken; 0 takes none
+    /// Number of rounds in which times are measured; 0 measures none
     #[arg(long, default_value_t = 5, value_name = "ROUNDS")]
     rounds: usize,
-    /// When to stop trying and advise the best heap so far
+    /// Time limit, after which the best heap so far is advised
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
     /// Print JSON instead of text

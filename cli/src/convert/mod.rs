@@ -23,12 +23,12 @@ use crate::output::{Output, endings, writable};
 pub struct ConvertArgs {
     /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst; - is the standard input
     input: PathBuf,
-    /// Where it goes; its ending says the form: .trace or .txt, .bin, .json, .massif; each also .gz or .zst
+    /// The output, whose ending selects the form: .trace or .txt, .bin, .json, .massif; each also .gz or .zst
     output: PathBuf,
-    /// The form, whatever the ending
+    /// The form of the output, whatever its ending
     #[arg(long, value_enum)]
     to: Option<Form>,
-    /// Print what was converted as JSON
+    /// Print a summary as JSON
     #[arg(long)]
     json: bool,
 }
@@ -43,7 +43,7 @@ pub enum Form {
     Binary,
     /// JSON for chrome://tracing and Perfetto
     Chrome,
-    /// What `ms_print` and Massif's viewers read; this way only, since it has no events
+    /// For `ms_print` and Massif's viewers; it cannot be converted back, since it has no events
     Massif,
 }
 

@@ -34,16 +34,16 @@ use source::{Source, read_source};
 pub struct PlanArgs {
     /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
     input: PathBuf,
-    /// The input's form, whatever its name; the standard input needs it unless it is a trace or CSV
+    /// The form of the input, whatever its name; needed for the standard input unless that is a trace or CSV
     #[arg(long, value_enum)]
     form: Option<Form>,
-    /// Bytes that the plan must fit, such as 1MiB; without it the plan is as small as possible. For a tier: 1=8MiB
+    /// Make the plan fit this many bytes, such as 1MiB, instead of as few as possible; for a tier: 1=8MiB
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Vec<(u32, u64)>,
-    /// When to stop with the best plan so far; ^C stops earlier, with the best plan as well
+    /// Time limit, after which the best plan so far is used; ^C does the same earlier
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
-    /// Where the plan goes: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
+    /// Write the plan to this file: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Say what makes the instance tight, and what would relieve it most
@@ -82,7 +82,7 @@ pub struct PlanArgs {
     /// Number of threads
     #[arg(long, default_value_t = default_threads(), value_parser = at_least_one)]
     threads: usize,
-    /// Seed of all that is left to chance
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Show no progress bar

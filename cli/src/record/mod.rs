@@ -30,28 +30,28 @@ use run::{Control, Ended, Times};
 /// Arguments of `allotment record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// Where the trace goes: .trace or .txt (text), .bin (binary), each also .gz or .zst; PROGRAM.trace.zst without it
+    /// Write the trace to this file: .trace or .txt (text), .bin (binary), each also .gz or .zst [default: PROGRAM.trace.zst]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Record for this long only, such as 10s; the program goes on
+    /// Stop recording after this time, such as 10s; the program goes on
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     length: Option<Duration>,
-    /// Start to record after this time, such as 5s
+    /// Start recording after this time, such as 5s
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     after: Option<Duration>,
-    /// Start to record when this tool gets the signal SIGUSR1 (SIGUSR2 stops it again, with or without this option)
+    /// Start recording when this tool gets SIGUSR1 (SIGUSR2 stops it, also without this option)
     #[arg(long, conflicts_with = "after")]
     paused: bool,
     /// Stop recording after this many events of a program image; the program goes on
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     max_events: Option<usize>,
-    /// Another preload library than the tool's own; also by the variable ALLOTMENT_PRELOAD
+    /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD does the same
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Do not record times
     #[arg(long)]
     no_times: bool,
-    /// Record addresses too
+    /// Record addresses as well
     #[arg(long)]
     addresses: bool,
     /// Keep the traces of all processes and program images, with process and image in their names

@@ -29,22 +29,22 @@ use subject::{ENTRIES, Entry, Make, Visitor, with};
 pub struct ReplayArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// Placements to replay on, separated by commas; all of allotment's own without it
+    /// Placements to replay on, separated by commas [default: all of allotment's own]
     #[arg(long, value_delimiter = ',', value_parser = placement_names(), value_name = "NAME")]
     placement: Vec<String>,
-    /// Replay on every placement, also those of other crates
+    /// Replay on every placement, including those of other crates
     #[arg(long, conflicts_with = "placement")]
     all: bool,
-    /// Bytes of the arena, such as 64K; one and a half times the peak of the live bytes without it
+    /// Size of the arena, such as 64K [default: one and a half times the peak of the live bytes]
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     arena: Option<usize>,
     /// Do not look for the smallest arena
     #[arg(long)]
     no_smallest: bool,
-    /// Rounds in which the times are taken; 0 takes none
+    /// Number of rounds in which times are measured; 0 measures none
     #[arg(long, default_value_t = 7, value_name = "ROUNDS")]
     rounds: usize,
-    /// When to stop; every placement gets an even share of the time
+    /// Time limit; every placement gets an even share of it
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
     /// Print JSON instead of a table

@@ -39,22 +39,22 @@ pub use trace::{ReadError, Trace};
 pub struct ViewArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// Where the page goes
+    /// Write the page to this file
     #[arg(short, long, value_name = "HTML", required_unless_present = "json")]
     output: Option<PathBuf>,
-    /// Print what the page draws as JSON
+    /// Print the data of the page as JSON
     #[arg(long)]
     json: bool,
-    /// Which placement gives the blocks their addresses
+    /// The placement that gives the blocks their addresses
     #[arg(long, value_enum, default_value_t)]
     placement: Placing,
-    /// The arena, such as 64KiB; without it the smallest that serves every request
+    /// Size of the arena, such as 64KiB [default: the smallest that serves every request]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     arena: Option<u64>,
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
-    /// When to stop looking for the smallest arena, and for suggestions
+    /// Time limit of the search for the smallest arena and for suggestions
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
 }

@@ -1,4 +1,4 @@
-//! Exact search for what is no plain rectangle: gaps in lifetimes, fixed offsets, shared places.
+//! Exact search for instances whose buffers are not plain rectangles: gaps in lifetimes, fixed offsets, shared places.
 //!
 //! In some best plan every movable buffer lies on the ground or on another's end, and in order of their offsets each
 //! one lies at the lowest place left to it by those before. So it is enough to try all orders in which offsets do
@@ -18,7 +18,7 @@ use crate::model::Instance;
 pub enum Answer {
     /// Offsets in bytes.
     Found(Vec<u64>),
-    /// There is none: proved.
+    /// It was proved that there is none.
     None,
     /// The limits were reached, or no proof is possible.
     Unknown,
@@ -81,7 +81,7 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
 }
 
 impl State<'_> {
-    /// `Some(found)`, or `None` at the limits.
+    /// Searches on from a node. Returns whether it found a plan, or `None` if it reached the limits.
     fn node(&mut self, left: usize, last: u64, rank: usize) -> Option<bool> {
         self.nodes += 1;
         if self.nodes > self.limits.nodes || self.watch.borrow_mut().passed(buffers_in(left)) {
@@ -124,7 +124,7 @@ impl State<'_> {
         Some(false)
     }
 
-    /// The lowest free offset of `n` that is at least `from`; `None` if there is none, or no time is left.
+    /// Returns the lowest free offset of `n` that is at least `from`; `None` if there is none, or no time is left.
     fn lowest(&self, n: usize, from: u64) -> Option<u64> {
         let work = self.conflicts.work(self.instance, n) + 1;
         if self.watch.borrow_mut().passed(work) {

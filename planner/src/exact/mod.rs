@@ -5,11 +5,11 @@ pub mod skyline;
 
 use crate::deadline::Deadline;
 
-/// When a search stops unanswered.
+/// The limits at which a search stops without an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// After this many nodes.
+    /// The number of nodes.
     pub nodes: u64,
-    /// When this passes.
+    /// The moment.
     pub deadline: &'a Deadline,
 }

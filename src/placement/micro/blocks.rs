@@ -193,7 +193,7 @@ impl<P: Place> Blocks<P> {
     /// Writes the length of a free block to both its ends.
     #[inline(always)]
     unsafe fn measure(self, index: usize, len: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a free block, which nothing else uses.
         unsafe {
             self.set(index, LEN, len);
             *self.word(index + len, 0).wrapping_sub(1) = len as u16;
@@ -401,7 +401,7 @@ impl<P: Place> Blocks<P> {
 
     /// Returns the length of the free block that starts with unit `index`, if one does. The unit begins with a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a unit that begins with a boundary, so it can be read.
         unsafe { self.get(index, LEN) }
     }
 

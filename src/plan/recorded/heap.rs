@@ -335,12 +335,12 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
 // within it; `is_free` keeps live ones disjoint, and the arena is given back only when none is live.
 unsafe impl<H: GlobalAlloc, const N: usize, L: Lock> GlobalAlloc for PlannedHeap<H, N, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a layout whose size is not zero.
         self.allocate(layout, || unsafe { self.heap.alloc(layout) }).0
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the caller passes a layout whose size is not zero.
         let (block, planned) = self.allocate(layout, || unsafe { self.heap.alloc_zeroed(layout) });
         if planned {
             // SAFETY: a live block of that size.

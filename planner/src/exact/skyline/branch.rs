@@ -4,7 +4,7 @@ use super::reasons::{has, set};
 use super::{Level, NO_BUFFER, Pick, Search, WALL};
 
 impl Search<'_> {
-    /// The section to branch on, and its height.
+    /// Returns the section to branch on, and its height.
     pub(super) fn choose(&mut self, depth: usize, lo: usize, hi: usize) -> (usize, u32) {
         let problem = self.problem;
         let Level { floor, rest, list, low, .. } = &self.levels[depth];
@@ -74,7 +74,7 @@ impl Search<'_> {
         (section, floor[section])
     }
 
-    /// The unplaced buffers that can lie at `height` over `section`, and whether symmetry lets them.
+    /// Returns the unplaced buffers that can lie at `height` over `section`, and whether symmetry allows it.
     pub(super) fn candidates(&mut self, depth: usize, section: usize, height: u32) -> Vec<(u32, bool)> {
         let problem = self.problem;
         let level = &self.levels[depth];
@@ -95,7 +95,7 @@ impl Search<'_> {
         candidates
     }
 
-    /// Leaves `section` empty at `height`: raises its floor to where anything could lie. False if that fails.
+    /// Leaves `section` empty at `height`: raises its floor to where anything could lie. Returns false if that fails.
     pub(super) fn skip(&mut self, depth: usize, section: usize, height: u32) -> bool {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, dirty } = &mut self.levels[depth];

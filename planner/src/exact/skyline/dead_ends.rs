@@ -2,7 +2,7 @@
 
 use super::{Level, Problem};
 
-/// A direct-mapped table of parts that cannot be completed.
+/// A direct-mapped hash table of parts that cannot be completed.
 pub struct DeadEnds {
     slots: Vec<(u64, u64)>,
     /// The reason of each slot, `words` long.
@@ -25,7 +25,7 @@ impl DeadEnds {
         }
     }
 
-    /// A hash of 128 bits of a part's floors and unplaced buffers.
+    /// Returns a hash of 128 bits of a part's floors and unplaced buffers.
     pub fn key(&self, level: &Level, lo: usize, hi: usize) -> (u64, u64) {
         let mut key = (hi as u64, lo as u64);
         for (&floor, &(a, b)) in level.base[lo..hi].iter().zip(&self.by_section[lo..hi]) {
@@ -50,7 +50,7 @@ impl DeadEnds {
         (self.slots[slot] == key).then(|| &self.reasons[slot * self.words..][..self.words])
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.slots.fill((0, 0));
     }

@@ -1,6 +1,6 @@
 //! Exact search over skylines.
 //!
-//! Everything placed so far is seen from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a
+//! The search looks at what is placed from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a
 //! run of sections of one height between higher ones. In some solution every buffer rests on another or on the
 //! ground, so for any section of a valley exactly one of these holds: one of the buffers that fit the valley lies on
 //! its floor there, or none does, and then the floor of that section rises to the next height at which anything
@@ -26,13 +26,13 @@ use dead_ends::DeadEnds;
 use reasons::{has, meets_range};
 
 impl Problem {
-    /// The lowest offset of buffer `n` that is no less than `height`.
+    /// Returns the lowest offset of buffer `n` that is no less than `height`.
     fn above(&self, n: usize, height: u32) -> u32 {
         if self.align[n] == 1 { height } else { height.next_multiple_of(self.align[n]) }
     }
 }
 
-/// A wall: a section that needs nothing any more.
+/// The floor of a section in which nothing is left to place.
 const WALL: u32 = u32::MAX;
 
 /// A plain instance in units small enough for 32 bits.
@@ -55,13 +55,13 @@ pub struct Problem {
 pub enum Answer {
     /// Offsets in units.
     Found(Vec<u32>),
-    /// There is none: proved.
+    /// It was proved that there is none.
     None,
-    /// The limits were reached first.
+    /// The limits were reached before there was an answer.
     Unknown,
 }
 
-/// The preference of the search.
+/// The order in which the search tries its choices.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
     /// Which buffer of a valley goes first.
@@ -83,7 +83,7 @@ pub enum Order {
     Length,
     /// Bytes still to come in its sections.
     Total,
-    /// By chance.
+    /// A random buffer.
     Random,
 }
 
@@ -120,7 +120,7 @@ struct Level {
     dirty: (usize, usize),
 }
 
-/// How a node ended. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
+/// The outcome of a node. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
 /// them, on the floors of the node, cannot be placed.
 enum Outcome {
     Solved,
@@ -148,7 +148,7 @@ pub struct Search<'a> {
     reasons: Vec<Vec<u64>>,
     /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
     borders: Vec<[Vec<u32>; 2]>,
-    /// What is placed on the way to the node, and its bytes × sections.
+    /// What is placed on the path to the node, and its bytes × sections.
     placed: Vec<bool>,
     area: u64,
     /// The most that was ever placed in this run: its area, and the offsets (`WALL` where there is none).
@@ -205,8 +205,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Sets another capacity. Dead ends of a larger one are dead in a smaller one; the other way about they are
-    /// forgotten.
+    /// Sets another capacity. Dead ends at a larger capacity are also dead at a smaller one; if the capacity grows, they are
+    /// removed.
     pub fn aim(&mut self, capacity: u32) {
         if capacity > self.capacity {
             self.dead.clear();
@@ -418,7 +418,7 @@ impl<'a> Search<'a> {
         Outcome::Failed
     }
 
-    /// The runs of sections in `lo..hi` that still need something.
+    /// Returns the runs of sections in `lo..hi` in which something is left to place.
     fn parts(&self, depth: usize, lo: usize, hi: usize) -> Vec<(usize, usize)> {
         let floor = &self.levels[depth].floor;
         let mut parts = Vec::new();
@@ -437,12 +437,12 @@ impl<'a> Search<'a> {
         parts
     }
 
-    /// Bytes × sections of the plan of [`partial`](Self::partial).
+    /// Returns the bytes × sections of the plan of [`partial`](Self::partial).
     pub fn placed_area(&self) -> u64 {
         self.most.0
     }
 
-    /// Of the last run, if it found nothing: the offsets of the plan that left the least out.
+    /// Returns the offsets of the plan that left out the least, if the last run found no whole plan.
     pub fn partial(&self) -> Vec<Option<u32>> {
         let all = vec![None; self.offsets.len()];
         if self.most.0 == 0 {

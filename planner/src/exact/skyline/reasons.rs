@@ -2,7 +2,7 @@
 
 use super::{Level, Search, WALL};
 
-/// Sections as bits.
+/// A set of sections, one bit each.
 pub fn set(bits: &mut [u64], s: usize) {
     bits[s / 64] |= 1 << (s % 64);
 }
@@ -11,7 +11,7 @@ pub fn has(bits: &[u64], s: usize) -> bool {
     bits[s / 64] >> (s % 64) & 1 != 0
 }
 
-/// True if any bit of `lo..hi` is set.
+/// Returns whether any bit of `lo..hi` is set.
 pub fn meets_range(bits: &[u64], lo: usize, hi: usize) -> bool {
     let mut s = lo;
     while s < hi {
@@ -26,7 +26,7 @@ pub fn meets_range(bits: &[u64], lo: usize, hi: usize) -> bool {
 }
 
 impl Search<'_> {
-    /// Raises floors to what is possible; a section that overflows is returned.
+    /// Raises each floor to the lowest offset that is possible there. Returns a section that overflows, if one does.
     pub(super) fn propagate(&mut self, depth: usize) -> Option<usize> {
         let problem = self.problem;
         let Level { base, floor, rest, list, low, dirty, .. } = &mut self.levels[depth];
@@ -84,7 +84,7 @@ impl Search<'_> {
         }
     }
 
-    /// True if the stacks on both sides of a border can reach a common height, for the lowest unplaced buffer across it.
+    /// Returns whether the stacks on both sides of a border can reach a common height, for the lowest unplaced buffer across it.
     ///
     /// Up to there only buffers that start at the border lie on its right and only such that end there on its left, so
     /// some of their sizes must make up for the difference of the floors, give or take what the sections can spare.

@@ -16,13 +16,13 @@ pub enum OnnxError {
     /// The file is no ONNX model.
     #[error("the file is no ONNX model: {0}")]
     Syntax(#[from] prost::DecodeError),
-    /// There is no graph in it.
+    /// The model has no graph.
     #[error("the model has no graph")]
     NoGraph,
     /// Operators whose shapes this importer does not know.
     #[error("operators that are not supported: {}", .0.join(", "))]
     Unsupported(Vec<String>),
-    /// A dimension that is not given.
+    /// A dimension of an input whose size is neither in the model nor given.
     #[error("the dimension `{dim}` of the input `{input}` is open: give it with --dim {dim}=N")]
     OpenDim {
         /// The dimension's name, or its place.
@@ -64,7 +64,7 @@ pub enum OnnxError {
     Twice(String),
 }
 
-/// ONNX's name of an element type, and its bytes (0 if not fixed).
+/// Returns ONNX's name of an element type and its size in bytes, 0 if that is not fixed.
 pub(crate) fn dtype(number: i32) -> (&'static str, u64) {
     match number {
         1 => ("float32", 4),
@@ -87,11 +87,12 @@ pub(crate) fn dtype(number: i32) -> (&'static str, u64) {
     }
 }
 
-/// Reads a model; `dims` gives the sizes of its named dimensions. Shapes of all tensors are inferred, and what can be
-/// computed from shapes alone is.
+/// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of named dimensions.
+///
+/// Values that follow from shapes alone are computed, since other shapes may depend on them.
 ///
 /// # Errors
-/// See [`OnnxError`]. Operators that are not known are named, all of them.
+/// [`OnnxError`] if the model is damaged or uses what is not supported. It names all operators that are not known.
 pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, OnnxError> {
     let graph = proto::Model::decode(bytes)?.graph.ok_or(OnnxError::NoGraph)?;
     let unsupported: BTreeSet<String> =

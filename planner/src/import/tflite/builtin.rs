@@ -122,7 +122,7 @@ pub const NAMES: &[&str] = &[
     "HARD_SWISH",
 ];
 
-/// The name of an operator.
+/// Returns the name of an operator.
 pub fn name(code: i32) -> String {
     let known = usize::try_from(code).ok().and_then(|code| NAMES.get(code));
     match (known, code) {
@@ -132,10 +132,10 @@ pub fn name(code: i32) -> String {
     }
 }
 
-/// The same memory seen otherwise.
+/// Operators whose output is their input in another shape.
 pub const VIEWS: &[&str] = &["RESHAPE", "SQUEEZE", "EXPAND_DIMS"];
 
-/// Element by element, or row by row: the output may overwrite an input.
+/// Operators that work element by element or row by row, so that the output may overwrite an input.
 pub const IN_PLACE: &[&str] = &[
     "ADD",
     "FLOOR",

@@ -85,7 +85,7 @@ fn dtype(number: i8) -> (&'static str, u64) {
     }
 }
 
-/// Builtin operators that call subgraphs or keep state: they are refused, not guessed.
+/// Builtin operators that are refused because they call subgraphs or keep state.
 const REFUSED: &[(i32, &str)] = &[
     (118, "IF"),
     (119, "WHILE"),
@@ -105,8 +105,8 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
     Ok(flatbuffers::root_with_opts::<schema::Model>(&options, bytes)?)
 }
 
-/// Reads a model. Tensor `n` of the file is tensor `n` of the graph; its name is the file's, with the number after it where names
-/// repeat.
+/// Reads a model into a graph. Tensor `n` of the file is tensor `n` of the graph, under the file's name for it, which is followed
+/// by the number if names repeat.
 ///
 /// # Errors
 /// [`TfliteError`] if the bytes are not a model or its tensors cannot be planned.

@@ -11,15 +11,15 @@ use crate::graph::Graph;
 /// The metadata's name.
 pub const OFFLINE_NAME: &str = "OfflineMemoryAllocation";
 
-/// Old files are moved by a multiple of this, so that what was aligned stays aligned.
+/// The old file is moved by a multiple of this many bytes, so that what was aligned stays aligned.
 const ALIGN: usize = 64;
 
 /// Fields of the root table, by number; `buffers` and `metadata` are made anew.
 const BUFFERS: u16 = 4;
 const METADATA: u16 = 6;
 
-/// A model with a plan in its metadata: one offset in bytes for each tensor, -1 for those left to the interpreter. A
-/// plan that is there already is replaced.
+/// Returns the model with a plan in its metadata: one offset in bytes for each tensor, -1 for those that are left to the
+/// interpreter. It replaces a plan that the model already has.
 ///
 /// # Errors
 /// [`TfliteError`] if the model is damaged, keeps its data elsewhere, or has another number of tensors.

@@ -4,12 +4,12 @@ use flatbuffers::{
     Follow, ForwardsUOffset, InvalidFlatbuffer, Table, VOffsetT, Vector, Verifiable, Verifier,
 };
 
-/// The place of field `id` in a table's list of fields.
+/// Returns the place of field `id` in a table's list of fields.
 pub const fn slot(id: VOffsetT) -> VOffsetT {
     4 + 2 * id
 }
 
-/// A table type, its fields with their types, and how they are verified.
+/// Makes the type of a table: its fields with their types, and how they are verified.
 macro_rules! table {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $id:literal => $type:ty),* $(,)? } numbers { $($number:ident: $nid:literal => $ntype:ty),* $(,)? }) => {
         $(#[$doc])*

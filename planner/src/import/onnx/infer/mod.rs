@@ -13,7 +13,7 @@ use value::{Context, axis, broadcast, dimension, fold, product, stretched};
 pub struct Value {
     pub shape: Vec<u64>,
     pub dtype: i32,
-    /// Its elements, if they are integers (or truths) that are known without running the model.
+    /// Its elements, if they are integers or booleans that are known without running the model.
     pub ints: Option<Vec<i64>>,
     /// The same for floats, of constants only.
     pub floats: Option<Vec<f32>>,
@@ -26,10 +26,10 @@ const BOOL: i32 = 9;
 /// Integer tensors of more elements are not followed.
 const FOLDED: usize = 4096;
 
-/// The first output is the first input, seen otherwise.
+/// Operators whose first output is their first input in another shape.
 pub const VIEWS: &[&str] = &["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"];
 
-/// One input, element by element.
+/// Operators that work on one input, element by element.
 pub const UNARY: &[&str] = &[
     "Abs",
     "Acos",
@@ -65,14 +65,15 @@ pub const UNARY: &[&str] = &[
     "ThresholdedRelu",
 ];
 
-/// Two inputs (or more) broadcast against each other, of their own type.
+/// Operators that broadcast two or more inputs against each other, with an output of their type.
 pub const BINARY: &[&str] =
     &["Add", "And", "Div", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Xor"];
 
-/// Two inputs broadcast against each other, to truths.
+/// Operators that broadcast two inputs against each other, with booleans as their output.
 const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"];
 
-/// Of the first input's shape; each row depends on itself alone, so it can be overwritten.
+/// Operators whose output has the first input's shape, and each row of it depends on the same row alone, so that it may
+/// overwrite the input.
 pub const ROWWISE: &[&str] = &["BatchNormalization", "LayerNormalization", "LogSoftmax", "Softmax"];
 
 const REDUCE: &[&str] = &[
@@ -126,19 +127,19 @@ const OTHER: &[&str] = &[
     "Where",
 ];
 
-/// True if the operator's shapes are known here.
+/// Returns whether this importer knows the operator's shapes.
 pub fn known(node: &Node) -> bool {
     let op = node.op_type.as_str();
     let standard = node.domain.is_empty() || node.domain == "ai.onnx";
     standard && [VIEWS, UNARY, BINARY, COMPARE, ROWWISE, REDUCE, OTHER].iter().any(|list| list.contains(&op))
 }
 
-/// The operator's name with its domain.
+/// Returns the operator's name with its domain.
 pub fn full_name(node: &Node) -> String {
     if node.domain.is_empty() { node.op_type.clone() } else { format!("{}.{}", node.domain, node.op_type) }
 }
 
-/// The outputs of a node.
+/// Infers the outputs of a node.
 pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, String> {
     let context = Context { node, inputs };
     let op = node.op_type.as_str();

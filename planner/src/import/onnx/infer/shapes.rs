@@ -1,4 +1,4 @@
-//! Shapes of the operators that need more than a line.
+//! Shapes of the operators whose rules are long.
 
 use super::value::{Context, axis, broadcast, dimension, product};
 use super::{INT64, Value};
@@ -163,7 +163,7 @@ pub fn resize(context: &Context) -> Result<Value, String> {
     }
 }
 
-/// Convolutions and poolings.
+/// Infers the output of a convolution or a pooling.
 pub fn windows(context: &Context, op: &str) -> Result<Vec<Value>, String> {
     let x = context.input(0)?;
     let spatial = x.shape.len().checked_sub(2).ok_or("its input has fewer than two dimensions")?;

@@ -3,7 +3,7 @@
 use super::super::proto::{Attribute, Node, TensorProto};
 use super::{FLOAT, FOLDED, Value};
 
-/// An initializer's value.
+/// Returns the value of an initializer.
 pub fn constant(tensor: &TensorProto) -> Result<Value, String> {
     let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
     let count =
@@ -80,13 +80,13 @@ impl<'a> Context<'a> {
         self.optional(n).ok_or_else(|| format!("input {n} is missing"))
     }
 
-    /// The elements of an input that must be known.
+    /// Returns the elements of an input whose values must be known.
     pub fn known(&self, n: usize) -> Result<&'a [i64], String> {
         let ints = self.input(n)?.ints.as_deref();
         ints.ok_or_else(|| format!("input {n} is not known before the model runs"))
     }
 
-    /// A list given as an attribute (older opsets) or as an input (newer ones).
+    /// Returns a list that older opsets give as an attribute and newer ones as an input.
     pub fn list(&self, name: &str, n: usize) -> Result<Option<&'a [i64]>, String> {
         match (self.ints(name), self.optional(n)) {
             (Some(ints), _) => Ok(Some(ints)),
@@ -96,7 +96,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// An axis counted from the front.
+/// Returns an axis counted from the front.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, String> {
     let from_front = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
     let found = usize::try_from(from_front).ok().filter(|&axis| axis < rank);
@@ -124,7 +124,7 @@ pub fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
     Ok(out)
 }
 
-/// The elements of a tensor seen in a larger shape.
+/// Returns the elements of a tensor that is broadcast to a larger shape.
 pub fn stretched(value: &Value, shape: &[u64]) -> Option<Vec<i64>> {
     let ints = value.ints.as_ref()?;
     let count = usize::try_from(product(shape).ok()?).ok().filter(|&count| count <= FOLDED)?;
