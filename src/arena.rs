@@ -118,6 +118,12 @@ impl Pending {
         Self { start, end, taken: None }
     }
 
+    /// Returns whether there is certainly no memory to take.
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        self.start.is_null()
+    }
+
     /// Takes the memory. Returns `None` if there is none, or if it has already been taken.
     pub(crate) fn take(&mut self) -> Option<Region> {
         let Self { start, end, taken } = core::mem::replace(self, Self::NONE);

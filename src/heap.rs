@@ -153,6 +153,16 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
         Some(grant.start)
     }
 
+    /// Returns whether a request certainly fails, and then counts it. False if that takes more than a glance.
+    #[inline(always)]
+    fn lacks(&mut self, layout: Layout) -> bool {
+        let lacks = self.placement.lacks(layout) && self.pending.is_none();
+        if lacks {
+            self.statistics.failed(layout.size());
+        }
+        lacks
+    }
+
     /// Finds a block by every means of the placement, and claims pending memory if there is none. Does not count it.
     #[inline(always)]
     pub(crate) fn grant_otherwise(&mut self, layout: Layout) -> Option<Grant> {
@@ -165,9 +175,14 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     }
 
     /// Claims memory that is pending. Returns whether there was any.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self) -> bool {
+        !self.pending.is_none() && self.settle_pending()
+    }
+
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(&mut self) -> bool {
+    fn settle_pending(&mut self) -> bool {
         let Some(mut region) = self.pending.take() else { return false };
         // A range between symbols may be larger than the placement can index; the rest stays unused.
         region.size = region.size.min(P::MAX_REGION);
@@ -510,9 +525,19 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with(|state| f(&mut state.placement))
     }
 
-    /// Serves [`GlobalAlloc::alloc`] when no kept block fits the request.
+    /// Serves [`GlobalAlloc::alloc`] when the quick way does not.
     #[inline(never)]
     fn alloc_otherwise(&self, layout: Layout) -> *mut u8 {
+        // A request that fails has no more to do than this.
+        if !P::KEEPS && self.with(|state| state.lacks(layout)) {
+            return self.refused(layout);
+        }
+        self.alloc_anyway(layout)
+    }
+
+    /// Serves [`GlobalAlloc::alloc`] by every means.
+    #[inline(never)]
+    fn alloc_anyway(&self, layout: Layout) -> *mut u8 {
         match self.with(|state| state.allocate_with_care(layout)) {
             Some(block) => block.as_ptr(),
             None => self.refused(layout),
@@ -533,6 +558,24 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// The block must be live, have `layout`, and not be used any more.
     #[inline(never)]
     pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
+        // A placement that keeps blocks has been asked already, inline.
+        if P::SHORT && !P::KEEPS {
+            // SAFETY: the caller guarantees a live block of `layout`.
+            if self.try_with(|state| unsafe { state.free_quick(block, layout) }.then_some(())).is_some() {
+                return;
+            }
+        }
+        // SAFETY: the caller guarantees a live block of `layout`.
+        unsafe { self.free_otherwise(block, layout) }
+    }
+
+    /// Frees a block like [`Self::free_block`], in every case.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more.
+    #[inline(never)]
+    unsafe fn free_otherwise(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees a live block of `layout`.
         let freed = self.with(|state| unsafe { state.free(block, layout) });
         if let Err(error) = freed {
@@ -620,10 +663,11 @@ pub(crate) fn misuse(error: FreeError) {
 unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if P::KEEPS {
+        if P::SHORT {
             // Two steps, so the common path has no call and saves no registers.
             return match self.try_with(|state| state.allocate_quick(layout)) {
                 Some(block) => block.as_ptr(),
+                None if P::KEEPS => self.alloc_anyway(layout),
                 None => self.alloc_otherwise(layout),
             };
         }

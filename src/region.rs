@@ -294,6 +294,23 @@ impl Record {
         self.first + self.len
     }
 
+    /// Notes that the granules from `index` up to `end` were handed out.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, index: usize, end: usize) {
+        // In most regions nothing is known to be zero, and the mark is at the end. If the block lies in the middle of the
+        // zeroed granules, only those below remain known as zero.
+        if end > self.mark && index < self.roof {
+            if index <= self.mark {
+                self.mark = end;
+            } else {
+                self.roof = index;
+            }
+            if self.mark + BRIEF > self.roof {
+                self.mark = self.roof;
+            }
+        }
+    }
+
     /// Whether granule `index` lies in this region.
     #[inline(always)]
     pub(crate) const fn contains(&self, index: usize) -> bool {
@@ -378,29 +395,11 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         unsafe { self.table.get_unchecked(slot) }
     }
 
-    /// Notes that the granules from `index` up to `end` were handed out. If they lie in the middle of the zeroed granules,
-    /// only those below remain known as zero.
+    /// Notes that the granules from `index` up to `end` were handed out.
     #[inline(always)]
     pub(crate) fn touch(&mut self, index: usize, end: usize) {
-        self.touch_in(self.slot_of(index), index, end);
-    }
-
-    /// Does the same as [`Self::touch`], for the region in `slot`.
-    #[inline(always)]
-    pub(crate) fn touch_in(&mut self, slot: usize, index: usize, end: usize) {
-        // SAFETY: slots are positions in the table.
-        let record = unsafe { self.table.get_unchecked_mut(slot) };
-        // In most regions nothing is known to be zero, and the mark is at the end.
-        if end > record.mark && index < record.roof {
-            if index <= record.mark {
-                record.mark = end;
-            } else {
-                record.roof = index;
-            }
-            if record.mark + BRIEF > record.roof {
-                record.mark = record.roof;
-            }
-        }
+        let slot = self.slot_of(index);
+        self.record_mut(slot).touch(index, end);
     }
 
     /// Address of granule `index`, which must be in a region.
@@ -420,20 +419,20 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Address of granule `index`, or of one behind a region's last. As [`Self::address`] where [`Self::insert_near`] is used.
     #[inline(always)]
-    pub(crate) fn at<const FAR: bool>(&self, index: usize) -> *mut u8 {
+    pub(crate) fn at(&self, index: usize) -> *mut u8 {
         if R == 1 {
             return self.table[0].base.wrapping_add(index << Self::SHIFT);
         }
-        if FAR && index >= self.far {
+        if index >= self.far {
             return self.at_far(index);
         }
         ptr::with_exposed_provenance_mut(self.base.wrapping_add(index << Self::SHIFT))
     }
 
-    /// Returns whether all regions are near, so `at` need not look for far ones.
+    /// Returns the only region, if there is exactly one. A table of one always returns it, even if it is unused.
     #[inline(always)]
-    pub(crate) fn all_near(&self) -> bool {
-        R == 1 || self.far == usize::MAX
+    pub(crate) fn single(&mut self) -> Option<&mut Record> {
+        if R == 1 || self.count == 1 { self.table.first_mut() } else { None }
     }
 
     #[cold]

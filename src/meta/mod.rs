@@ -5,14 +5,15 @@
 //! SRAM, where the answers are stored inside the free blocks ([`InBand`]), and memory that the CPU cannot read, where
 //! they are stored in a table of nodes ([`SideTable`]).
 
+mod free_blocks;
 mod in_band;
 mod side_table;
 
-pub use in_band::{Bounds, InBand};
+pub use free_blocks::FreeBlocks;
+pub use in_band::{Bounds, InBand, OneRegion};
 pub use side_table::{NodeSlot, SideTable};
 
 use crate::region::{Record, Region, RegionError};
-use crate::units::Index;
 use core::fmt;
 
 /// The number of a free block in its [`Meta`]: in band the index of its first granule, in a side table the number of its
@@ -38,7 +39,7 @@ pub struct Block<T = ()> {
 }
 
 /// A block of metadata `M`.
-pub type BlockOf<M> = Block<<M as Meta>::Token>;
+pub type BlockOf<M> = Block<<M as FreeBlocks>::Token>;
 
 /// A function that shows the ids of all blocks in a placement's lists or trees.
 pub type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
@@ -77,7 +78,7 @@ impl core::error::Error for FreeError {}
 /// the placement's lists or trees through its two links. The placement merges free blocks that are adjacent; it finds them
 /// with [`Meta::before`] and [`Meta::after`]. Blocks never merge across a region's border.
 ///
-/// All operations are O(1) unless they say otherwise. Region look-ups count as O(1), because the number of regions is a
+/// What is done with single blocks is in [`FreeBlocks`]. All operations are O(1) unless they say otherwise. Region look-ups count as O(1), because the number of regions is a
 /// constant of the type.
 ///
 /// # Safety
@@ -88,29 +89,22 @@ impl core::error::Error for FreeError {}
 /// * an [`Id`] must name a block of this metadata that is free now;
 /// * a [`Block`] must have been returned by this metadata and be allocated now;
 /// * a length that is passed with a block must be that of the block.
-pub unsafe trait Meta: Sized {
+pub unsafe trait Meta: FreeBlocks {
     /// Metadata without regions and blocks.
     const EMPTY: Self;
     /// Bytes per granule, a power of two: the unit and the natural alignment of every block.
     const GRANULE: usize;
-    /// The shortest allocated block in granules, a power of two. Free blocks may be shorter where blocks are cut anywhere, but
-    /// then have no room for links.
-    const UNIT: usize;
     /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
     /// True if each region has one bit per unit.
     const BOUNDARY_BITS: bool;
-    /// The stored index; placements keep the heads of their lists in it.
-    type Index: Index;
-    /// What a [`Block`] carries for the metadata.
-    type Token: Copy + Eq + fmt::Debug;
 
-    /// The same metadata for when [`Meta::is_near`] holds, with shorter code paths.
-    type Near: Meta<Index = Self::Index, Token = Self::Token>;
+    /// A copy of what the common operations need, for as long as there is one region.
+    type Near: FreeBlocks<Index = Self::Index, Token = Self::Token>;
 
-    /// Returns whether the value may be used as [`Meta::Near`], which has the same layout, until regions are claimed or
-    /// released.
-    fn is_near(&self) -> bool;
+    /// Returns [`Meta::Near`] if there is exactly one region, and so no region to look up; always `None` where that gains
+    /// nothing. The caller must not use this value while it uses the copy.
+    fn near(&mut self) -> Option<Self::Near>;
 
     /// Returns the regions, in no particular order.
     fn regions(&self) -> &[Record];
@@ -163,21 +157,8 @@ pub unsafe trait Meta: Sized {
     /// The region must be lent, and its memory must not be used any more.
     unsafe fn restore(&mut self, region: usize) -> Block<Self::Token>;
 
-    /// Returns the address of granule `offset`, which must lie in a region.
-    fn address(&self, offset: usize) -> *mut u8;
-
     /// Returns the index of the granule at `address`; `None` if no region contains it.
     fn locate(&self, address: usize) -> Option<usize>;
-
-    /// Returns the address of granule `offset` in granules, from which alignment is measured.
-    fn place(&self, offset: usize) -> usize;
-
-    /// Returns the allocated block of `len` granules at `address`. Expected O(1).
-    ///
-    /// # Safety
-    ///
-    /// Such a block must exist.
-    unsafe fn block_at(&self, address: usize, len: usize) -> Block<Self::Token>;
 
     /// Returns the block of `len` granules at `offset` in a region that was claimed without edges.
     ///
@@ -214,48 +195,6 @@ pub unsafe trait Meta: Sized {
         self.regions().iter().position(|record| record.raw.0 == start).ok_or(RegionError::Unknown)
     }
 
-    /// Returns the length of free block `id` in granules.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn len(&self, id: Id) -> usize;
-
-    /// Returns the index of the first granule of free block `id`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn offset(&self, id: Id) -> usize;
-
-    /// Returns the first link of free block `id`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; the link must have been set since the block became free.
-    unsafe fn next(&self, id: Id) -> Id;
-
-    /// Returns the second link of free block `id`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; the link must have been set since the block became free.
-    unsafe fn prev(&self, id: Id) -> Id;
-
-    /// Sets the first link of free block `id`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; the block must have a unit or more.
-    unsafe fn set_next(&mut self, id: Id, to: Id);
-
-    /// Sets the second link of free block `id`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; the block must have a unit or more.
-    unsafe fn set_prev(&mut self, id: Id, to: Id);
-
     /// Returns the free block that ends where `block` starts, and its length; ([`NIL`], 0) if there is none.
     ///
     /// # Safety
@@ -278,63 +217,12 @@ pub unsafe trait Meta: Sized {
     /// The common rules.
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize);
 
-    /// Allocates the first `want` granules of the unlinked free block `id` of `len`. The rest, if any, becomes a free and
-    /// unlinked block, whose id is returned, or [`NIL`]. If a side table has no node for the rest, the block keeps it, so its
-    /// length may exceed `want`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `want <= len`; the block must be unlinked; a resulting block shorter than a unit must be fused with
-    /// an allocated one before anything else is done.
-    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
-
-    /// Allocates the last `want` granules of the free block `id` of `len`, which keeps its id and its links and is now
-    /// `len - want` long. The granules are no longer known to be zero. Returns `None`, with nothing done, if a side table has
-    /// no node.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `UNIT <= want < len`.
-    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Self::Token>>;
-
-    /// Allocates `want` granules of the free block `id` of `len`, `front` granules from its start. The front keeps the id and
-    /// the links; the rest behind the allocated block becomes a free and unlinked block, whose id is returned. The granules
-    /// are no longer known to be zero. Returns `None`, with nothing done, if a side table has no nodes.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `0 < front`, `UNIT <= want` and `front + want < len`.
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(BlockOf<Self>, Id)>;
-
-    /// Begins to free `block`. Returns the free blocks in front of and behind it, each with its length, or ([`NIL`], 0). The
-    /// caller takes those that it will merge out of its lists, and then calls [`Meta::merge`].
-    ///
-    /// # Safety
-    ///
-    /// The common rules; the block must have a unit or more.
-    unsafe fn free(&mut self, block: Block<Self::Token>) -> [(Id, usize); 2];
-
     /// Begins to free a block that was cut from another and is shorter than a unit. Returns the free block behind it.
     ///
     /// # Safety
     ///
     /// The common rules; there must be no free block in front of it.
     unsafe fn free_sliver(&mut self, block: Block<Self::Token>) -> (Id, usize);
-
-    /// Merges `block`, which is being freed, with the free blocks `left` in front of and `right` behind it (with their
-    /// lengths, or ([`NIL`], 0)) into one free block. It takes over the id and the links of `left`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `left` and `right` must come from [`Meta::free`], and `right` must be unlinked. Each may be left out
-    /// and then stays a separate free block.
-    unsafe fn merge(&mut self, left: (Id, usize), block: Block<Self::Token>, right: (Id, usize)) -> Id;
 
     /// Cuts the unlinked free block `id` of `len` in two after `front` granules; `id` stays the front. Returns the id of the
     /// back, or [`NIL`], with nothing done, if a side table has no node.
@@ -385,9 +273,6 @@ pub unsafe trait Meta: Sized {
         listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     );
-
-    /// Notes that the granules of `block` are no longer known to be zero.
-    fn touch(&mut self, block: Block<Self::Token>);
 
     /// Bytes at the start and at the end of a block fresh from zeroed memory that may not be zero, because bookkeeping wrote
     /// them. Everything between is still zero.

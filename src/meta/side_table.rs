@@ -1,6 +1,8 @@
 //! Metadata in a table of nodes, for memory that is never accessed.
 
-use super::{Block, DEFAULT_REGIONS, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable};
+use super::{
+    Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable,
+};
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
 use core::mem::MaybeUninit;
@@ -347,6 +349,135 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Drop for Side
     }
 }
 
+// SAFETY: a node's block is cut from the one that it was part of, and joined again only with its neighbours, so blocks
+// stay disjoint and inside their region.
+unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBlocks
+    for SideTable<I, G, R, MAPPED>
+{
+    const UNIT: usize = 1;
+    type Index = I;
+    type Token = u32;
+
+    #[inline(always)]
+    fn address(&self, offset: usize) -> *mut u8 {
+        self.regions.address(offset)
+    }
+
+    unsafe fn block_at(&self, address: usize, len: usize) -> Block<u32> {
+        let offset = self.regions.locate_known(address);
+        let node = if self.firsts[self.regions.slot_of(offset)] == I::NIL { NIL } else { self.find(offset) };
+        // The node knows better than the caller: a block that could not be split is longer.
+        let len = if node == NIL { len } else { self.length(node) };
+        Block { offset, len, token: node as u32 }
+    }
+
+    #[inline(always)]
+    fn place(&self, offset: usize) -> usize {
+        self.regions.place(offset)
+    }
+
+    #[inline(always)]
+    unsafe fn len(&self, id: Id) -> usize {
+        self.length(id)
+    }
+
+    #[inline(always)]
+    unsafe fn offset(&self, id: Id) -> usize {
+        self.node(id).start.get()
+    }
+
+    #[inline(always)]
+    unsafe fn next(&self, id: Id) -> Id {
+        self.node(id).next.get()
+    }
+
+    #[inline(always)]
+    unsafe fn prev(&self, id: Id) -> Id {
+        self.node(id).prev.get()
+    }
+
+    #[inline(always)]
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
+        self.node_mut(id).next = I::new(to);
+    }
+
+    #[inline(always)]
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
+        self.node_mut(id).prev = I::new(to);
+    }
+
+    #[inline(always)]
+    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<u32>, Id) {
+        let start = self.node(id).start.get();
+        let rest =
+            if want < len { self.insert_after(id, start + want, (len - want) | Self::FREE) } else { NIL };
+        (self.set_allocated(id, if rest == NIL { len } else { want }), rest)
+    }
+
+    #[inline(always)]
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<u32>> {
+        let rest = len - want;
+        if rest == 0 {
+            let block = self.set_allocated(id, len);
+            self.touch(block);
+            return Some(block);
+        }
+        let back = self.insert_after(id, self.node(id).start.get() + rest, want);
+        if back == NIL {
+            return None;
+        }
+        self.set_free(id, rest);
+        let block = self.set_allocated(back, want);
+        self.touch(block);
+        Some(block)
+    }
+
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(Block<u32>, Id)> {
+        // SAFETY: the back is an allocated block, unused until it is freed again.
+        unsafe {
+            let block = self.take_back(id, len, len - front)?;
+            match self.cut(block, want) {
+                Some((block, back)) => Some((block, self.merge((NIL, 0), back, (NIL, 0)))),
+                None => {
+                    self.merge((id, front), block, (NIL, 0));
+                    None
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn free(&mut self, block: Block<u32>) -> [(Id, usize); 2] {
+        // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
+        unsafe { [self.before(block), self.after(block)] }
+    }
+
+    unsafe fn merge(&mut self, left: (Id, usize), block: Block<u32>, right: (Id, usize)) -> Id {
+        if right.0 != NIL {
+            self.remove_after(right.0);
+        }
+        let mut id = block.token as usize;
+        self.map_remove(id);
+        if left.0 != NIL {
+            self.remove_after(id);
+            id = left.0;
+        }
+        self.set_free(id, left.1 + block.len + right.1);
+        id
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, block: Block<u32>) {
+        self.regions.touch(block.offset, block.offset + block.len);
+    }
+}
+
 // SAFETY: a region's nodes tile it in address order; cutting and joining them keeps blocks disjoint and inside.
 unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     for SideTable<I, G, R, MAPPED>
@@ -361,16 +492,13 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         owned: false,
     };
     const GRANULE: usize = G;
-    const UNIT: usize = 1;
     const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
     const BOUNDARY_BITS: bool = false;
-    type Index = I;
-    type Token = u32;
     type Near = Self;
 
     #[inline(always)]
-    fn is_near(&self) -> bool {
-        true
+    fn near(&mut self) -> Option<Self> {
+        None
     }
 
     #[inline(always)]
@@ -474,26 +602,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     #[inline(always)]
-    fn address(&self, offset: usize) -> *mut u8 {
-        self.regions.address(offset)
-    }
-
-    #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
-    }
-
-    #[inline(always)]
-    fn place(&self, offset: usize) -> usize {
-        self.regions.place(offset)
-    }
-
-    unsafe fn block_at(&self, address: usize, len: usize) -> Block<u32> {
-        let offset = self.regions.locate_known(address);
-        let node = if self.firsts[self.regions.slot_of(offset)] == I::NIL { NIL } else { self.find(offset) };
-        // The node knows better than the caller: a block that could not be split is longer.
-        let len = if node == NIL { len } else { self.length(node) };
-        Block { offset, len, token: node as u32 }
     }
 
     #[inline(always)]
@@ -519,36 +629,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     #[inline(always)]
-    unsafe fn len(&self, id: Id) -> usize {
-        self.length(id)
-    }
-
-    #[inline(always)]
-    unsafe fn offset(&self, id: Id) -> usize {
-        self.node(id).start.get()
-    }
-
-    #[inline(always)]
-    unsafe fn next(&self, id: Id) -> Id {
-        self.node(id).next.get()
-    }
-
-    #[inline(always)]
-    unsafe fn prev(&self, id: Id) -> Id {
-        self.node(id).prev.get()
-    }
-
-    #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
-        self.node_mut(id).next = I::new(to);
-    }
-
-    #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
-        self.node_mut(id).prev = I::new(to);
-    }
-
-    #[inline(always)]
     unsafe fn before(&self, block: Block<u32>) -> (Id, usize) {
         let id = self.node(block.token as usize).before.get();
         if id != NIL && self.is_free(id) { (id, self.length(id)) } else { (NIL, 0) }
@@ -565,70 +645,9 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         unsafe { self.after(Block { offset: self.node(id).start.get(), len, token: id as u32 }) }
     }
 
-    #[inline(always)]
-    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<u32>, Id) {
-        let start = self.node(id).start.get();
-        let rest =
-            if want < len { self.insert_after(id, start + want, (len - want) | Self::FREE) } else { NIL };
-        (self.set_allocated(id, if rest == NIL { len } else { want }), rest)
-    }
-
-    #[inline(always)]
-    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<u32>> {
-        let rest = len - want;
-        let back = self.insert_after(id, self.node(id).start.get() + rest, want);
-        if back == NIL {
-            return None;
-        }
-        self.set_free(id, rest);
-        let block = self.set_allocated(back, want);
-        self.touch(block);
-        Some(block)
-    }
-
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(Block<u32>, Id)> {
-        // SAFETY: the back is an allocated block, unused until it is freed again.
-        unsafe {
-            let block = self.take_back(id, len, len - front)?;
-            match self.cut(block, want) {
-                Some((block, back)) => Some((block, self.merge((NIL, 0), back, (NIL, 0)))),
-                None => {
-                    self.merge((id, front), block, (NIL, 0));
-                    None
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn free(&mut self, block: Block<u32>) -> [(Id, usize); 2] {
-        // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
-        unsafe { [self.before(block), self.after(block)] }
-    }
-
     unsafe fn free_sliver(&mut self, block: Block<u32>) -> (Id, usize) {
         // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
         unsafe { self.after(block) }
-    }
-
-    unsafe fn merge(&mut self, left: (Id, usize), block: Block<u32>, right: (Id, usize)) -> Id {
-        if right.0 != NIL {
-            self.remove_after(right.0);
-        }
-        let mut id = block.token as usize;
-        self.map_remove(id);
-        if left.0 != NIL {
-            self.remove_after(id);
-            id = left.0;
-        }
-        self.set_free(id, left.1 + block.len + right.1);
-        id
     }
 
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
@@ -673,11 +692,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         while id != NIL && visit(self.node(id).start.get(), self.length(id), self.is_free(id)) {
             id = self.node(id).after.get();
         }
-    }
-
-    #[inline(always)]
-    fn touch(&mut self, block: Block<u32>) {
-        self.regions.touch(block.offset, block.offset + block.len);
     }
 
     const DIRTY_EDGES: (usize, usize) = (0, 0);

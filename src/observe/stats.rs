@@ -151,7 +151,9 @@ unsafe impl Statistics for Counters {
 
     fn failed(&mut self, size: usize) {
         self.failed = self.failed.saturating_add(1);
-        self.largest_failed = self.largest_failed.max(size);
+        if size > self.largest_failed {
+            self.largest_failed = size;
+        }
     }
 
     fn grown(&mut self, size: usize) {

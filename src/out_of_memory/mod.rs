@@ -194,9 +194,13 @@ pub fn report_to_defmt(error: &OutOfMemory) {
 fn report(reason: impl FnOnce() -> OutOfMemory) {
     let hook = HOOK.load(Ordering::Acquire);
     // Not every target has atomic swaps. If two threads get here at once, both report, which does no harm.
-    if hook.is_null() || RUNNING.load(Ordering::Relaxed) {
-        return;
+    if !hook.is_null() && !RUNNING.load(Ordering::Relaxed) {
+        run(hook, reason);
     }
+}
+
+#[inline(never)]
+fn run(hook: *mut (), reason: impl FnOnce() -> OutOfMemory) {
     RUNNING.store(true, Ordering::Relaxed);
     // SAFETY: only `set_hook` stores here, and it stores a `Hook`.
     let hook: Hook = unsafe { core::mem::transmute(hook) };
@@ -212,17 +216,28 @@ pub(crate) fn refused<M: Memory>(
     layout: Layout,
     again: impl FnOnce() -> Option<NonNull<u8>>,
 ) -> *mut u8 {
-    let reason = || memory.out_of_memory(layout);
     #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
     if host::is_panicking() {
-        return host::reserve(memory, layout, reason)
-            .and_then(|()| again())
-            .map_or(ptr::null_mut(), NonNull::as_ptr);
+        return reserve_and_try(memory, layout, again);
     }
     #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
     let _ = again;
-    report(reason);
+    report(|| memory.out_of_memory(layout));
     ptr::null_mut()
+}
+
+/// Adds a reserve to `memory` and returns the result of `again`. Out of line, so that a failing request saves no registers.
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+#[cold]
+#[inline(never)]
+fn reserve_and_try<M: Memory>(
+    memory: &M,
+    layout: Layout,
+    again: impl FnOnce() -> Option<NonNull<u8>>,
+) -> *mut u8 {
+    host::reserve(memory, layout, || memory.out_of_memory(layout))
+        .and_then(|()| again())
+        .map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 /// Handles a failed request like [`refused`], for memory that cannot grow: a panicking program ends.

@@ -3,7 +3,7 @@
 use super::coalescing::Coalescing;
 use super::coalescing::LARGE;
 use super::tree::{FreeTree, Order, scatter};
-use crate::meta::{Id, InBand, Meta, NIL};
+use crate::meta::{FreeBlocks, Id, InBand, NIL};
 
 /// Best fit: the smallest block that is long enough, the lowest of equals.
 ///
@@ -11,13 +11,13 @@ use crate::meta::{Id, InBand, Meta, NIL};
 /// length and address, so allocation and free take O(log n) expected for n free blocks, O(n) at
 /// worst (it would take offsets whose scattered values are sorted). The placement's own state is two
 /// indices.
-pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as Meta>::Index, BySize>>;
+pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as FreeBlocks>::Index, BySize>>;
 
 /// The order of [`BestFit`]: by length and address from left to right, scattered from top to bottom.
 pub struct BySize;
 
 // SAFETY: offsets are unique; `find` remembers only blocks that are long enough.
-unsafe impl<M: Meta> Order<M> for BySize {
+unsafe impl<M: FreeBlocks> Order<M> for BySize {
     const ROOT_IS_LONGEST: bool = false;
     const FROM_FRONT: usize = LARGE;
 

@@ -1,9 +1,8 @@
 //! The common part of all placements that split blocks anywhere and merge free neighbours at once.
 
-use super::{Placement, Token};
-use crate::meta::{Block, FreeError, Id, Meta, NIL, region_size};
+use super::{Placement, Token, rare};
+use crate::meta::{Block, FreeBlocks, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
-use core::ptr;
 
 /// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:
 /// what lives long and grows in place (large blocks) is kept apart from what comes and goes.
@@ -22,7 +21,7 @@ pub struct Found<S> {
     pub spot: S,
 }
 
-/// An index of the free blocks: where a placement's policy lives. Blocks shorter than [`Meta::UNIT`]
+/// An index of the free blocks: where a placement's policy lives. Blocks shorter than [`FreeBlocks::UNIT`]
 /// never enter it.
 ///
 /// # Safety
@@ -30,7 +29,7 @@ pub struct Found<S> {
 /// [`FreeIndex::find`] returns blocks that were inserted and not removed since, of at least the length asked
 /// for. The `unsafe` methods rely on their callers for `meta` being the same value each time, and
 /// for ids and lengths being those of free blocks of it.
-pub unsafe trait FreeIndex<M: Meta>: Sized {
+pub unsafe trait FreeIndex<M: FreeBlocks>: Sized {
     /// Holds nothing.
     const EMPTY: Self;
 
@@ -54,25 +53,20 @@ pub unsafe trait FreeIndex<M: Meta>: Sized {
         true
     }
 
-    /// Takes out a block of exactly `len` granules, if that can be done at once; only for lengths
-    /// below [`BRIEF`](crate::region::BRIEF).
-    ///
-    /// # Safety
-    ///
-    /// See the trait.
-    #[inline(always)]
-    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
-        let _ = (meta, len);
-        None
-    }
-
-    /// A block of at least `len` granules, at most `FROM_FRONT` and `MAX_LEN`, left where it is. The
+    /// A block of at least `len` granules, left where it is. The
     /// first attempt, made for speed: it may find nothing where [`FreeIndex::search`] does.
     ///
     /// # Safety
     ///
     /// See the trait.
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<Self::Spot>>;
+
+    /// Returns true only if no block has `len` granules, which is checked in O(1) so that requests fail fast.
+    #[inline(always)]
+    fn lacks(&self, len: usize) -> bool {
+        let _ = len;
+        false
+    }
 
     /// Finds a block like [`FreeIndex::find`], but with every effort that the policy can make.
     ///
@@ -134,91 +128,51 @@ pub unsafe trait FreeIndex<M: Meta>: Sized {
 /// Small requests are cut from the back of a free block and large ones from its front
 /// ([`FreeIndex::FROM_FRONT`]). The rest of a block that is cut at its back stays where it is, often even in
 /// the index; and a large block has the free memory behind it to grow into.
-#[repr(C)]
 pub struct Coalescing<M, F> {
     meta: M,
     fit: F,
 }
 
-impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
-    /// Frees `block`: merged with its free neighbours it enters the index.
+/// The free blocks and their index, while something is done with them.
+struct Work<'a, M, F> {
+    meta: &'a mut M,
+    fit: &'a mut F,
+}
+
+impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
+    /// Frees `block`: merges it with its free neighbours and enters it into the index.
     ///
     /// # Safety
     ///
     /// `block` must be an allocated block of this metadata that is not used any more.
     #[inline(always)]
     unsafe fn put(&mut self, block: Block<M::Token>) {
-        // SAFETY: the caller keeps the same contract.
-        unsafe { self.put_parts(block.offset, block.len, block.token) }
-    }
-
-    /// Frees a block like [`Self::put`], with its parts passed in registers.
-    #[inline(never)]
-    unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) {
         let Self { meta, fit } = self;
-        let block = Block { offset, len, token };
         // SAFETY: neighbours that the metadata reports are free, and every free block of a unit or more
         // is in the index between operations; so they can be removed, merged and inserted.
         unsafe {
             let [left, right] = meta.free(block);
             if right.1 >= M::UNIT {
-                fit.remove(meta, right.0, right.1, F::spot(right.1));
+                fit.remove(*meta, right.0, right.1, F::spot(right.1));
             }
             let len = left.1 + block.len + right.1;
-            let (old, spot) = (F::spot(left.1), F::spot(len));
-            let listed = left.1 >= M::UNIT;
-            let stays = listed && !F::moves(old, spot);
-            if listed && !stays {
-                fit.remove(meta, left.0, left.1, old);
+            if left.1 >= M::UNIT {
+                let (old, spot) = (F::spot(left.1), F::spot(len));
+                if !F::moves(old, spot) {
+                    meta.merge(left, block, right);
+                    return;
+                }
+                fit.remove(*meta, left.0, left.1, old);
+                let id = meta.merge(left, block, right);
+                fit.insert(*meta, id, len, spot);
+                return;
             }
             let id = meta.merge(left, block, right);
-            if !stays {
-                fit.insert(meta, id, len, spot);
-            }
+            fit.insert(*meta, id, len, F::spot(len));
         }
     }
 
-    /// Frees the granules `rest` that were cut from the end of a live block.
-    ///
-    /// # Safety
-    ///
-    /// `rest` must be an allocated block that is not used any more, right behind a live one.
-    unsafe fn put_rest(&mut self, rest: Block<M::Token>) {
-        // SAFETY: the caller guarantees that `rest` is unused, and that a live block is in front of it.
-        unsafe {
-            if rest.len >= M::UNIT {
-                return self.put(rest);
-            }
-            let Self { meta, fit } = self;
-            let right = meta.free_sliver(rest);
-            if right.1 >= M::UNIT {
-                fit.remove(meta, right.0, right.1, F::spot(right.1));
-            }
-            let (id, len) = (meta.merge((NIL, 0), rest, right), rest.len + right.1);
-            if len >= M::UNIT {
-                fit.insert(meta, id, len, F::spot(len));
-            }
-        }
-    }
-
-    /// Frees all but the first `len` granules of `block`, if that can be done.
-    ///
-    /// # Safety
-    ///
-    /// The granules behind the first `len` must not be used any more; `len` must be a unit or more.
-    unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
-        if block.len <= len {
-            return block;
-        }
-        // SAFETY: the caller keeps the same contract.
-        unsafe {
-            let Some((front, back)) = self.meta.cut(block, len) else { return block };
-            self.put_rest(back);
-            front
-        }
-    }
-
-    /// The last `len` granules of a block that was found and is longer.
+    /// Takes `len` granules of a block that was found: the last ones, or the first ones for a large request.
     ///
     /// # Safety
     ///
@@ -227,48 +181,38 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
     unsafe fn carve(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
         let Self { meta, fit } = self;
         let rest = found.len - len;
-        let spot = F::spot(rest);
-        let moves = rest < M::UNIT || F::moves(found.spot, spot);
         // SAFETY: the block is in the index; it leaves it before its length changes, unless it may
         // stay in its place.
         unsafe {
-            if moves {
-                fit.pop(meta, found);
-            }
-            if let Some(block) = meta.take_back(found.id, found.len, len) {
-                if moves && rest >= M::UNIT {
-                    fit.insert(meta, found.id, rest, spot);
+            // The index holds no slivers.
+            core::hint::assert_unchecked(found.len >= M::UNIT);
+            if len > F::FROM_FRONT {
+                fit.pop(*meta, found);
+                let (block, rest) = meta.take(found.id, found.len, len);
+                let len = found.len - block.len;
+                if rest != NIL && len >= M::UNIT {
+                    fit.insert(*meta, rest, len, F::spot(len));
                 }
+                meta.touch(block);
                 return block;
             }
-            // No node for the rest: the block keeps it.
-            if !moves {
-                fit.pop(meta, found);
+            let spot = F::spot(rest);
+            if rest >= M::UNIT && !F::moves(found.spot, spot) {
+                if let Some(block) = meta.take_back(found.id, found.len, len) {
+                    return block;
+                }
+                fit.pop(*meta, found);
+            } else {
+                fit.pop(*meta, found);
+                if let Some(block) = meta.take_back(found.id, found.len, len) {
+                    if rest >= M::UNIT {
+                        fit.insert(*meta, found.id, rest, spot);
+                    }
+                    return block;
+                }
             }
-            let block = meta.take(found.id, found.len, found.len).0;
-            meta.touch(block);
-            block
-        }
-    }
-
-    /// The first `len` granules of a block that was found.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::carve`].
-    #[inline(never)]
-    unsafe fn carve_front(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
-        let Self { meta, fit } = self;
-        // SAFETY: the block leaves the index before it is cut, and its rest is entered.
-        unsafe {
-            fit.pop(meta, found);
-            let (block, rest) = meta.take(found.id, found.len, len);
-            let len = found.len - block.len;
-            if rest != NIL && len >= M::UNIT {
-                fit.insert(meta, rest, len, F::spot(len));
-            }
-            meta.touch(block);
-            block
+            // A side table without a node for the rest: the block keeps it, which needs no node.
+            meta.take_back(found.id, found.len, found.len).unwrap_unchecked()
         }
     }
 
@@ -292,7 +236,7 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
         // is entered.
         unsafe {
             if !stays {
-                fit.remove(meta, found.id, found.len, found.spot);
+                fit.remove(*meta, found.id, found.len, found.spot);
             }
             let cut = if front == 0 {
                 let (block, rest) = meta.take(found.id, found.len, len);
@@ -309,15 +253,15 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
             };
             let Some((block, rest)) = cut else {
                 if !stays {
-                    fit.insert(meta, found.id, found.len, found.spot);
+                    fit.insert(*meta, found.id, found.len, found.spot);
                 }
                 return None;
             };
             if !stays && front >= M::UNIT {
-                fit.insert(meta, found.id, front, spot);
+                fit.insert(*meta, found.id, front, spot);
             }
             if back >= M::UNIT {
-                fit.insert(meta, rest, back, F::spot(back));
+                fit.insert(*meta, rest, back, F::spot(back));
             }
             Some(block)
         }
@@ -342,12 +286,11 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
     }
 
     /// An aligned block, from a block that is so long that it has an aligned place wherever it lies. O(1) beside the search.
-    #[inline(never)]
     fn allocate_aligned(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let padded = len.checked_add(align - 1).filter(|&padded| padded <= F::MAX_LEN)?;
         // SAFETY: what `find` returns is in the index and long enough.
         unsafe {
-            let found = self.fit.find(&self.meta, padded)?;
+            let found = self.fit.find(self.meta, padded)?;
             let front = self.front(&found, len, align)?;
             self.carve_at(found, front, len)
         }
@@ -356,14 +299,12 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
     /// What the others are not for: requests that are hard to find room for. An aligned block
     /// is taken from one that is long enough by itself and happens to fit, else from one
     /// that is so long that it must.
-    #[cold]
-    #[inline(never)]
     fn allocate_with_care(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let padded = len.checked_add(align - 1)?;
         // SAFETY: `search` returns blocks in the index, which are free blocks of `meta`.
         unsafe {
             let find = |wanted| {
-                let found = self.fit.search(&self.meta, wanted)?;
+                let found = self.fit.search(self.meta, wanted)?;
                 Some((found, self.front(&found, len, align)?))
             };
             let mut hit = find(len);
@@ -379,44 +320,92 @@ impl<M: Meta, F: FreeIndex<M>> Coalescing<M, F> {
     #[inline(always)]
     fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         if align > 1 {
-            return self.allocate_aligned(len, align);
-        }
-        if len > F::MAX_LEN {
             return None;
         }
-        // SAFETY: what `find` returns is in the index and long enough; what `pop_exact` returns is free
-        // and not in the index any more.
+        // SAFETY: what `find` returns is in the index and long enough.
         unsafe {
-            if let Some(id) = self.fit.pop_exact(&mut self.meta, len) {
-                // So short a block has no memory that is known to be zero: no need to note its use.
-                return Some(self.meta.take(id, len, len).0);
-            }
-            let found = self.fit.find(&self.meta, len)?;
-            if found.len == len || len > F::FROM_FRONT {
-                return Some(self.carve_front(found, len));
-            }
+            let found = self.fit.find(self.meta, len)?;
             Some(self.carve(found, len))
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn allocate_far(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
-        self.allocate_at_once(len, align)
-    }
-
-    fn admit(&self, bytes: usize) -> Result<(), RegionError> {
-        let max = region_size::<M>(min(M::MAX_LEN, F::MAX_LEN));
-        if bytes > max { Err(RegionError::TooLarge { max }) } else { Ok(()) }
+    /// Allocates a block as [`Placement::allocate`] does.
+    #[inline(always)]
+    fn allocate_otherwise(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        let quick =
+            if align > 1 { self.allocate_aligned(len, align) } else { self.allocate_at_once(len, align) };
+        if quick.is_some() { quick } else { self.allocate_with_care(len, align) }
     }
 }
 
-impl<M: Meta, F> Coalescing<M, F> {
-    /// The same placement by shorter ways, if all regions can be reached by them.
-    #[inline(always)]
-    fn near(&mut self) -> Option<&mut Coalescing<M::Near, F>> {
-        // SAFETY: the metadata vouches for the layout of its near form, and this type is `repr(C)`.
-        self.meta.is_near().then(|| unsafe { &mut *ptr::from_mut(self).cast() })
+/// What a [`Coalescing`] placement does out of line, with the parts of blocks in registers.
+impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
+    #[inline(never)]
+    unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) {
+        let Self { meta, fit } = self;
+        let block = Block { offset, len, token };
+        // SAFETY: the caller keeps the contract of `Work::put`.
+        unsafe {
+            match meta.near() {
+                Some(mut meta) => Work { meta: &mut meta, fit }.put(block),
+                None => Work { meta, fit }.put(block),
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_otherwise(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
+        let Self { meta, fit } = self;
+        match meta.near() {
+            Some(mut meta) if align > 1 => Work { meta: &mut meta, fit }.allocate_otherwise(len, align),
+            Some(mut meta) => Work { meta: &mut meta, fit }.allocate_with_care(len, align),
+            None => Work { meta, fit }.allocate_otherwise(len, align),
+        }
+    }
+
+    /// Frees the granules `rest` that were cut from the end of a live block.
+    ///
+    /// # Safety
+    ///
+    /// `rest` must be an allocated block that is not used any more, right behind a live one.
+    unsafe fn put_rest(&mut self, rest: Block<M::Token>) {
+        // SAFETY: the caller guarantees that `rest` is unused, and that a live block is in front of it.
+        unsafe {
+            if rest.len >= M::UNIT {
+                return self.put_parts(rest.offset, rest.len, rest.token);
+            }
+            let Self { meta, fit } = self;
+            let right = meta.free_sliver(rest);
+            if right.1 >= M::UNIT {
+                fit.remove(meta, right.0, right.1, <F as FreeIndex<M>>::spot(right.1));
+            }
+            let (id, len) = (meta.merge((NIL, 0), rest, right), rest.len + right.1);
+            if len >= M::UNIT {
+                fit.insert(meta, id, len, <F as FreeIndex<M>>::spot(len));
+            }
+        }
+    }
+
+    /// Frees all but the first `len` granules of `block`, if that can be done.
+    ///
+    /// # Safety
+    ///
+    /// The granules behind the first `len` must not be used any more; `len` must be a unit or more.
+    unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
+        if block.len <= len {
+            return block;
+        }
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            let Some((front, back)) = self.meta.cut(block, len) else { return block };
+            self.put_rest(back);
+            front
+        }
+    }
+
+    fn admit(&self, bytes: usize) -> Result<(), RegionError> {
+        let max = region_size::<M>(min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN));
+        if bytes > max { Err(RegionError::TooLarge { max }) } else { Ok(()) }
     }
 }
 
@@ -432,6 +421,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     const MAX_LEN: usize = min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN);
     const EXACT: bool = true;
     const CHECKS: bool = false;
+    const SHORT: bool = M::BOUNDARY_BITS;
 
     #[inline(always)]
     fn meta(&self) -> &M {
@@ -447,7 +437,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: the memory is handed over by the caller; its granules are an unused block.
         unsafe {
             let block = self.meta.claim(memory, true)?;
-            self.put(block);
+            self.put_parts(block.offset, block.len, block.token);
             Ok(block.len * M::GRANULE)
         }
     }
@@ -458,7 +448,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
-            self.put(block);
+            self.put_parts(block.offset, block.len, block.token);
             Ok(block.len * M::GRANULE)
         }
     }
@@ -482,14 +472,45 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::UNIT);
-        match self.near() {
-            Some(near) => near.allocate_at_once(len, align),
-            None => self.allocate_far(len, align),
+        let Self { meta, fit } = self;
+        match meta.near() {
+            Some(mut meta) => Work { meta: &mut meta, fit }.allocate_at_once(len, align),
+            None => Work { meta, fit }.allocate_at_once(len, align),
         }
     }
 
+    #[inline(always)]
+    fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
+        let len = len.max(M::UNIT);
+        let Self { meta, fit } = self;
+        let Some(mut meta) = meta.near() else {
+            rare();
+            return None;
+        };
+        let block = Work { meta: &mut meta, fit }.allocate_at_once(len, align)?;
+        Some((meta.address(block.offset), block.len))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_quick_at(&mut self, address: usize, len: usize) -> Option<usize> {
+        let Self { meta, fit } = self;
+        let mut meta = meta.near()?;
+        // SAFETY: there is such a block, and it is not used any more.
+        unsafe {
+            let block = meta.block_at(address, len.max(M::UNIT));
+            Work { meta: &mut meta, fit }.put(block);
+            Some(block.len)
+        }
+    }
+
+    #[inline(always)]
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
-        self.allocate_with_care(len.max(M::UNIT), align)
+        if self.lacks(len) { None } else { self.allocate_otherwise(len.max(M::UNIT), align) }
+    }
+
+    #[inline(always)]
+    fn lacks(&self, len: usize) -> bool {
+        FreeIndex::<M>::lacks(&self.fit, len.max(M::UNIT))
     }
 
     #[inline(always)]
@@ -499,11 +520,12 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         _len: usize,
         _align: usize,
     ) -> Result<usize, FreeError> {
+        let Self { meta, fit } = self;
         // SAFETY: the block is live and not used any more, as the caller vouches.
         unsafe {
-            match self.near() {
-                Some(near) => near.put(block),
-                None => self.put(block),
+            match meta.near() {
+                Some(mut meta) => Work { meta: &mut meta, fit }.put(block),
+                None => self.put_parts(block.offset, block.len, block.token),
             }
         }
         Ok(block.len)

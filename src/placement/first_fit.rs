@@ -2,7 +2,7 @@
 
 use super::coalescing::Coalescing;
 use super::tree::{FreeTree, Order, scatter};
-use crate::meta::{Id, InBand, Meta, NIL};
+use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use core::cmp::Reverse;
 
 /// First fit in address order: the lowest block that is long enough (with several regions, the lowest in
@@ -20,13 +20,13 @@ use core::cmp::Reverse;
 /// one index. `LIMIT` bounds the walk of a search: with 32, say, the block that it has come to by then is
 /// taken. It may not be the lowest, but it fits.
 pub type FirstFit<M = InBand<u32>, const LIMIT: usize = { usize::MAX }> =
-    Coalescing<M, FreeTree<<M as Meta>::Index, ByAddress<LIMIT>>>;
+    Coalescing<M, FreeTree<<M as FreeBlocks>::Index, ByAddress<LIMIT>>>;
 
 /// The order of [`FirstFit`]: by address from left to right, by length from top to bottom.
 pub struct ByAddress<const LIMIT: usize>;
 
 // SAFETY: offsets are unique; `find` stays on blocks that are long enough.
-unsafe impl<M: Meta, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
+unsafe impl<M: FreeBlocks, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
     const ROOT_IS_LONGEST: bool = true;
     const FROM_FRONT: usize = 0;
 

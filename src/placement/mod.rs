@@ -44,7 +44,7 @@ pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
-pub use good_fit::{FineLists, GoodFit};
+pub use good_fit::GoodFit;
 pub use micro::MicroTlsf;
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::{Pages, QuickLists, Tier, Tiered};
@@ -62,7 +62,7 @@ pub type Default = MicroTlsf;
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 pub type Default = Tlsf;
 
-use crate::meta::{Block, FreeError, Meta, region_size};
+use crate::meta::{Block, FreeBlocks, FreeError, Meta, region_size};
 use crate::observe::{Run, Statistics};
 use crate::region::{Record, Region, RegionError};
 use crate::units::granules;
@@ -70,7 +70,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// The token that a placement's metadata puts in its blocks.
-pub type Token<S> = <<S as Placement>::Meta as Meta>::Token;
+pub type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
 
 /// A placement in units of granules, over metadata of any kind.
 ///
@@ -95,6 +95,10 @@ pub unsafe trait Placement: Sized {
 
     /// True if every free by address is checked by [`Placement::checked_block_at`], in release builds as well.
     const CHECKS: bool;
+
+    /// True if [`Placement::allocate_quick`] is so short that a heap serves common requests inline, and everything else out of
+    /// line.
+    const SHORT: bool = false;
 
     /// Returns the metadata.
     fn meta(&self) -> &Self::Meta;
@@ -139,6 +143,32 @@ pub unsafe trait Placement: Sized {
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         self.allocate(len, align)
+    }
+
+    /// Allocates a block like [`Placement::allocate_quick`], and returns its address and length in granules.
+    #[inline(always)]
+    fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
+        let block = self.allocate_quick(len, align)?;
+        Some((self.meta().address(block.offset), block.len))
+    }
+
+    /// Frees the block at `address` that was requested with `len` granules, but only in the common case. Returns the granules
+    /// that become available; `None`, with nothing changed, if that takes more effort.
+    ///
+    /// # Safety
+    ///
+    /// There must be such a block, and it must not be used any more.
+    #[inline(always)]
+    unsafe fn deallocate_quick_at(&mut self, address: usize, len: usize) -> Option<usize> {
+        let _ = (address, len);
+        None
+    }
+
+    /// Returns true only if a request for `len` granules certainly fails. A glance, which need not see every case.
+    #[inline(always)]
+    fn lacks(&self, len: usize) -> bool {
+        let _ = len;
+        false
     }
 
     /// Frees `block`, the result of a request with these `len` and `align` (or of [`Placement::resize`]). Returns the
@@ -236,8 +266,12 @@ pub unsafe trait LayoutPlacement: Sized {
     /// The size of the largest region in bytes.
     const MAX_REGION: usize;
 
+    /// True if common requests are short. A heap then calls [`LayoutPlacement::allocate_quick`] inline, and everything else out
+    /// of line.
+    const SHORT: bool = Self::KEEPS;
+
     /// True if freed blocks are kept for the next request of their size. A heap then calls
-    /// [`LayoutPlacement::allocate_quick`] and [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
+    /// [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
     const KEEPS: bool;
 
     /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
@@ -280,6 +314,13 @@ pub unsafe trait LayoutPlacement: Sized {
     /// Allocates a block like [`LayoutPlacement::allocate`], but only in the common case and inline. Returns `None`, with
     /// nothing changed, if that takes more effort. A heap calls this first, and then [`LayoutPlacement::allocate`].
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
+
+    /// Returns true only if a request for `layout` certainly fails. A glance, which need not see every case.
+    #[inline(always)]
+    fn lacks(&self, layout: Layout) -> bool {
+        let _ = layout;
+        false
+    }
 
     /// Allocates a block like [`LayoutPlacement::allocate`]. Also returns how many bytes at its start and at its end must be
     /// cleared to make it all zero.
@@ -412,6 +453,10 @@ pub unsafe trait LayoutPlacement: Sized {
     fn region(&self, n: usize) -> Option<Region>;
 }
 
+/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
+#[cold]
+fn rare() {}
+
 /// Returns the length and the alignment of a layout in granules.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)]
@@ -435,6 +480,7 @@ fn grant<S: Placement>(space: &S, block: &Block<Token<S>>) -> Grant {
 unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
+    const SHORT: bool = <S as Placement>::SHORT;
     const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -461,8 +507,15 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
-        let block = Placement::allocate_quick(self, len, align)?;
-        Some(grant(self, &block))
+        let (start, len) = self.allocate_quick_at(len, align)?;
+        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
+    }
+
+    #[inline(always)]
+    fn lacks(&self, layout: Layout) -> bool {
+        Placement::lacks(self, measure::<S>(layout).0)
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -499,8 +552,15 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     }
 
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        if S::CHECKS || cfg!(debug_assertions) {
+            // `deallocate` checks the block.
+            return None;
+        }
+        let (len, _) = measure::<S>(layout);
+        // SAFETY: the caller guarantees that the block is live and not used any more.
+        let freed = unsafe { self.deallocate_quick_at(start.addr().get(), len)? };
+        Some(freed * <S::Meta as Meta>::GRANULE)
     }
 
     #[inline(always)]

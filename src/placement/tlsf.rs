@@ -1,7 +1,8 @@
 //! Two-level segregated fit.
 
 use super::coalescing::{Coalescing, Found, FreeIndex, LARGE};
-use crate::meta::{Id, InBand, Meta, NIL};
+use super::rare;
+use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};
 
 /// Classes per power of two unless a type says otherwise.
@@ -43,13 +44,13 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 /// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
 /// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.
 pub type Tlsf<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize = DEFAULT_COLUMNS> =
-    Coalescing<M, SegregatedLists<<M as Meta>::Index, ROWS, SL>>;
+    Coalescing<M, SegregatedLists<<M as FreeBlocks>::Index, ROWS, SL>>;
 
 /// A [`Tlsf`] for microcontrollers: 16-bit indices, 8-byte granules and blocks, one region of up to
 /// 512 KiB, a table of 272 bytes.
 pub type Tlsf16 = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }, 8>;
 
-/// The index of [`Tlsf`]: lists of free blocks by size class, and bitmaps of the lists in use.
+/// The index of [`Tlsf`] and [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
 ///  rows          ..0101              which rows have a block
@@ -57,36 +58,49 @@ pub type Tlsf16 = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }
 ///  heads  row 0: [ , x, , , , x, ..]   the first block of each class
 /// ```
 ///
-/// A row is four powers of two.
-pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
+/// There are `SL` classes per power of two, and `OCTAVES` powers of two in a row. Of a class, the shortest of the first `BEST`
+/// blocks that are long enough is taken; with 1, just the first one.
+pub struct SegregatedLists<
+    I,
+    const ROWS: usize,
+    const SL: usize,
+    const OCTAVES: usize = 4,
+    const BEST: usize = 1,
+> {
     /// Bit `r`: row `r` is not empty.
     rows: usize,
-    /// Bit `c` of element `r`: class `r * 4 * SL + c` is not empty.
+    /// Bit `c` of element `r`: class `r * OCTAVES * SL + c` is not empty.
     maps: [usize; ROWS],
     /// First block of each class; the second link of a first block is stale.
     heads: [[[I; SL]; OCTAVES]; ROWS],
 }
 
-/// Powers of two per row.
-const OCTAVES: usize = 4;
-
-impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> {
-    /// Blocks of its own class that a request looks at before it fails.
+impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const BEST: usize>
+    SegregatedLists<I, ROWS, SL, OCTAVES, BEST>
+{
+    /// Blocks of its own class that a request looks at before it fails, unless it compares several anyway.
     pub const PROBES: usize = 16;
 
     /// Classes of a row.
     const COLUMNS: usize = SL * OCTAVES;
 
+    /// All classes.
+    const CLASSES: usize = ROWS * Self::COLUMNS;
+
     const CHECKED: () = {
         assert!(SL.is_power_of_two(), "SL must be a power of two");
         assert!(Self::COLUMNS <= usize::BITS as usize, "SL is at most 16, on 32-bit targets 8");
+        assert!(Self::COLUMNS.is_power_of_two(), "OCTAVES must be a power of two");
         assert!(ROWS > 0, "a table needs a row");
         assert!(ROWS < usize::BITS as usize, "a table has fewer rows than a word has bits");
     };
 
+    /// Lengths below this have a class each.
+    const EXACT: usize = 2 * SL;
+
     #[inline(always)]
     fn head(&self, class: usize) -> Id {
-        debug_assert!(class / Self::COLUMNS < ROWS);
+        debug_assert!(class < Self::CLASSES);
         // SAFETY: classes come from the lengths of blocks, which are at most `MAX_LEN`, and from the
         // bitmaps, which have bits for existing classes only.
         unsafe { self.heads.as_flattened().as_flattened().get_unchecked(class).get() }
@@ -94,7 +108,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
 
     #[inline(always)]
     fn set_head(&mut self, class: usize, id: Id) {
-        debug_assert!(class / Self::COLUMNS < ROWS);
+        debug_assert!(class < Self::CLASSES);
         // SAFETY: as in `head`.
         unsafe { *self.heads.as_flattened_mut().as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
     }
@@ -102,7 +116,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
     /// The bitmap that `class` is in.
     #[inline(always)]
     fn map(&mut self, class: usize) -> &mut usize {
-        debug_assert!(class / Self::COLUMNS < ROWS);
+        debug_assert!(class < Self::CLASSES);
         // SAFETY: as in `head`.
         unsafe { self.maps.get_unchecked_mut(class / Self::COLUMNS) }
     }
@@ -137,19 +151,53 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         let map = unsafe { *self.maps.get_unchecked(row) };
         Some(row * Self::COLUMNS + map.trailing_zeros() as usize)
     }
+
+    /// The shortest of the first `BEST` blocks of `class` that have `len` granules.
+    ///
+    /// # Safety
+    ///
+    /// The lists hold free blocks of `meta`.
+    #[inline(always)]
+    unsafe fn best_of<M: FreeBlocks>(&self, meta: &M, class: usize, len: usize) -> Option<Found<usize>> {
+        let mut id = self.head(class);
+        let mut best: Option<Found<usize>> = None;
+        for _ in 0..BEST {
+            if id == NIL {
+                break;
+            }
+            // SAFETY: lists hold free blocks.
+            unsafe {
+                let found = meta.len(id);
+                if found >= len && best.is_none_or(|best| found < best.len) {
+                    best = Some(Found { id, len: found, spot: class });
+                    if found == len {
+                        break;
+                    }
+                }
+                id = meta.next(id);
+            }
+        }
+        best
+    }
 }
 
 // SAFETY: lists hold what was inserted and not removed; `find` and `search` compare lengths, or take a
 // class all of whose blocks are longer.
-unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> FreeIndex<M>
-    for SegregatedLists<I, ROWS, SL>
+unsafe impl<
+    M: FreeBlocks<Index = I>,
+    I: Index,
+    const ROWS: usize,
+    const SL: usize,
+    const OCTAVES: usize,
+    const BEST: usize,
+> FreeIndex<M> for SegregatedLists<I, ROWS, SL, OCTAVES, BEST>
 {
     const EMPTY: Self = {
         let () = Self::CHECKED;
         Self { rows: 0, maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
     };
 
-    const MAX_LEN: usize = class_start::<SL>(ROWS * Self::COLUMNS) - 1;
+    const MAX_LEN: usize = class_start::<SL>(Self::CLASSES) - 1;
     const FROM_FRONT: usize = LARGE;
 
     /// The class.
@@ -166,59 +214,63 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fr
     }
 
     #[inline(always)]
-    unsafe fn pop_exact(&mut self, meta: &mut M, len: usize) -> Option<Id> {
-        if len >= 2 * SL {
-            return None;
-        }
-        // Up to here every length has its class.
-        let id = self.head(len);
-        if id == NIL {
-            return None;
-        }
-        // SAFETY: heads are free blocks.
-        let next = unsafe { meta.next(id) };
-        self.advance(len, next);
-        Some(id)
-    }
-
-    #[inline(always)]
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<usize>> {
         let own = class_of::<SL>(len);
-        // SAFETY: heads are free blocks.
+        // SAFETY: lists hold free blocks.
         unsafe {
-            if len >= 2 * SL {
-                let id = self.head(own);
-                if id != NIL && meta.len(id) >= len {
-                    return Some(Found { id, len: meta.len(id), spot: own });
+            let spot = if len < Self::EXACT {
+                self.class_from(own)?
+            } else {
+                // What the last class alone could hold is left to `search`.
+                if own >= Self::CLASSES - 1 {
+                    rare();
+                    return None;
                 }
+                if BEST > 1 {
+                    if let Some(found) = self.best_of(meta, own, len) {
+                        return Some(found);
+                    }
+                } else {
+                    let id = self.head(own);
+                    if id != NIL && meta.len(id) >= len {
+                        return Some(Found { id, len: meta.len(id), spot: own });
+                    }
+                }
+                self.class_from(own + 1)?
+            };
+            if BEST > 1 && spot >= Self::EXACT {
+                return self.best_of(meta, spot, len);
             }
-            let spot = self.class_from(own + 1)?;
             let id = self.head(spot);
             Some(Found { id, len: meta.len(id), spot })
         }
     }
 
+    #[inline(always)]
+    fn lacks(&self, len: usize) -> bool {
+        let class = class_of::<SL>(len);
+        class >= Self::CLASSES || self.rows >> (class / Self::COLUMNS) == 0
+    }
+
     /// Adds a last resort: blocks of the request's own class behind its head.
     unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<usize>> {
-        let own = class_of::<SL>(len);
-        if own >= ROWS * Self::COLUMNS {
+        if len > <Self as FreeIndex<M>>::MAX_LEN {
             return None;
         }
         // SAFETY: lists hold free blocks.
         unsafe {
-            let mut id = self.head(own);
-            let mut spot = own;
-            if id == NIL || meta.len(id) < len {
-                if let Some(class) = self.class_from(own + 1) {
-                    (id, spot) = (self.head(class), class);
-                }
+            let found = self.find(meta, len);
+            if found.is_some() || BEST > 1 {
+                return found;
             }
+            let own = class_of::<SL>(len);
+            let mut id = self.head(own);
             for _ in 0..Self::PROBES {
                 if id == NIL {
                     break;
                 }
                 if meta.len(id) >= len {
-                    return Some(Found { id, len: meta.len(id), spot });
+                    return Some(Found { id, len: meta.len(id), spot: own });
                 }
                 id = meta.next(id);
             }
@@ -226,6 +278,7 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fr
         None
     }
 
+    #[inline(always)]
     unsafe fn insert(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
         let old = self.head(class);
         self.set_head(class, id);
@@ -237,12 +290,21 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fr
                 return;
             }
         }
-        *self.map(class) |= 1 << (class % Self::COLUMNS);
-        self.rows |= 1 << (class / Self::COLUMNS);
+        let map = self.map(class);
+        let old = *map;
+        *map = old | 1 << (class % Self::COLUMNS);
+        if old == 0 {
+            rare();
+            self.rows |= 1 << (class / Self::COLUMNS);
+        }
     }
 
     #[inline(always)]
     unsafe fn pop(&mut self, meta: &mut M, found: Found<usize>) {
+        if BEST > 1 {
+            // SAFETY: the caller keeps the same contract.
+            return unsafe { self.remove(meta, found.id, found.len, found.spot) };
+        }
         // SAFETY: `find` returns the first block of a class.
         let next = unsafe { meta.next(found.id) };
         self.advance(found.spot, next);
@@ -283,7 +345,7 @@ unsafe impl<M: Meta<Index = I>, I: Index, const ROWS: usize, const SL: usize> Fr
         let row = self.rows.ilog2() as usize;
         let mut id = self.head(row * Self::COLUMNS + self.maps[row].ilog2() as usize);
         let mut longest = 0;
-        for _ in 0..Self::PROBES {
+        for _ in 0..if BEST > 1 { BEST } else { Self::PROBES } {
             if id == NIL {
                 break;
             }

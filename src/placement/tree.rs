@@ -1,7 +1,7 @@
 //! A randomised tree of the free blocks, in the two links that every free block has.
 
 use super::coalescing::{Found, FreeIndex};
-use crate::meta::{Id, Meta, NIL};
+use crate::meta::{FreeBlocks, Id, NIL};
 use crate::units::Index;
 use core::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 ///
 /// [`Order::left_of`] is a strict total order, and the answers depend on the blocks alone.
 /// [`Order::find`] returns a block of the tree of at least the length asked for, or none.
-pub unsafe trait Order<M: Meta> {
+pub unsafe trait Order<M: FreeBlocks> {
     /// True if the root is the longest block, so its length need not be stored separately.
     const ROOT_IS_LONGEST: bool;
 
@@ -74,7 +74,7 @@ enum Slot {
 
 impl<I: Index, O> FreeTree<I, O> {
     #[inline]
-    unsafe fn set<M: Meta<Index = I>>(&mut self, meta: &mut M, slot: Slot, to: Id) {
+    unsafe fn set<M: FreeBlocks<Index = I>>(&mut self, meta: &mut M, slot: Slot, to: Id) {
         // SAFETY: slots are made from blocks in the tree, which are free.
         unsafe {
             match slot {
@@ -87,9 +87,9 @@ impl<I: Index, O> FreeTree<I, O> {
 }
 
 // SAFETY: the tree holds what was inserted and not removed; `Order::find` compares lengths.
-unsafe impl<M: Meta<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for FreeTree<I, O> {
+unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for FreeTree<I, O> {
     const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
-    const MAX_LEN: usize = M::MAX_LEN;
+    const MAX_LEN: usize = usize::MAX;
 
     const FROM_FRONT: usize = O::FROM_FRONT;
     type Spot = ();

@@ -9,7 +9,7 @@ use super::trace::PoolTrace;
 use super::usage::Usage;
 use super::wait::{Queue, Waiting};
 use super::{Segment, Source, Stream};
-use crate::meta::Meta;
+use crate::meta::{FreeBlocks, Meta};
 use crate::placement::{Placement, Token};
 use core::ops::Bound;
 use core::panic::Location;

@@ -25,7 +25,7 @@ struct Program<P: Subject + Placement> {
 }
 
 fn granule<P: Placement>() -> usize {
-    <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::Meta>::UNIT
+    <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::FreeBlocks>::UNIT
 }
 
 impl<P: Subject + Placement> Program<P> {

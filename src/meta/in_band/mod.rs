@@ -1,10 +1,15 @@
 //! Metadata inside the free blocks themselves.
 
+mod bounds;
+mod one_region;
 mod walk;
 
+pub use bounds::Bounds;
+pub use one_region::OneRegion;
+
 use super::{
-    Block, BlockOf, DEFAULT_REGIONS, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page, addressable,
-    region_size,
+    Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
+    addressable, region_size,
 };
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
@@ -38,115 +43,27 @@ use core::ptr;
 /// `I` is the width of the links: with `u16` a heap has at most 65,533 granules (512 KiB of 8
 /// bytes), with `u32` 2^32 - 3 (32 GiB of 8 bytes, 64 GiB of 16).
 ///
-/// `REGIONS` is how many regions the heap can have; with one, look-ups of the region compile away. `FAR` is for the crate's own
-/// use: without it, all regions must lie within the index space around the first one.
+/// `REGIONS` is how many regions the heap can have; look-ups of the region compile away with one, and are skipped while a heap
+/// that may have several has one.
 #[repr(transparent)]
-pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS, const FAR: bool = true>
-{
+pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS> {
     regions: Regions<REGIONS, GRANULE>,
     index: PhantomData<I>,
 }
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use, so they may
 // move to another thread with the value that owns them.
-unsafe impl<I, const G: usize, const R: usize, const FAR: bool> Send for InBand<I, G, R, FAR> {}
+unsafe impl<I, const G: usize, const R: usize> Send for InBand<I, G, R> {}
 
 const WORD_BITS: usize = usize::BITS as usize;
 
-/// The boundary bits of a block's region, found once for all that is done with the block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds(*mut usize);
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for Bounds {
-    fn format(&self, fmt: defmt::Formatter<'_>) {
-        defmt::write!(fmt, "Bounds({=usize:#x})", self.0 as usize);
-    }
-}
-
-// SAFETY: the bits belong to the metadata, which may move to another thread.
-unsafe impl Send for Bounds {}
-
-impl Bounds {
-    /// The word with the bit of `unit`, and the bit.
-    #[inline(always)]
-    fn bit(self, unit: usize) -> (*mut usize, usize) {
-        (self.0.wrapping_add(unit / WORD_BITS), 1 << (unit % WORD_BITS))
-    }
-
-    /// Whether the bit of `unit` is set.
-    ///
-    /// # Safety
-    ///
-    /// The unit is one of the region's or the one behind its last; so for the others.
-    #[inline(always)]
-    unsafe fn get(self, unit: usize) -> bool {
-        // SAFETY: a region has bits for its units and one more.
-        unsafe { *self.0.wrapping_add(unit / WORD_BITS) >> (unit % WORD_BITS) & 1 != 0 }
-    }
-
-    /// Flips the bit of `unit`; whether it was set.
-    #[inline(always)]
-    unsafe fn flip(self, unit: usize) -> bool {
-        let (word, bit) = self.bit(unit);
-        // SAFETY: as in `get`; the bits belong to the metadata alone.
-        unsafe {
-            let old = *word;
-            *word = old ^ bit;
-            old & bit != 0
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn set(self, unit: usize) {
-        let (word, bit) = self.bit(unit);
-        // SAFETY: as in `flip`.
-        unsafe { *word |= bit }
-    }
-
-    #[inline(always)]
-    unsafe fn clear(self, unit: usize) {
-        let (word, bit) = self.bit(unit);
-        // SAFETY: as in `flip`.
-        unsafe { *word &= !bit }
-    }
-
-    /// How many bits are set from unit `first` on, below `end`.
-    unsafe fn count(self, first: usize, end: usize) -> u32 {
-        let (mut unit, mut count) = (first, 0);
-        while unit < end {
-            let next = ((unit / WORD_BITS + 1) * WORD_BITS).min(end);
-            // SAFETY: the words cover all units of the region.
-            let word = unsafe { *self.0.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
-            let rest = WORD_BITS - (next - unit);
-            count += (word << rest).count_ones();
-            unit = next;
-        }
-        count
-    }
-
-    /// The first unit from `unit` on, below `end`, whose bit is set.
-    unsafe fn next(self, mut unit: usize, end: usize) -> Option<usize> {
-        while unit < end {
-            // SAFETY: the words cover all units of the region.
-            let word = unsafe { *self.0.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
-            if word != 0 {
-                unit += word.trailing_zeros() as usize;
-                return (unit < end).then_some(unit);
-            }
-            unit = (unit / WORD_BITS + 1) * WORD_BITS;
-        }
-        None
-    }
-}
-
-impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, FAR> {
+impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
     const SHIFT: u32 = {
         assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
         Regions::<R, G>::SHIFT
     };
     /// Granules per unit.
-    const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
+    const UNIT: usize = OneRegion::<I, G>::UNIT;
     /// Granules that a word of boundary bits covers.
     const SPAN: usize = WORD_BITS * Self::UNIT;
     /// The highest index that fits a link.
@@ -155,13 +72,13 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
     /// Word number `word` of granule `offset`.
     #[inline(always)]
     fn word(&self, offset: usize, word: usize) -> *mut I {
-        self.regions.at::<FAR>(offset).cast::<I>().wrapping_add(word)
+        self.regions.at(offset).cast::<I>().wrapping_add(word)
     }
 
     /// The last word in front of granule `end`.
     #[inline(always)]
     fn tail(&self, end: usize) -> *mut I {
-        self.regions.at::<FAR>(end).cast::<I>().wrapping_sub(1)
+        self.regions.at(end).cast::<I>().wrapping_sub(1)
     }
 
     /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
@@ -173,6 +90,13 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
             *self.word(offset, 0) = I::new(len);
             *self.tail(offset + len) = I::new(len);
         }
+    }
+
+    /// The region of granule `offset`.
+    #[inline(always)]
+    fn region_of(&mut self, offset: usize) -> OneRegion<I, G> {
+        let slot = self.regions.slot_of(offset);
+        OneRegion::of(self.regions.record_mut(slot))
     }
 
     /// The bits of the region of granule `offset`.
@@ -253,22 +177,118 @@ impl<I: Index, const G: usize, const R: usize, const FAR: bool> InBand<I, G, R, 
     }
 }
 
+// SAFETY: a block is one of a single region, where `OneRegion` keeps these promises.
+unsafe impl<I: Index, const G: usize, const R: usize> FreeBlocks for InBand<I, G, R> {
+    const UNIT: usize = Self::UNIT;
+    type Index = I;
+    type Token = Bounds;
+
+    #[inline(always)]
+    fn address(&self, offset: usize) -> *mut u8 {
+        self.regions.at(offset)
+    }
+
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize) -> BlockOf<Self> {
+        let (offset, record) = self.regions.find_known(address);
+        Block { offset, len, token: Bounds(record.bounds) }
+    }
+
+    #[inline(always)]
+    fn place(&self, offset: usize) -> usize {
+        self.regions.at(offset).addr() >> Self::SHIFT
+    }
+
+    #[inline(always)]
+    unsafe fn len(&self, id: Id) -> usize {
+        // SAFETY: a free block starts with its length (the common rules).
+        unsafe { (*self.word(id, 0)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn offset(&self, id: Id) -> usize {
+        id
+    }
+
+    #[inline(always)]
+    unsafe fn next(&self, id: Id) -> Id {
+        // SAFETY: a free block of a unit or more has its links there (the common rules).
+        unsafe { (*self.word(id, 1)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn prev(&self, id: Id) -> Id {
+        // SAFETY: as for `next`.
+        unsafe { (*self.word(id, 2)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `next`; the granule is free, hence ours to write.
+        unsafe { *self.word(id, 1) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `set_next`.
+        unsafe { *self.word(id, 2) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (BlockOf<Self>, Id) {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.region_of(id).take(id, len, want) }
+    }
+
+    #[inline(always)]
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<BlockOf<Self>> {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.region_of(id).take_back(id, len, want) }
+    }
+
+    #[inline(always)]
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(BlockOf<Self>, Id)> {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.region_of(id).take_middle(id, len, front, want) }
+    }
+
+    #[inline(always)]
+    unsafe fn free(&mut self, block: BlockOf<Self>) -> [(Id, usize); 2] {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.region_of(block.offset).free(block) }
+    }
+
+    #[inline(always)]
+    unsafe fn merge(&mut self, left: (Id, usize), block: BlockOf<Self>, right: (Id, usize)) -> Id {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.region_of(block.offset).merge(left, block, right) }
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, block: BlockOf<Self>) {
+        self.regions.touch(block.offset, block.offset + block.len);
+    }
+}
+
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
 // the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
-unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for InBand<I, G, R, FAR> {
+unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
-    const UNIT: usize = Self::UNIT;
     // The first unit is a guard, and so is the one behind the last.
     const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
     const BOUNDARY_BITS: bool = true;
-    type Index = I;
-    type Token = Bounds;
-    type Near = InBand<I, G, R, false>;
+    type Near = OneRegion<I, G>;
 
     #[inline(always)]
-    fn is_near(&self) -> bool {
-        self.regions.all_near()
+    fn near(&mut self) -> Option<OneRegion<I, G>> {
+        self.regions.single().map(OneRegion::of)
     }
 
     #[inline(always)]
@@ -362,24 +382,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
     }
 
     #[inline(always)]
-    fn address(&self, offset: usize) -> *mut u8 {
-        self.regions.at::<FAR>(offset)
-    }
-
-    #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
-    }
-
-    #[inline(always)]
-    fn place(&self, offset: usize) -> usize {
-        self.regions.at::<FAR>(offset).addr() >> Self::SHIFT
-    }
-
-    #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize) -> BlockOf<Self> {
-        let (offset, record) = self.regions.find_known(address);
-        Block { offset, len, token: Bounds(record.bounds) }
     }
 
     #[inline(always)]
@@ -413,41 +417,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
     }
 
     #[inline(always)]
-    unsafe fn len(&self, id: Id) -> usize {
-        // SAFETY: a free block starts with its length (the common rules).
-        unsafe { (*self.word(id, 0)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn offset(&self, id: Id) -> usize {
-        id
-    }
-
-    #[inline(always)]
-    unsafe fn next(&self, id: Id) -> Id {
-        // SAFETY: a free block of a unit or more has its links there (the common rules).
-        unsafe { (*self.word(id, 1)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn prev(&self, id: Id) -> Id {
-        // SAFETY: as for `next`.
-        unsafe { (*self.word(id, 2)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `next`; the granule is free, hence ours to write.
-        unsafe { *self.word(id, 1) = I::new(to) }
-    }
-
-    #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `set_next`.
-        unsafe { *self.word(id, 2) = I::new(to) }
-    }
-
-    #[inline(always)]
     unsafe fn before(&self, block: BlockOf<Self>) -> (Id, usize) {
         // SAFETY: a set bit means that the granule in front ends a free block, whose length is in its last word; in
         // front of a region nothing is free.
@@ -474,96 +443,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
         unsafe { if self.bounds(id).get(end / Self::UNIT) { (NIL, 0) } else { (end, self.len(end)) } }
     }
 
-    #[inline(always)]
-    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (BlockOf<Self>, Id) {
-        let (token, end) = (self.bounds(id), id + want);
-        // SAFETY: all granules named are in the free block, so their bits and words are ours.
-        let rest = unsafe {
-            if len < Self::UNIT {
-                // Both ends of a sliver may have the same bit.
-                token.clear(id / Self::UNIT);
-                token.clear(end / Self::UNIT);
-            } else {
-                token.flip(id / Self::UNIT);
-                token.flip(end / Self::UNIT);
-            }
-            if want < len {
-                if len - want < Self::UNIT {
-                    token.set(end / Self::UNIT);
-                }
-                self.write_len(end, len - want);
-                end
-            } else {
-                NIL
-            }
-        };
-        (Block { offset: id, len: want, token }, rest)
-    }
-
-    #[inline(always)]
-    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<BlockOf<Self>> {
-        let (rest, end) = (len - want, id + len);
-        let slot = self.regions.slot_of(id);
-        let token = Bounds(self.regions.record(slot).bounds);
-        self.regions.touch_in(slot, id + rest, end);
-        // SAFETY: as for `take`.
-        unsafe {
-            token.flip((id + rest) / Self::UNIT);
-            token.flip(end / Self::UNIT);
-            if rest < Self::UNIT {
-                token.set((id + rest) / Self::UNIT);
-            }
-            self.write_len(id, rest);
-        }
-        Some(Block { offset: id + rest, len: want, token })
-    }
-
-    #[inline(always)]
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(BlockOf<Self>, Id)> {
-        let (start, end, back) = (id + front, id + front + want, len - front - want);
-        let slot = self.regions.slot_of(id);
-        let token = Bounds(self.regions.record(slot).bounds);
-        self.regions.touch_in(slot, start, end);
-        // SAFETY: as for `take`.
-        unsafe {
-            token.flip(start / Self::UNIT);
-            token.flip(end / Self::UNIT);
-            if front < Self::UNIT {
-                token.set(start / Self::UNIT);
-            }
-            if back < Self::UNIT {
-                token.set(end / Self::UNIT);
-            }
-            self.write_len(id, front);
-            self.write_len(end, back);
-        }
-        Some((Block { offset: start, len: want, token }, end))
-    }
-
-    #[inline(always)]
-    unsafe fn free(&mut self, block: BlockOf<Self>) -> [(Id, usize); 2] {
-        let (start, end) = (block.offset, block.offset + block.len);
-        // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
-        // free, and those begin and end with their lengths.
-        unsafe {
-            let left = block.token.flip(start / Self::UNIT);
-            let right = block.token.flip(end / Self::UNIT);
-            let right = if right { (end, self.len(end)) } else { (NIL, 0) };
-            if left {
-                let len = (*self.tail(start)).get();
-                [(start - len, len), right]
-            } else {
-                [(NIL, 0), right]
-            }
-        }
-    }
-
     unsafe fn free_sliver(&mut self, block: BlockOf<Self>) -> (Id, usize) {
         let (start, end) = (block.offset, block.offset + block.len);
         // SAFETY: as for `free`. What is in front is not free, by contract, so that a bit which both ends share is
@@ -580,23 +459,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
             block.token.set(end / Self::UNIT);
             (NIL, 0)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn merge(&mut self, left: (Id, usize), block: BlockOf<Self>, right: (Id, usize)) -> Id {
-        let (start, len) = (block.offset - left.1, left.1 + block.len + right.1);
-        // SAFETY: the blocks are adjacent and free, so their bits and words are ours.
-        unsafe {
-            // The two bits of a sliver may be one, which was flipped.
-            if left.1 > 0 && left.1 < Self::UNIT {
-                block.token.set(start / Self::UNIT);
-            }
-            if right.1 > 0 && right.1 < Self::UNIT {
-                block.token.set((start + len) / Self::UNIT);
-            }
-            self.write_len(start, len);
-        }
-        start
     }
 
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
@@ -635,11 +497,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const FAR: bool> Meta for 
     ) {
         // SAFETY: the caller guarantees that the region was claimed with edges and is not lent.
         unsafe { self.walk_region(region, listed, visit) }
-    }
-
-    #[inline(always)]
-    fn touch(&mut self, block: BlockOf<Self>) {
-        self.regions.touch(block.offset, block.offset + block.len);
     }
 
     // A free block begins with three words at most, and ends with one.

@@ -2,7 +2,7 @@
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::system::{self, System};
-use crate::meta::{InBand, Meta};
+use crate::meta::{FreeBlocks, InBand};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::marker::PhantomData;

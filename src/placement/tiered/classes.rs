@@ -93,10 +93,6 @@ const PAGES: [u16; CLASSES] = {
     pages
 };
 
-/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
-#[cold]
-pub(super) fn rare() {}
-
 /// A number that was just written, read from memory again, so that the common path need not hold it in a register and
 /// can change it in place.
 #[inline(always)]

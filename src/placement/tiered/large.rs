@@ -1,6 +1,7 @@
 //! Lists of large blocks that were freed and are kept without merging.
 
-use super::classes::{SMALL, rare, read_anew};
+use super::classes::{SMALL, read_anew};
+use crate::placement::rare;
 use core::ptr::{self, NonNull};
 
 /// Free large blocks, so that the next request of the same length has one without a search.

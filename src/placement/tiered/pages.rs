@@ -2,7 +2,7 @@
 
 use super::classes::{CLASSES, Class, SMALLEST_PAGE, STEP};
 use super::page::{HEADER, NOWHERE, Page, WINDOWS, Window};
-use super::tier::{END, Free, Taken, Tier, check, layout_of, take_from, taken_from};
+use super::tier::{END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
 use crate::meta::{FreeError, Meta};
 use crate::observe::Run;
 use crate::placement::{Grant, LayoutPlacement, Placement};
@@ -145,7 +145,7 @@ impl<L: Placement> Pages<L> {
         unsafe {
             // A page in a region without a map, or a whole region that was lent, is of no use.
             let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
-                let _ = LayoutPlacement::deallocate(&mut self.large, grant.start, layout);
+                let _ = give_to(&mut self.large, grant.start, layout);
                 return None;
             };
             for back in 0..layout.size() / SMALLEST_PAGE {
@@ -183,7 +183,7 @@ impl<L: Placement> Pages<L> {
                 entry.write_bytes(NOWHERE, layout.size() / SMALLEST_PAGE);
             }
             let start = NonNull::new_unchecked(page.cast());
-            LayoutPlacement::deallocate(&mut self.large, start, layout).unwrap_or(0)
+            give_to(&mut self.large, start, layout).unwrap_or(0)
         }
     }
 
@@ -240,7 +240,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         let Some(page) = page else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
-            return unsafe { LayoutPlacement::deallocate(&mut self.large, start, layout_of(class, align)) };
+            return unsafe { give_to(&mut self.large, start, layout_of(class, align)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
@@ -436,7 +436,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { LayoutPlacement::deallocate(&mut self.large, start, layout) }
+        unsafe { give_to(&mut self.large, start, layout) }
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
 //! Small blocks that were freed and are kept as they are.
 
-use super::classes::{CLASSES, Class, STEP, rare, read_anew};
+use super::classes::{CLASSES, Class, STEP, read_anew};
 use super::tier::{END, Free};
+use crate::placement::rare;
 use core::ptr::NonNull;
 
 /// The quick lists: free small blocks by class, last in, first out, whether they are objects of pages or blocks of

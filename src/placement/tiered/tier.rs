@@ -89,6 +89,25 @@ pub(super) fn take_from<S: Placement>(space: &mut S, layout: Layout) -> Option<G
     }
 }
 
+/// Gives a block back to `space`; out of line, since it happens at several places.
+///
+/// # Errors
+///
+/// As [`LayoutPlacement::deallocate`].
+///
+/// # Safety
+///
+/// The contract of [`LayoutPlacement::deallocate`].
+#[inline(never)]
+pub(super) unsafe fn give_to<P: LayoutPlacement>(
+    space: &mut P,
+    start: NonNull<u8>,
+    layout: Layout,
+) -> Result<usize, FreeError> {
+    // SAFETY: the caller keeps the same contract.
+    unsafe { space.deallocate(start, layout) }
+}
+
 /// Fails to compile as [`Tier::CHECKED`] describes.
 pub(super) const fn check<S: Placement>() {
     assert!(
@@ -127,7 +146,7 @@ unsafe impl<S: Placement> Tier for S {
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
         // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { LayoutPlacement::deallocate(self, start, layout_of(class, align)) }
+        unsafe { give_to(self, start, layout_of(class, align)) }
     }
 
     fn resized_to(&mut self, _class: Class) {}

@@ -1,0 +1,226 @@
+//! The free blocks of one region.
+
+use super::Bounds;
+use crate::meta::{Block, FreeBlocks, Id, NIL};
+use crate::region::Record;
+use crate::units::Index;
+use core::marker::PhantomData;
+
+/// The free blocks of one region of [`InBand`](super::InBand): its base and its boundary bits, so that nothing needs to be
+/// looked up.
+pub struct OneRegion<I, const GRANULE: usize> {
+    /// Address that index 0 would have.
+    base: *mut u8,
+    bounds: Bounds,
+    /// For what is known to be zero.
+    record: *mut Record,
+    index: PhantomData<I>,
+}
+
+impl<I: Index, const G: usize> OneRegion<I, G> {
+    const SHIFT: u32 = G.ilog2();
+    /// Granules per unit.
+    pub(super) const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
+
+    /// The free blocks of the region that `record` describes. The value must not outlive the region.
+    #[inline(always)]
+    pub(super) fn of(record: &mut Record) -> Self {
+        Self { base: record.base, bounds: Bounds(record.bounds), record, index: PhantomData }
+    }
+
+    /// Word number `word` of granule `offset`.
+    #[inline(always)]
+    fn word(&self, offset: usize, word: usize) -> *mut I {
+        self.address(offset).cast::<I>().wrapping_add(word)
+    }
+
+    /// The last word in front of granule `end`.
+    #[inline(always)]
+    fn tail(&self, end: usize) -> *mut I {
+        self.address(end).cast::<I>().wrapping_sub(1)
+    }
+
+    /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
+    #[inline(always)]
+    unsafe fn write_len(&self, offset: usize, len: usize) {
+        // SAFETY: the granules belong to a free block of the metadata, whose memory is ours to
+        // write; the claimed region is aligned to a granule, which is aligned for `I`.
+        unsafe {
+            *self.word(offset, 0) = I::new(len);
+            *self.tail(offset + len) = I::new(len);
+        }
+    }
+}
+
+// SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
+// the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
+unsafe impl<I: Index, const G: usize> FreeBlocks for OneRegion<I, G> {
+    const UNIT: usize = Self::UNIT;
+    type Index = I;
+    type Token = Bounds;
+
+    #[inline(always)]
+    fn address(&self, offset: usize) -> *mut u8 {
+        self.base.wrapping_add(offset << Self::SHIFT)
+    }
+
+    #[inline(always)]
+    unsafe fn block_at(&self, address: usize, len: usize) -> Block<Bounds> {
+        let offset = address.wrapping_sub(self.base.addr()) >> Self::SHIFT;
+        Block { offset, len, token: self.bounds }
+    }
+
+    #[inline(always)]
+    fn place(&self, offset: usize) -> usize {
+        self.address(offset).addr() >> Self::SHIFT
+    }
+
+    #[inline(always)]
+    unsafe fn len(&self, id: Id) -> usize {
+        // SAFETY: a free block starts with its length (the common rules).
+        unsafe { (*self.word(id, 0)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn offset(&self, id: Id) -> usize {
+        id
+    }
+
+    #[inline(always)]
+    unsafe fn next(&self, id: Id) -> Id {
+        // SAFETY: a free block of a unit or more has its links there (the common rules).
+        unsafe { (*self.word(id, 1)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn prev(&self, id: Id) -> Id {
+        // SAFETY: as for `next`.
+        unsafe { (*self.word(id, 2)).get() }
+    }
+
+    #[inline(always)]
+    unsafe fn set_next(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `next`; the granule is free, hence ours to write.
+        unsafe { *self.word(id, 1) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn set_prev(&mut self, id: Id, to: Id) {
+        // SAFETY: as for `set_next`.
+        unsafe { *self.word(id, 2) = I::new(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Bounds>, Id) {
+        let (bounds, end) = (self.bounds, id + want);
+        // SAFETY: all granules named are in the free block, so their bits and words are ours.
+        let rest = unsafe {
+            if len < Self::UNIT {
+                // Both ends of a sliver may have the same bit.
+                bounds.clear(id / Self::UNIT);
+                bounds.clear(end / Self::UNIT);
+            } else {
+                bounds.flip(id / Self::UNIT);
+                bounds.flip(end / Self::UNIT);
+            }
+            if want < len {
+                if len - want < Self::UNIT {
+                    bounds.set(end / Self::UNIT);
+                }
+                self.write_len(end, len - want);
+                end
+            } else {
+                NIL
+            }
+        };
+        (Block { offset: id, len: want, token: bounds }, rest)
+    }
+
+    #[inline(always)]
+    unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Bounds>> {
+        let (bounds, rest, end) = (self.bounds, len - want, id + len);
+        let block = Block { offset: id + rest, len: want, token: bounds };
+        self.touch(block);
+        // SAFETY: as for `take`.
+        unsafe {
+            bounds.flip((id + rest) / Self::UNIT);
+            bounds.flip(end / Self::UNIT);
+            if rest >= Self::UNIT {
+                self.write_len(id, rest);
+            } else if rest > 0 {
+                bounds.set((id + rest) / Self::UNIT);
+                self.write_len(id, rest);
+            }
+        }
+        Some(block)
+    }
+
+    #[inline(always)]
+    unsafe fn take_middle(
+        &mut self,
+        id: Id,
+        len: usize,
+        front: usize,
+        want: usize,
+    ) -> Option<(Block<Bounds>, Id)> {
+        let (start, end, back) = (id + front, id + front + want, len - front - want);
+        let bounds = self.bounds;
+        let block = Block { offset: start, len: want, token: bounds };
+        self.touch(block);
+        // SAFETY: as for `take`.
+        unsafe {
+            bounds.flip(start / Self::UNIT);
+            bounds.flip(end / Self::UNIT);
+            if front < Self::UNIT {
+                bounds.set(start / Self::UNIT);
+            }
+            if back < Self::UNIT {
+                bounds.set(end / Self::UNIT);
+            }
+            self.write_len(id, front);
+            self.write_len(end, back);
+        }
+        Some((block, end))
+    }
+
+    #[inline(always)]
+    unsafe fn free(&mut self, block: Block<Bounds>) -> [(Id, usize); 2] {
+        let (start, end) = (block.offset, block.offset + block.len);
+        // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
+        // free, and those begin and end with their lengths.
+        unsafe {
+            let left = self.bounds.flip(start / Self::UNIT);
+            let right = self.bounds.flip(end / Self::UNIT);
+            let right = if right { (end, self.len(end)) } else { (NIL, 0) };
+            if left {
+                let len = (*self.tail(start)).get();
+                [(start - len, len), right]
+            } else {
+                [(NIL, 0), right]
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn merge(&mut self, left: (Id, usize), block: Block<Bounds>, right: (Id, usize)) -> Id {
+        let (start, len) = (block.offset - left.1, left.1 + block.len + right.1);
+        // SAFETY: the blocks are adjacent and free, so their bits and words are ours.
+        unsafe {
+            // The two bits of a sliver may be one, which was flipped.
+            if left.1 > 0 && left.1 < Self::UNIT {
+                self.bounds.set(start / Self::UNIT);
+            }
+            if right.1 > 0 && right.1 < Self::UNIT {
+                self.bounds.set((start + len) / Self::UNIT);
+            }
+            self.write_len(start, len);
+        }
+        start
+    }
+
+    #[inline(always)]
+    fn touch(&mut self, block: Block<Bounds>) {
+        // SAFETY: the record outlives this value, and nothing else uses it meanwhile.
+        unsafe { (*self.record).touch(block.offset, block.offset + block.len) }
+    }
+}
