@@ -150,6 +150,12 @@ impl Graph {
         Instance::new(buffers.collect())
     }
 
+    /// True if it has operators with bodies, such as `If` and `Loop`. The operators from one of them to its `.end` belong together, so that
+    /// the order is not to be changed.
+    pub fn has_bodies(&self) -> bool {
+        self.ops.iter().any(|op| op.kind.ends_with(".end"))
+    }
+
     /// The names of the operators' types, each once, in order of appearance.
     pub fn kinds(&self) -> Vec<&str> {
         let mut kinds: Vec<&str> = Vec::new();

@@ -52,6 +52,9 @@ pub struct PlanArgs {
     /// Size of a model's named dimension
     #[arg(long, value_name = "NAME=N", value_parser = parse_dim)]
     dim: Vec<(String, u64)>,
+    /// Shapes for what cannot be inferred in an ONNX model: JSON by tensor, onnx's inference as JSON, or ONNX Runtime's profile
+    #[arg(long, value_name = "FILE")]
+    shapes: Option<PathBuf>,
     /// Alignment of a model's buffers in bytes, to which their sizes are rounded up
     #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_alignment)]
     align: u64,
@@ -198,6 +201,16 @@ fn lower(
     out: &mut impl Write,
 ) -> Result<(Graph, Instance, Option<Places>), PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let moving = [
+        ("--reorder", args.reorder),
+        ("--rematerialise", args.rematerialise.is_some()),
+        ("--spill", args.spill),
+    ];
+    if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
+        return Err(PlanError::Option(format!(
+            "{name} is not for models with If, Loop or Scan: leave it out"
+        )));
+    }
     let share = || deadline.within(args.time_limit / 4);
     let mut graph = graph.clone();
     if args.reorder {

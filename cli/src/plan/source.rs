@@ -104,7 +104,8 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?),
             Form::Onnx => {
                 let bytes = bytes()?;
-                Source::Model { graph: onnx::read_onnx(&bytes, &dims)?, bytes, tflite: false }
+                let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
+                Source::Model { graph: onnx::read_onnx_with(&bytes, &dims, &shapes)?, bytes, tflite: false }
             }
             Form::Tflite => {
                 let bytes = bytes()?;
@@ -131,6 +132,12 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
     }
 }
 
+/// Reads a file of shapes.
+fn read_shapes(path: &Path) -> Result<onnx::Shapes, PlanError> {
+    onnx::Shapes::read(&read::read_bytes(path)?.0)
+        .map_err(|source| PlanError::Option(format!("{}: {source}", path.display())))
+}
+
 fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
     let model = matches!(form, Form::Onnx | Form::Tflite | Form::Json);
     let for_models = [
@@ -147,6 +154,9 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
     }
     if !args.dim.is_empty() && form != Form::Onnx {
         return Err(PlanError::Option("--dim is for ONNX models: leave it out".into()));
+    }
+    if args.shapes.is_some() && form != Form::Onnx {
+        return Err(PlanError::Option("--shapes is for ONNX models: leave it out".into()));
     }
     if args.spill && args.in_place {
         return Err(PlanError::Option("--spill and --in-place do not go together: leave one out".into()));

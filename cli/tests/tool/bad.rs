@@ -93,6 +93,8 @@ const ROWS: &[Row] = &[
     ("output in no folder", "attach {d}/ok.bin -o {d}/none/x.trace", "", 1, "none/x.trace: No such file"),
     ("output of no form", "record -o {d}/x.doc -- ls", "", 1, "x.doc: write .trace"),
     ("output in no folder", "record -o {d}/none/x.trace -- ls", "", 1, "none/x.trace: No such file"),
+    ("shapes of buffers", "plan {d}/ok.csv --shapes {d}/ok.csv", "", 1, "--shapes is for ONNX models"),
+    ("shapes that are none", "plan {d}/bytes.onnx --shapes {d}/ok.csv", "", 1, "the shapes are no JSON"),
     ("model's output of buffers", "plan {d}/ok.csv -o {d}/x.tflite", "", 1, "needs a .tflite input"),
     // Empty inputs.
     ("empty", "plan {d}/empty.csv", "", 1, "empty.csv: "),

@@ -300,8 +300,10 @@ impl Model {
     }
 
     #[staticmethod]
-    fn from_onnx(bytes: &[u8], dims: BTreeMap<String, u64>) -> PyResult<Self> {
-        Ok(Self { graph: onnx::read_onnx(bytes, &dims).map_err(value_error)?, tflite: None })
+    #[pyo3(signature = (bytes, dims, shapes=None))]
+    fn from_onnx(bytes: &[u8], dims: BTreeMap<String, u64>, shapes: Option<&[u8]>) -> PyResult<Self> {
+        let shapes = shapes.map(onnx::Shapes::read).transpose().map_err(value_error)?.unwrap_or_default();
+        Ok(Self { graph: onnx::read_onnx_with(bytes, &dims, &shapes).map_err(value_error)?, tflite: None })
     }
 
     #[staticmethod]
@@ -311,6 +313,12 @@ impl Model {
 
     fn to_json(&self) -> String {
         json::write_json(&self.graph)
+    }
+
+    /// Whether operators have bodies, so that their order is not to be changed.
+    #[getter]
+    fn has_bodies(&self) -> bool {
+        self.graph.has_bodies()
     }
 
     /// Whether each tensor is a constant.

@@ -94,6 +94,6 @@ def test_files(data, tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert read is not None
     read.capacity = 12
     solution = mm.Solver().solve(read)
-    mm.to_csv_file(read, tmp_path / "out.csv", solution)
+    mm.to_csv_file(tmp_path / "out.csv", read, solution)
     back = mm.from_csv_file(tmp_path / "out.csv")
     assert back is not None and back.strip_solution() is not None

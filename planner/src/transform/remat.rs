@@ -25,7 +25,8 @@ pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Remateri
     rematerialise_within(graph, lowering, budget, &Deadline::never())
 }
 
-/// Rematerialises like [`rematerialise`]; stops with what it has if `deadline` passes first.
+/// Rematerialises like [`rematerialise`]; stops with what it has if `deadline` passes first. Graphs with bodies (see
+/// [`Graph::has_bodies`]) stay as they are.
 pub fn rematerialise_within(
     graph: &Graph,
     lowering: Lowering,
@@ -36,7 +37,8 @@ pub fn rematerialise_within(
     let before = peak_load(graph, lowering);
     let mut made = Rematerialised { graph: graph.clone(), again: Vec::new(), cost: 0, before, after: before };
     // Every round adds one operator; more than the graph has are never useful.
-    for _ in 0..graph.ops.len() {
+    let rounds = if graph.has_bodies() { 0 } else { graph.ops.len() };
+    for _ in 0..rounds {
         let mut best: Option<(u64, u64, Graph, String)> = None;
         for n in 0..made.graph.ops.len() {
             let op = &made.graph.ops[n];

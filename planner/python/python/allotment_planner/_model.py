@@ -35,12 +35,23 @@ class Model:
         self._order = why
 
     @classmethod
-    def from_onnx(cls, source: Any, dims: Optional[Mapping[str, int]] = None) -> Model:
-        """Reads an ONNX model: bytes, a path, or a ``ModelProto``. ``dims`` gives the sizes of its named dimensions."""
+    def from_onnx(cls, source: Any, dims: Optional[Mapping[str, int]] = None, shapes: Any = None) -> Model:
+        """Reads an ONNX model: bytes, a path, or a ``ModelProto``.
+
+        :param dims: the sizes of its named dimensions
+        :param shapes: shapes for what cannot be inferred: a dictionary from tensors to shapes, or bytes or a path of one as JSON, of a
+            model with inferred shapes as protobuf's JSON, or of a profile of ONNX Runtime
+        """
+        told = None
+        if shapes is not None:
+            told = json.dumps(shapes).encode() if isinstance(shapes, Mapping) else content(shapes)
         try:
-            return cls(_native.Model.from_onnx(content(source), dict(dims or {})))
+            made = cls(_native.Model.from_onnx(content(source), dict(dims or {}), told))
         except ValueError as error:
             raise PlanError(str(error)) from None
+        if made._native.has_bodies:
+            made.keep_order("the model has If, Loop or Scan")
+        return made
 
     @classmethod
     def from_tflite(cls, source: Source) -> Model:
@@ -120,9 +131,11 @@ class Model:
             raise PlanError(str(error)) from None
 
 
-def plan_onnx(source: Any, dims: Optional[Mapping[str, int]] = None, **options: Any) -> Plan[list[int]]:
+def plan_onnx(
+    source: Any, dims: Optional[Mapping[str, int]] = None, shapes: Any = None, **options: Any
+) -> Plan[list[int]]:
     """Plans an ONNX model: :meth:`Model.from_onnx`, then :meth:`Model.plan`."""
-    return Model.from_onnx(source, dims).plan(**options)
+    return Model.from_onnx(source, dims, shapes).plan(**options)
 
 
 def plan_tflite(source: Source, **options: Any) -> Plan[list[int]]:

@@ -244,11 +244,12 @@ class Solver:
             return None, True
         self._nodes += made.nodes
         if made.peak > capacity:
+            self._nodes += 1
             return None, made.lower_bound > capacity
         return Solution(made.offsets, made.peak), False
 
     def get_backtracks(self) -> int:
-        """Nodes of the last search."""
+        """Nodes of the last search, and one more if it found nothing."""
         return self._nodes
 
     def cancel(self) -> None:
@@ -392,7 +393,7 @@ def from_csv_file(path: Union[str, os.PathLike[str]]) -> Optional[Problem]:
         return from_csv(file.read())
 
 
-def to_csv_file(problem: Problem, path: Union[str, os.PathLike[str]], solution: Optional[Solution] = None) -> None:
+def to_csv_file(path: Union[str, os.PathLike[str]], problem: Problem, solution: Optional[Solution] = None) -> None:
     """Writes a problem to a file, and a solution if one is given."""
     with open(path, "w") as file:
         file.write(to_csv(problem, solution))

@@ -1,14 +1,17 @@
 //! ONNX models.
 
+mod bodies;
 mod infer;
 mod proto;
+mod recorded;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use prost::Message;
 
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 use infer::Value;
+pub use recorded::{Shapes, ShapesError};
 
 /// Why a model was refused.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +23,7 @@ pub enum OnnxError {
     #[error("the model has no graph")]
     NoGraph,
     /// Operators whose shapes this importer does not know.
-    #[error("operators that are not supported: {}", .0.join(", "))]
+    #[error("operators that are not supported: {}; give the shapes of their outputs with --shapes", .0.join(", "))]
     Unsupported(Vec<String>),
     /// A dimension of an input whose size is neither in the model nor given.
     #[error("the dimension `{dim}` of the input `{input}` is open: give it with --dim {dim}=N")]
@@ -91,19 +94,71 @@ pub(crate) fn dtype(number: i32) -> (&'static str, u64) {
 ///
 /// Values that follow from shapes alone are computed, since other shapes may depend on them.
 ///
+/// The bodies of `If`, `Loop` and `Scan` become operators between their operator and one more, named with its name and `.end`.
+///
 /// # Errors
 /// [`OnnxError`] if the model is damaged or uses what is not supported. It names all operators that are not known.
 pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, OnnxError> {
+    read_onnx_with(bytes, dims, &Shapes::default())
+}
+
+/// Reads a model like [`read_onnx`]. Where shapes cannot be inferred, those of a run are taken, or those that the model states.
+///
+/// # Errors
+/// See [`OnnxError`].
+pub fn read_onnx_with(
+    bytes: &[u8],
+    dims: &BTreeMap<String, u64>,
+    recorded: &Shapes,
+) -> Result<Graph, OnnxError> {
     let graph = proto::Model::decode(bytes)?.graph.ok_or(OnnxError::NoGraph)?;
-    let unsupported: BTreeSet<String> =
-        graph.node.iter().filter(|node| !infer::known(node)).map(infer::full_name).collect();
-    if !unsupported.is_empty() {
-        return Err(OnnxError::Unsupported(unsupported.into_iter().collect()));
+    let mut reader =
+        Reader { made: Graph::default(), names: HashSet::new(), recorded, unsupported: BTreeSet::new() };
+    reader.check(&graph);
+    if !reader.unsupported.is_empty() {
+        return Err(OnnxError::Unsupported(reader.unsupported.into_iter().collect()));
     }
-    let mut values: HashMap<String, Value> = HashMap::new();
-    let mut made = Graph::default();
-    let mut index: HashMap<String, usize> = HashMap::new();
-    let mut add = |made: &mut Graph, name: &str, value: &Value, kind: Kind| -> Result<usize, OnnxError> {
+    let mut scope = Scope::new();
+    reader.constants(&graph, "", &mut scope)?;
+    let mut open = BTreeSet::new();
+    for input in
+        graph.input.iter().filter(|input| !graph.initializer.iter().any(|known| known.name == input.name))
+    {
+        let value = input_value(input, dims, &mut open)?;
+        let number = reader.add(&input.name, &value, Kind::Input)?;
+        scope.insert(input.name.clone(), (number, value));
+    }
+    if let Some(unknown) = dims.keys().find(|name| !open.contains(*name)) {
+        let known = open.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(OnnxError::UnknownDim(unknown.clone(), known));
+    }
+    reader.nodes(&graph, "", &mut scope)?;
+    let made = &mut reader.made;
+    for output in &graph.output {
+        if let Some((number, _)) = scope.get(&output.name) {
+            let tensor = &mut made.tensors[*number];
+            if tensor.kind == Kind::Intermediate {
+                tensor.kind = Kind::Output;
+            }
+        }
+    }
+    Ok(bodies::compact(reader.made))
+}
+
+/// What names mean: the tensor's number, and what is known of it. Bodies see the names around them.
+type Scope = HashMap<String, (usize, Value)>;
+
+/// A model on its way to a graph.
+struct Reader<'a> {
+    made: Graph,
+    names: HashSet<String>,
+    recorded: &'a Shapes,
+    unsupported: BTreeSet<String>,
+}
+
+impl Reader<'_> {
+    /// Adds a tensor.
+    fn add(&mut self, name: &str, value: &Value, kind: Kind) -> Result<usize, OnnxError> {
         let (dtype_name, element) = dtype(value.dtype);
         if element == 0 {
             return Err(OnnxError::Type { tensor: name.into(), dtype: value.dtype });
@@ -112,82 +167,100 @@ pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, On
             value.shape.iter().try_fold(element, |bytes, &dim| bytes.checked_mul(dim)).unwrap_or(u64::MAX);
         let tensor =
             Tensor { name: name.into(), shape: value.shape.clone(), dtype: dtype_name.into(), bytes, kind };
-        if index.insert(name.into(), made.tensors.len()).is_some() {
+        if !self.names.insert(name.into()) {
             return Err(OnnxError::Twice(name.into()));
         }
-        made.tensors.push(tensor);
-        Ok(made.tensors.len() - 1)
-    };
-    let mut numbers: HashMap<String, usize> = HashMap::new();
-    for tensor in &graph.initializer {
-        let value = infer::constant(tensor).map_err(|what| OnnxError::Node {
-            node: tensor.name.clone(),
-            op: "initializer".into(),
-            what,
-        })?;
-        numbers.insert(tensor.name.clone(), add(&mut made, &tensor.name, &value, Kind::Constant)?);
-        values.insert(tensor.name.clone(), value);
+        self.made.tensors.push(tensor);
+        Ok(self.made.tensors.len() - 1)
     }
-    let mut open = BTreeSet::new();
-    for input in &graph.input {
-        if numbers.contains_key(&input.name) {
-            continue;
+
+    /// Adds a graph's initializers, named with `prefix`.
+    fn constants(
+        &mut self,
+        graph: &proto::GraphProto,
+        prefix: &str,
+        scope: &mut Scope,
+    ) -> Result<(), OnnxError> {
+        for tensor in &graph.initializer {
+            let value = infer::constant(tensor).map_err(|what| OnnxError::Node {
+                node: tensor.name.clone(),
+                op: "initializer".into(),
+                what,
+            })?;
+            let number = self.add(&format!("{prefix}{}", tensor.name), &value, Kind::Constant)?;
+            scope.insert(tensor.name.clone(), (number, value));
         }
-        let value = input_value(input, dims, &mut open)?;
-        numbers.insert(input.name.clone(), add(&mut made, &input.name, &value, Kind::Input)?);
-        values.insert(input.name.clone(), value);
+        Ok(())
     }
-    if let Some(unknown) = dims.keys().find(|name| !open.contains(*name)) {
-        let known = open.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(OnnxError::UnknownDim(unknown.clone(), known));
-    }
-    let wanted: BTreeSet<&str> = graph.output.iter().map(|output| output.name.as_str()).collect();
-    for node in &graph.node {
-        let name = if node.name.is_empty() {
-            node.output.first().cloned().unwrap_or_default()
-        } else {
-            node.name.clone()
-        };
-        let mut inputs = Vec::new();
-        for tensor in &node.input {
-            if tensor.is_empty() {
-                inputs.push(None);
-                continue;
+
+    /// Notes the operators that are neither known nor have all of their outputs' shapes given.
+    fn check(&mut self, graph: &proto::GraphProto) {
+        for node in &graph.node {
+            if !infer::known(node)
+                && !bodies::known(node)
+                && self.recorded.outputs(node, graph, None).is_none()
+            {
+                self.unsupported.insert(infer::full_name(node));
             }
-            let missing = || OnnxError::Missing { node: name.clone(), tensor: tensor.clone() };
-            inputs.push(Some(values.get(tensor).ok_or_else(missing)?));
+            node.attribute
+                .iter()
+                .filter_map(|attribute| attribute.g.as_ref())
+                .for_each(|body| self.check(body));
         }
-        let outputs = infer::infer(node, &inputs).map_err(|what| OnnxError::Node {
-            node: name.clone(),
-            op: node.op_type.clone(),
-            what,
-        })?;
-        let mut written = Vec::new();
-        for (tensor, value) in node.output.iter().zip(outputs) {
-            if tensor.is_empty() {
-                continue;
-            }
-            let kind = match () {
-                () if node.op_type == "Constant" => Kind::Constant,
-                () if wanted.contains(tensor.as_str()) => Kind::Output,
-                () => Kind::Intermediate,
+    }
+
+    /// Adds a graph's nodes, in order; `scope` then knows their outputs.
+    fn nodes(&mut self, graph: &proto::GraphProto, prefix: &str, scope: &mut Scope) -> Result<(), OnnxError> {
+        for node in &graph.node {
+            let name = match node.name.as_str() {
+                "" => node.output.first().cloned().unwrap_or_default(),
+                name => name.into(),
             };
-            let number = add(&mut made, tensor, &value, kind)?;
-            numbers.insert(tensor.clone(), number);
-            values.insert(tensor.clone(), value);
-            written.push(number);
+            let mut inputs = Vec::new();
+            for tensor in &node.input {
+                if tensor.is_empty() {
+                    inputs.push(None);
+                    continue;
+                }
+                let missing = || OnnxError::Missing { node: name.clone(), tensor: tensor.clone() };
+                inputs.push(Some(scope.get(tensor).ok_or_else(missing)?));
+            }
+            let fails = |what| OnnxError::Node { node: name.clone(), op: node.op_type.clone(), what };
+            if bodies::known(node) {
+                let inputs: Vec<_> = inputs.into_iter().map(|input| input.cloned()).collect();
+                let outer = bodies::Outer { node, graph, name: &name, prefix, inputs: &inputs };
+                self.bodies(&outer, scope)?;
+                continue;
+            }
+            let numbers = inputs.iter().flatten().map(|(number, _)| *number).collect();
+            let values: Vec<_> = inputs.iter().map(|input| input.map(|(_, value)| value)).collect();
+            let outputs = if infer::known(node) { infer::infer(node, &values) } else { Err(String::new()) };
+            let first = values.iter().flatten().next().map(|value| value.dtype);
+            let outputs = outputs
+                .or_else(|what| self.recorded.outputs(node, graph, first).ok_or(what))
+                .map_err(fails)?;
+            let kind = if node.op_type == "Constant" { Kind::Constant } else { Kind::Intermediate };
+            let mut written = Vec::new();
+            for (tensor, value) in node.output.iter().zip(outputs) {
+                if tensor.is_empty() {
+                    continue;
+                }
+                let number = self.add(&format!("{prefix}{tensor}"), &value, kind)?;
+                scope.insert(tensor.clone(), (number, value));
+                written.push(number);
+            }
+            let cost = written.first().map_or(0, |&n| self.made.tensors[n].elements());
+            self.made.ops.push(Op {
+                name: format!("{prefix}{name}"),
+                kind: node.op_type.clone(),
+                inputs: numbers,
+                outputs: written,
+                sharing: sharing(&node.op_type),
+                cost,
+            });
         }
-        let cost = written.first().map_or(0, |&n| made.tensors[n].elements());
-        made.ops.push(Op {
-            name,
-            kind: node.op_type.clone(),
-            inputs: node.input.iter().filter_map(|tensor| numbers.get(tensor).copied()).collect(),
-            outputs: written,
-            sharing: sharing(&node.op_type),
-            cost,
-        });
+        Ok(())
     }
-    Ok(made)
 }
 
 fn sharing(op: &str) -> Sharing {

@@ -26,6 +26,8 @@ pub struct GraphProto {
     pub input: Vec<ValueInfo>,
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "13")]
+    pub value_info: Vec<ValueInfo>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

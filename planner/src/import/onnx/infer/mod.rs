@@ -4,7 +4,7 @@ mod shapes;
 mod value;
 
 use super::proto::Node;
-use shapes::{matmul, reduce, reshaped, resize, slice, split, windows};
+use shapes::{matmul, recurrent, reduce, reshaped, resize, slice, split, windows};
 pub use value::constant;
 use value::{Context, axis, broadcast, dimension, fold, product, stretched};
 
@@ -102,6 +102,7 @@ const OTHER: &[&str] = &[
     "DepthToSpace",
     "DequantizeLinear",
     "Expand",
+    "GRU",
     "Gather",
     "Gemm",
     "GlobalAveragePool",
@@ -109,11 +110,13 @@ const OTHER: &[&str] = &[
     "InstanceNormalization",
     "Isnan",
     "LRN",
+    "LSTM",
     "MatMul",
     "MaxPool",
     "Not",
     "Pad",
     "QuantizeLinear",
+    "RNN",
     "Range",
     "Resize",
     "Shape",
@@ -406,6 +409,7 @@ pub fn infer(node: &Node, inputs: &[Option<&Value>]) -> Result<Vec<Value>, Strin
             }
             one(same(a, vec![*m, *q]))
         }
+        "GRU" | "LSTM" | "RNN" => recurrent(&context, op),
         "Conv" | "MaxPool" | "AveragePool" | "ConvTranspose" => windows(&context, op),
         "GlobalAveragePool" | "GlobalMaxPool" => {
             let x = context.input(0)?;

@@ -163,6 +163,46 @@ pub fn resize(context: &Context) -> Result<Value, String> {
     }
 }
 
+/// Infers the outputs of a recurrent layer: all states, the last one, and of an LSTM the last cell.
+pub fn recurrent(context: &Context, op: &str) -> Result<Vec<Value>, String> {
+    let (x, weights) = (context.input(0)?, context.input(2)?);
+    let [first, second, _] = x.shape[..] else {
+        return Err("its input is not of three dimensions".into());
+    };
+    // [directions, gates * hidden, hidden]
+    let [directions, _, hidden] = weights.shape[..] else {
+        return Err("its recurrent weights are not of three dimensions".into());
+    };
+    let wanted = if context.text("direction") == "bidirectional" { 2 } else { 1 };
+    if directions != wanted {
+        return Err(format!("its weights have {directions} directions, not {wanted}"));
+    }
+    let told = context.int("hidden_size", hidden as i64);
+    if dimension(told)? != hidden {
+        return Err(format!("its hidden_size is {told}, but its weights have {hidden}"));
+    }
+    let value = |shape: [u64; 3], length: Option<(usize, u64)>| {
+        let mut shape = shape.to_vec();
+        if let Some((at, length)) = length {
+            shape.insert(at, length);
+        }
+        Value { shape, dtype: x.dtype, ..Value::default() }
+    };
+    let (all, last) = match context.int("layout", 0) {
+        0 => {
+            (value([directions, second, hidden], Some((0, first))), value([directions, second, hidden], None))
+        }
+        _ => {
+            (value([first, directions, hidden], Some((1, second))), value([first, directions, hidden], None))
+        }
+    };
+    let mut outputs = vec![all, last.clone()];
+    if op == "LSTM" {
+        outputs.push(last);
+    }
+    Ok(outputs)
+}
+
 /// Infers the output of a convolution or a pooling.
 pub fn windows(context: &Context, op: &str) -> Result<Vec<Value>, String> {
     let x = context.input(0)?;

@@ -1,0 +1,191 @@
+//! Shapes that a run recorded, or that the model states, for what cannot be inferred.
+
+use std::collections::HashMap;
+
+use serde_json::Value as Json;
+
+use super::infer::Value;
+use super::proto::{GraphProto, Node, ValueInfo};
+
+const FLOAT: i32 = 1;
+
+/// Why a file of shapes was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ShapesError {
+    /// The text is no JSON.
+    #[error("the shapes are no JSON: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// A shape that is not understood.
+    #[error(
+        "the shape of `{0}` is not understood: write a list of numbers, or {{\"shape\": [...], \"dtype\": \"float32\"}}"
+    )]
+    Shape(String),
+    /// JSON of another form.
+    #[error(
+        "the shapes are neither a dictionary by tensor, nor a model of onnx as JSON, nor a profile of ONNX Runtime"
+    )]
+    Form,
+}
+
+/// A shape, and the element type by ONNX's number if it is known.
+type Told = (Vec<u64>, Option<i32>);
+
+/// Shapes of tensors, by their names, and of nodes' outputs, by the nodes' names.
+#[derive(Clone, Debug, Default)]
+pub struct Shapes {
+    tensors: HashMap<String, Told>,
+    nodes: HashMap<String, Vec<Told>>,
+}
+
+impl Shapes {
+    /// Reads JSON of one of three forms: a dictionary from tensors to shapes (`{"y": [1, 8]}` or `{"y": {"shape": [1, 8], "dtype":
+    /// "float32"}}`); a model with inferred shapes as protobuf writes it (`graph.valueInfo`); a profile of ONNX Runtime, whose
+    /// events list each node's `output_type_shape`.
+    ///
+    /// # Errors
+    /// See [`ShapesError`].
+    pub fn read(bytes: &[u8]) -> Result<Self, ShapesError> {
+        let mut shapes = Self::default();
+        match serde_json::from_slice(bytes)? {
+            Json::Array(events) => shapes.profile(&events),
+            Json::Object(fields) => match fields.get("graph").filter(|graph| graph.is_object()) {
+                Some(graph) => shapes.model(graph)?,
+                None => {
+                    for (name, told) in &fields {
+                        let told = told_of(told).ok_or_else(|| ShapesError::Shape(name.clone()))?;
+                        shapes.tensors.insert(name.clone(), told);
+                    }
+                }
+            },
+            _ => return Err(ShapesError::Form),
+        }
+        if shapes.tensors.is_empty() && shapes.nodes.is_empty() {
+            return Err(ShapesError::Form);
+        }
+        Ok(shapes)
+    }
+
+    /// A model as protobuf's JSON.
+    fn model(&mut self, graph: &Json) -> Result<(), ShapesError> {
+        let infos =
+            ["valueInfo", "value_info", "output", "input"].iter().filter_map(|key| graph[*key].as_array());
+        for info in infos.flatten() {
+            let name = info["name"].as_str().unwrap_or_default();
+            let either = |json: &Json, one: &str, other: &str| {
+                json.get(one).or_else(|| json.get(other)).cloned().unwrap_or_default()
+            };
+            let tensor = either(&info["type"], "tensorType", "tensor_type");
+            let dims = tensor["shape"]["dim"].as_array().cloned().unwrap_or_default();
+            let dims: Option<Vec<u64>> =
+                dims.iter().map(|dim| number(&either(dim, "dimValue", "dim_value"))).collect();
+            // One that depends on a named dimension tells nothing.
+            let Some(dims) = dims else { continue };
+            let dtype = number(&either(&tensor, "elemType", "elem_type"))
+                .and_then(|number| i32::try_from(number).ok());
+            if tensor.is_object() {
+                self.tensors.insert(name.into(), (dims, dtype));
+            }
+        }
+        for inner in graph["node"].as_array().into_iter().flatten() {
+            for body in inner["attribute"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|attribute| attribute["g"].is_object())
+            {
+                self.model(&body["g"])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A profile's events.
+    fn profile(&mut self, events: &[Json]) {
+        for event in events {
+            let name = event["name"].as_str().and_then(|name| name.strip_suffix("_kernel_time"));
+            let (Some(name), Some(outputs)) = (name, event["args"]["output_type_shape"].as_array()) else {
+                continue;
+            };
+            let told: Option<Vec<Told>> = outputs
+                .iter()
+                .map(|output| {
+                    let (dtype, dims) = output.as_object()?.iter().next()?;
+                    Some((list(dims)?, Some(dtype_of(dtype)?)))
+                })
+                .collect();
+            if let Some(told) = told {
+                self.nodes.insert(name.into(), told);
+            }
+        }
+    }
+
+    /// Returns output `n` of a node as it was recorded, or as `graph` states it; its type is `dtype` if none was told.
+    pub(super) fn output(
+        &self,
+        node: &Node,
+        graph: &GraphProto,
+        n: usize,
+        dtype: Option<i32>,
+    ) -> Option<Value> {
+        let name = node.output.get(n)?;
+        let told = self.tensors.get(name).cloned();
+        let told = told.or_else(|| self.nodes.get(&node.name)?.get(n).cloned());
+        let stated = || {
+            let infos = graph.value_info.iter().chain(&graph.output);
+            infos.filter(|info| info.name == *name).find_map(stated_of)
+        };
+        let (shape, own) = told.or_else(stated)?;
+        Some(Value { shape, dtype: own.or(dtype).unwrap_or(FLOAT), ..Value::default() })
+    }
+
+    /// Returns all outputs of a node, if each is told.
+    pub(super) fn outputs(&self, node: &Node, graph: &GraphProto, dtype: Option<i32>) -> Option<Vec<Value>> {
+        let output = |n: usize| match node.output[n].as_str() {
+            "" => Some(Value::default()),
+            _ => self.output(node, graph, n, dtype),
+        };
+        if node.output.is_empty() {
+            return None;
+        }
+        (0..node.output.len()).map(output).collect()
+    }
+}
+
+/// What the model states of a tensor, if no dimension of it is open.
+fn stated_of(info: &ValueInfo) -> Option<Told> {
+    let tensor = info.r#type.as_ref()?.tensor.as_ref()?;
+    let dims = tensor.shape.as_ref()?.dim.iter().map(|dim| u64::try_from(dim.value?).ok());
+    Some((dims.collect::<Option<_>>()?, Some(tensor.elem_type).filter(|&dtype| dtype != 0)))
+}
+
+/// A number, also as text, which is how protobuf writes those of 64 bits.
+fn number(json: &Json) -> Option<u64> {
+    json.as_u64().or_else(|| json.as_str()?.parse().ok())
+}
+
+fn list(json: &Json) -> Option<Vec<u64>> {
+    json.as_array()?.iter().map(number).collect()
+}
+
+fn told_of(json: &Json) -> Option<Told> {
+    if json.is_array() {
+        return Some((list(json)?, None));
+    }
+    let dtype = match &json["dtype"] {
+        Json::Null => None,
+        Json::String(name) => Some(dtype_of(name)?),
+        other => Some(i32::try_from(number(other)?).ok()?),
+    };
+    Some((list(json.get("shape")?)?, dtype))
+}
+
+/// ONNX's number of an element type.
+fn dtype_of(name: &str) -> Option<i32> {
+    let name = name.strip_prefix("tensor(").and_then(|name| name.strip_suffix(')')).unwrap_or(name);
+    let name = match name {
+        "float" => "float32",
+        "double" => "float64",
+        other => other,
+    };
+    (1..=20).find(|&dtype| super::dtype(dtype).0 == name)
+}
