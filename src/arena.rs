@@ -182,7 +182,7 @@ impl Pending {
 #[macro_export]
 macro_rules! heap {
     () => {
-        $crate::os::Growing::new()
+        $crate::__growing!()
     };
     ($size:expr) => {{
         // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.

@@ -78,6 +78,8 @@ mod allocator;
 #[doc(hidden)]
 pub mod arena;
 pub mod bounds;
+#[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
+pub mod fixed;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod heap;

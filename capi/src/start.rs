@@ -88,7 +88,7 @@ impl Line {
 
     /// Prints the line to standard error.
     pub fn print(&self) {
-        // SAFETY: the bytes are initialised. If nothing can be written, nobody can be told.
+        // SAFETY: the bytes are initialised. A failure to write them cannot be reported.
         unsafe { libc::write(2, self.text.as_ptr().cast(), self.len) };
     }
 }

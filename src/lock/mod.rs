@@ -2,9 +2,13 @@
 
 #[cfg(feature = "std")]
 mod futex;
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+mod priority;
 
 #[cfg(feature = "std")]
 pub use futex::Futex;
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+pub use priority::PriorityMask;
 
 /// Mutual exclusion around every operation of a [`Heap`](crate::Heap).
 ///

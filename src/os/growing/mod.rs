@@ -66,6 +66,15 @@ pub use pages::Figures;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing(());
 
+/// What [`heap!`](crate::heap) without a size stands for.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __growing {
+    () => {
+        $crate::os::Growing::new()
+    };
+}
+
 /// What all threads share.
 struct Shared {
     lock: Futex,
@@ -109,7 +118,7 @@ impl Shared {
     /// Returns what the map says of an address.
     #[inline(always)]
     fn entry(&self, block: *mut u8) -> u8 {
-        // Whoever has a block has got its address from a thread that saw the places.
+        // A block's address comes from a thread that saw the places, or set them.
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed).addr());
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
@@ -177,7 +186,7 @@ unsafe fn flush(local: *mut Local) {
 ///
 /// # Safety
 ///
-/// Only the caller may access the lists, and nobody may afterwards.
+/// Only the caller may access the lists, and they must not be used afterwards.
 unsafe fn retire(local: *mut Local) {
     // SAFETY: the lists are a block of this heap.
     unsafe {

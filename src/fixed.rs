@@ -1,0 +1,345 @@
+//! [`FixedPool`]: equal blocks that threads and interrupt handlers take and give back without a lock.
+
+use crate::meta::FreeError;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ops::{Deref, DerefMut};
+use core::ptr::{self, NonNull};
+use word::Word;
+
+/// A static pool of `N` blocks for values of type `T`, for threads and for interrupt handlers of every priority.
+///
+/// ```
+/// use allotment::fixed::FixedPool;
+///
+/// static FRAMES: FixedPool<[u8; 64], 8> = FixedPool::new();
+///
+/// // In an interrupt handler:
+/// let mut frame = FRAMES.put([0; 64]).expect("at most 8 frames wait");
+/// frame[0] = 0x7e;
+/// // In the main loop: dropping the frame gives its block back.
+/// assert_eq!(FRAMES.available(), 7);
+/// drop(frame);
+/// assert_eq!(FRAMES.available(), 8);
+/// ```
+///
+/// Which blocks are free is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
+/// how many words it needs: `FixedPool<Frame, 100, 4>`. A block is taken by clearing its bit and given back by setting it, each with one atomic
+/// operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was taken
+/// and given back in between (the ABA problem), and a block that is given back twice is noticed.
+///
+/// Where the processor has no such operations (ARMv6-M, RISC-V without the A extension), a word is changed in a critical section
+/// (feature `critical-section`) of four instructions; interrupts are not masked otherwise, and never where it has them.
+///
+/// Taking a block is O(`WORDS`) and giving it back O(1). An attempt is repeated only if another thread or handler took a
+/// block of the same word in the meantime.
+pub struct FixedPool<T, const N: usize, const WORDS: usize = 1> {
+    /// Set bits are free blocks.
+    free: [Word; WORDS],
+    blocks: UnsafeCell<[MaybeUninit<T>; N]>,
+}
+
+// SAFETY: a block is handed out to one owner at a time, who may be on any thread; so values must be `Send`.
+unsafe impl<T: Send, const N: usize, const WORDS: usize> Sync for FixedPool<T, N, WORDS> {}
+
+impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
+    /// Makes a pool, all of whose blocks are free.
+    pub const fn new() -> Self {
+        const {
+            assert!(N > 0, "a pool needs a block");
+            assert!(N <= 32 * WORDS, "a pool needs one word for every 32 blocks: FixedPool<T, N, WORDS>");
+            assert!(size_of::<T>() > 0, "values without a size need no memory");
+        }
+        let mut free = [const { Word::new(0) }; WORDS];
+        let mut word = 0;
+        while word < WORDS {
+            let left = N.saturating_sub(32 * word);
+            free[word] = Word::new(if left >= 32 { u32::MAX } else { (1 << left) - 1 });
+            word += 1;
+        }
+        Self { free, blocks: UnsafeCell::new([const { MaybeUninit::uninit() }; N]) }
+    }
+
+    /// Takes a block, or returns `None` if all are in use. Its contents are undefined.
+    pub fn take(&self) -> Option<NonNull<T>> {
+        for (at, word) in self.free.iter().enumerate() {
+            let mut seen = word.load();
+            while seen != 0 {
+                let bit = seen & seen.wrapping_neg();
+                let old = word.clear(bit);
+                if old & bit != 0 {
+                    let index = 32 * at + bit.trailing_zeros() as usize;
+                    return NonNull::new(self.block(index));
+                }
+                // Another one was faster.
+                seen = old & !bit;
+            }
+        }
+        None
+    }
+
+    /// Gives a block back. What is in it is not dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`], with nothing changed, if the address is no block of the pool, or if the block is free already.
+    ///
+    /// # Safety
+    ///
+    /// The block must not be used any more.
+    pub unsafe fn give(&self, block: NonNull<T>) -> Result<(), FreeError> {
+        let offset = block.addr().get().wrapping_sub(self.blocks.get().addr());
+        if offset >= N * size_of::<T>() {
+            return Err(FreeError::Foreign);
+        }
+        if offset % size_of::<T>() != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        let index = offset / size_of::<T>();
+        let bit = 1 << (index % 32);
+        // The index is below `N`, for which there are words.
+        let old = self.free.get(index / 32).map_or(bit, |word| word.set(bit));
+        if old & bit != 0 { Err(FreeError::AlreadyFree) } else { Ok(()) }
+    }
+
+    /// Puts a value into a block, which is given back when the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The value, if all blocks are in use.
+    pub fn put(&self, value: T) -> Result<Fixed<'_, T, N, WORDS>, T> {
+        match self.take() {
+            Some(block) => {
+                // SAFETY: the block is ours.
+                unsafe { block.write(value) };
+                Ok(Fixed { pool: self, block })
+            }
+            None => Err(value),
+        }
+    }
+
+    /// Returns the number of free blocks at some moment of the call. O(`WORDS`).
+    pub fn available(&self) -> usize {
+        self.free.iter().map(|word| word.load().count_ones() as usize).sum()
+    }
+
+    fn block(&self, index: usize) -> *mut T {
+        self.blocks.get().cast::<T>().wrapping_add(index)
+    }
+}
+
+impl<T, const N: usize, const WORDS: usize> Default for FixedPool<T, N, WORDS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T, const N: usize, const WORDS: usize> fmt::Debug for FixedPool<T, N, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FixedPool").field("blocks", &N).field("available", &self.available()).finish()
+    }
+}
+
+/// A value in a block of a [`FixedPool`], which is given back when this is dropped.
+pub struct Fixed<'p, T, const N: usize, const WORDS: usize = 1> {
+    pool: &'p FixedPool<T, N, WORDS>,
+    block: NonNull<T>,
+}
+
+// SAFETY: it owns the value.
+unsafe impl<T: Send, const N: usize, const WORDS: usize> Send for Fixed<'_, T, N, WORDS> {}
+// SAFETY: as for a reference to the value.
+unsafe impl<T: Sync, const N: usize, const WORDS: usize> Sync for Fixed<'_, T, N, WORDS> {}
+
+impl<T, const N: usize, const WORDS: usize> Deref for Fixed<'_, T, N, WORDS> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the block holds a value, which this owns.
+        unsafe { self.block.as_ref() }
+    }
+}
+
+impl<T, const N: usize, const WORDS: usize> DerefMut for Fixed<'_, T, N, WORDS> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { self.block.as_mut() }
+    }
+}
+
+impl<T, const N: usize, const WORDS: usize> Drop for Fixed<'_, T, N, WORDS> {
+    fn drop(&mut self) {
+        // SAFETY: this owns the value and the block.
+        unsafe {
+            ptr::drop_in_place(self.block.as_ptr());
+            let _ = self.pool.give(self.block);
+        }
+    }
+}
+
+impl<T: fmt::Debug, const N: usize, const WORDS: usize> fmt::Debug for Fixed<'_, T, N, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Bits that are changed by one atomic operation.
+#[cfg(target_has_atomic = "32")]
+mod word {
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    pub struct Word(AtomicU32);
+
+    impl Word {
+        pub const fn new(bits: u32) -> Self {
+            Self(AtomicU32::new(bits))
+        }
+
+        #[inline(always)]
+        pub fn load(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        /// Clears bits and returns the old ones. Whoever gets a block sees what its last owner wrote.
+        #[inline(always)]
+        pub fn clear(&self, bits: u32) -> u32 {
+            self.0.fetch_and(!bits, Ordering::Acquire)
+        }
+
+        /// Sets bits and returns the old ones.
+        #[inline(always)]
+        pub fn set(&self, bits: u32) -> u32 {
+            self.0.fetch_or(bits, Ordering::Release)
+        }
+    }
+}
+
+/// Bits that are changed in a critical section, on processors that cannot change them otherwise.
+#[cfg(not(target_has_atomic = "32"))]
+mod word {
+    use crate::lock::{CriticalSection, Lock};
+    use core::cell::UnsafeCell;
+
+    pub struct Word(UnsafeCell<u32>);
+
+    // SAFETY: the bits are written in critical sections only, and a word is read as a whole.
+    unsafe impl Sync for Word {}
+
+    impl Word {
+        pub const fn new(bits: u32) -> Self {
+            Self(UnsafeCell::new(bits))
+        }
+
+        #[inline(always)]
+        pub fn load(&self) -> u32 {
+            // SAFETY: an aligned word is read by one instruction.
+            unsafe { self.0.get().read_volatile() }
+        }
+
+        #[inline(always)]
+        fn change(&self, change: impl FnOnce(u32) -> u32) -> u32 {
+            // SAFETY: nothing else runs that writes the word.
+            CriticalSection::INIT.with(|| unsafe {
+                let old = *self.0.get();
+                *self.0.get() = change(old);
+                old
+            })
+        }
+
+        /// Clears bits and returns the old ones.
+        #[inline(always)]
+        pub fn clear(&self, bits: u32) -> u32 {
+            self.change(|old| old & !bits)
+        }
+
+        /// Sets bits and returns the old ones.
+        #[inline(always)]
+        pub fn set(&self, bits: u32) -> u32 {
+            self.change(|old| old | bits)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use std::vec::Vec;
+
+    #[test]
+    fn every_block_is_handed_out_once() {
+        static POOL: FixedPool<[u8; 24], 70, 3> = FixedPool::new();
+        let mut blocks: Vec<_> = (0..70).map(|_| POOL.take().unwrap()).collect();
+        assert_eq!((POOL.take(), POOL.available()), (None, 0));
+        blocks.sort();
+        assert!(blocks.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() == 24));
+        for block in &blocks {
+            // SAFETY: each block is given back once.
+            unsafe { POOL.give(*block) }.unwrap();
+        }
+        assert_eq!(POOL.available(), 70);
+    }
+
+    #[test]
+    fn wrong_addresses_are_refused() {
+        static POOL: FixedPool<u64, 5> = FixedPool::new();
+        let block = POOL.take().unwrap();
+        let mut other = 0_u64;
+        // SAFETY: only the first of the calls gives a live block back.
+        unsafe {
+            assert_eq!(POOL.give(block.byte_add(4)), Err(FreeError::Misaligned));
+            assert_eq!(POOL.give(NonNull::from(&mut other)), Err(FreeError::Foreign));
+            assert_eq!(POOL.give(block), Ok(()));
+            assert_eq!(POOL.give(block), Err(FreeError::AlreadyFree));
+            assert_eq!(POOL.give(block.add(1)), Err(FreeError::AlreadyFree));
+            // Behind the last block.
+            assert_eq!(POOL.give(block.add(5)), Err(FreeError::Foreign));
+        }
+        assert_eq!(POOL.available(), 5);
+    }
+
+    #[test]
+    fn values_are_dropped_once() {
+        static DROPS: AtomicUsize = AtomicUsize::new(0);
+        #[derive(Debug)]
+        struct Value(#[allow(dead_code, reason = "it gives the value a size")] u32);
+        impl Drop for Value {
+            fn drop(&mut self) {
+                DROPS.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        static POOL: FixedPool<Value, 1> = FixedPool::new();
+        let held = POOL.put(Value(1)).unwrap();
+        let refused = POOL.put(Value(2)).unwrap_err();
+        assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+        drop(held);
+        drop(refused);
+        assert_eq!((DROPS.load(Ordering::Relaxed), POOL.available()), (2, 1));
+    }
+
+    /// Each thread writes its name into its block, and must find nothing else there.
+    #[test]
+    fn threads_do_not_share_blocks() {
+        static POOL: FixedPool<[AtomicUsize; 2], 3> = FixedPool::new();
+        std::thread::scope(|scope| {
+            for name in 1..=4 {
+                scope.spawn(move || {
+                    for _ in 0..1_000_000 {
+                        let Some(block) = POOL.take() else { continue };
+                        // SAFETY: the block is this thread's, and atomic numbers need no other value first.
+                        unsafe {
+                            let words = block.as_ref();
+                            words[0].store(name, Ordering::Relaxed);
+                            words[1].store(name, Ordering::Relaxed);
+                            assert_eq!(words[0].load(Ordering::Relaxed), name);
+                            assert_eq!(words[1].load(Ordering::Relaxed), name);
+                            POOL.give(block).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(POOL.available(), 3);
+    }
+}
