@@ -150,7 +150,7 @@ unsafe impl Statistics for Counters {
     }
 
     fn failed(&mut self, size: usize) {
-        self.failed = self.failed.saturating_add(1);
+        self.failed = self.failed.wrapping_add(1);
         if size > self.largest_failed {
             self.largest_failed = size;
         }

@@ -119,8 +119,9 @@ impl<const BYTES: usize> Units<BYTES> {
     pub(super) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
         unsafe {
-            match Blocks(self).find(len + mask / UNIT) {
-                Some(found) => Blocks(self).cut(found, len, mask),
+            let need = len + mask / UNIT;
+            match Blocks(self).find(need) {
+                Some(found) => Blocks(self).cut(found, len, need, mask),
                 None => self.fail(len, mask),
             }
         }

@@ -35,8 +35,12 @@ struct LayoutPlacement {
     what: &'static str,
 }
 
-const PLACEMENTS: [LayoutPlacement; 7] = [
+const PLACEMENTS: [LayoutPlacement; 8] = [
     LayoutPlacement { name: "tiny", what: "`TinyHeap`" },
+    LayoutPlacement {
+        name: "heap",
+        what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics",
+    },
     LayoutPlacement { name: "tlsf16", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
     LayoutPlacement { name: "tlsf16-4", what: "the same with 4 classes" },
     LayoutPlacement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },

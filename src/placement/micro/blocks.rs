@@ -297,19 +297,22 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Allocates `len` units at a multiple of `mask + 1` bytes from a block that was found for `len + mask / UNIT`. What lies
-    /// in front and behind is free again.
+    /// Allocates `len` units from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
+    /// UNIT`. What lies in front and behind is free again.
     #[inline(always)]
-    pub(crate) unsafe fn cut(self, found: Found, len: usize, mask: usize) -> *mut u8 {
+    pub(crate) unsafe fn cut(self, found: Found, len: usize, need: usize, mask: usize) -> *mut u8 {
         let Found { index, list } = found;
-        // The request fits 16 bits, so that its alignment can be told in the others.
-        let wanted = len | (mask / UNIT) << 16;
         // SAFETY: heads are free blocks.
         unsafe {
-            if wanted > FROM_BACK {
-                self.trim(index, list, wanted);
+            let mut end = index + self.get(index, LEN);
+            if need != len || len > FROM_BACK {
+                let place = if need > FROM_BACK {
+                    self.0.unit(index).wrapping_add(mask)
+                } else {
+                    self.0.unit(end - len)
+                };
+                end = self.trim(index, list, self.index(place.addr() & !mask) + len, end);
             }
-            let end = index + self.get(index, LEN);
             let first = end - len;
             self.flip_bound(first);
             self.flip_bound(end);
@@ -330,29 +333,18 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Cuts off what lies behind the place for a large or aligned request in the first block of a list, such that the place
-    /// is at the block's end.
-    #[cold]
-    #[inline(never)]
-    unsafe fn trim(self, index: usize, list: usize, wanted: usize) {
-        let (len, mask) = (wanted & 0xffff, wanted >> 16 << UNIT.ilog2());
-        // SAFETY: the block is free.
+    /// Makes what lies from `end` to `behind`, the end of the first block of a list, a free block of its own; that block
+    /// stays the first one. Returns `end`. The other's length is for the caller to write.
+    #[inline(always)]
+    unsafe fn trim(self, index: usize, list: usize, end: usize, behind: usize) -> usize {
+        if end == behind {
+            return end;
+        }
+        // SAFETY: both are free blocks then.
         unsafe {
-            let behind = index + self.get(index, LEN);
-            let start = if len + mask / UNIT > FROM_BACK {
-                self.0.unit(index).wrapping_add(mask)
-            } else {
-                self.0.unit(behind - len)
-            };
-            let end = self.index(start.addr() & !mask) + len;
-            self.set(index, LEN, end - index);
-            if end == behind {
-                return;
-            }
             let rest = behind - end;
             self.measure(end, rest);
             let to = class(rest);
-            // The block stays the first one of its list.
             let (link, prev) =
                 if to == list { (self.word(index, NEXT), index) } else { (self.0.head(to), to) };
             let next = *link as usize;
@@ -365,6 +357,7 @@ impl<P: Place> Blocks<P> {
                 self.flip_list(to);
             }
         }
+        end
     }
 
     /// Allocates the free block behind unit `end` if it has `more` units, and returns its length.

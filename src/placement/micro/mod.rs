@@ -354,7 +354,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             loop {
                 if let Some(found) = Blocks(*slot).find(need) {
                     statistics.allocated(len * UNIT);
-                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, mask)));
+                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
                 }
                 slot = self.behind(slot)?;
                 // Else the compiler would do all of the search that is the same for all regions in front of the loop.

@@ -11,6 +11,8 @@
 //!   random, and its block is freed, or if it has none it gets one of a mixed size. So half of the places have a
 //!   block, and three quarters of the arena are live. Requests that fail are counted as `failed`, and in
 //!   `failed_worst` instead of `alloc_*`.
+//! * `aligned_alloc_*`, `aligned_free_*`: the same where a place's blocks are aligned to 4, 8, 16, 32 or 64 bytes, each for
+//!   a fifth of the places.
 //! * `resize_*`: the same for the resizes in the next workload that leave the block in place.
 //! * `live_permille`: requested bytes that are live when the first request fails, as a share of an arena of 32 KiB;
 //!   the mean over 64 seeds. At each step a block of a mixed size is allocated with a chance of 50 %, a random block
@@ -41,7 +43,7 @@ mod program {
     const STEPS: usize = 20_000;
     const SEEDS: u32 = 64;
 
-    /// Exit status if two blocks overlap, or one lies outside the arena.
+    /// Exit status if two blocks overlap, or one is misaligned or lies outside the arena.
     const WRONG_BLOCK: i32 = 4;
 
     #[repr(C, align(4096))]
@@ -78,8 +80,13 @@ mod program {
     const NONE: Block = Block { start: ptr::null_mut(), size: 0 };
 
     fn layout(size: usize) -> Layout {
-        // SAFETY: all sizes here are far below the limit, and 4 is a power of two.
-        unsafe { Layout::from_size_align_unchecked(size, 4) }
+        layout_aligned(size, 4)
+    }
+
+    /// A layout that the compiler does not know.
+    fn layout_aligned(size: usize, align: usize) -> Layout {
+        // SAFETY: all sizes here are far below the limit, and all alignments are powers of two.
+        unsafe { Layout::from_size_align_unchecked(size, black_box(align)) }
     }
 
     /// Allocates, and counts the instructions.
@@ -180,7 +187,12 @@ mod program {
         }
     }
 
-    fn instructions(empty: u32, allocs: &mut Counts, frees: &mut Counts) {
+    /// Alignment of the blocks of a place.
+    fn align_of(place: usize, mixed: bool) -> usize {
+        if mixed { 4 << (place % 5) } else { 4 }
+    }
+
+    fn instructions(empty: u32, mixed: bool, allocs: &mut Counts, frees: &mut Counts) -> (u32, u32) {
         let mut random = Random(0x2545_f491);
         let mut blocks = [NONE; PLACES];
         let (mut failed, mut failed_worst) = (0, 0);
@@ -190,8 +202,11 @@ mod program {
             let block = &mut blocks[place];
             if block.start.is_null() {
                 let size = random.mixed_size();
-                let (start, count) = allocate(layout(size));
+                let (start, count) = allocate(layout_aligned(size, align_of(place, mixed)));
                 let count = count - empty;
+                if start.addr() % align_of(place, mixed) != 0 {
+                    measure::exit(WRONG_BLOCK);
+                }
                 if start.is_null() {
                     failed += 1;
                     failed_worst = count.max(failed_worst);
@@ -203,15 +218,12 @@ mod program {
             } else {
                 check(*block, place);
                 // SAFETY: the block is live.
-                let count = unsafe { free(block.start, layout(block.size)) };
+                let count = unsafe { free(block.start, layout_aligned(block.size, align_of(place, mixed))) };
                 frees.add(count - empty);
                 *block = NONE;
             }
         }
-        allocs.print("alloc");
-        frees.print("free");
-        println!("failed {failed}");
-        println!("failed_worst {failed_worst}");
+        (failed, failed_worst)
     }
 
     /// Returns the bytes that are live when the first request fails. Counts the resizes that do not move the block.
@@ -296,7 +308,15 @@ mod program {
         let empty = calibrate();
         // On the stack, which is large enough.
         let [mut allocs, mut frees, mut resizes] = [const { Counts::NONE }; 3];
-        instructions(empty, &mut allocs, &mut frees);
+        let (failed, failed_worst) = instructions(empty, false, &mut allocs, &mut frees);
+        allocs.print("alloc");
+        frees.print("free");
+        println!("failed {failed}");
+        println!("failed_worst {failed_worst}");
+        (allocs, frees) = (Counts::NONE, Counts::NONE);
+        instructions(empty, true, &mut allocs, &mut frees);
+        allocs.print("aligned_alloc");
+        frees.print("aligned_free");
         // A subject that frees nothing has nothing to measure here.
         if cfg!(not(feature = "bump")) {
             density(empty, &mut resizes);
