@@ -63,8 +63,8 @@ fn no_more_is_kept_than_there_is_room_for() {
         heap.trim()
     };
     assert!(keeps(300));
-    assert!(keeps(SIZE / 32 - 1024));
-    assert!(!keeps(SIZE / 32 + 8), "more than its share");
+    assert!(keeps(SIZE / 48 - 1024));
+    assert!(!keeps(SIZE / 48 + 8), "more than its share");
     // Nothing is kept while memory is short.
     let most = heap.try_allocate(bytes(SIZE / 16 * 13)).unwrap();
     assert!(!keeps(1000));

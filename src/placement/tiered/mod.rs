@@ -35,7 +35,7 @@ const fn small_share(whole: usize) -> usize {
 /// Returns how many of `whole` bytes may be kept in large blocks.
 const fn large_share(whole: usize) -> usize {
     const MOST: usize = 1 << 20;
-    if whole / 32 < MOST { whole / 32 } else { MOST }
+    if whole / 48 < MOST { whole / 48 } else { MOST }
 }
 
 /// The fast default for hosts: quick lists in front of pages of small objects, in front of a placement `L` for everything
@@ -56,7 +56,7 @@ pub type Tiered<L = Tlsf<InBand<u32>>> = QuickLists<Pages<L>>;
 /// follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block serves aligned
 /// requests too, if its address is suitable.
 ///
-/// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/32 in large ones (at most 1 MiB); nothing is kept
+/// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
 /// while more than 13/16 of it is in use. If there is no room for another block, a free gives back up to [`Tier::BOUND`]
 /// others. A request that would otherwise fail first gives back everything, O(kept blocks). If kept large blocks rarely
 /// serve requests, none are kept for a while.
