@@ -143,6 +143,50 @@ impl Context {
         Ok(Bound { before: self.replace()?, _relaxed: Relaxed::new() })
     }
 
+    /// Returns the context of a device: this one if it is of that device.
+    pub(super) fn of_device(&self, ordinal: usize) -> Result<Self, SourceError> {
+        if self.device().ordinal == ordinal {
+            return Ok(self.clone());
+        }
+        Self::new(ordinal).map_err(|error| match error {
+            Error::Call(error) => error,
+            _ => SourceError::unsupported("a context of the other device"),
+        })
+    }
+
+    /// Returns whether this device can reach the memory of another one directly.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub fn can_access(&self, other: &Self) -> Result<bool, SourceError> {
+        let mut can = 0;
+        // SAFETY: the output has the type that the function writes, and both devices are the driver's.
+        unsafe { call!(cuDeviceCanAccessPeer(&mut can, self.0.raw_device, other.0.raw_device))? };
+        Ok(can != 0)
+    }
+
+    /// Lets kernels of this device use memory of another one that [`DeviceMemory`](super::DeviceMemory) has allocated,
+    /// and copies between the two go directly. Memory of [`Virtual`](super::Virtual) and
+    /// [`AsyncMemory`](super::AsyncMemory) is opened by [`Virtual::with_peers`](super::Virtual::with_peers) and
+    /// [`AsyncMemory::allow`](super::AsyncMemory::allow) instead. Copies between buffers need none of these.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if this device cannot reach the other one's memory, or the error of the driver.
+    pub fn enable_peer(&self, other: &Self) -> Result<(), Error> {
+        if !self.can_access(other)? {
+            return Err(Error::Unsupported("access to the memory of this peer"));
+        }
+        let _bound = self.enter()?;
+        const ALREADY_ENABLED: i64 = 704;
+        // SAFETY: the other context is alive, and 0 is the only flag.
+        match unsafe { call!(cuCtxEnablePeerAccess(other.0.raw, 0)) } {
+            Err(error) if error.code != ALREADY_ENABLED => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the device's total and free memory; other processes may use some of it. A driver call.
     ///
     /// # Errors

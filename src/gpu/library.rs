@@ -6,9 +6,11 @@ use std::sync::OnceLock;
 
 /// The functions that this module calls. cudarc looks them up one by one and panics if one is missing.
 const FUNCTIONS: &[&str] = &[
+    "cuCtxEnablePeerAccess",
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
+    "cuDeviceCanAccessPeer",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
@@ -40,6 +42,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemGetAllocationGranularity",
     "cuMemGetInfo_v2",
     "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemImportFromShareableHandle",
@@ -47,6 +50,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
     "cuMemPoolGetAttribute",
+    "cuMemPoolSetAccess",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
     "cuMemRelease",
@@ -57,6 +61,7 @@ const FUNCTIONS: &[&str] = &[
     "cuMemcpyAsync",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyPeerAsync",
     "cuMemsetD16Async",
     "cuMemsetD32Async",
     "cuMemsetD8Async",

@@ -42,6 +42,7 @@ mod context;
 mod copies;
 mod device;
 mod error;
+mod fixed;
 mod library;
 mod manager;
 mod relaxed;
@@ -51,13 +52,14 @@ mod staging;
 mod stream;
 
 pub use buffer::{
-    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Fixed, FixedMut, HostBacking, Lease,
-    MemoryKind, Rows, Touch, Transfer, View, ViewMut,
+    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, HostBacking, Lease, MemoryKind, Rows,
+    Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
 pub use error::Error;
+pub use fixed::{Fixed, FixedMut};
 pub use library::is_available;
 pub use manager::{
     Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Placement, Policy, PolicyError,
@@ -65,8 +67,8 @@ pub use manager::{
 };
 pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
-    Virtual, pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, HostSource, Location, Managed, Pinned, PinnedOptions,
+    Registered, Virtual, pinned_bytes,
 };
 pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

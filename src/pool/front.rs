@@ -341,6 +341,15 @@ impl<P: Placement, S: Source> Drop for Pool<P, S> {
             self.order_after_launches(&state, graph);
         }
         while self.wait_for_one(&mut state).is_some() {}
+        for (number, users) in core::mem::take(&mut state.users) {
+            // A block that was never freed: its segment goes back after the work of these streams too.
+            let home = state.entry(state.records.get(number).segment).arena;
+            let home = state.arenas[home].stream();
+            for user in &users {
+                // There is no caller left who could see an error.
+                let _ = super::stream::follow(home, user);
+            }
+        }
         for number in 0..state.segments.len() as u32 {
             if let Some(entry) = state.segments[number as usize].as_deref_mut() {
                 entry.live = 0;

@@ -57,6 +57,20 @@ impl<P: Placement, S: Source> Pool<P, S> {
         given
     }
 
+    /// Gives free pages of all segments back while at least `keep` bytes stay reserved, and returns their bytes.
+    pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
+        let mut given = 0;
+        for arena in 0..state.arenas.len() {
+            let excess = (state.figures.reserved.current as usize).saturating_sub(keep);
+            // Whole pages only, so as to stay at or above `keep`.
+            let pages = excess.checked_div(self.source.page()).unwrap_or(0);
+            if pages > 0 && state.arenas[arena].stream.is_some() {
+                given += self.punch(state, arena, pages * self.source.page());
+            }
+        }
+        given
+    }
+
     /// Turns a block that was allocated for this purpose into a hole. Returns its bytes, 0 if the source refuses.
     fn unmap(&self, state: &mut State<P, S>, number: u32, arena: usize) -> usize {
         let record = *state.records.get(number);

@@ -34,8 +34,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
         }
     }
 
-    /// Gives empty segments back to the source while at least `keep` bytes stay reserved, and returns the released
-    /// bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
+    /// Gives empty segments back to the source, and free pages of others where the source can take pages
+    /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
     /// itself may. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
     /// segments).
     pub fn trim(&self, keep: usize) -> usize {
@@ -46,7 +46,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         }
         self.poll(&mut state);
         self.flush(&mut state);
-        self.trim_to(&mut state, keep)
+        self.trim_to(&mut state, keep) + self.punch_all(&mut state, keep)
     }
 
     /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:

@@ -159,9 +159,8 @@ fn of_virtual_memory() {
 #[test]
 fn of_registered_memory() {
     fails_cleanly(&[], || {
-        let mut memory = vec![0; 4096];
         let context = Context::new(0)?;
-        let registered = Registered::new(&context, &mut memory)?;
+        let registered = Registered::new(&context, vec![0; 4096])?;
         use_it(&registered, &context)
     });
 }

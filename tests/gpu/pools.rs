@@ -82,8 +82,7 @@ fn of_pinned_memory() {
 #[test]
 fn of_registered_memory() {
     let gpu = Gpu::new();
-    let mut memory = vec![0; 256 << 20];
-    serves(&gpu, Registered::new(&gpu.context, &mut memory).unwrap());
+    serves(&gpu, Registered::new(&gpu.context, vec![0; 256 << 20]).unwrap());
     gpu.finish();
 }
 

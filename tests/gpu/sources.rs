@@ -1,12 +1,14 @@
 //! The common behaviour of all sources, and the particular behaviour of each.
 
 use crate::support::{Gpu, on_system, release};
+use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Location, Managed, Pinned,
     PinnedOptions, Registered, Stream, Virtual, pinned_bytes,
 };
-use allotment::pool::{Segment, Source, SourceErrorKind, Stream as _};
+use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
+use allotment_stand_in::Live;
 use std::sync::Arc;
 
 /// Returns the segment as a slice, for memory that the CPU can access.
@@ -97,12 +99,11 @@ fn segments_are_given_back_after_their_work() {
     if on_system() {
         return;
     }
-    let mut memory = vec![0; 4096];
     waits_for_its_work(&gpu, &DeviceMemory::new(&gpu.context));
     waits_for_its_work(&gpu, &Pinned::new(&gpu.context));
     waits_for_its_work(&gpu, &Managed::new(&gpu.context).unwrap());
     waits_for_its_work(&gpu, &Virtual::new(&gpu.context).unwrap());
-    waits_for_its_work(&gpu, &Registered::new(&gpu.context, &mut memory).unwrap());
+    waits_for_its_work(&gpu, &Registered::new(&gpu.context, vec![0; 4096]).unwrap());
     gpu.finish(); // the stand-in has noticed no memory that went too early
 }
 
@@ -314,9 +315,9 @@ fn virtual_memory_grows_in_place() {
 fn registered_memory() {
     let gpu = Gpu::new();
     let before = pinned_bytes(); // tests of failures leave some
-    let mut memory = vec![7; (1 << 20) + 100];
+    let memory = vec![7; (1 << 20) + 100];
     let inside = memory.as_ptr() as usize..memory.as_ptr() as usize + memory.len();
-    let source = Registered::new(&gpu.context, &mut memory).unwrap();
+    let source = Registered::new(&gpu.context, memory).unwrap();
     assert_eq!(pinned_bytes(), before + (1 << 20) + 100);
     keeps_the_contract(&gpu, &source);
     let all = source.capacity().unwrap().free;
@@ -326,15 +327,16 @@ fn registered_memory() {
     assert!(inside.contains(&segment.address.get()) && end <= inside.end);
     assert!(source.reserve(512, &gpu.stream).unwrap_err().is_out_of_memory());
     gpu.upload(segment.address, b"written by the device");
+    let source = source.into_memory().unwrap_err(); // a segment is lent
     release(&source, segment, &gpu.stream);
-    drop(source);
+    let memory = source.into_memory().unwrap();
     assert_eq!(pinned_bytes(), before);
     let at = segment.address.get() - inside.start;
     assert_eq!(&memory[at..at + 21], b"written by the device");
 
-    let empty = Registered::new(&gpu.context, &mut []).unwrap_err();
+    let empty = Registered::new(&gpu.context, Vec::new()).unwrap_err();
     assert!(matches!(empty, Error::Call(error) if error.kind == SourceErrorKind::Invalid));
-    let limited = Registered::with_limit(&gpu.context, &mut memory, 1000).unwrap_err();
+    let limited = Registered::with_limit(&gpu.context, memory, 1000).unwrap_err();
     assert!(matches!(limited, Error::Call(error) if error.is_out_of_memory()));
     gpu.finish();
 }
@@ -374,5 +376,158 @@ fn sources_of_two_devices_are_apart() {
     release(&there, far, &stream);
     release(&here, near, &gpu.stream);
     drop((here, there, stream, second));
+    gpu.finish();
+}
+
+/// A copy into memory that the program forgot must not run into freed memory.
+#[test]
+fn registered_memory_outlives_forgotten_buffers() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = vec![0u8; 8192];
+    let inside = memory.as_ptr() as usize..memory.as_ptr() as usize + 8192;
+    let source = Arc::new(Registered::new(&gpu.context, memory).unwrap());
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let ones = Buffer::from_slice(&device, &[1u8; 512], &gpu.stream).unwrap();
+    gpu.context.bind().unwrap();
+    gpu.control().hold_all(true);
+    let segment = source.reserve(512, &gpu.stream).unwrap();
+    // SAFETY: both ranges are live; the copy runs after the source is dropped.
+    let code = unsafe {
+        let to = segment.address.get() as u64;
+        sys::cuMemcpyAsync(to, ones.address(), 512, gpu.stream.raw())
+    };
+    code.result().unwrap();
+    drop(Arc::into_inner(source)); // the segment was forgotten
+    gpu.control().hold_all(false);
+    gpu.stream.synchronize().unwrap();
+    assert_eq!(gpu.control().live().registered, 1, "leaked instead of freed");
+    assert!(inside.contains(&segment.address.get()));
+    assert_eq!(gpu.control().misuse_of_any_kind(), 0);
+    let start = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(inside.start);
+    // SAFETY: the memory is leaked, so it is there and registered.
+    unsafe { sys::cuMemHostUnregister(start) }.result().unwrap();
+    drop(ones);
+    drop(device);
+    gpu.finish();
+}
+
+#[test]
+fn memory_with_two_addresses_is_refused() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let before = pinned_bytes();
+    gpu.control().set_attribute(0, 91, 0); // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+    let refused = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
+    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
+    let combined = Pinned::with_options(&gpu.context, options);
+    let refused = combined.reserve(64 << 10, &gpu.stream).unwrap_err();
+    assert_eq!(refused.kind, SourceErrorKind::Unsupported);
+    assert_eq!((pinned_bytes(), gpu.live()), (before, Live::default()));
+    drop(combined);
+    gpu.finish();
+}
+
+/// Managed memory counts against what the device has free, not against all of it.
+#[test]
+fn managed_memory_leaves_a_full_device_alone() {
+    let gpu = Gpu::with_memory(64 << 20);
+    if on_system() {
+        return;
+    }
+    let device = DeviceMemory::new(&gpu.context);
+    let most = device.reserve(48 << 20, &gpu.stream).unwrap();
+    let managed = Managed::new(&gpu.context).unwrap();
+    assert!(managed.reserve(32 << 20, &gpu.stream).unwrap_err().is_out_of_memory());
+    let some = managed.reserve(8 << 20, &gpu.stream).unwrap();
+    assert_eq!(managed.capacity().unwrap().free, 8 << 20);
+    release(&device, most, &gpu.stream);
+    let more = managed.reserve(32 << 20, &gpu.stream).unwrap();
+    release(&managed, more, &gpu.stream);
+    release(&managed, some, &gpu.stream);
+    drop((managed, device));
+    gpu.finish();
+}
+
+/// Copies between devices, from and to every kind of memory, with and without access.
+#[test]
+fn devices_copy_to_each_other() {
+    fn copies<A: Source<Stream = Stream>, B: Source<Stream = Stream>>(
+        here: (A, &Stream),
+        there: (B, &Stream),
+    ) {
+        let (from, to) = (Arc::new(here.0), Arc::new(there.0));
+        let ones = Buffer::from_slice(&from, &[1u8; 5000], here.1).unwrap();
+        let moved = ones.migrate(&to, there.1).unwrap();
+        assert_eq!(moved.to_vec().unwrap(), [1; 5000]);
+        let back = moved.migrate(&from, here.1).unwrap();
+        assert_eq!(back.to_vec().unwrap(), [1; 5000]);
+    }
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let far = Stream::new(&second).unwrap();
+    let (first, a, b) = (&gpu.context, &gpu.stream, &far);
+    copies((DeviceMemory::new(first), a), (DeviceMemory::new(&second), b));
+    copies((Virtual::new(first).unwrap(), a), (Virtual::new(&second).unwrap(), b));
+    copies((AsyncMemory::new(first).unwrap(), a), (AsyncMemory::new(&second).unwrap(), b));
+    copies((AsyncMemory::new(first).unwrap(), a), (Virtual::new(&second).unwrap(), b));
+    // With access a plain copy on one device's stream reaches the other's memory.
+    first.enable_peer(&second).unwrap();
+    first.enable_peer(&second).unwrap();
+    let open = Arc::new(Virtual::with_peers(&second, &[first.clone()]).unwrap());
+    let shared = Buffer::<u8, _>::zeros(&open, 100, b).unwrap();
+    let ordered = AsyncMemory::new(&second).unwrap();
+    ordered.allow(first).unwrap();
+    let ordered = Arc::new(ordered);
+    let other = Buffer::<u8, _>::zeros(&ordered, 100, b).unwrap();
+    b.synchronize().unwrap();
+    for address in [shared.address(), other.address()] {
+        first.bind().unwrap();
+        // SAFETY: both ranges are live.
+        let code = unsafe { sys::cuMemcpyAsync(address, shared.address(), 100, a.raw()) };
+        code.result().unwrap();
+    }
+    a.synchronize().unwrap();
+    drop((shared, other, open, ordered, far));
+    drop(second);
+    gpu.finish();
+}
+
+/// Pages between blocks go back to the device, and come again.
+#[test]
+fn virtual_memory_gives_pages_back_between_blocks() {
+    const MIB: usize = 1 << 20;
+    let gpu = Gpu::new();
+    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let mut blocks: Vec<_> =
+        (0..9u8).map(|n| (Buffer::<u8, _>::zeros(&pool, 16 * MIB, &gpu.stream).unwrap(), n)).collect();
+    for (block, n) in &mut blocks {
+        block.as_view_mut().fill(*n).unwrap();
+    }
+    blocks.retain(|(_, n)| n % 4 == 0);
+    gpu.stream.synchronize().unwrap();
+    let before = pool.stats().reserved.current as usize;
+    let given = pool.trim(0);
+    assert!(given >= 6 * 16 * MIB - 4 * MIB, "{given}");
+    assert_eq!(pool.stats().reserved.current as usize, before - given);
+    if !on_system() {
+        assert_eq!(gpu.live().bytes as usize, before - given, "the device has it back");
+    }
+    for (block, n) in &blocks {
+        assert_eq!(block.to_vec().unwrap(), vec![*n; 16 * MIB]);
+    }
+    let more = Buffer::<u8, _>::zeros(&pool, 40 * MIB, &gpu.stream).unwrap();
+    assert_eq!(more.to_vec().unwrap(), vec![0; 40 * MIB]);
+    assert_eq!(pool.stats().segments.current, 1, "in the same addresses");
+    drop((more, blocks));
+    drop(pool);
     gpu.finish();
 }

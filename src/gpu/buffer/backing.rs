@@ -1,6 +1,6 @@
 //! The memory that buffers lie in.
 
-use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
+use crate::gpu::source::HostSource;
 use crate::gpu::stream::Stream;
 use crate::pool::{CopyCounters, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
@@ -102,14 +102,8 @@ pub unsafe trait Backing {
 /// The memory must be readable and writable through pointers with exposed provenance while no work uses it.
 pub unsafe trait HostBacking: Backing {}
 
-// SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl HostBacking for Lease<Pinned> {}
-// SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl HostBacking for Lease<Managed> {}
-// SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl HostBacking for Lease<Registered<'_>> {}
-// SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl HostBacking for Lease<HostMemory> {}
+// SAFETY: the CPU can use memory of such a source.
+unsafe impl<S: HostSource> HostBacking for Lease<S> {}
 
 /// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
 pub trait Allocate {

@@ -19,7 +19,7 @@ pub(super) use backing::Uses;
 pub use backing::{Allocate, Backing, HostBacking, Lease, MemoryKind, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
-pub use transfer::{Fixed, FixedMut, Transfer};
+pub use transfer::Transfer;
 pub use view::{Rows, View, ViewMut};
 
 use super::stream::Stream;

@@ -1,7 +1,7 @@
 //! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
 
 use super::{Allocate, Backing, HostBacking, MemoryKind};
-use crate::gpu::source::{HostMemory, Managed, Pinned, Registered};
+use crate::gpu::source::HostSource;
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -46,14 +46,8 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for pool::Buffer<'
     }
 }
 
-// SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Pinned> {}
-// SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Managed> {}
-// SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, Registered<'_>> {}
-// SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for pool::Buffer<'_, P, HostMemory> {}
+// SAFETY: the CPU can use memory of such a source.
+unsafe impl<P: Placement, S: HostSource> HostBacking for pool::Buffer<'_, P, S> {}
 
 /// The alignment to request: blocks start at granules, so usually none.
 const fn alignment<P: Placement>() -> usize {
@@ -101,14 +95,8 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PlannedBuffer<
     }
 }
 
-// SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Pinned> {}
-// SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Managed> {}
-// SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, Registered<'_>> {}
-// SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PlannedBuffer<'_, '_, P, HostMemory> {}
+// SAFETY: the CPU can use memory of such a source.
+unsafe impl<P: Placement, S: HostSource> HostBacking for PlannedBuffer<'_, '_, P, S> {}
 
 impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
     type Backing<'b>
@@ -153,14 +141,8 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PatternBuffer<
     }
 }
 
-// SAFETY: `Pinned::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Pinned> {}
-// SAFETY: `Managed::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Managed> {}
-// SAFETY: `Registered::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, Registered<'_>> {}
-// SAFETY: `HostMemory::CPU_VISIBLE`.
-unsafe impl<P: Placement> HostBacking for PatternBuffer<'_, '_, P, HostMemory> {}
+// SAFETY: the CPU can use memory of such a source.
+unsafe impl<P: Placement, S: HostSource> HostBacking for PatternBuffer<'_, '_, P, S> {}
 
 impl<'p, P: Placement, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
     type Backing<'a>

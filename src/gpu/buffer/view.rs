@@ -1,9 +1,10 @@
 //! Parts of buffers, and copies to and from them.
 
 use super::host::{self, Element};
-use super::{Backing, CopyError, Fixed, FixedMut, MemoryKind, Transfer, bounds};
+use super::{Backing, CopyError, MemoryKind, Transfer, bounds};
 use crate::gpu::copies::Job;
 use crate::gpu::error::call;
+use crate::gpu::fixed::{Fixed, FixedMut};
 use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, Stream as _};
@@ -367,10 +368,21 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             // mutable.
             unsafe { host::copy(job, here, places.0, places.1, bytes) };
         } else {
-            job.submit(here, || {
-                // SAFETY: both ranges belong to live buffers and have the same length. One address space holds the
-                // memory of all devices and the host.
-                unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw())) }
+            let peers = from.backing.device().zip(to.device()).filter(|(from, to)| from != to);
+            let contexts = match peers {
+                Some((there, other)) => {
+                    Some([from.stream.context().of_device(there)?, here.context().of_device(other)?])
+                }
+                None => None,
+            };
+            job.submit(here, || match contexts {
+                // SAFETY: both ranges belong to live buffers, of these contexts' devices, and have the same length.
+                Some([there, other]) => unsafe {
+                    let (to, from) = (self.0.address, from.address);
+                    call!(cuMemcpyPeerAsync(to, other.raw(), from, there.raw(), bytes, here.raw()))
+                },
+                // SAFETY: as above. One address space holds the memory of all devices and the host.
+                None => unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw())) },
             })?;
         }
         if is_other {

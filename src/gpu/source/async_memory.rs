@@ -1,7 +1,7 @@
 //! A device's memory in stream order, from a memory pool of the driver.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
-use crate::gpu::abi::PoolProps;
+use crate::gpu::abi::{AccessDesc, PoolProps};
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
@@ -91,6 +91,22 @@ impl AsyncMemory {
     /// The error of the driver.
     pub fn used(&self) -> Result<u64, SourceError> {
         self.get(Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    }
+
+    /// Lets the device of another context use the memory of this source, in kernels and for direct copies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if that device cannot reach the memory, or the error of the driver.
+    pub fn allow(&self, peer: &Context) -> Result<(), Error> {
+        if !peer.can_access(&self.context)? {
+            return Err(Error::Unsupported("access to the memory of this peer"));
+        }
+        let _bound = self.context.enter_relaxed()?;
+        let access = AccessDesc::full(peer.ordinal());
+        // SAFETY: the pool is alive, and the pointer is to one value of the same layout.
+        unsafe { call!(cuMemPoolSetAccess(self.pool, (&raw const access).cast(), 1))? };
+        Ok(())
     }
 
     /// Gives unused memory beyond `keep` bytes back to the device.

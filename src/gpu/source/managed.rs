@@ -38,8 +38,8 @@ pub enum Advice {
 /// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
 /// Giving a segment back waits for the stream.
 ///
-/// A source and its clones together lend no more bytes than the device has, because managed memory beyond that
-/// works, but very slowly.
+/// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
+/// clones together lend no more bytes than the device has: managed memory beyond that works, but very slowly.
 #[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
@@ -163,17 +163,20 @@ unsafe impl Source for Managed {
         ALIGNMENT
     }
 
-    /// Returns the device's memory and how much of it is not in segments. No driver call.
+    /// Returns the device's memory and how much of it is free and not in segments.
     fn capacity(&self) -> Result<Capacity, SourceError> {
-        let total = self.context.device().memory;
-        Ok(Capacity { total, free: total.saturating_sub(self.lent.load(Ordering::Relaxed)) })
+        let Capacity { total, free } = self.context.capacity()?;
+        let unlent = total.saturating_sub(self.lent.load(Ordering::Relaxed));
+        Ok(Capacity { total, free: free.min(unlent) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocManaged", bytes, PAGE)?;
         let total = self.context.device().memory;
         let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= total);
-        if self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+        // Other memory of the device counts as well, whoever has it.
+        let is_free = bytes <= self.context.capacity()?.free;
+        if !is_free || self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             let kind = SourceErrorKind::OutOfMemory;
             return Err(SourceError { kind, call: "the device's memory", code: 0 });
         }

@@ -18,11 +18,28 @@ pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
 use super::copies::count_moved;
-use super::error::call;
+use super::error::{Error, call};
+use super::fixed::FixedMut;
 use super::stream::Stream;
-use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
+use crate::pool::{Direction, Segment, Source, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
+
+/// A source of memory that the CPU reads and writes in place, so that buffers in it are slices.
+///
+/// # Safety
+///
+/// [`Source::CPU_VISIBLE`] must be set.
+pub unsafe trait HostSource: Source<Stream = Stream> {}
+
+// SAFETY: it is `CPU_VISIBLE`.
+unsafe impl HostSource for Pinned {}
+// SAFETY: as above.
+unsafe impl HostSource for Managed {}
+// SAFETY: as above.
+unsafe impl HostSource for HostMemory {}
+// SAFETY: as above.
+unsafe impl<M: FixedMut<u8>> HostSource for Registered<M> {}
 
 /// The size of a device's large pages in bytes.
 const PAGE: usize = 2 << 20;
@@ -37,6 +54,19 @@ fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, So
     let address = usize::try_from(address).ok().filter(|address| address % ALIGNMENT == 0);
     let address = address.and_then(NonZeroUsize::new).ok_or(broken)?;
     Ok(Segment { address, bytes, zeroed: false })
+}
+
+/// Refuses page-locked memory that devices reach by another address than the host. The driver promises one address for
+/// neither registered nor write-combined memory.
+fn check_one_address(pointer: *mut u8) -> Result<(), Error> {
+    let mut address = 0;
+    // SAFETY: the output has the type that the function writes, the memory is page-locked, and 0 is the only flag.
+    unsafe { call!(cuMemHostGetDevicePointer_v2(&mut address, pointer.cast(), 0))? };
+    if address == pointer.addr() as CUdeviceptr {
+        Ok(())
+    } else {
+        Err(Error::Unsupported("page-locked memory with one address for host and device"))
+    }
 }
 
 /// Refuses sizes that are not a multiple of the granularity.

@@ -1,14 +1,16 @@
 //! Page-locked host memory.
 
-use super::{ALIGNMENT, check_size, segment};
+use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::error::{Error, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
+use std::path::Path;
+use std::string::String;
 
 /// Granularity of pinned segments in bytes: several pages, because each call that locks pages is slow.
 const GRANULARITY: usize = 64 << 10;
@@ -25,10 +27,21 @@ pub fn pinned_bytes() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// A quarter of the system's memory; pinning more starves all other programs.
+/// A quarter of the memory that the process may have; pinning more starves all other programs.
 fn default_limit() -> usize {
     let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
-    total.map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
+    let allowed = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
+        group_limit(&text, |file| fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok())
+    });
+    total.into_iter().chain(allowed).min().map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
+}
+
+/// The least limit in bytes of the process's control group (cgroup v2) and those that contain it. `groups` is the text
+/// of `/proc/self/cgroup`, and `read` reads a file below the hierarchy's root.
+fn group_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<usize> {
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |folder: &Path| read(&folder.join("memory.max"))?.trim().parse().ok();
+    Path::new(own).ancestors().filter_map(limit).min()
 }
 
 /// Parses the total memory in bytes from Linux's `meminfo`.
@@ -69,7 +82,7 @@ pub struct PinnedOptions {
     /// Pins the memory for every context of the process, not only this one. On by default.
     pub portable: bool,
     /// The most bytes that the process may pin through this module, over all sources. The default is a quarter of
-    /// the system's memory, or 1 GiB if that is not known.
+    /// the system's memory or of what its control group allows, whichever is less, or 1 GiB if neither is known.
     pub limit: usize,
 }
 
@@ -139,6 +152,16 @@ unsafe impl Source for Pinned {
         let mut pointer = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the flags are valid.
         unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };
+        if self.options.write_combined {
+            if let Err(error) = check_one_address(pointer.cast()) {
+                // SAFETY: allocated above and not used. A second error would say less than the first.
+                let _ = unsafe { call!(cuMemFreeHost(pointer)) };
+                return Err(match error {
+                    Error::Call(error) => error,
+                    _ => SourceError::unsupported("one address of write-combined memory"),
+                });
+            }
+        }
         let segment = segment("cuMemHostAlloc", pointer.expose_provenance() as u64, bytes)?;
         core::mem::forget(share); // until the segment is released
         Ok(segment)
@@ -169,6 +192,20 @@ mod tests {
         assert_eq!(total_memory("MemTotal:       24689436 kB\nMemFree: 1 kB\n"), Some(24_689_436 << 10));
         assert_eq!(total_memory("MemFree: 1 kB\n"), None);
         assert_eq!(total_memory("MemTotal: many kB\n"), None);
+    }
+
+    #[test]
+    fn the_least_limit_of_the_control_groups_is_found() {
+        let read = |file: &Path| match file.to_str()? {
+            "a/b/memory.max" => Some(String::from("max\n")),
+            "a/memory.max" => Some(String::from("1073741824\n")),
+            "memory.max" => Some(String::from("2147483648\n")),
+            _ => None,
+        };
+        assert_eq!(group_limit("1:name=systemd:/x\n0::/a/b\n", read), Some(1 << 30));
+        assert_eq!(group_limit("0::/\n", read), Some(2 << 30));
+        assert_eq!(group_limit("0::/\n", |_| None), None);
+        assert_eq!(group_limit("4:memory:/a\n", read), None);
     }
 
     #[test]

@@ -1,21 +1,26 @@
 //! The program's own memory, page-locked.
 
 use super::pinned::{PinnedOptions, Share};
-use super::{ALIGNMENT, check_size, segment};
+use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
+use crate::gpu::fixed::FixedMut;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
-use core::marker::PhantomData;
+use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A slice of the program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister`
-/// page-locks while this value exists. It is lent in place, in multiples of 512 bytes, until it is used up.
-#[derive(Debug)]
-pub struct Registered<'a> {
+/// The program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister` page-locks while
+/// this value exists. It is lent in place, in multiples of 512 bytes, until it is used up.
+///
+/// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still lent when
+/// this is dropped, the memory is leaked. [`Registered::into_memory`] returns it.
+pub struct Registered<M: FixedMut<u8>> {
     context: Context,
+    /// Taken when this is dropped.
+    memory: Option<M>,
     /// The registered memory.
     pointer: *mut u8,
     /// Address of the first aligned byte; `bytes` can be lent from there.
@@ -23,71 +28,106 @@ pub struct Registered<'a> {
     bytes: usize,
     /// The lent segments: their lengths in bytes, by address.
     lent: Mutex<BTreeMap<usize, usize>>,
-    _share: Share,
-    _memory: PhantomData<&'a mut [u8]>,
+    share: Option<Share>,
 }
 
-// SAFETY: the slice is borrowed for this value alone, and plain bytes may go to another thread.
-unsafe impl Send for Registered<'_> {}
-// SAFETY: shared access goes through the lock, and the driver allows any memory to be used from any thread.
-unsafe impl Sync for Registered<'_> {}
+// SAFETY: the pointer is to the memory, which may go to another thread.
+unsafe impl<M: FixedMut<u8> + Send> Send for Registered<M> {}
+// SAFETY: shared access goes through the lock and does not touch the memory, and the driver allows any memory to be
+// used from any thread.
+unsafe impl<M: FixedMut<u8> + Send> Sync for Registered<M> {}
 
-impl<'a> Registered<'a> {
-    /// Page-locks a slice for all contexts. It counts towards the default limit of pinned memory
+impl<M: FixedMut<u8>> Registered<M> {
+    /// Page-locks memory for all contexts. It counts towards the default limit of pinned memory
     /// ([`PinnedOptions::limit`]).
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the slice is empty or already
-    /// page-locked, or the error of the driver.
-    pub fn new(context: &Context, memory: &'a mut [u8]) -> Result<Self, Error> {
+    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the memory is empty or already
+    /// page-locked, [`Error::Unsupported`] if devices reach it by other addresses than the host, or the error of the
+    /// driver. The memory is dropped in that case.
+    pub fn new(context: &Context, memory: M) -> Result<Self, Error> {
         Self::with_limit(context, memory, PinnedOptions::default().limit)
     }
 
-    /// Page-locks a slice like [`Registered::new`], with a limit in bytes for everything that the process has
-    /// pinned through this module.
+    /// Page-locks memory like [`Registered::new`], with a limit in bytes for everything that the process has pinned
+    /// through this module.
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] at the limit, [`SourceErrorKind::Invalid`] if the slice is empty or already
-    /// page-locked, or the error of the driver.
-    pub fn with_limit(context: &Context, memory: &'a mut [u8], limit: usize) -> Result<Self, Error> {
-        if memory.is_empty() {
+    /// The errors of [`Registered::new`].
+    pub fn with_limit(context: &Context, mut memory: M, limit: usize) -> Result<Self, Error> {
+        let slice = memory.as_mut_slice();
+        let (pointer, len) = (slice.as_mut_ptr(), slice.len());
+        if len == 0 {
             let kind = SourceErrorKind::Invalid;
             return Err(SourceError { kind, call: "cuMemHostRegister", code: 0 }.into());
         }
-        let share = Share::take(memory.len(), limit)?;
+        let share = Share::take(len, limit)?;
         let _bound = context.enter_relaxed()?;
-        let pointer = memory.as_mut_ptr();
         const PORTABLE: u32 = 1;
-        // SAFETY: the slice is borrowed until this value is dropped, which unregisters it.
-        unsafe { call!(cuMemHostRegister_v2(pointer.cast(), memory.len(), PORTABLE))? };
+        // SAFETY: the memory is owned by this value, whose drop unregisters it.
+        unsafe { call!(cuMemHostRegister_v2(pointer.cast(), len, PORTABLE))? };
         let address = pointer.expose_provenance();
         let start = address.next_multiple_of(ALIGNMENT);
-        let bytes = memory.len().saturating_sub(start - address) / ALIGNMENT * ALIGNMENT;
-        let lent = Mutex::default();
-        let _memory = PhantomData;
-        Ok(Self { context: context.clone(), pointer, start, bytes, lent, _share: share, _memory })
+        let bytes = len.saturating_sub(start - address) / ALIGNMENT * ALIGNMENT;
+        let (lent, memory, share) = (Mutex::default(), Some(memory), Some(share));
+        let made = Self { context: context.clone(), memory, pointer, start, bytes, lent, share };
+        check_one_address(pointer)?;
+        Ok(made)
+    }
+
+    /// Returns the memory, unless segments of it are still lent. Waits for nothing: what was lent came back after its
+    /// work.
+    ///
+    /// # Errors
+    ///
+    /// This value.
+    pub fn into_memory(mut self) -> Result<M, Self> {
+        match self.take() {
+            Some(memory) => Ok(memory),
+            None => Err(self),
+        }
     }
 
     fn lent(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Drop for Registered<'_> {
-    fn drop(&mut self) {
-        // SAFETY: `new` registered the slice. A drop cannot report an error.
+    /// Ends the registration, unless work may still be queued on the memory.
+    fn take(&mut self) -> Option<M> {
+        if !self.lent().is_empty() {
+            return None;
+        }
+        let memory = self.memory.take()?;
+        // SAFETY: `with_limit` registered the memory, and nothing uses it. A drop cannot report an error.
         let _ = self
             .context
             .enter_relaxed()
             .and_then(|_bound| unsafe { call!(cuMemHostUnregister(self.pointer.cast())) });
+        self.share = None;
+        Some(memory)
     }
 }
 
-// SAFETY: each range is lent once, inside the slice and aligned. The slice is borrowed as long as this value
-// exists, and the CPU can use it.
-unsafe impl Source for Registered<'_> {
+impl<M: FixedMut<u8>> Drop for Registered<M> {
+    fn drop(&mut self) {
+        if self.take().is_none() {
+            // Segments were forgotten, so that copies may still be under way.
+            core::mem::forget((self.memory.take(), self.share.take()));
+        }
+    }
+}
+
+impl<M: FixedMut<u8>> fmt::Debug for Registered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: each range is lent once, inside the memory and aligned. The memory is owned by this value, which leaks it if
+// it goes first, and the CPU can use it.
+unsafe impl<M: FixedMut<u8>> Source for Registered<M> {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
 

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::format;
 use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec;
 use std::vec::Vec;
 
 /// A device's memory at reserved addresses: a segment starts with the requested size and grows in place, up to its
@@ -21,8 +20,11 @@ use std::vec::Vec;
 ///
 /// ```text
 ///  reserved addresses   |<---------------- room --------------->|
-///  mapped memory        | reserve   | grow   | grow |
+///  mapped memory        | reserve   | grow   |hole| grow |
 /// ```
+///
+/// The memory consists of pages of the device's granularity, mostly 2 MiB, each with a handle of its own, so that a pool
+/// can give pages between its blocks back to the device. Shareable memory is in longer pieces and cannot do that.
 #[derive(Debug)]
 pub struct Virtual {
     context: Context,
@@ -31,6 +33,8 @@ pub struct Virtual {
     room: usize,
     /// Whether the memory can be exported as file descriptors.
     shareable: bool,
+    /// The devices that may use the memory: its own and its peers.
+    devices: Vec<i32>,
     /// The segments by their start.
     segments: Mutex<BTreeMap<u64, Reserved>>,
     name: String,
@@ -41,8 +45,8 @@ pub struct Virtual {
 struct Reserved {
     /// Reserved addresses in bytes.
     room: usize,
-    /// The lengths in bytes of the pieces of physical memory that are mapped there, in order.
-    pieces: Vec<usize>,
+    /// The pieces of physical memory that are mapped there: their lengths in bytes, by address.
+    pieces: BTreeMap<u64, usize>,
 }
 
 impl Virtual {
@@ -62,7 +66,23 @@ impl Virtual {
     ///
     /// [`Error::Unsupported`] if the device has no virtual memory management, or the error of the driver.
     pub fn with_room(context: &Context, bytes: usize) -> Result<Self, Error> {
-        Self::make(context, bytes, false)
+        Self::make(context, bytes, false, &[])
+    }
+
+    /// Makes a source like [`Virtual::new`] whose memory the devices of `peers` may use as well, in kernels and for
+    /// direct copies.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the device has no virtual memory management, or if one of the others cannot reach its
+    /// memory, or the error of the driver.
+    pub fn with_peers(context: &Context, peers: &[Context]) -> Result<Self, Error> {
+        for peer in peers {
+            if !peer.can_access(context)? {
+                return Err(Error::Unsupported("access to the memory of this peer"));
+            }
+        }
+        Self::make(context, context.device().memory, false, peers)
     }
 
     /// Makes a source like [`Virtual::new`] whose memory can be shared with other processes as file descriptors:
@@ -77,10 +97,10 @@ impl Virtual {
         if context.device().virtual_memory && attribute(context.ordinal(), supported)? == 0 {
             return Err(Error::Unsupported("file descriptors of virtual memory"));
         }
-        Self::make(context, context.device().memory, true)
+        Self::make(context, context.device().memory, true, &[])
     }
 
-    fn make(context: &Context, bytes: usize, shareable: bool) -> Result<Self, Error> {
+    fn make(context: &Context, bytes: usize, shareable: bool, peers: &[Context]) -> Result<Self, Error> {
         if !context.device().virtual_memory {
             return Err(Error::Unsupported("virtual memory management"));
         }
@@ -95,8 +115,9 @@ impl Virtual {
         }
         let room = bytes.checked_next_multiple_of(granularity).unwrap_or(granularity);
         let name = format!("virtual device {}", context.device().ordinal);
+        let devices = core::iter::once(context).chain(peers).map(Context::ordinal).collect();
         let (context, segments) = (context.clone(), Mutex::default());
-        Ok(Self { context, granularity, room, shareable, segments, name })
+        Ok(Self { context, granularity, room, shareable, devices, segments, name })
     }
 
     /// Returns whether the memory can be shared as file descriptors.
@@ -106,15 +127,40 @@ impl Virtual {
 
     /// Returns the lengths in bytes of the pieces of physical memory of the segment that starts at this address.
     pub(in crate::gpu) fn pieces(&self, segment: usize) -> Vec<usize> {
-        self.segments().get(&(segment as u64)).map(|found| found.pieces.clone()).unwrap_or_default()
+        let pieces = |found: &Reserved| found.pieces.values().copied().collect();
+        self.segments().get(&(segment as u64)).map(pieces).unwrap_or_default()
     }
 
     fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, Reserved>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps new memory at reserved addresses. After an error nothing is mapped there.
-    fn map(&self, address: CUdeviceptr, bytes: usize) -> Result<(), SourceError> {
+    /// Maps new memory at reserved addresses and returns its pieces. After an error nothing is mapped there.
+    fn map_pieces(&self, address: CUdeviceptr, bytes: usize) -> Result<BTreeMap<u64, usize>, SourceError> {
+        let step = if self.shareable { bytes } else { self.granularity };
+        let mut pieces = BTreeMap::new();
+        let made = (address..address + bytes as u64).step_by(step).try_for_each(|at| {
+            self.map_piece(at, step)?;
+            pieces.insert(at, step);
+            Ok(())
+        });
+        let access: Vec<AccessDesc> = self.devices.iter().map(|&device| AccessDesc::full(device)).collect();
+        // SAFETY: the range is mapped, and the pointer is to this many values of the same layout.
+        let made = made.and_then(|()| unsafe {
+            call!(cuMemSetAccess(address, bytes, access.as_ptr().cast(), access.len()))
+        });
+        match made {
+            Ok(()) => Ok(pieces),
+            Err(error) => {
+                // Mapped above and not used yet. A second error would say less than the first.
+                let _ = unmap_pieces(pieces);
+                Err(error)
+            }
+        }
+    }
+
+    /// Maps one new piece of memory, without access.
+    fn map_piece(&self, address: CUdeviceptr, bytes: usize) -> Result<(), SourceError> {
         let prop = AllocationProp::on(self.context.ordinal(), self.shareable);
         let mut handle = 0;
         // SAFETY: all pointers are to values of these types or of the same layout.
@@ -124,16 +170,23 @@ impl Virtual {
         // SAFETY: made above. The memory lives as long as it is mapped.
         let released = unsafe { call!(cuMemRelease(handle)) };
         mapped?;
-        let access = AccessDesc::full(self.context.ordinal());
-        // SAFETY: the range is mapped, and the pointer is to a value of the same layout.
-        let accessible = released
-            .and_then(|()| unsafe { call!(cuMemSetAccess(address, bytes, (&raw const access).cast(), 1)) });
-        if accessible.is_err() {
+        if released.is_err() {
             // SAFETY: mapped above and not used yet. A second error would say less than the first.
             let _ = unsafe { call!(cuMemUnmap(address, bytes)) };
         }
-        accessible
+        released
     }
+}
+
+/// Unmaps pieces that no work uses, each on its own, as the driver demands. Goes on after an error and returns the first.
+fn unmap_pieces(pieces: BTreeMap<u64, usize>) -> Result<(), SourceError> {
+    let mut result = Ok(());
+    for (address, bytes) in pieces {
+        // SAFETY: the callers pass pieces that are mapped there and in no use.
+        let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
+        result = result.and(unmapped);
+    }
+    result
 }
 
 // SAFETY: the driver reserves each range of addresses once, and what is lent of it is mapped until it is released.
@@ -173,23 +226,27 @@ unsafe impl Source for Virtual {
         // SAFETY: the output has the type that the function writes; any address will do.
         unsafe { call!(cuMemAddressReserve(&mut address, room, self.granularity, 0, 0))? };
         let made = segment("cuMemAddressReserve", address, bytes)
-            .and_then(|segment| self.map(address, bytes).map(|()| segment));
+            .and_then(|segment| Ok((segment, self.map_pieces(address, bytes)?)));
         match made {
-            Ok(_) => drop(self.segments().insert(address, Reserved { room, pieces: vec![bytes] })),
-            // SAFETY: reserved above, and nothing is mapped there. A second error would say less than the first.
-            Err(_) => drop(unsafe { call!(cuMemAddressFree(address, room)) }),
+            Ok((segment, pieces)) => {
+                self.segments().insert(address, Reserved { room, pieces });
+                Ok(segment)
+            }
+            Err(error) => {
+                // SAFETY: reserved above, and nothing is mapped there. A second error would say less than the first.
+                let _ = unsafe { call!(cuMemAddressFree(address, room)) };
+                Err(error)
+            }
         }
-        made
     }
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let address = segment.address.get() as CUdeviceptr;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
-        let Reserved { room, .. } = self.segments().remove(&address).ok_or(unknown)?;
+        let Reserved { room, pieces } = self.segments().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: all of the segment is mapped, and all work on it is done.
-        unsafe { call!(cuMemUnmap(address, segment.bytes))? };
+        unmap_pieces(pieces)?;
         // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
         unsafe { call!(cuMemAddressFree(address, room)) }
     }
@@ -206,10 +263,61 @@ unsafe impl Source for Virtual {
             return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "grow", code: 0 });
         }
         let _bound = self.context.enter_relaxed()?;
-        self.map((segment.address.get() + segment.bytes) as CUdeviceptr, bytes)?;
+        let pieces = self.map_pieces((segment.address.get() + segment.bytes) as CUdeviceptr, bytes)?;
         let start = segment.address.get() as CUdeviceptr;
-        self.segments().entry(start).and_modify(|found| found.pieces.push(bytes));
+        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
+    }
+
+    /// Returns the granularity, or 0 for shareable memory, whose pieces stay whole.
+    fn page(&self) -> usize {
+        if self.shareable { 0 } else { self.granularity }
+    }
+
+    /// The pool has asked whether the work on the pages is done.
+    unsafe fn unmap(
+        &self,
+        segment: &Segment,
+        address: usize,
+        bytes: usize,
+        _: &Stream,
+    ) -> Result<(), SourceError> {
+        check_size("cuMemUnmap", bytes, self.granularity)?;
+        let _bound = self.context.enter_relaxed()?;
+        let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemUnmap", code: 0 };
+        let range = address as u64..(address + bytes) as u64;
+        let mut segments = self.segments();
+        let found = segments.get_mut(&(segment.address.get() as u64)).ok_or(unknown)?;
+        let mut unmapped: Vec<u64> = Vec::new();
+        let pages: Vec<u64> = found.pieces.range(range).map(|(&at, _)| at).collect();
+        for at in pages {
+            // SAFETY: the caller guarantees that the page is mapped and in no use.
+            if let Err(error) = unsafe { call!(cuMemUnmap(at, self.granularity)) } {
+                // The caller counts on all of the pages after an error.
+                for at in unmapped {
+                    found.pieces.extend(self.map_pieces(at, self.granularity)?);
+                }
+                return Err(error);
+            }
+            found.pieces.remove(&at);
+            unmapped.push(at);
+        }
+        Ok(())
+    }
+
+    unsafe fn map(
+        &self,
+        segment: &Segment,
+        address: usize,
+        bytes: usize,
+        _: &Stream,
+    ) -> Result<(), SourceError> {
+        check_size("cuMemMap", bytes, self.granularity)?;
+        let _bound = self.context.enter_relaxed()?;
+        let pieces = self.map_pieces(address as CUdeviceptr, bytes)?;
+        let start = segment.address.get() as CUdeviceptr;
+        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
+        Ok(())
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {

@@ -95,6 +95,12 @@ impl Driver {
         let from_rows = (shape.from_pitch, shape.width, shape.height);
         let to = self.place(to, to_rows)?;
         let mut from = self.place(from, from_rows)?;
+        if !shape.peer {
+            let device = self.device_of(stream)?;
+            for address in [&to, &from].into_iter().filter_map(Place::address) {
+                self.check_peer(address, device)?;
+            }
+        }
         if let Place::Pageable(pointer) = from {
             let bytes = span(shape.from_pitch, shape.width, shape.height)?;
             // SAFETY: the caller of a copy passes memory that can be read for this length.
@@ -183,11 +189,13 @@ struct Shape {
     from_pitch: usize,
     width: usize,
     height: usize,
+    /// Whether the call names the contexts of both sides.
+    peer: bool,
 }
 
 /// A single row.
 const fn line(bytes: usize) -> Shape {
-    Shape { to_pitch: bytes, from_pitch: bytes, width: bytes, height: 1 }
+    Shape { to_pitch: bytes, from_pitch: bytes, width: bytes, height: 1, peer: false }
 }
 
 fn copy_2d(driver: &mut Driver, copy: &Copy2d, stream: Handle, wait: bool) -> Outcome {
@@ -208,7 +216,7 @@ fn copy_2d(driver: &mut Driver, copy: &Copy2d, stream: Handle, wait: bool) -> Ou
     }
     let from = start(copy.from_kind, copy.from_host, copy.from_device, copy.from_x, copy.from_y, from_pitch)?;
     let to = start(copy.to_kind, copy.to_host, copy.to_device, copy.to_x, copy.to_y, to_pitch)?;
-    let shape = Shape { to_pitch, from_pitch, width: copy.width, height: copy.height };
+    let shape = Shape { to_pitch, from_pitch, width: copy.width, height: copy.height, peer: false };
     driver.copy(to, from, &shape, stream, wait)
 }
 
@@ -310,7 +318,7 @@ exports! {
         driver.outside_capture("cuMemcpyPeer")?;
         driver.contexts.find(to_context, &mut driver.misuse)?;
         driver.contexts.find(from_context, &mut driver.misuse)?;
-        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), 0, true)
+        driver.copy(Side::Device(to), Side::Device(from), &Shape { peer: true, ..line(bytes) }, 0, true)
     }
 
     fn cuMemcpyPeerAsync(
@@ -324,7 +332,7 @@ exports! {
     ) {
         driver.contexts.find(to_context, &mut driver.misuse)?;
         driver.contexts.find(from_context, &mut driver.misuse)?;
-        driver.copy(Side::Device(to), Side::Device(from), &line(bytes), stream, false)
+        driver.copy(Side::Device(to), Side::Device(from), &Shape { peer: true, ..line(bytes) }, stream, false)
     }
 
     fn cuMemcpy2D_v2(driver, copy: In<Copy2d>) {

@@ -6,6 +6,12 @@ use crate::abi::{Address, Code, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
 
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
+const ONE_ADDRESS: u32 = 91;
+const WRITE_COMBINED: u32 = 4;
+/// How far a device's address is from the host's where there are two.
+const OTHER: Address = 1 << 52;
+
 /// The valid flags: portable, mapped, write-combined (or, when registering, device memory, or read-only).
 const FLAGS: u32 = 0xf;
 
@@ -77,10 +83,16 @@ exports! {
 
     fn cuMemHostGetDevicePointer_v2(driver, address: Out<Address>, pointer: usize, _flags: u32) {
         let found = driver.space.containing(pointer as Address).map(|(_, allocation)| &allocation.kind);
-        if !matches!(found, Some(Kind::Host { .. })) {
-            return Err(Code::INVALID_VALUE);
-        }
-        address.set(pointer as Address)
+        let (flags, registered) = match found {
+            Some(Kind::Host { flags, registered }) => (*flags, *registered),
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        // Documentation of `cuMemHostAlloc` and `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`: the
+        // address is the host's, except for write-combined memory, and for registered memory where the device lacks
+        // this attribute. Here both depend on the attribute.
+        let current = driver.current_device()?;
+        let is_one = driver.devices[current].attributes.get(&ONE_ADDRESS) != Some(&0) || !registered && flags & WRITE_COMBINED == 0;
+        address.set(if is_one { pointer as Address } else { pointer as Address + OTHER })
     }
 
     fn cuMemHostGetFlags(driver, flags: Out<u32>, pointer: usize) {

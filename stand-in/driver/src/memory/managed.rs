@@ -83,8 +83,10 @@ exports! {
         if bytes == 0 || !matches!(flags, 1 | 2) {
             return Err(Code::INVALID_VALUE);
         }
-        let memory = Memory::new(bytes, None)?;
         let device = driver.current_device()?;
+        // It may be moved to the device as a whole.
+        let account = driver.devices[device].take(bytes as u64)?;
+        let memory = Memory::new(bytes, Some(account))?;
         let kind = Kind::Managed(Hints::default());
         let allocation = Allocation { id: 0, bytes, kind, device, context, alive: true, freed: false };
         let found = memory.pointer() as Address;

@@ -5,11 +5,12 @@
 
 use super::backing::Memory;
 use super::space::{Allocation, Kind};
-use crate::abi::{Address, Code, Handle, In, Location, Ordinal, Out, Outcome, PoolProps};
+use crate::abi::{AccessDesc, Address, Code, Handle, In, Location, Ordinal, Out, Outcome, PoolProps};
 use crate::call::exports;
 use crate::device::Account;
 use crate::driver::Driver;
 use crate::work::Work;
+use std::collections::BTreeSet;
 
 pub struct Pool {
     device: usize,
@@ -24,6 +25,8 @@ pub struct Pool {
     threshold: u64,
     /// The three kinds of reuse, which are all on initially.
     reuse: [i32; 3],
+    /// Other devices that may use its memory.
+    pub peers: BTreeSet<usize>,
 }
 
 impl Pool {
@@ -38,6 +41,7 @@ impl Pool {
             accounts: None,
             threshold: 0,
             reuse: [1; 3],
+            peers: BTreeSet::new(),
         }
     }
 }
@@ -182,8 +186,18 @@ exports! {
         driver.reserve(pool, bytes)
     }
 
-    fn cuMemPoolSetAccess(driver, pool: Handle, _access: In<u8>, _count: usize) {
-        driver.pools.find(pool, &mut driver.misuse).map(drop)
+    fn cuMemPoolSetAccess(driver, pool: Handle, access: In<AccessDesc>, count: usize) {
+        for access in access.all(count)? {
+            driver.device(access.location.id)?;
+            let pool = driver.pools.find(pool, &mut driver.misuse)?;
+            let device = access.location.id as usize;
+            if access.flags == 0 {
+                pool.peers.remove(&device);
+            } else {
+                pool.peers.insert(device);
+            }
+        }
+        Ok(())
     }
 
     fn cuMemPoolGetAttribute(driver, pool: Handle, attribute: u32, value: Out<u64>) {

@@ -68,6 +68,8 @@ pub struct Mapping {
     pub physical: Handle,
     pub readable: bool,
     pub writable: bool,
+    /// Devices that have access to virtual memory.
+    pub devices: BTreeSet<usize>,
 }
 
 #[derive(Default)]
@@ -121,6 +123,7 @@ impl Space {
                 physical: 0,
                 readable: true,
                 writable: true,
+                devices: BTreeSet::new(),
             };
             self.mappings.insert(address, mapping);
         }
@@ -233,6 +236,31 @@ impl Driver {
     pub fn resolve_now(&mut self, address: Address, bytes: usize, write: bool) -> Outcome<Chunks> {
         let id = self.check(address, bytes).map_err(|_| Code::ILLEGAL_ADDRESS)?;
         self.resolve(address, bytes, id, write)
+    }
+
+    /// Refuses a copy that is not a peer copy and touches memory of another device to which this one has no access.
+    ///
+    /// Programming guide, "Virtual Memory Management": "cuMemSetAccess ... By default only the device on which the
+    /// memory resides" has none either; "Stream Ordered Memory Allocator, Multi-GPU": "By default, allocations are only
+    /// accessible from the device where the allocations are located. ... to access from other devices ...
+    /// cudaMemPoolSetAccess".
+    pub fn check_peer(&mut self, address: Address, device: usize) -> Outcome {
+        let Some((_, allocation)) = self.space.containing(address) else { return Ok(()) };
+        let home = allocation.device;
+        let may = match &allocation.kind {
+            _ if home == device => true,
+            Kind::Ordered(pool) => self.pools.get(*pool).is_some_and(|pool| pool.peers.contains(&device)),
+            Kind::Reserved => {
+                let mapping = self.space.mappings.range(..=address).next_back();
+                mapping.is_some_and(|(_, mapping)| mapping.devices.contains(&device))
+            }
+            _ => true,
+        };
+        if may {
+            return Ok(());
+        }
+        self.misuse.note(Misused::NoAccess, format!("device {device} has no access to {address:#x}"));
+        Err(Code::INVALID_VALUE)
     }
 
     /// Reports memory that cannot be freed, and returns the error.

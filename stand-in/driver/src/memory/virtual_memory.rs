@@ -7,6 +7,7 @@ use crate::call::exports;
 use crate::driver::Driver;
 use crate::misuse::Kind as Misused;
 use rustix::io::fcntl_dupfd_cloexec;
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -123,7 +124,7 @@ exports! {
         if before.is_some_and(|(&start, other)| start + other.bytes as Address > address) {
             return Err(Code::ALREADY_MAPPED);
         }
-        let mapping = Mapping { bytes, memory, physical: handle, readable: false, writable: false };
+        let mapping = Mapping { bytes, memory, physical: handle, readable: false, writable: false, devices: BTreeSet::new() };
         driver.space.mappings.insert(address, mapping);
         Ok(())
     }
@@ -134,6 +135,9 @@ exports! {
             driver.device(access.location.id)?;
             for at in &found {
                 let mapping = driver.space.mappings.get_mut(at).ok_or(Code::INVALID_VALUE)?;
+                if access.flags & 1 != 0 {
+                    mapping.devices.insert(access.location.id as usize);
+                }
                 mapping.readable = access.flags & 1 != 0;
                 mapping.writable = access.flags & 2 != 0;
             }
