@@ -20,6 +20,7 @@ pub mod boxes;
 pub mod deadline;
 pub mod exact;
 pub mod explain;
+pub mod family;
 pub mod generate;
 pub mod graph;
 pub mod greedy;

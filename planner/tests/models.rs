@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
+use allotment_planner::family::{Family, FamilyError};
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::import::onnx::{OnnxError, read_onnx};
 use allotment_planner::import::tflite::{
@@ -71,6 +72,40 @@ fn onnx_models_that_are_not_understood() {
         Err(OnnxError::Unsupported(names)) => assert_eq!(names, ["Rule"]),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn one_plan_serves_a_family_of_shapes() {
+    let family = |range| Family::new(range, |seq| onnx("encoder2_dyn", &[("batch", 1), ("seq", seq)]));
+    let whole = family(1..=24).unwrap();
+    let lowering = Lowering { align: 16, ..Lowering::default() };
+    let general = solved(&whole.graph.instance(lowering).unwrap(), None, 20);
+    assert_eq!(whole.buckets(), [1, 2, 4, 8, 16, 24]);
+    for value in whole.values() {
+        let member = whole.member(&whole.graph, value);
+        assert_eq!(
+            member.tensors,
+            onnx("encoder2_dyn", &[("batch", 1), ("seq", value)])
+                .unwrap()
+                .tensors
+                .into_iter()
+                .zip(&member.tensors)
+                .map(|(tensor, own)| Tensor { shape: own.shape.clone(), ..tensor })
+                .collect::<Vec<_>>()
+        );
+        let instance = member.instance(lowering).unwrap();
+        validate(&instance, &general.offsets, Some(general.peak)).unwrap();
+    }
+    assert!(matches!(family(5..=4), Err(FamilyError::Range(0))));
+    assert!(matches!(family(1..=5000), Err(FamilyError::Range(5000))));
+    assert!(matches!(
+        Family::new(1..=2, |seq| onnx(if seq == 1 { "unet_w8" } else { "kws_dscnn" }, &[])),
+        Err(FamilyError::Different { value: 2, first: 1 })
+    ));
+    assert!(matches!(
+        Family::new(1..=2, |_| onnx("encoder2_dyn", &[("batch", 1)])),
+        Err(FamilyError::Member { value: 1, .. })
+    ));
 }
 
 proptest! {

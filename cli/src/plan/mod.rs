@@ -1,5 +1,6 @@
 //! `allotment plan`: offsets for buffers of known lifetimes.
 
+mod family;
 mod source;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain_within};
+use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering};
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::{Instance, InstanceError};
@@ -49,9 +51,9 @@ pub struct PlanArgs {
     /// Say what makes the instance tight, and what would relieve it most
     #[arg(long)]
     explain: bool,
-    /// Size of a model's named dimension
+    /// Size of a model's named dimension, or a range of sizes (batch=1..16) for which one plan is made
     #[arg(long, value_name = "NAME=N", value_parser = parse_dim)]
-    dim: Vec<(String, u64)>,
+    dim: Vec<Dim>,
     /// Shapes for what cannot be inferred in an ONNX model: JSON by tensor, onnx's inference as JSON, or ONNX Runtime's profile
     #[arg(long, value_name = "FILE")]
     shapes: Option<PathBuf>,
@@ -123,9 +125,25 @@ fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
     }
 }
 
-fn parse_dim(text: &str) -> Result<(String, u64), String> {
-    let (name, size) = text.split_once('=').ok_or("write NAME=N")?;
-    Ok((name.into(), size.parse().map_err(|error| format!("`{size}`: {error}"))?))
+/// A named dimension's size, or the first and last of a range.
+#[derive(Clone, Debug)]
+struct Dim {
+    name: String,
+    first: u64,
+    last: u64,
+}
+
+fn parse_dim(text: &str) -> Result<Dim, String> {
+    let (name, size) = text.split_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
+    let (first, last) = match size.split_once("..") {
+        Some((first, last)) => (number(first)?, number(last)?),
+        None => (number(size)?, number(size)?),
+    };
+    if last < first {
+        return Err(format!("the range {size} holds nothing"));
+    }
+    Ok(Dim { name: name.into(), first, last })
 }
 
 /// Why there is no plan.
@@ -285,7 +303,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let deadline = options.deadline();
     let (model, instance, buffer_of) = match &source {
         Source::Instance(instance) => (None, instance.clone(), None),
-        Source::Model { graph, .. } => {
+        Source::Model { graph, .. } | Source::Family { family: Family { graph, .. } } => {
             let (graph, instance, buffer_of) = lower(args, graph, &deadline, &mut out)?;
             (Some(graph), instance, buffer_of)
         }
@@ -328,6 +346,10 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             write!(out, "{explanation}")?;
         }
         kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
+    }
+    if let (Source::Family { family }, Some(graph)) = (&source, &model) {
+        let whole = allotment_planner::solve::merge(&instance, &tiers);
+        family::compare(&mut out, args, family, (graph, &instance), &whole.offsets)?;
     }
     if let Some(path) = &args.output {
         let whole = allotment_planner::solve::merge(&instance, &tiers);

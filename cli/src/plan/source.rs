@@ -1,16 +1,16 @@
 //! What `allotment plan` reads: buffers, traces and models, in the form that the name or the first bytes tell.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use allotment::observe::event::Header;
+use allotment_planner::family::Family;
 use allotment_planner::graph::Graph;
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::Instance;
 use allotment_planner::read::{self, Contents, ReadError};
 use clap::ValueEnum;
 
-use super::{PlanArgs, PlanError};
+use super::{PlanArgs, PlanError, family};
 use crate::input::Input;
 use crate::output::endings;
 
@@ -34,7 +34,15 @@ pub enum Form {
 /// What was read.
 pub(super) enum Source {
     Instance(Instance),
-    Model { graph: Graph, bytes: Vec<u8>, tflite: bool },
+    Model {
+        graph: Graph,
+        bytes: Vec<u8>,
+        tflite: bool,
+    },
+    /// A model with a range of sizes.
+    Family {
+        family: Family,
+    },
 }
 
 impl Form {
@@ -97,7 +105,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
         };
         // A part of a model is no model.
         let bytes = || contents().and_then(whole);
-        let dims: BTreeMap<String, u64> = args.dim.iter().cloned().collect();
+        let dims = args.dim.iter().map(|dim| (dim.name.clone(), dim.first)).collect();
         Ok(match form {
             Form::Trace => Source::Instance(read_trace(input)?),
             Form::Csv => Source::Instance(read::read_csv(&lines(contents()?, input)?)?),
@@ -105,7 +113,13 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
-                Source::Model { graph: onnx::read_onnx_with(&bytes, &dims, &shapes)?, bytes, tflite: false }
+                match family::read(args, &bytes, &dims, &shapes)? {
+                    Some(family) => Source::Family { family },
+                    None => {
+                        let graph = onnx::read_onnx_with(&bytes, &dims, &shapes)?;
+                        Source::Model { graph, bytes, tflite: false }
+                    }
+                }
             }
             Form::Tflite => {
                 let bytes = bytes()?;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::{allotment, files, json, refused};
+use crate::{allotment, files, json, printed, refused, root};
 
 /// A heap that grows: 14,000 blocks, most of them live to the end, so that more than 50 million pairs are live at once. The planner
 /// once never came back from it.
@@ -73,4 +73,26 @@ fn an_interrupted_search_leaves_its_best_plan() {
     assert!(figures[0]["status"].as_str().unwrap().starts_with("gap"), "{figures}");
     let plan: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
     assert_eq!(plan["peak"], figures[0]["peak"]);
+}
+
+#[test]
+fn one_plan_serves_a_range_of_sizes() {
+    let model = root().join("planner/tests/data/onnx/encoder2_dyn.onnx");
+    let model = model.to_str().unwrap();
+    let command = ["plan", model, "--dim", "batch=1", "--dim", "seq=1..24", "--quiet", "--threads", "1"];
+    let text = printed(command);
+    let rows: Vec<Vec<u64>> = text
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains('%'))
+        .map(|line| line.split('|').filter_map(|cell| cell.trim().parse().ok()).collect())
+        .collect();
+    let sizes: Vec<u64> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(sizes, [1, 2, 4, 8, 16, 24], "{text}");
+    assert!(rows.iter().all(|row| row[1] <= row[2]), "{text}");
+    // At the largest size the general plan is that of its own.
+    assert_eq!(rows[5][1], rows[5][2], "{text}");
+    let (_, said) = refused(["plan", model, "--dim", "batch=1..2", "--dim", "seq=1..24"]);
+    assert!(said.contains("only one dimension can be a range"), "{said}");
+    let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--fuse", "64"]);
+    assert!(said.contains("--spill and --fuse do not go with a range"), "{said}");
 }

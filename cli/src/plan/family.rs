@@ -1,0 +1,89 @@
+//! Models with a dimension of any size in a range: one plan for all, and what that costs.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use allotment_planner::family::Family;
+use allotment_planner::graph::{Graph, Lowering};
+use allotment_planner::import::onnx;
+use allotment_planner::model::Instance;
+use allotment_planner::solve::{Options, solve};
+use allotment_planner::transform;
+
+use super::{PlanArgs, PlanError};
+use crate::table;
+
+/// Reads the model at every size of the dimension that is given as a range, if one is.
+pub(super) fn read(
+    args: &PlanArgs,
+    bytes: &[u8],
+    dims: &BTreeMap<String, u64>,
+    shapes: &onnx::Shapes,
+) -> Result<Option<Family>, PlanError> {
+    let mut ranges = args.dim.iter().filter(|dim| dim.last != dim.first);
+    let Some(dim) = ranges.next() else { return Ok(None) };
+    if ranges.next().is_some() {
+        return Err(PlanError::Option("only one dimension can be a range: give the others one size".into()));
+    }
+    if args.spill || args.fuse.is_some() {
+        return Err(PlanError::Option("--spill and --fuse do not go with a range: leave them out".into()));
+    }
+    let read = |value| {
+        let mut dims = dims.clone();
+        dims.insert(dim.name.clone(), value);
+        onnx::read_onnx_with(bytes, &dims, shapes)
+    };
+    let family = Family::new(dim.first..=dim.last, read);
+    Ok(Some(family.map_err(|error| PlanError::Option(format!("--dim {}: {error}", dim.name)))?))
+}
+
+/// Prints, for sizes of the range, the peak of a plan of its own and that of the general one.
+///
+/// `graph` is the family's, transformed as asked for, and `instance` and `offsets` its plan. Each plan of its own may take as long as the
+/// general one, divided by their number.
+pub(super) fn compare(
+    out: &mut impl Write,
+    args: &PlanArgs,
+    family: &Family,
+    (graph, instance): (&Graph, &Instance),
+    offsets: &[u64],
+) -> Result<(), PlanError> {
+    let places: BTreeMap<&str, u64> = instance
+        .buffers()
+        .iter()
+        .zip(offsets)
+        .map(|(buffer, &offset)| (buffer.id.as_str(), offset))
+        .collect();
+    let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let sizes = family.buckets();
+    let options = Options {
+        time_limit: args.time_limit / u32::try_from(sizes.len()).unwrap_or(u32::MAX),
+        threads: args.threads,
+        seed: args.seed,
+        ..Options::default()
+    };
+    let mut rows = Vec::new();
+    for size in sizes {
+        let member = family.member(graph, size);
+        let member = if args.in_place {
+            transform::in_place(&member, lowering)?.instance
+        } else {
+            member.instance(lowering)?
+        };
+        let own = solve(&member, &options, None);
+        let general =
+            member.buffers().iter().filter_map(|buffer| Some(places.get(buffer.id.as_str())? + buffer.size));
+        let general = general.max().unwrap_or(0);
+        let more = (general as f64 / own.peak.max(1) as f64 - 1.0) * 100.0;
+        rows.push([
+            size.to_string(),
+            own.peak.to_string(),
+            own.to_string(),
+            general.to_string(),
+            format!("{more:+.1} %"),
+        ]);
+    }
+    let dim = args.dim.iter().find(|dim| dim.last != dim.first).map_or("", |dim| dim.name.as_str());
+    let header = [dim, "own plan, B", "which is", "general plan, B", "more"];
+    Ok(writeln!(out, "{}", table::render(header, rows, &[0, 1, 3, 4]))?)
+}

@@ -1,0 +1,121 @@
+//! Families of shapes: a model whose dimension takes any value of a range, planned once for all of them.
+//!
+//! The general plan places every tensor with the most bytes that it has at any value, so it is valid at each. A plan made for one value
+//! alone can be smaller; the difference is what generality costs there.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use crate::graph::Graph;
+
+/// The most values of a range.
+pub const MOST: u64 = 1024;
+
+/// Why graphs are no family.
+#[derive(Debug, thiserror::Error)]
+pub enum FamilyError<E: std::error::Error> {
+    /// A range of no values, or of too many.
+    #[error("a range holds 1 to 1024 values, not {0}")]
+    Range(u64),
+    /// The model cannot be read at a value.
+    #[error("at {value}: {source}")]
+    Member {
+        /// The value.
+        value: u64,
+        /// Why.
+        source: E,
+    },
+    /// Operators or tensors that are not the same at all values.
+    #[error("at {value} the model has other operators than at {first}: plan each by itself")]
+    Different {
+        /// The value.
+        value: u64,
+        /// The first value of the range.
+        first: u64,
+    },
+}
+
+/// A graph for all values of a dimension, and the sizes at each.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// The graph in which each tensor has the most bytes that it has at any value.
+    pub graph: Graph,
+    /// For each value the bytes of each tensor, in the graph's order.
+    sizes: Vec<(u64, Vec<u64>)>,
+}
+
+impl Family {
+    /// Reads the graph at every value of `range`. O(values · graph).
+    ///
+    /// # Errors
+    /// See [`FamilyError`].
+    pub fn new<E: std::error::Error>(
+        range: RangeInclusive<u64>,
+        read: impl Fn(u64) -> Result<Graph, E>,
+    ) -> Result<Self, FamilyError<E>> {
+        let (&first, &last) = (range.start(), range.end());
+        let count = if last < first { 0 } else { (last - first).saturating_add(1) };
+        if count == 0 || count > MOST {
+            return Err(FamilyError::Range(count));
+        }
+        let member = |value| read(value).map_err(|source| FamilyError::Member { value, source });
+        let mut graph = member(first)?;
+        let mut sizes = Vec::new();
+        for value in range {
+            let other = member(value)?;
+            let same = graph.tensors.len() == other.tensors.len()
+                && graph
+                    .tensors
+                    .iter()
+                    .zip(&other.tensors)
+                    .all(|(a, b)| a.name == b.name && a.kind == b.kind)
+                && graph.ops.len() == other.ops.len()
+                && graph
+                    .ops
+                    .iter()
+                    .zip(&other.ops)
+                    .all(|(a, b)| a.inputs == b.inputs && a.outputs == b.outputs);
+            if !same {
+                return Err(FamilyError::Different { value, first });
+            }
+            for (general, own) in graph.tensors.iter_mut().zip(&other.tensors) {
+                if own.bytes > general.bytes {
+                    general.bytes = own.bytes;
+                    general.shape.clone_from(&own.shape);
+                }
+            }
+            sizes.push((value, other.tensors.iter().map(|tensor| tensor.bytes).collect()));
+        }
+        Ok(Self { graph, sizes })
+    }
+
+    /// The values, ascending.
+    pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
+        self.sizes.iter().map(|&(value, _)| value)
+    }
+
+    /// Values to look at: the first and last, and the powers of two between them.
+    pub fn buckets(&self) -> Vec<u64> {
+        let (first, last) = (self.sizes[0].0, self.sizes[self.sizes.len() - 1].0);
+        let mut buckets: Vec<u64> = self
+            .values()
+            .filter(|&value| value == first || value == last || value.is_power_of_two())
+            .collect();
+        buckets.dedup();
+        buckets
+    }
+
+    /// Returns `graph`, which is [`Family::graph`] or was made from it, with the sizes at `value`. Tensors that a transformation added keep
+    /// theirs.
+    pub fn member(&self, graph: &Graph, value: u64) -> Graph {
+        let mut member = graph.clone();
+        if let Some((_, sizes)) = self.sizes.iter().find(|(other, _)| *other == value) {
+            let names = self.graph.tensors.iter().map(|tensor| tensor.name.as_str());
+            let sizes: HashMap<&str, u64> = names.zip(sizes.iter().copied()).collect();
+            for tensor in &mut member.tensors {
+                tensor.bytes = sizes.get(tensor.name.as_str()).copied().unwrap_or(tensor.bytes);
+            }
+        }
+        member
+    }
+}
