@@ -1,6 +1,7 @@
 //! Implementations of the two `Allocator` traits: that of the crate `allocator-api2` and that of nightly Rust.
 
 use crate::heap::Heap;
+use crate::inject::{Failing, Rule};
 use crate::lock::Lock;
 use crate::memory::Memory;
 use crate::observe::{Observed, Observer, Statistics};
@@ -21,6 +22,7 @@ macro_rules! allocator {
         allocator!($module; Heap<P, L, S>; P: LayoutPlacement, L: Lock, S: Statistics);
         #[cfg(feature = "low-memory")]
         allocator!($module; &'_ TinyHeap<BYTES, L, S>; const BYTES: usize, L: Lock, S: Statistics);
+        allocator!($module; Failing<M, R>; M: Memory, R: Rule);
         allocator!($module; Zone<'_>;);
         allocator!($module; Observed<M, O, L>; M: Memory, O: Observer, L: Lock);
         allocator!($module; ZonesWith<'_, '_, N, SPANS, L>; const N: usize, const SPANS: usize, L: Lock);

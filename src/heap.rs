@@ -3,6 +3,7 @@
 use crate::arena::{Arena, Pending};
 use crate::lock::{self, Lock};
 use crate::meta::{FreeError, Meta};
+use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
 pub(crate) use crate::out_of_memory::OutOfMemory;
 use crate::out_of_memory::refused;
@@ -251,6 +252,12 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         &mut self.state.get_mut().statistics
     }
 
+    /// Returns the lock, to hold it for longer than a closure runs.
+    #[cfg(all(feature = "std", unix))]
+    pub(crate) const fn lock_itself(&self) -> &L {
+        &self.lock
+    }
+
     #[inline(always)]
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not
@@ -471,15 +478,15 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
                 unsafe {
                     if !state.free_quick(block, layout) {
                         if let Err(error) = state.free(block, layout) {
-                            wrong = Some(error);
+                            wrong = Some((error, block.addr().get()));
                         }
                     }
                 }
             }
             wrong
         });
-        if let Some(error) = wrong {
-            misuse(error);
+        if let Some((error, address)) = wrong {
+            wrong_free(error, address);
         }
     }
 
@@ -579,7 +586,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         // SAFETY: the caller guarantees a live block of `layout`.
         let freed = self.with(|state| unsafe { state.free(block, layout) });
         if let Err(error) = freed {
-            misuse(error);
+            wrong_free(error, block.addr().get());
         }
     }
 }
@@ -631,33 +638,6 @@ impl<M: Meta, L: Lock, S: Statistics> Heap<Bump<M>, L, S> {
     }
 }
 
-/// Handles a wrong free that was detected. Debug builds end the program here with the reason: unwinding out of an
-/// allocator is not allowed, and an `extern "C"` function turns a panic into an abort. Release builds ignore the free:
-/// the heap is unchanged, and the block, if any, stays allocated.
-#[cold]
-#[inline(never)]
-extern "C" fn misuse_found(error: u8) {
-    if cfg!(debug_assertions) {
-        let error = match error {
-            0 => FreeError::Foreign,
-            1 => FreeError::Misaligned,
-            2 => FreeError::AlreadyFree,
-            _ => FreeError::NotABlock,
-        };
-        panic!("wrong free: {error}");
-    }
-}
-
-#[cold]
-pub(crate) fn misuse(error: FreeError) {
-    misuse_found(match error {
-        FreeError::Foreign => 0,
-        FreeError::Misaligned => 1,
-        FreeError::AlreadyFree => 2,
-        FreeError::NotABlock => 3,
-    });
-}
-
 // SAFETY: a `LayoutPlacement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
 unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
@@ -684,7 +664,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, 
             let block = NonNull::new_unchecked(block);
             if P::PLAIN {
                 if let Err(error) = self.with(|state| state.free(block, layout)) {
-                    misuse(error);
+                    wrong_free(error, block.addr().get());
                 }
                 return;
             }

@@ -82,10 +82,13 @@ pub mod bounds;
 pub mod fixed;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod harden;
 mod heap;
+pub mod inject;
 pub mod lock;
 mod memory;
 pub mod meta;
+pub mod misuse;
 pub mod observe;
 #[cfg(feature = "std")]
 pub mod os;
@@ -97,6 +100,8 @@ pub mod pool;
 #[cfg(feature = "pressure")]
 pub mod pressure;
 pub mod region;
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+mod report;
 #[cfg(feature = "std")]
 pub mod sim;
 #[cfg(feature = "low-memory")]

@@ -72,6 +72,9 @@ enum Command {
     /// Replays a compiled trace once (runs under callgrind)
     #[command(hide = true)]
     Replay { subject: String, file: PathBuf },
+    /// Misuses an allocator once, in a process that `misuse` starts
+    #[command(hide = true)]
+    Misuse { subject: String, case: String },
 }
 
 /// The folder of this package.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Replay { subject, file } => measures::instructions::replay_once(&subject, &file),
+        Command::Misuse { subject, case } => measures::misuse::misuse_once(&subject, &case),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -45,6 +45,8 @@ pub struct Table {
     pub mean: bool,
     /// Digits after the point.
     pub digits: usize,
+    /// What stands for the figures 0, 1, 2 and so on; nothing if the figures themselves do.
+    pub words: &'static [&'static str],
     /// The name of the table's bar chart, if it has one.
     pub plot: Option<&'static str>,
     /// The name of the line chart over numeric cases, if it has one.
@@ -120,6 +122,7 @@ impl Default for Table {
             better: Better::Lower,
             mean: false,
             digits: 1,
+            words: &[],
             plot: None,
             curve: None,
             level: false,
@@ -210,7 +213,11 @@ pub fn escape(text: &str) -> String {
     text.replace('<', "&lt;")
 }
 
-fn cell(value: Option<f64>, digits: usize) -> String {
+fn cell(value: Option<f64>, table: &Table) -> String {
+    let digits = table.digits;
+    if let Some(word) = value.and_then(|value| table.words.get(value as usize)) {
+        return (*word).into();
+    }
     value.filter(|value| value.is_finite()).map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
@@ -225,7 +232,7 @@ fn grid(
     rows[0].extend(columns.iter().map(|(head, _)| head.clone()));
     for subject in subjects {
         let mut row = vec![escape(subject)];
-        row.extend(columns.iter().map(|(_, cases)| cell(table.value(results, cases, subject), table.digits)));
+        row.extend(columns.iter().map(|(_, cases)| cell(table.value(results, cases, subject), table)));
         // Skip subjects that serve only some other set of traces.
         if row[1..].iter().any(|cell| cell != "–") {
             rows.push(row);

@@ -1,6 +1,6 @@
 //! [`FreeBlocks`], the part of the metadata that allocating and freeing needs.
 
-use super::{Block, Id};
+use super::{Block, FreeError, Id};
 use crate::units::Index;
 use core::fmt;
 
@@ -21,6 +21,8 @@ pub unsafe trait FreeBlocks: Sized {
     /// The shortest allocated block in granules, a power of two. Free blocks may be shorter where blocks are cut anywhere, but
     /// then have no room for links.
     const UNIT: usize;
+    /// True if frees and lists are checked in release builds as well: hardening level `Basic` (see [`crate::harden`]).
+    const CHECKED: bool;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
@@ -118,10 +120,15 @@ pub unsafe trait FreeBlocks: Sized {
     /// Begins to free `block`. Returns the free blocks in front of and behind it, each with its length, or ([`NIL`](super::NIL), 0). The
     /// caller takes those that it will merge out of its lists, and then calls [`FreeBlocks::merge`].
     ///
+    /// # Errors
+    ///
+    /// With [`FreeBlocks::CHECKED`], [`FreeError::AlreadyFree`] if what the block's ends say of its neighbours is wrong;
+    /// nothing is changed then.
+    ///
     /// # Safety
     ///
     /// The common rules; the block must have a unit or more.
-    unsafe fn free(&mut self, block: Block<Self::Token>) -> [(Id, usize); 2];
+    unsafe fn free(&mut self, block: Block<Self::Token>) -> Result<[(Id, usize); 2], FreeError>;
 
     /// Merges `block`, which is being freed, with the free blocks `left` in front of and `right` behind it (with their
     /// lengths, or ([`NIL`](super::NIL), 0)) into one free block. It takes over the id and the links of `left`.

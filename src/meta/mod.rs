@@ -10,7 +10,7 @@ mod in_band;
 mod side_table;
 
 pub use free_blocks::FreeBlocks;
-pub use in_band::{Bounds, InBand, OneRegion};
+pub use in_band::{Bounds, InBand, OneRegion, Unchecked};
 pub use side_table::{NodeSlot, SideTable};
 
 use crate::region::{Record, Region, RegionError};
@@ -57,6 +57,9 @@ pub enum FreeError {
     AlreadyFree,
     /// No live block of this layout starts here.
     NotABlock,
+    /// The bytes behind the block were overwritten, or it was allocated with another size. Only
+    /// [`Full`](crate::harden::Full) finds this out.
+    Overrun,
 }
 
 impl fmt::Display for FreeError {
@@ -66,6 +69,7 @@ impl fmt::Display for FreeError {
             Self::Misaligned => "no block starts at this address",
             Self::AlreadyFree => "the block is free already",
             Self::NotABlock => "no live block of this layout starts here",
+            Self::Overrun => "the bytes behind the block were overwritten, or its size is another",
         })
     }
 }

@@ -355,6 +355,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBl
     for SideTable<I, G, R, MAPPED>
 {
     const UNIT: usize = 1;
+    // Every address is looked up and so checked, whatever the level.
+    const CHECKED: bool = true;
     type Index = I;
     type Token = u32;
 
@@ -453,9 +455,9 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBl
     }
 
     #[inline(always)]
-    unsafe fn free(&mut self, block: Block<u32>) -> [(Id, usize); 2] {
+    unsafe fn free(&mut self, block: Block<u32>) -> Result<[(Id, usize); 2], FreeError> {
         // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
-        unsafe { [self.before(block), self.after(block)] }
+        Ok(unsafe { [self.before(block), self.after(block)] })
     }
 
     unsafe fn merge(&mut self, left: (Id, usize), block: Block<u32>, right: (Id, usize)) -> Id {

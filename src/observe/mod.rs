@@ -70,7 +70,7 @@ pub use writer::TraceWriter;
 
 /// The current tag; `None` on targets without a lock for tags.
 #[inline]
-fn current_tag() -> Option<&'static str> {
+pub(crate) fn current_tag() -> Option<&'static str> {
     #[cfg(any(
         feature = "std",
         feature = "critical-section",

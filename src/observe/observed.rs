@@ -5,6 +5,7 @@ use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::misuse::without_unwinding;
 use crate::observe::Stats;
 use crate::out_of_memory::refused;
 use crate::region::Region;
@@ -320,23 +321,23 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.try_allocate(layout) {
+        without_unwinding(|| match self.try_allocate(layout) {
             Ok(block) => block.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
-        }
+        })
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block, which is not null.
-        unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) }
+        without_unwinding(|| unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.try_allocate_zeroed(layout) {
+        without_unwinding(|| match self.try_allocate_zeroed(layout) {
             Ok(block) => block.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        }
+        })
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -344,10 +345,10 @@ unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
         unsafe {
             let new = Layout::from_size_align_unchecked(new_size, layout.align());
             let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            match change() {
+            without_unwinding(|| match change() {
                 Some(moved) => moved.as_ptr(),
                 None => refused(self, new, change),
-            }
+            })
         }
     }
 }

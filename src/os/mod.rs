@@ -13,12 +13,16 @@
 mod cached;
 mod classes;
 mod depot;
+#[cfg(unix)]
+mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
 mod local;
 
 pub use cached::Cached;
 pub use depot::Depot;
+#[cfg(unix)]
+pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
 

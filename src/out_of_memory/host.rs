@@ -3,39 +3,14 @@
 use super::OutOfMemory;
 use crate::memory::Memory;
 use crate::region::Region;
+use crate::report::print;
 use core::alloc::{GlobalAlloc, Layout};
-use core::fmt;
 use core::ptr::NonNull;
 use std::alloc::System;
-use std::io::Write;
 
 /// The smallest reserve in bytes. A backtrace of a program with debug information takes about 6 MB; pages that are
 /// not used never take physical memory.
 const RESERVE: usize = 16 << 20;
-
-/// A line of text on the stack; text that does not fit is cut off.
-struct Line {
-    text: [u8; 320],
-    len: usize,
-}
-
-impl fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.text[self.len..];
-        let len = text.len().min(room.len());
-        room[..len].copy_from_slice(&text.as_bytes()[..len]);
-        self.len += len;
-        Ok(())
-    }
-}
-
-/// Writes one line to standard error in one piece, without allocating.
-fn print(text: fmt::Arguments<'_>) {
-    let mut line = Line { text: [0; 320], len: 0 };
-    // Errors are ignored: there is no other place to report to.
-    let _ = fmt::write(&mut line, format_args!("{text}\n"));
-    let _ = std::io::stderr().write_all(&line.text[..line.len]);
-}
 
 /// Writes the error to standard error, as one line and without allocating. Pass it to
 /// [`set_hook`](super::set_hook).

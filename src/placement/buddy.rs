@@ -99,6 +99,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 block = if later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
                 order += 1;
             }
+            // What a check could find was found when the block was looked up.
             let _ = self.meta.free(block);
             let id = self.meta.merge((NIL, 0), block, (NIL, 0));
             self.insert(id, order);
@@ -231,7 +232,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     };
     const MAX_LEN: usize = M::MAX_LEN;
     const EXACT: bool = false;
-    const CHECKS: bool = false;
+    // A wrong free would have joined buddies before it is found.
+    const CHECKS: bool = M::CHECKED;
 
     fn meta(&self) -> &M {
         &self.meta

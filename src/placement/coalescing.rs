@@ -2,6 +2,7 @@
 
 use super::{Placement, Token, rare};
 use crate::meta::{Block, FreeBlocks, FreeError, Id, Meta, NIL, region_size};
+use crate::misuse::{Fault, corrupted};
 use crate::region::{Region, RegionError};
 
 /// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:
@@ -118,6 +119,23 @@ pub unsafe trait FreeIndex<M: FreeBlocks>: Sized {
     unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id));
 }
 
+/// Ends the program if the neighbours of the linked block `id` do not point back to it. `id` is not the first of its list.
+/// Done before the links are written, so that a damaged list damages nothing else.
+///
+/// # Safety
+///
+/// As for [`FreeIndex::remove`]; `prev` and `next` are the links of `id`.
+#[inline(always)]
+pub(super) unsafe fn check_links<M: FreeBlocks>(meta: &M, id: Id, prev: Id, next: Id) {
+    // SAFETY: linked blocks are free; damaged links lead to a fault of the processor at worst, not to a write.
+    let agree = unsafe {
+        !M::CHECKED || (prev != NIL && meta.next(prev) == id && (next == NIL || meta.prev(next) == id))
+    };
+    if !agree {
+        corrupted(Fault::BrokenList, 0);
+    }
+}
+
 /// A placement that cuts blocks to length and merges free neighbours, whatever index `F` it
 /// finds blocks with. Splitting, merging and resizing are O(1) beside what the index takes.
 ///
@@ -146,12 +164,12 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
     ///
     /// `block` must be an allocated block of this metadata that is not used any more.
     #[inline(always)]
-    unsafe fn put(&mut self, block: Block<M::Token>) {
+    unsafe fn put(&mut self, block: Block<M::Token>) -> Result<(), FreeError> {
         let Self { meta, fit } = self;
         // SAFETY: neighbours that the metadata reports are free, and every free block of a unit or more
         // is in the index between operations; so they can be removed, merged and inserted.
         unsafe {
-            let [left, right] = meta.free(block);
+            let [left, right] = meta.free(block)?;
             if right.1 >= M::UNIT {
                 fit.remove(*meta, right.0, right.1, F::spot(right.1));
             }
@@ -160,16 +178,17 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
                 let (old, spot) = (F::spot(left.1), F::spot(len));
                 if !F::moves(old, spot) {
                     meta.merge(left, block, right);
-                    return;
+                    return Ok(());
                 }
                 fit.remove(*meta, left.0, left.1, old);
                 let id = meta.merge(left, block, right);
                 fit.insert(*meta, id, len, spot);
-                return;
+                return Ok(());
             }
             let id = meta.merge(left, block, right);
             fit.insert(*meta, id, len, F::spot(len));
         }
+        Ok(())
     }
 
     /// Takes `len` granules of a block that was found: the last ones, or the first ones for a large request.
@@ -341,7 +360,7 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
 /// What a [`Coalescing`] placement does out of line, with the parts of blocks in registers.
 impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
     #[inline(never)]
-    unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) {
+    unsafe fn put_parts(&mut self, offset: usize, len: usize, token: M::Token) -> Result<(), FreeError> {
         let Self { meta, fit } = self;
         let block = Block { offset, len, token };
         // SAFETY: the caller keeps the contract of `Work::put`.
@@ -372,7 +391,9 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
         // SAFETY: the caller guarantees that `rest` is unused, and that a live block is in front of it.
         unsafe {
             if rest.len >= M::UNIT {
-                return self.put_parts(rest.offset, rest.len, rest.token);
+                // If what is behind it is damaged, the rest stays allocated.
+                let _ = self.put_parts(rest.offset, rest.len, rest.token);
+                return;
             }
             let Self { meta, fit } = self;
             let right = meta.free_sliver(rest);
@@ -437,7 +458,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: the memory is handed over by the caller; its granules are an unused block.
         unsafe {
             let block = self.meta.claim(memory, true)?;
-            self.put_parts(block.offset, block.len, block.token);
+            // New memory has no free neighbour with which something could be wrong.
+            let _ = self.put_parts(block.offset, block.len, block.token);
             Ok(block.len * M::GRANULE)
         }
     }
@@ -448,7 +470,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
             let block = self.meta.extend(start, bytes)?;
-            self.put_parts(block.offset, block.len, block.token);
+            // If what is in front of it is damaged, the new memory stays allocated.
+            let _ = self.put_parts(block.offset, block.len, block.token);
             Ok(block.len * M::GRANULE)
         }
     }
@@ -498,7 +521,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: there is such a block, and it is not used any more.
         unsafe {
             let block = meta.block_at(address, len.max(M::UNIT));
-            Work { meta: &mut meta, fit }.put(block);
+            // What is refused here is refused again, with its error, by `deallocate`.
+            Work { meta: &mut meta, fit }.put(block).ok()?;
             Some(block.len)
         }
     }
@@ -524,8 +548,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         // SAFETY: the block is live and not used any more, as the caller vouches.
         unsafe {
             match meta.near() {
-                Some(mut meta) => Work { meta: &mut meta, fit }.put(block),
-                None => self.put_parts(block.offset, block.len, block.token),
+                Some(mut meta) => Work { meta: &mut meta, fit }.put(block)?,
+                None => self.put_parts(block.offset, block.len, block.token)?,
             }
         }
         Ok(block.len)

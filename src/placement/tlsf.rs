@@ -1,6 +1,6 @@
 //! Two-level segregated fit.
 
-use super::coalescing::{Coalescing, Found, FreeIndex, LARGE};
+use super::coalescing::{Coalescing, Found, FreeIndex, LARGE, check_links};
 use super::rare;
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};
@@ -320,6 +320,7 @@ unsafe impl<
                 return;
             }
             let prev = meta.prev(id);
+            check_links(meta, id, prev, next);
             meta.set_next(prev, next);
             if next != NIL {
                 meta.set_prev(next, prev);

@@ -4,10 +4,11 @@ use super::headroom::HeadroomStats;
 use super::monitor::{Monitor, OnOutOfMemory, OnTransition};
 use super::reclaim::{Hook, HookId, Shortage, TooManyHooks};
 use super::watermarks::{Pressure, Watermarks};
-use crate::heap::{Heap, OutOfMemory, State, misuse};
+use crate::heap::{Heap, OutOfMemory, State};
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::misuse::without_unwinding;
 use crate::observe::{Blocks, Statistics, Stats};
 use crate::out_of_memory::refused;
 use crate::placement::{Grant, LayoutPlacement, Tlsf};
@@ -589,7 +590,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees the block.
         if let Err(error) = unsafe { self.free(block, layout, |_| Ok(())) } {
-            misuse(error);
+            crate::misuse::wrong_free(error, block.addr().get());
         }
     }
 
@@ -668,27 +669,28 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
     }
 }
 
-// SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
+// SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock, and
+// a hook that panics ends the program.
 unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> GlobalAlloc for PressureHeap<P, L, HOOKS> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.request(layout, false) {
+        without_unwinding(|| match self.request(layout, false) {
             Ok(block) => block.as_ptr(),
             Err(_) => refused(self, layout, || self.request(layout, false).ok()),
-        }
+        })
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block, which is not null.
-        unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) }
+        without_unwinding(|| unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.try_allocate_zeroed(layout) {
+        without_unwinding(|| match self.try_allocate_zeroed(layout) {
             Ok(block) => block.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        }
+        })
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -697,10 +699,10 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> GlobalAlloc for Pre
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
             let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            match change() {
+            without_unwinding(|| match change() {
                 Some(moved) => moved.as_ptr(),
                 None => refused(self, new, change),
-            }
+            })
         }
     }
 }

@@ -5,7 +5,7 @@ mod units;
 
 pub use bump::TinyBump;
 
-use crate::heap::{OutOfMemory, misuse};
+use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
@@ -181,7 +181,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
             Ok(())
         });
         if let Err(error) = freed {
-            misuse(error);
+            crate::misuse::wrong_free(error, block.addr());
         }
     }
 

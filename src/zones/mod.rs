@@ -13,6 +13,7 @@ use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::misuse::without_unwinding;
 use crate::out_of_memory::refused;
 use crate::region::{Capabilities, Region};
 use core::alloc::{GlobalAlloc, Layout};
@@ -329,7 +330,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
-            crate::heap::misuse(error);
+            crate::misuse::wrong_free(error, block.addr().get());
         }
     }
 
@@ -414,22 +415,22 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N,
 // SAFETY: the zones fulfil the contract.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match self.allocate(layout, Capabilities::empty()) {
+        without_unwinding(|| match self.allocate(layout, Capabilities::empty()) {
             Ok(block) => block.start.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
-        }
+        })
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block, which is not null.
-        unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) }
+        without_unwinding(|| unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) })
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match self.allocate_zeroed(layout, Capabilities::empty()) {
+        without_unwinding(|| match self.allocate_zeroed(layout, Capabilities::empty()) {
             Ok(block) => block.start.as_ptr(),
             Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        }
+        })
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -438,10 +439,10 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'
         unsafe {
             let new = Layout::from_size_align_unchecked(size, layout.align());
             let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            match change() {
+            without_unwinding(|| match change() {
                 Some(moved) => moved.as_ptr(),
                 None => refused(self, new, change),
-            }
+            })
         }
     }
 }

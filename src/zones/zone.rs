@@ -1,8 +1,9 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::heap::{OutOfMemory, misuse};
+use crate::heap::OutOfMemory;
 use crate::memory::Memory;
 use crate::meta::FreeError;
+use crate::misuse::wrong_free;
 use crate::observe::Stats;
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
@@ -235,7 +236,9 @@ unsafe impl Memory for Zone<'_> {
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // No block has a layout that the padding makes too large for the address space: such a free is wrong.
-        let Some(padded) = self.padded(layout) else { return misuse(FreeError::NotABlock) };
+        let Some(padded) = self.padded(layout) else {
+            return wrong_free(FreeError::NotABlock, block.addr().get());
+        };
         // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         unsafe { self.memory.deallocate(block, padded) }
     }

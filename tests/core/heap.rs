@@ -243,10 +243,15 @@ mod collections {
     for_each_placement!(run);
 }
 
-/// A wrong free that is detected ends a debug build with a message; a release build ignores it.
+/// A wrong free ends the program with a message, unless a hook decides otherwise; then it is ignored.
 #[test]
-fn wrong_frees_abort_debug_builds() {
-    if std::env::var_os("ALLOTMENT_WRONG_FREE").is_some() {
+fn wrong_frees_end_the_program() {
+    if let Some(how) = std::env::var_os("ALLOTMENT_WRONG_FREE") {
+        if how == "hook" {
+            allotment::misuse::set_hook(|misuse| eprintln!("hook: {misuse}"));
+        } else if how == "panic" {
+            allotment::misuse::set_hook(|misuse| panic!("hook: {misuse}"));
+        }
         static HEAP: Heap<Slab> = heap!(16 * 1024);
         // SAFETY: the contract is violated on purpose. A slab detects that and refuses.
         unsafe {
@@ -260,16 +265,18 @@ fn wrong_frees_abort_debug_builds() {
         }
         return;
     }
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "heap::wrong_frees_abort_debug_builds", "--nocapture"])
-        .env("ALLOTMENT_WRONG_FREE", "1")
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&child.stderr);
-    if cfg!(debug_assertions) {
-        assert!(!child.status.success() && log.contains("wrong free: the block is free already"), "{log}");
-    } else {
-        assert!(child.status.success(), "{log}");
+    for (how, line, ends) in [
+        ("1", "allotment: wrong free: the block is free already, address 0x", true),
+        ("hook", "hook: wrong free: the block is free already, address 0x", false),
+        ("panic", "hook: wrong free: the block is free already, address 0x", true),
+    ] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "heap::wrong_frees_end_the_program", "--nocapture"])
+            .env("ALLOTMENT_WRONG_FREE", how)
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() != ends && log.contains(line), "{how}: {log}");
     }
 }
 

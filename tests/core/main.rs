@@ -16,6 +16,7 @@ mod edges;
 mod heap;
 #[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]
 mod locks;
+mod misuse;
 #[cfg(all(feature = "observe", feature = "spin"))]
 mod observe;
 #[cfg(all(feature = "std", feature = "pressure"))]

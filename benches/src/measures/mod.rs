@@ -4,6 +4,7 @@ pub mod alignment;
 pub mod efficiency;
 pub mod fill;
 pub mod instructions;
+pub mod misuse;
 pub mod offsets;
 pub mod pathological;
 pub mod pools;
@@ -55,6 +56,7 @@ pub const ALL: &[Measure] = &[
     threads::MEASURE,
     programs::MEASURE,
     pathological::MEASURE,
+    misuse::MEASURE,
     offsets::MEASURE,
     pools::MEASURE,
     scale::MEASURE,

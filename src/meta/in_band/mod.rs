@@ -45,25 +45,38 @@ use core::ptr;
 ///
 /// `REGIONS` is how many regions the heap can have; look-ups of the region compile away with one, and are skipped while a heap
 /// that may have several has one.
+///
+/// `CHECKED` is the [hardening level](crate::harden): with it, a free checks that the lengths of free neighbours agree at
+/// both of their ends, and a block is unlinked only if its neighbours in the list point back to it. [`Unchecked`] is the same
+/// metadata without these checks.
 #[repr(transparent)]
-pub struct InBand<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS> {
+pub struct InBand<
+    I,
+    const GRANULE: usize = 8,
+    const REGIONS: usize = DEFAULT_REGIONS,
+    const CHECKED: bool = true,
+> {
     regions: Regions<REGIONS, GRANULE>,
     index: PhantomData<I>,
 }
 
+/// [`InBand`] without checks: hardening level `Off`, for programs that count every instruction.
+pub type Unchecked<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_REGIONS> =
+    InBand<I, GRANULE, REGIONS, false>;
+
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use, so they may
 // move to another thread with the value that owns them.
-unsafe impl<I, const G: usize, const R: usize> Send for InBand<I, G, R> {}
+unsafe impl<I, const G: usize, const R: usize, const C: bool> Send for InBand<I, G, R, C> {}
 
 const WORD_BITS: usize = usize::BITS as usize;
 
-impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
+impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C> {
     const SHIFT: u32 = {
         assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
         Regions::<R, G>::SHIFT
     };
     /// Granules per unit.
-    const UNIT: usize = OneRegion::<I, G>::UNIT;
+    const UNIT: usize = OneRegion::<I, G, C>::UNIT;
     /// Granules that a word of boundary bits covers.
     const SPAN: usize = WORD_BITS * Self::UNIT;
     /// The highest index that fits a link.
@@ -94,7 +107,7 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
 
     /// The region of granule `offset`.
     #[inline(always)]
-    fn region_of(&mut self, offset: usize) -> OneRegion<I, G> {
+    fn region_of(&mut self, offset: usize) -> OneRegion<I, G, C> {
         let slot = self.regions.slot_of(offset);
         OneRegion::of(self.regions.record_mut(slot))
     }
@@ -178,8 +191,9 @@ impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
 }
 
 // SAFETY: a block is one of a single region, where `OneRegion` keeps these promises.
-unsafe impl<I: Index, const G: usize, const R: usize> FreeBlocks for InBand<I, G, R> {
+unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks for InBand<I, G, R, C> {
     const UNIT: usize = Self::UNIT;
+    const CHECKED: bool = C;
     type Index = I;
     type Token = Bounds;
 
@@ -259,7 +273,7 @@ unsafe impl<I: Index, const G: usize, const R: usize> FreeBlocks for InBand<I, G
     }
 
     #[inline(always)]
-    unsafe fn free(&mut self, block: BlockOf<Self>) -> [(Id, usize); 2] {
+    unsafe fn free(&mut self, block: BlockOf<Self>) -> Result<[(Id, usize); 2], FreeError> {
         // SAFETY: the caller keeps the same contract.
         unsafe { self.region_of(block.offset).free(block) }
     }
@@ -278,16 +292,16 @@ unsafe impl<I: Index, const G: usize, const R: usize> FreeBlocks for InBand<I, G
 
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
 // the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
-unsafe impl<I: Index, const G: usize, const R: usize> Meta for InBand<I, G, R> {
+unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for InBand<I, G, R, C> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
     // The first unit is a guard, and so is the one behind the last.
     const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
     const BOUNDARY_BITS: bool = true;
-    type Near = OneRegion<I, G>;
+    type Near = OneRegion<I, G, C>;
 
     #[inline(always)]
-    fn near(&mut self) -> Option<OneRegion<I, G>> {
+    fn near(&mut self) -> Option<OneRegion<I, G, C>> {
         self.regions.single().map(OneRegion::of)
     }
 

@@ -1,14 +1,14 @@
 //! The free blocks of one region.
 
 use super::Bounds;
-use crate::meta::{Block, FreeBlocks, Id, NIL};
+use crate::meta::{Block, FreeBlocks, FreeError, Id, NIL};
 use crate::region::Record;
 use crate::units::Index;
 use core::marker::PhantomData;
 
 /// The free blocks of one region of [`InBand`](super::InBand): its base and its boundary bits, so that nothing needs to be
 /// looked up.
-pub struct OneRegion<I, const GRANULE: usize> {
+pub struct OneRegion<I, const GRANULE: usize, const CHECKED: bool = true> {
     /// Address that index 0 would have.
     base: *mut u8,
     bounds: Bounds,
@@ -17,7 +17,7 @@ pub struct OneRegion<I, const GRANULE: usize> {
     index: PhantomData<I>,
 }
 
-impl<I: Index, const G: usize> OneRegion<I, G> {
+impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
     const SHIFT: u32 = G.ilog2();
     /// Granules per unit.
     pub(super) const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
@@ -40,6 +40,55 @@ impl<I: Index, const G: usize> OneRegion<I, G> {
         self.address(end).cast::<I>().wrapping_sub(1)
     }
 
+    /// Whether free memory begins with granule `end`, by what it would have written to both of its ends.
+    ///
+    /// # Safety
+    ///
+    /// The granule must be one of the region's or the one behind its last, with the bit of its boundary set: it is free, or
+    /// else the one in front of it.
+    #[inline(always)]
+    unsafe fn begins_free(&self, end: usize) -> bool {
+        // SAFETY: only granules of the region are read.
+        unsafe {
+            let stop = (*self.record).end();
+            if end >= stop {
+                return false;
+            }
+            let len = (*self.word(end, 0)).get();
+            len > 0 && len <= stop - end && (*self.tail(end + len)).get() == len
+        }
+    }
+
+    /// Returns whether free memory ends in front of granule `start`, like [`Self::begins_free`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::begins_free`].
+    #[inline(always)]
+    unsafe fn ends_free(&self, start: usize) -> bool {
+        // SAFETY: only granules of the region are read.
+        unsafe {
+            let first = (*self.record).first;
+            if start <= first {
+                return false;
+            }
+            let len = (*self.tail(start)).get();
+            len > 0 && len <= start - first && (*self.word(start - len, 0)).get() == len
+        }
+    }
+
+    /// Undoes what [`FreeBlocks::free`] has changed for a block that turns out to be free already.
+    #[cold]
+    #[inline(never)]
+    unsafe fn refuse(&self, block: Block<Bounds>) -> FreeError {
+        // SAFETY: the caller has flipped both bits.
+        unsafe {
+            self.bounds.flip(block.offset / Self::UNIT);
+            self.bounds.flip((block.offset + block.len) / Self::UNIT);
+        }
+        FreeError::AlreadyFree
+    }
+
     /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
     #[inline(always)]
     unsafe fn write_len(&self, offset: usize, len: usize) {
@@ -54,8 +103,9 @@ impl<I: Index, const G: usize> OneRegion<I, G> {
 
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
 // the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
-unsafe impl<I: Index, const G: usize> FreeBlocks for OneRegion<I, G> {
+unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I, G, C> {
     const UNIT: usize = Self::UNIT;
+    const CHECKED: bool = C;
     type Index = I;
     type Token = Bounds;
 
@@ -184,20 +234,23 @@ unsafe impl<I: Index, const G: usize> FreeBlocks for OneRegion<I, G> {
     }
 
     #[inline(always)]
-    unsafe fn free(&mut self, block: Block<Bounds>) -> [(Id, usize); 2] {
+    unsafe fn free(&mut self, block: Block<Bounds>) -> Result<[(Id, usize); 2], FreeError> {
         let (start, end) = (block.offset, block.offset + block.len);
         // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
         // free, and those begin and end with their lengths.
         unsafe {
             let left = self.bounds.flip(start / Self::UNIT);
             let right = self.bounds.flip(end / Self::UNIT);
+            if C && ((left && !self.ends_free(start)) || (right && !self.begins_free(end))) {
+                return Err(self.refuse(block));
+            }
             let right = if right { (end, self.len(end)) } else { (NIL, 0) };
-            if left {
+            Ok(if left {
                 let len = (*self.tail(start)).get();
                 [(start - len, len), right]
             } else {
                 [(NIL, 0), right]
-            }
+            })
         }
     }
 

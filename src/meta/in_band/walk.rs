@@ -40,12 +40,12 @@ struct Chain<'a, M> {
     record: &'a Record,
 }
 
-impl<I: Index, const G: usize, const R: usize> Chain<'_, InBand<I, G, R>> {
+impl<I: Index, const G: usize, const R: usize, const C: bool> Chain<'_, InBand<I, G, R, C>> {
     /// Whether the unit's bit is that of a sliver.
     unsafe fn holds(&self, unit: usize) -> bool {
         let at = unit - self.window.start;
         // SAFETY: a region has bits for its units and one more.
-        unit * InBand::<I, G, R>::UNIT <= self.record.end()
+        unit * InBand::<I, G, R, C>::UNIT <= self.record.end()
             && at < WINDOW
             && !Window::bit(&self.window.known, at)
             && unsafe { Bounds(self.record.bounds).get(unit) }
@@ -60,7 +60,7 @@ impl<I: Index, const G: usize, const R: usize> Chain<'_, InBand<I, G, R>> {
     /// Whether the units from `unit` on are those of slivers. `behind_first`: the unit before is a sliver's only one.
     /// `only_first`: the first sliver is to be its unit's first granule.
     unsafe fn tiles(&self, unit: usize, behind_first: bool, only_first: bool, depth: usize) -> bool {
-        let first = unit * InBand::<I, G, R>::UNIT;
+        let first = unit * InBand::<I, G, R, C>::UNIT;
         // SAFETY: a sliver's granules are the region's: behind a second granule is another unit with a bit.
         unsafe {
             if depth == 0 || !self.holds(unit) {
@@ -79,7 +79,7 @@ impl<I: Index, const G: usize, const R: usize> Chain<'_, InBand<I, G, R>> {
     }
 }
 
-impl<I: Index, const G: usize, const R: usize> InBand<I, G, R> {
+impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C> {
     /// Where the free block starts whose unit `unit` is the first with a set bit behind allocated memory.
     ///
     /// And whether it is in a list, or else a sliver. The unit's bit stands for two boundaries; the lists know which one it is, and

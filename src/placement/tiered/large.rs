@@ -47,9 +47,6 @@ const SOME: usize = 4;
 /// Bytes of the largest block that is kept.
 pub(super) const LARGEST: usize = 32 * 1024;
 
-/// Blocks that a check for a double free looks at.
-const CHECKED: usize = 256;
-
 /// Requests without a kept block between two reviews of whether keeping blocks is worth it.
 const REVIEW: u32 = 256;
 /// The longest rest, in requests.
@@ -127,6 +124,7 @@ impl Large {
                 return None;
             }
             *list = (*block).next;
+            (*block).size = 0;
             self.room += size as isize;
             self.hits = self.hits.wrapping_add(1);
             Some(NonNull::new_unchecked(block.cast()))
@@ -152,6 +150,19 @@ impl Large {
         unsafe { block.write(Kept { next: *list, size }) };
         *list = block.as_ptr();
         true
+    }
+
+    /// Returns whether the block of `size` bytes at `start`, which is being freed, may be in a list already. Never false for
+    /// one that is.
+    ///
+    /// # Safety
+    ///
+    /// The block must have `size` bytes, more than a small one.
+    #[inline(always)]
+    pub(super) unsafe fn may_hold(start: NonNull<u8>, size: usize) -> bool {
+        // Volatile, because the user may never have written there: whatever is read does no harm.
+        // SAFETY: the caller guarantees a block that is long enough.
+        unsafe { (&raw const (*start.cast::<Kept>().as_ptr()).size).read_volatile() == size }
     }
 
     /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
@@ -182,12 +193,12 @@ impl Large {
         NonNull::new(block.cast()).map(|block| (block, size))
     }
 
-    /// Returns whether the block at `start` is kept; looks at a bounded number of blocks.
-    pub(super) fn holds(&self, start: *mut u8) -> bool {
+    /// Returns whether the block at `start` is kept; looks at no more than `most` blocks.
+    pub(super) fn holds(&self, start: *mut u8, most: usize) -> bool {
         let mut looked = 0;
         self.lists.iter().any(|&list| {
             let mut block = list;
-            while block != END && block.cast() != start && looked < CHECKED {
+            while block != END && block.cast() != start && looked < most {
                 // SAFETY: as in `pop`.
                 block = unsafe { (*block).next };
                 looked += 1;

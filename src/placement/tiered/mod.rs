@@ -19,9 +19,16 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use large::{LARGEST, Large};
 use small::Small;
+use tier::Free;
 
 /// The most small blocks, besides its own, that one free gives back to pages.
 const BOUND: usize = 4;
+
+/// Blocks of a list that a check for a double free looks at.
+const LOOKS: usize = 256;
+
+/// The same for a block that looks as if it were in a list.
+const ALL_LOOKS: usize = 1 << 20;
 
 /// The share of the memory, in 16ths, that may be in use while blocks are kept.
 const PLENTY: usize = 13;
@@ -241,6 +248,34 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
+    /// Returns whether the block at `start`, which is being freed, looks as if it were in a list already.
+    ///
+    /// # Safety
+    ///
+    /// There must be a block of `layout`, live or free.
+    #[inline(always)]
+    unsafe fn may_be_kept(&self, start: NonNull<u8>, layout: Layout) -> bool {
+        // SAFETY: the caller guarantees the memory of a block.
+        unsafe {
+            match Class::of_any(layout.size()) {
+                Some(_) => Self::is_listed(layout.align()) && Free::may_be(start),
+                None => Self::large_size(layout).is_some_and(|size| Large::may_hold(start, size)),
+            }
+        }
+    }
+
+    /// Checks whether a live block for `layout` can be at `start`, looking at `most` kept blocks.
+    fn check_among(&self, start: NonNull<u8>, layout: Layout, most: usize) -> Result<(), FreeError> {
+        let held = match Class::of_any(layout.size()) {
+            Some(class) if !self.small.holds(start.as_ptr(), class, most) => {
+                return self.tier.check_small(start, class, layout.align());
+            }
+            Some(_) => true,
+            None => self.large.holds(start.as_ptr(), most),
+        };
+        if held { Err(FreeError::AlreadyFree) } else { LayoutPlacement::check(&self.tier, start, layout) }
+    }
+
     /// Frees a block of the tier.
     #[inline(always)]
     unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
@@ -333,20 +368,29 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
             if let Some(class) = Class::of(layout.size()) {
+                if T::CHECKS && Free::may_be(start) {
+                    return None;
+                }
                 let kept = Self::is_listed(layout.align()) && self.small.push(start, class);
                 return kept.then_some(class.bytes());
             }
             let size = Self::large_size(layout)?;
+            if T::CHECKS && Large::may_hold(start, size) {
+                return None;
+            }
             self.large.push(start, size).then_some(size)
         }
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         if cfg!(debug_assertions) {
-            self.check(start, layout)?;
+            self.check_among(start, layout, LOOKS)?;
         }
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
+            if T::CHECKS && self.may_be_kept(start, layout) {
+                self.check_among(start, layout, ALL_LOOKS)?;
+            }
             if let Some(class) = Class::of_any(layout.size()) {
                 if Self::is_listed(layout.align()) {
                     self.free_small(start, class);
@@ -388,14 +432,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let held = match Class::of_any(layout.size()) {
-            Some(class) if !self.small.holds(start.as_ptr(), class) => {
-                return self.tier.check_small(start, class, layout.align());
-            }
-            Some(_) => true,
-            None => self.large.holds(start.as_ptr()),
-        };
-        if held { Err(FreeError::AlreadyFree) } else { LayoutPlacement::check(&self.tier, start, layout) }
+        self.check_among(start, layout, LOOKS)
     }
 
     fn largest_free(&self) -> usize {

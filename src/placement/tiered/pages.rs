@@ -3,7 +3,7 @@
 use super::classes::{CLASSES, Class, SMALLEST_PAGE, STEP};
 use super::page::{HEADER, NOWHERE, Page, WINDOWS, Window};
 use super::tier::{END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
-use crate::meta::{FreeError, Meta};
+use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::observe::Run;
 use crate::placement::{Grant, LayoutPlacement, Placement};
 use crate::region::{Region, RegionError};
@@ -112,7 +112,7 @@ impl<L: Placement> Pages<L> {
         // SAFETY: a listed page has a free object, and free objects are not in use.
         unsafe {
             let first = page.cast::<u8>().add((*page).free as usize);
-            let next = (*first.cast::<Free>()).next;
+            let next = (*first.cast::<Free>()).take();
             let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, lent: 0 };
             if many {
                 let all = class.objects() as u16;
@@ -154,10 +154,10 @@ impl<L: Placement> Pages<L> {
             let mut object = page.cast::<u8>().add(HEADER);
             for _ in 1..objects {
                 let next = object.add(size);
-                object.cast::<Free>().write(Free { next: next.cast() });
+                object.cast::<Free>().write(Free::before(next.cast()));
                 object = next;
             }
-            object.cast::<Free>().write(Free { next: END });
+            object.cast::<Free>().write(Free::before(END));
             page.write(Page {
                 free: HEADER as u16,
                 used: 0,
@@ -207,6 +207,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         check::<L>();
         assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
     };
+    const CHECKS: bool = <L::Meta as FreeBlocks>::CHECKED;
     const BOUND: usize = super::BOUND;
 
     #[inline(always)]
@@ -244,9 +245,12 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
+            if (*page).used == 0 {
+                return Err(FreeError::AlreadyFree);
+            }
             let free = (*page).free;
             let next = if free == 0 { END } else { page.cast::<u8>().add(free as usize).cast() };
-            start.cast::<Free>().write(Free { next });
+            start.cast::<Free>().write(Free::before(next));
             (*page).free = (start.addr().get() - page.addr()) as u16;
             (*page).used -= 1;
             if !(*page).listed {
@@ -326,7 +330,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 if free < HEADER || free + size > class.page() || free % 8 != 0 {
                     break;
                 }
-                let next = (*page.cast::<u8>().add(free).cast::<Free>()).next;
+                let next = (*page.cast::<u8>().add(free).cast::<Free>()).next();
                 free = next.addr().wrapping_sub(page.addr());
             }
         }

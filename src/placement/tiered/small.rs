@@ -20,9 +20,6 @@ pub(super) struct Small {
 /// Blocks behind the first one of a list that an aligned request looks at.
 const PROBES: usize = 8;
 
-/// Blocks of a list that a check for a double free looks at.
-const CHECKED: usize = 256;
-
 /// Lists that are looked at for blocks to give back.
 const SOME: usize = 8;
 
@@ -71,7 +68,7 @@ impl Small {
         }
         // SAFETY: blocks in lists are unused, not null, and hold the address of the next one.
         unsafe {
-            *list = (*block).next;
+            *list = (*block).take();
             self.room = self.room.wrapping_add_unsigned(class.bytes());
             Some(NonNull::new_unchecked(block.cast()))
         }
@@ -79,21 +76,25 @@ impl Small {
 
     /// Takes a block of `class` aligned to `align` from among the first few behind the first one.
     pub(super) fn pop_later(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
-        let mut before: *mut *mut Free = self.list(class);
+        let (mut before, mut block) = (END, *self.list(class));
         for _ in 0..PROBES {
-            // SAFETY: `before` is the head of the list, or the link of a block in it.
-            let block = unsafe { *before };
             if block == END {
                 break;
             }
-            if block.addr() & (align - 1) == 0 {
-                // SAFETY: as in `pop`.
-                unsafe { *before = (*block).next };
-                self.room = self.room.wrapping_add_unsigned(class.bytes());
-                return NonNull::new(block.cast());
+            // SAFETY: as in `pop`; `before` is the block in front of this one.
+            unsafe {
+                if block.addr() & (align - 1) == 0 {
+                    let next = (*block).take();
+                    if before == END {
+                        *self.list(class) = next;
+                    } else {
+                        before.write(Free::before(next));
+                    }
+                    self.room = self.room.wrapping_add_unsigned(class.bytes());
+                    return NonNull::new(block.cast());
+                }
+                (before, block) = (block, (*block).next());
             }
-            // SAFETY: as in `pop`.
-            before = unsafe { &raw mut (*block).next };
         }
         None
     }
@@ -115,7 +116,7 @@ impl Small {
         let list = self.list(class);
         let block = start.cast::<Free>();
         // SAFETY: the block is ours, and has room for a link.
-        unsafe { block.write(Free { next: *list }) };
+        unsafe { block.write(Free::before(*list)) };
         *list = block.as_ptr();
         true
     }
@@ -151,15 +152,16 @@ impl Small {
         None
     }
 
-    /// Returns whether the block at `start` is among the first blocks of the list of `class`; looks at a bounded number.
-    pub(super) fn holds(&self, start: *mut u8, class: Class) -> bool {
+    /// Returns whether the block at `start` is among the first `most` blocks of the list of `class`.
+    pub(super) fn holds(&self, start: *mut u8, class: Class, most: usize) -> bool {
         let mut block = self.lists[class.index()];
-        for _ in 0..CHECKED {
-            if block == END || block.cast() == start {
+        for _ in 0..most {
+            // A damaged list is left where it leaves the blocks.
+            if block.addr() % STEP != 0 || block.is_null() || block.cast() == start {
                 break;
             }
             // SAFETY: as in `pop`.
-            block = unsafe { (*block).next };
+            block = unsafe { (*block).next() };
         }
         block.cast() == start
     }

@@ -1,14 +1,52 @@
 //! [`Tier`], the interface of quick lists to the placement below them.
 
 use super::classes::{Class, STEP};
-use crate::meta::{FreeError, Meta};
+use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::{Grant, LayoutPlacement, Placement};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 /// A free small block in a list: it holds the address of the next one.
+///
+/// All bits of the address are inverted. No address of a 64-bit host has its high bits set, so what a free block holds looks
+/// like nothing that its user would have left there, which is how a second free is noticed.
 pub struct Free {
-    pub(super) next: *mut Free,
+    link: *mut Free,
+}
+
+impl Free {
+    /// A block in front of `next`.
+    #[inline(always)]
+    pub(super) fn before(next: *mut Self) -> Self {
+        Self { link: next.map_addr(|address| !address) }
+    }
+
+    /// The next block.
+    #[inline(always)]
+    pub(super) fn next(&self) -> *mut Self {
+        self.link.map_addr(|address| !address)
+    }
+
+    /// Erases the link of a block that is handed out, and returns the next block.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> *mut Self {
+        let next = self.next();
+        self.link = ptr::null_mut();
+        next
+    }
+
+    /// Returns whether the block at `start`, which is being freed, may be in a list already. Never false for one that is; the
+    /// lists decide. Always false on targets other than 64-bit ones.
+    ///
+    /// # Safety
+    ///
+    /// The block must have room for a link.
+    #[inline(always)]
+    pub(super) unsafe fn may_be(start: NonNull<u8>) -> bool {
+        // Volatile, because the user may never have written there: whatever is read does no harm.
+        // SAFETY: the caller guarantees a block.
+        usize::BITS == 64 && unsafe { start.cast::<usize>().read_volatile() } as u64 >> 48 == 0xffff
+    }
 }
 
 /// The end of every list of small blocks. It is odd, so that the test of a block's alignment fails for it as well.
@@ -40,6 +78,9 @@ pub unsafe trait Tier: LayoutPlacement {
 
     /// Fails to compile if the memory is not the CPU's, or its granules are too short.
     const CHECKED: ();
+
+    /// True if frees are checked in release builds as well: that of the metadata, see [`FreeBlocks::CHECKED`].
+    const CHECKS: bool;
 
     /// The most blocks that the lists give back when a free finds no room.
     const BOUND: usize;
@@ -130,6 +171,7 @@ pub(super) fn taken_from<S: Placement>(layout: Layout) -> usize {
 unsafe impl<S: Placement> Tier for S {
     const ALIKE: bool = S::EXACT;
     const CHECKED: () = check::<S>();
+    const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
     const BOUND: usize = 2;
 
     #[inline(always)]

@@ -39,10 +39,13 @@ alignments!(1 2 4 8 16 32 64 128 256 512 1024 2048 4096);
 ///
 /// # Safety
 ///
-/// `ZERO` must be all zero bytes and aligned to `ALIGN`, and any bytes may be written to a value of the type.
+/// The first `SIZE` bytes of `ZERO` must exist and be zero, and any bytes may be written there to a value of the type.
 pub unsafe trait Storage: Sized + 'static {
     /// A value of all zero bytes.
     const ZERO: Self;
+
+    /// How many bytes of a value, from its start, are zero and may be written and read. The rest is padding.
+    const SIZE: usize;
 }
 
 // SAFETY: the type consists of bytes; an empty array of units provides the alignment.
@@ -51,4 +54,5 @@ where
     Align<ALIGN>: Alignment + 'static,
 {
     const ZERO: Self = Self { aligned: [], bytes: [0; SIZE] };
+    const SIZE: usize = SIZE;
 }

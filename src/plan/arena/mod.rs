@@ -80,6 +80,20 @@ pub trait Planned: Sized + 'static {
 /// # static NET: Arena<Net> = Arena::new();
 /// ```
 ///
+/// A plan that is written by hand cannot have more bytes than its memory has, padding not counted:
+///
+/// ```compile_fail,E0080
+/// # use allotment::plan::{Arena, Buffer, Memory, Placed, Plan, Planned, plan};
+/// const BUFFERS: [Buffer; 1] = [Buffer::new(8, 0..1).align(8)];
+/// const PLAN_OF: &Plan<'static, 1> = &plan(&BUFFERS);
+/// struct Padded;
+/// impl Planned for Padded {
+///     const PLACED: Placed<'static> = PLAN_OF.placed();
+///     type Memory = Memory<1, 8>; // one byte, and seven of padding
+/// }
+/// static ARENA: Arena<Padded> = Arena::new();
+/// ```
+///
 /// In builds with debug assertions, the memory of a buffer is overwritten with `0xFF` when its life ends (not a
 /// number for floats), so that a program which relies on stale contents is noticed.
 pub struct Arena<P: Planned> {
@@ -100,7 +114,8 @@ impl<P: Planned> Arena<P> {
     #[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
     pub const fn new() -> Self {
         const {
-            assert!(size_of::<P::Memory>() as u64 >= P::PLACED.peak(), "the memory is smaller than the plan");
+            // Not its size in memory: padding is not zero.
+            assert!(P::Memory::SIZE as u64 >= P::PLACED.peak(), "the memory is smaller than the plan");
         }
         Self { memory: UnsafeCell::new(P::Memory::ZERO), busy: Busy::new() }
     }

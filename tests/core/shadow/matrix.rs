@@ -1,6 +1,7 @@
 //! The placements and metadata that every test runs with.
 
 use super::Subject;
+use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
@@ -27,7 +28,9 @@ where
     unsafe { heap.with_placement(|placement| placement.meta_mut().equip(bytes)) }
 }
 
-impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for InBand<I, G, R> {
+impl<I: allotment::units::Index, const G: usize, const R: usize, const C: bool> SubjectMeta
+    for InBand<I, G, R, C>
+{
     const REGIONS: usize = R;
 }
 
@@ -178,6 +181,24 @@ impl<M: SubjectMeta> Subject for Bump<M> {
     const LIMIT: usize = limit::<M>();
 }
 
+/// The figures are those of the placement inside, with a canary behind each block.
+impl<P: Subject, const Q: usize> Subject for Full<P, Q> {
+    fn taken(size: usize, _align: usize) -> usize {
+        (size + 8).next_multiple_of(8)
+    }
+    const EXACT_LARGEST: bool = false;
+    const SURE_LARGEST: bool = P::SURE_LARGEST;
+    const MONOTONE: bool = P::MONOTONE;
+    const REUSES: bool = P::REUSES;
+    const RELEASES: bool = P::RELEASES;
+    const REGIONS: usize = P::REGIONS;
+    const LIMIT: usize = P::LIMIT;
+    const GENERAL: bool = P::GENERAL;
+    const SLACK: f64 = P::SLACK + 0.7;
+    const BEHIND: usize = 8;
+    const FINDS_DOUBLE_FREES: bool = true;
+}
+
 #[cfg(feature = "linked-list")]
 impl Subject for allotment::LinkedList {
     fn taken(size: usize, _align: usize) -> usize {
@@ -263,6 +284,12 @@ macro_rules! for_each_placement {
             quick_buddy: QuickLists<Buddy>;
             quick_slab: QuickLists<Slab>;
             quick_bump: QuickLists<Bump>;
+            unchecked_tlsf: Tlsf<allotment::meta::Unchecked<u32>>;
+            unchecked_tiered: Tiered<Tlsf<allotment::meta::Unchecked<u32>>>;
+            full_tlsf: Full<Tlsf>;
+            full_tiered: Full<Tiered>;
+            full_best_fit: Full<BestFit, 1>;
+            full_micro: Full<allotment::placement::MicroTlsf, 0>;
             bump_u16: Bump<InBand<u16>>;
             bump_u32: Bump<InBand<u32>>;
             bump_side: Bump<SideTable<u32, 16>>;
@@ -276,6 +303,8 @@ macro_rules! for_each_placement {
         $(
             #[test]
             fn $name() {
+                #[allow(unused_imports, reason = "as below")]
+                use allotment::harden::Full;
                 #[allow(unused_imports, reason = "some calls need few of these")]
                 use allotment::placement::QuickLists;
                 #[allow(unused_imports, reason = "as above")]

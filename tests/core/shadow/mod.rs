@@ -49,6 +49,8 @@ pub trait Subject: LayoutPlacement {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         let _ = (heap, bytes);
     }
+    /// Bytes behind each block that no request can get.
+    const BEHIND: usize = 0;
     /// Whether every double free is detected.
     const FINDS_DOUBLE_FREES: bool = false;
 }
@@ -422,7 +424,8 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
                     regions.push(before - self.heap.stats().capacity);
                 }
                 assert_eq!(self.heap.stats().capacity, 0);
-                assert_eq!(stats.largest_free, regions.into_iter().max().unwrap_or(0));
+                let largest = regions.into_iter().max().unwrap_or(0);
+                assert_eq!(stats.largest_free, largest.saturating_sub(P::BEHIND));
                 assert_eq!(self.heap.largest_free(), 0);
             }
         }

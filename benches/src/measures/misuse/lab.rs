@@ -1,0 +1,178 @@
+//! A program that uses an allocator and knows what every live block must hold.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use crate::arena::{Arena, Range};
+use crate::subjects::Subject;
+
+/// Bytes of the arena.
+const ARENA: usize = 1 << 20;
+
+/// An allocator, whatever its type.
+pub trait Allocator {
+    /// Calls [`Subject::alloc`].
+    fn alloc(&mut self, layout: Layout) -> *mut u8;
+    /// Calls [`Subject::dealloc`], rightly or not.
+    fn dealloc(&mut self, block: *mut u8, layout: Layout);
+    /// Calls [`Subject::realloc`], rightly or not.
+    fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8;
+}
+
+impl<S: Subject> Allocator for S {
+    fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: no request of this module has size zero.
+        unsafe { Subject::alloc(self, layout) }
+    }
+
+    fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: none, if it is a misuse: that is what is tested, in a process that ends after it.
+        unsafe { Subject::dealloc(self, block, layout) }
+    }
+
+    fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as for `dealloc`.
+        unsafe { Subject::realloc(self, block, layout, size) }
+    }
+}
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Its first byte.
+    pub start: *mut u8,
+    /// Its layout.
+    pub layout: Layout,
+    /// What its bytes follow from.
+    seed: u8,
+}
+
+/// The program.
+pub struct Lab<A: ?Sized> {
+    /// The allocator.
+    pub allocator: Box<A>,
+    /// Another one of its kind, if that has an arena.
+    pub other: Option<Box<A>>,
+    /// The allocator's memory; `None` if it is not confined to an arena.
+    pub arena: Option<Range>,
+    live: BTreeMap<usize, Block>,
+    seed: u8,
+    intact: bool,
+    _memory: [Arena; 2],
+}
+
+/// Returns the layout of `size` bytes aligned to 8.
+pub fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap_or(Layout::new::<u64>())
+}
+
+impl Lab<dyn Allocator> {
+    /// Makes the program, with some live blocks.
+    pub fn new<S: Subject>() -> Result<Self> {
+        let memory = [Arena::new(ARENA)?, Arena::new(ARENA)?];
+        // SAFETY: nothing else uses the arenas.
+        let make = |at: usize| unsafe { S::new(memory[at].whole()) };
+        let allocator = make(0).context("the arena is too small")?;
+        let other = if S::CONFINED { make(1).map(|other| other as Box<dyn Allocator>) } else { None };
+        let arena = S::CONFINED.then(|| memory[0].whole());
+        let live = BTreeMap::new();
+        let mut lab = Self { allocator, other, arena, live, seed: 0, intact: true, _memory: memory };
+        for size in [8, 24, 48, 48, 100, 600, 48, 48, 16, 300, 48, 5000, 48, 600, 600] {
+            lab.block(layout(size));
+        }
+        Ok(lab)
+    }
+}
+
+impl<A: Allocator + ?Sized> Lab<A> {
+    fn byte(seed: u8, at: usize) -> u8 {
+        // Neither zero, nor what small numbers and addresses look like.
+        (seed.wrapping_mul(37) ^ (at as u8).wrapping_mul(11)) | 0x81
+    }
+
+    /// Allocates a block, checks that it overlaps no other, and fills it.
+    pub fn block(&mut self, layout: Layout) -> Option<Block> {
+        let start = self.allocator.alloc(layout);
+        if start.is_null() {
+            return None;
+        }
+        let (from, end) = (start.addr(), start.addr() + layout.size());
+        let before = self.live.range(..end).next_back();
+        if before.is_some_and(|(&at, other)| at + other.layout.size() > from) || from % layout.align() != 0 {
+            self.intact = false;
+            return None;
+        }
+        self.seed = self.seed.wrapping_add(1);
+        let block = Block { start, layout, seed: self.seed };
+        for at in 0..layout.size() {
+            // SAFETY: the block was handed out and overlaps no other.
+            unsafe { start.add(at).write(Self::byte(block.seed, at)) };
+        }
+        self.live.insert(from, block);
+        Some(block)
+    }
+
+    /// Allocates `N` blocks of `size` bytes.
+    pub fn blocks<const N: usize>(&mut self, size: usize) -> [Block; N] {
+        std::array::from_fn(|_| self.block(layout(size)).expect("the arena has room"))
+    }
+
+    /// Forgets a block, which the case frees by itself or spoils.
+    pub fn forget(&mut self, block: Block) {
+        self.live.remove(&block.start.addr());
+    }
+
+    /// Frees a block rightly.
+    pub fn free(&mut self, block: Block) {
+        self.check(&block);
+        self.forget(block);
+        self.allocator.dealloc(block.start, block.layout);
+    }
+
+    /// Checks the contents of a block.
+    fn check(&mut self, block: &Block) {
+        for at in 0..block.layout.size() {
+            // SAFETY: the block is live.
+            if unsafe { block.start.add(at).read() } != Self::byte(block.seed, at) {
+                self.intact = false;
+            }
+        }
+    }
+
+    /// Allocates and frees `count` blocks of `size` bytes, all live at once.
+    pub fn churn(&mut self, count: usize, size: usize) {
+        let blocks: Vec<_> = (0..count).map_while(|_| self.block(layout(size))).collect();
+        for block in blocks {
+            self.free(block);
+        }
+    }
+
+    /// Goes on for a while after the misuse. Returns whether all blocks were intact all the time.
+    pub fn aftermath(mut self) -> bool {
+        const SIZES: [usize; 12] = [48, 8, 48, 600, 24, 48, 100, 16, 56, 600, 40, 300];
+        for round in 0..5 {
+            let mut mine = Vec::new();
+            for at in 0..150 {
+                mine.extend(self.block(layout(SIZES[(at + round) % SIZES.len()])));
+                if !self.intact {
+                    return false;
+                }
+            }
+            let all: Vec<Block> = self.live.values().copied().collect();
+            all.iter().for_each(|block| self.check(block));
+            for at in (0..mine.len()).step_by(2).chain((0..mine.len()).skip(1).step_by(2)) {
+                self.free(mine[at]);
+                if !self.intact {
+                    return false;
+                }
+            }
+        }
+        let all: Vec<Block> = self.live.values().copied().collect();
+        for block in all {
+            self.free(block);
+        }
+        self.intact
+    }
+}

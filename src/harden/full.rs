@@ -1,0 +1,418 @@
+//! The placement that checks everything, around any other.
+
+use super::map::{GRANULE, Window};
+use crate::meta::FreeError;
+use crate::misuse::{Fault, corrupted};
+use crate::observe::Run;
+use crate::placement::{Grant, LayoutPlacement};
+use crate::region::{Region, RegionError};
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// Hardening level `Full` around a placement `P`; the [module](super) says what it notices.
+///
+/// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. Behind each block is a
+/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. A freed block is
+/// filled with a pattern and waits in a *quarantine* until `QUARANTINE` further blocks were freed; then the pattern is checked
+/// and `P` gets the block back.
+///
+/// Memory must be the CPU's. Complexity: that of `P`, and O(size / 512) for a block.
+///
+/// (Canaries: Cowan et al., "StackGuard", USENIX Security 1998. Quarantines: Serebryany et al., "AddressSanitizer", USENIX
+/// ATC 2012.)
+pub struct Full<P, const QUARANTINE: usize = 16> {
+    windows: [Window; WINDOWS],
+    /// Windows with a region; they are the first ones.
+    count: usize,
+    secret: u64,
+    held: [Option<Held>; QUARANTINE],
+    /// The place in the quarantine that is used next: that of the oldest block.
+    next: usize,
+    placement: P,
+}
+
+/// A freed block in the quarantine.
+#[derive(Clone, Copy)]
+struct Held {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+/// The most regions.
+const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
+
+/// Bytes of the canary.
+const CANARY: usize = size_of::<u64>();
+
+/// The layout of the shortest block.
+const LEAST: Layout = Layout::new::<u64>();
+
+/// The most bytes of a freed block that are filled and checked.
+const FILLED: usize = 256;
+
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+unsafe impl<P: Send, const Q: usize> Send for Full<P, Q> {}
+
+/// The layout that the placement gets for a block of `layout`: with a canary, and aligned to a granule.
+#[inline(always)]
+fn outer(layout: Layout) -> Option<Layout> {
+    Layout::from_size_align(layout.size().checked_add(CANARY)?, layout.align().max(GRANULE)).ok()
+}
+
+/// Bytes that a block of `layout` counts as, its canary included.
+#[inline(always)]
+const fn taken(layout: Layout) -> usize {
+    (layout.size() + CANARY).next_multiple_of(GRANULE)
+}
+
+/// Mixes a number so that each bit of the result depends on all bits.
+#[inline(always)]
+const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    value ^ (value >> 29)
+}
+
+/// Returns what the CPU's clock reads, where a program may ask; else 0.
+fn clock() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: every 64-bit CPU has the instruction.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    0
+}
+
+impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
+    /// Sets the heap's secret, from which canaries and fill patterns are derived, before the first region is claimed. Without
+    /// it the secret comes from addresses, and on x86-64 from the clock; firmware with a source of random numbers should set
+    /// it through [`Heap::with_placement`](crate::Heap::with_placement).
+    pub const fn set_secret(&mut self, secret: u64) {
+        self.secret = secret | 1;
+    }
+
+    #[inline(always)]
+    fn window(&self, address: usize) -> Option<&Window> {
+        self.windows.get(..self.count)?.iter().find(|window| window.holds(address))
+    }
+
+    /// The canary of a block.
+    #[inline(always)]
+    fn canary(&self, start: NonNull<u8>, layout: Layout) -> u64 {
+        let place = start.addr().get() as u64 ^ (layout.size() as u64).rotate_left(40);
+        mix(place ^ self.secret).rotate_left(layout.align().trailing_zeros())
+    }
+
+    /// The place of a block's canary.
+    #[inline(always)]
+    fn canary_at(start: NonNull<u8>, layout: Layout) -> *mut u64 {
+        start.as_ptr().wrapping_add(layout.size()).cast()
+    }
+
+    /// Enters a new block of the placement: marks it and writes its canary.
+    #[inline(always)]
+    fn enter(&mut self, start: NonNull<u8>, layout: Layout) -> Grant {
+        let address = start.addr().get();
+        // SAFETY: the placement hands out memory of its regions, with room for the canary.
+        unsafe {
+            match self.window(address) {
+                Some(window) if !window.is_start(address) => {
+                    if !window.flip_used(address, taken(layout), false) {
+                        corrupted(Fault::BrokenList, address);
+                    }
+                    window.flip_start(address);
+                }
+                _ => corrupted(Fault::BrokenList, address),
+            }
+            Self::canary_at(start, layout).write_unaligned(self.canary(start, layout));
+        }
+        Grant { start, size: taken(layout) }
+    }
+
+    /// Returns the window of a live block for `layout` at `start`, or why there is none.
+    #[inline(always)]
+    fn find(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
+        let address = start.addr().get();
+        let window = self.window(address).ok_or(FreeError::Foreign)?;
+        if address % GRANULE != 0 {
+            return Err(FreeError::Misaligned);
+        }
+        // SAFETY: the window holds the address; a canary is read only inside the region.
+        unsafe {
+            if !window.is_start(address) {
+                return Err(self.why(start));
+            }
+            let end = address.checked_add(layout.size()).and_then(|end| end.checked_add(CANARY));
+            if end.is_none_or(|end| end > window.start.addr() + window.room()) {
+                return Err(FreeError::Overrun);
+            }
+            if Self::canary_at(start, layout).read_unaligned() != self.canary(start, layout) {
+                return Err(FreeError::Overrun);
+            }
+        }
+        Ok(window)
+    }
+
+    /// Says why no live block starts at an address of a region: it was freed, as far as the pattern tells, or never was one.
+    #[cold]
+    #[inline(never)]
+    fn why(&self, start: NonNull<u8>) -> FreeError {
+        let held = self.held.iter().flatten().any(|held| held.start == start);
+        // SAFETY: the address is one of a region's granules.
+        let filled = unsafe { start.cast::<u64>().read_volatile() } == self.pattern(start);
+        let inner = || self.placement.check(start, LEAST) == Err(FreeError::AlreadyFree);
+        if held || filled || inner() { FreeError::AlreadyFree } else { FreeError::NotABlock }
+    }
+
+    /// The pattern of a freed block.
+    #[inline(always)]
+    fn pattern(&self, start: NonNull<u8>) -> u64 {
+        mix(self.secret.rotate_left(23) ^ start.addr().get() as u64)
+    }
+
+    /// The words of a freed block that hold the pattern.
+    #[inline(always)]
+    fn filled(layout: Layout) -> usize {
+        let bytes = layout.size() + CANARY;
+        (if bytes < FILLED { bytes } else { FILLED }) / size_of::<u64>()
+    }
+
+    /// Puts a freed block into the quarantine, and lets the oldest one go.
+    ///
+    /// # Safety
+    ///
+    /// The block must be one of the placement's that is not used any more.
+    #[inline(always)]
+    unsafe fn hold(&mut self, start: NonNull<u8>, layout: Layout) {
+        let pattern = self.pattern(start);
+        let words = start.cast::<u64>().as_ptr();
+        for word in 0..Self::filled(layout) {
+            // SAFETY: the words lie in the block, which is aligned to 8.
+            unsafe { words.add(word).write(pattern) }
+        }
+        let held = Held { start, layout };
+        let oldest = match self.held.get_mut(self.next) {
+            Some(place) => {
+                self.next = if self.next + 1 < Q { self.next + 1 } else { 0 };
+                place.replace(held)
+            }
+            None => Some(held),
+        };
+        if let Some(oldest) = oldest {
+            // SAFETY: blocks in the quarantine are the placement's, and not used any more.
+            unsafe { self.let_go(oldest) }
+        }
+    }
+
+    /// Gives a block of the quarantine back to the placement, if its pattern is as it was.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::hold`].
+    unsafe fn let_go(&mut self, held: Held) {
+        let Held { start, layout } = held;
+        let (address, pattern) = (start.addr().get(), self.pattern(start));
+        let words = start.cast::<u64>().as_ptr();
+        // SAFETY: the words lie in the block.
+        let intact = (0..Self::filled(layout)).all(|word| unsafe { words.add(word).read() } == pattern);
+        if !intact {
+            corrupted(Fault::WrittenAfterFree, address);
+        }
+        // SAFETY: the block came from the placement with this layout, and its bits are set.
+        unsafe {
+            let cleared =
+                self.window(address).is_some_and(|window| window.flip_used(address, taken(layout), true));
+            let layout = outer(layout).unwrap_or(layout);
+            if !cleared || self.placement.deallocate(start, layout).is_err() {
+                corrupted(Fault::BrokenList, address);
+            }
+        }
+    }
+
+    /// Empties the quarantine. Returns whether there was anything in it.
+    fn flush(&mut self) -> bool {
+        let mut any = false;
+        for place in 0..Q {
+            if let Some(held) = self.held[place].take() {
+                // SAFETY: blocks in the quarantine are the placement's, and not used any more.
+                unsafe { self.let_go(held) }
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+// SAFETY: blocks come from the placement, which makes the same promises; each is handed out once until it is let go.
+unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
+    const EMPTY: Self = Self {
+        windows: [Window::NONE; WINDOWS],
+        count: 0,
+        secret: 0,
+        held: [None; Q],
+        next: 0,
+        placement: P::EMPTY,
+    };
+    const MAX_REGION: usize = P::MAX_REGION;
+    const KEEPS: bool = false;
+    const PLAIN: bool = false;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        let start = memory.start.addr().get();
+        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)?;
+        if self.windows.iter().any(|window| window.meets(start, end)) {
+            return Err(RegionError::Overlap);
+        }
+        if self.count == WINDOWS {
+            return Err(RegionError::TooMany { max: WINDOWS });
+        }
+        let window = Window::over(memory).ok_or(RegionError::TooSmall)?;
+        // SAFETY: the caller hands over the memory: the placement gets a part, the maps the rest.
+        unsafe {
+            let size = self.placement.claim(Region { size: window.room(), ..memory })?;
+            window.clear();
+            if self.secret == 0 {
+                let here = (&raw const *self).addr() as u64;
+                self.set_secret(mix(clock() ^ here.rotate_left(32) ^ mix(start as u64)));
+            }
+            self.windows[self.count] = window;
+            self.count += 1;
+            Ok(size)
+        }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        let opened = &self.windows[..self.count];
+        let place = opened.iter().position(|window| window.start == start).ok_or(RegionError::Unknown)?;
+        let old = self.windows[place];
+        let (from, size) = (start.addr(), old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
+        let end = from.checked_add(size).ok_or(RegionError::Overlap)?;
+        // Checked before anything is written: nothing else may use the memory behind the region.
+        if opened.iter().any(|window| window.start != start && window.meets(from, end)) {
+            return Err(RegionError::Overlap);
+        }
+        let start = NonNull::new(start).ok_or(RegionError::Unknown)?;
+        let new = Window::over(Region::new(start, size)).ok_or(RegionError::TooSmall)?;
+        let more =
+            new.room().checked_sub(old.room()).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
+        // SAFETY: the maps move up to the new end of the region, and back if extending fails; what they leave goes to the
+        // placement.
+        unsafe {
+            old.move_to(&new);
+            let extended = self.placement.extend(start.as_ptr(), more);
+            match extended {
+                Ok(_) => self.windows[place] = new,
+                Err(_) => old.move_back(&new),
+            }
+            extended
+        }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        self.flush();
+        let (region, size) = self.placement.release(start)?;
+        let whole = self.whole(region);
+        if let Some(place) = self.windows[..self.count].iter().position(|window| window.start == start) {
+            self.count -= 1;
+            self.windows[place] = self.windows[self.count];
+            self.windows[self.count] = Window::NONE;
+        }
+        Ok((whole, size))
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        let grant = self.placement.allocate_quick(outer(layout)?)?;
+        Some(self.enter(grant.start, layout))
+    }
+
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let outer = outer(layout)?;
+        let mut grant = self.placement.allocate(outer);
+        if grant.is_none() && self.flush() {
+            grant = self.placement.allocate(outer);
+        }
+        let start = grant?.start;
+        Some(self.enter(start, layout))
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let grant = match self.allocate_quick(layout) {
+            Some(grant) => grant,
+            None => self.allocate(layout)?,
+        };
+        // Not the canary.
+        Some((grant, layout.size(), 0))
+    }
+
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        let window = *self.find(start, layout)?;
+        // SAFETY: the block is live, and the caller does not use it any more.
+        unsafe {
+            window.flip_start(start.addr().get());
+            self.hold(start, layout);
+        }
+        Ok(taken(layout))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+        None
+    }
+
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let window = *self.find(start, layout).ok()?;
+        let new = Layout::from_size_align(size, layout.align()).ok()?;
+        let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
+        // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
+        unsafe {
+            self.placement.resize(start, outer(layout)?, outer(new)?.size())?;
+            let agrees = if after > before {
+                window.flip_used(address + before, after - before, false)
+            } else {
+                after == before || window.flip_used(address + after, before - after, true)
+            };
+            if !agrees {
+                corrupted(Fault::BrokenList, address);
+            }
+            Self::canary_at(start, new).write_unaligned(self.canary(start, new));
+        }
+        Some((before, after))
+    }
+
+    fn trim(&mut self) -> bool {
+        let flushed = self.flush();
+        self.placement.trim() || flushed
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.find(start, layout).map(|_| ())
+    }
+
+    fn largest_free(&self) -> usize {
+        self.placement.largest_free().saturating_sub(CANARY)
+    }
+
+    fn set_saving(&mut self, on: bool) {
+        if on {
+            self.flush();
+        }
+        self.placement.set_saving(on);
+    }
+
+    /// Shows blocks in the quarantine as used.
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        self.placement.walk(region, visit);
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.placement.region(n).map(|region| self.whole(region))
+    }
+}
+
+impl<P, const Q: usize> Full<P, Q> {
+    /// The region as it was claimed, with its maps.
+    fn whole(&self, region: Region) -> Region {
+        let opened = self.windows.get(..self.count).unwrap_or(&[]);
+        let window = opened.iter().find(|window| window.start == region.start.as_ptr());
+        Region { size: window.map_or(region.size, |window| window.size), ..region }
+    }
+}

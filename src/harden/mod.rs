@@ -1,0 +1,52 @@
+//! How much a heap checks: three levels.
+//!
+//! Most heaps trust their callers: a block that is freed twice is handed out twice, and the program corrupts itself. The level
+//! says how much of that a heap notices, in release builds as well. It is part of the heap's type:
+//!
+//! | level | type | costs |
+//! | --- | --- | --- |
+//! | `Off` | metadata [`Unchecked`](crate::meta::Unchecked), as in `Heap<Tlsf<Unchecked<u32>>>` | nothing |
+//! | `Basic` | every other heap | about 3 instructions for an operation |
+//! | `Full` | [`Full`] around the placement, as in `Heap<Full<Tiered>>` | 8 bytes for a block, 1/32 of the memory, and the time to fill freed blocks |
+//!
+//! `Basic` notices what the heap's bookkeeping shows anyway: a second free of a block that is still free and that was not
+//! merged with the free block in front of it, a second free of a block in a quick list, and a list of free blocks whose links
+//! do not point back. It does not look for anything.
+//!
+//! `Full` notices, whatever the placement:
+//!
+//! * every free of something that is not the start of a live block: double frees, also of blocks that were merged, addresses
+//!   inside blocks, foreign and misaligned addresses;
+//! * every free with another size or alignment than the block was allocated with;
+//! * every write to any of the 8 bytes behind a block, when the block is freed or resized;
+//! * every write to the first 256 bytes of a freed block, until as many further blocks were freed as the quarantine holds
+//!   (16 unless the type says otherwise);
+//! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.
+//!
+//! `Full` does not notice writes far beyond a block, reads of freed blocks, a second free of an address that has been handed
+//! out again with the same layout, or a late write that leaves the bookkeeping valid. A cache in front of the heap, such as
+//! [`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html), hides frees from it until blocks go back.
+//!
+//! What happens then: fallible methods return a [`FreeError`](crate::FreeError); everything else calls the hook in
+//! [`misuse`](crate::misuse), which by default ends the program with one line.
+//!
+//! ```
+//! use allotment::{FreeError, Heap, Tiered, harden::Full, heap};
+//! use core::alloc::Layout;
+//!
+//! static HEAP: Heap<Full<Tiered>> = heap!(64 * 1024);
+//!
+//! let layout = Layout::new::<[u8; 40]>();
+//! let block = HEAP.try_allocate(layout)?;
+//! // SAFETY: the block is live the first time; after that every free is refused.
+//! unsafe {
+//!     HEAP.try_deallocate(block, layout)?;
+//!     assert_eq!(HEAP.try_deallocate(block, layout), Err(FreeError::AlreadyFree));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod full;
+mod map;
+
+pub use full::Full;

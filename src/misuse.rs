@@ -1,0 +1,157 @@
+//! What happens when a heap finds out that it was misused: a wrong free, or memory that was written after it was
+//! freed.
+//!
+//! The fallible methods, such as [`Heap::try_deallocate`](crate::Heap::try_deallocate), return a [`FreeError`] for a
+//! wrong free. A global allocator cannot: there, and wherever a heap finds its own bookkeeping damaged, it calls the
+//! [hook](set_hook). Without a hook the program ends with one line that names the fault:
+//!
+//! ```text
+//! allotment: wrong free: the block is free already, address 0x7f32a4c01040
+//! ```
+//!
+//! What a heap finds out depends on its hardening level, see [`harden`](crate::harden).
+
+use crate::meta::FreeError;
+use core::fmt;
+use core::mem;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// What was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum Fault {
+    /// A free was refused. The heap is unchanged, and the block, if there is one, stays allocated.
+    WrongFree(FreeError),
+    /// A list of free blocks is damaged: something wrote to a block after it was freed, or beyond the end of another
+    /// one. The heap cannot go on.
+    BrokenList,
+    /// A block was written to between its free and its return to the free memory. Only
+    /// [`Full`](crate::harden::Full) finds this out.
+    WrittenAfterFree,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WrongFree(error) => write!(f, "wrong free: {error}"),
+            Self::BrokenList => f.write_str("a list of free blocks is damaged"),
+            Self::WrittenAfterFree => f.write_str("a block was written to after it was freed"),
+        }
+    }
+}
+
+/// A misuse that a heap found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Misuse {
+    /// What was wrong.
+    pub fault: Fault,
+    /// The address of the block that was freed or damaged; 0 if the heap knows only the block's number.
+    pub address: usize,
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            0 => write!(f, "{}", self.fault),
+            address => write!(f, "{}, address {address:#x}", self.fault),
+        }
+    }
+}
+
+impl core::error::Error for Misuse {}
+
+/// A function for [`set_hook`].
+pub type Hook = fn(&Misuse);
+
+/// The hook as a pointer; null if none is set.
+static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Sets the function that every heap calls when it finds a misuse that it cannot return as an error.
+///
+/// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the
+/// program. If it returns after a [`Fault::WrongFree`], the free is ignored and the program goes on; after any other
+/// fault the program ends. For a wrong free the hook runs outside the heap's lock and may use the heap; for other
+/// faults it runs inside the lock and must not allocate. A panic in the hook ends the program.
+///
+/// ```
+/// use allotment::misuse::{Misuse, set_hook};
+///
+/// fn log_and_go_on(misuse: &Misuse) {
+///     eprintln!("ignored: {misuse}");
+/// }
+/// set_hook(log_and_go_on);
+/// ```
+pub fn set_hook(hook: Hook) {
+    HOOK.store(hook as *mut (), Ordering::Release);
+}
+
+/// Ends the program if a closure unwinds where that is not allowed, as out of a global allocator.
+pub(crate) struct NoUnwind;
+
+impl Drop for NoUnwind {
+    #[cold]
+    fn drop(&mut self) {
+        // A panic while another one unwinds ends the program.
+        panic!("a hook panicked inside a global allocator, which must not unwind");
+    }
+}
+
+/// Runs `f`, and ends the program if it panics.
+#[inline(always)]
+pub(crate) fn without_unwinding<T>(f: impl FnOnce() -> T) -> T {
+    let guard = NoUnwind;
+    let result = f();
+    mem::forget(guard);
+    result
+}
+
+/// Calls the hook. Returns whether there is one.
+fn call_hook(misuse: &Misuse) -> bool {
+    let hook = HOOK.load(Ordering::Acquire);
+    if hook.is_null() {
+        return false;
+    }
+    // SAFETY: only `set_hook` stores here, and it stores a `Hook`.
+    let hook: Hook = unsafe { mem::transmute(hook) };
+    without_unwinding(|| hook(misuse));
+    true
+}
+
+/// Ends the program with a line that says why. It does not unwind, because it may be called inside an allocator.
+#[cold]
+#[inline(never)]
+fn end(misuse: &Misuse) -> ! {
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    {
+        crate::report::print(format_args!("allotment: {misuse}"));
+        std::process::abort();
+    }
+    #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
+    without_unwinding(|| {
+        // The text of the error would take formatting code, which a small firmware may not have otherwise.
+        if cfg!(debug_assertions) { panic!("allotment: {misuse}") } else { panic!("allotment: heap misused") }
+    })
+}
+
+/// Reports a wrong free that a global allocator has refused. Returns if the hook does.
+#[cold]
+#[inline(never)]
+pub(crate) fn wrong_free(error: FreeError, address: usize) {
+    let misuse = Misuse { fault: Fault::WrongFree(error), address };
+    if !call_hook(&misuse) {
+        end(&misuse);
+    }
+}
+
+/// Reports that free memory or its bookkeeping was damaged, and ends the program.
+#[cold]
+#[inline(never)]
+pub(crate) fn corrupted(fault: Fault, address: usize) -> ! {
+    let misuse = Misuse { fault, address };
+    call_hook(&misuse);
+    end(&misuse)
+}

@@ -1,0 +1,261 @@
+//! Misuse: what the hardening levels find, and what then happens.
+
+#[cfg(all(feature = "std", target_os = "linux"))]
+mod fork;
+mod inject;
+mod worlds;
+
+use crate::shadow::Backing;
+use allotment::harden::Full;
+use allotment::lock::Unsync;
+use allotment::meta::{InBand, Unchecked};
+use allotment::misuse::{Fault, Misuse, set_hook};
+use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+use std::process::Command;
+use std::ptr::NonNull;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+std::thread_local! {
+    static FOUND: Cell<Option<Misuse>> = const { Cell::new(None) };
+}
+
+/// Runs `f` and returns the misuse that a heap reported meanwhile on this thread.
+fn reported(f: impl FnOnce()) -> Option<Fault> {
+    set_hook(|misuse| FOUND.set(Some(*misuse)));
+    FOUND.set(None);
+    f();
+    FOUND.take().map(|misuse| misuse.fault)
+}
+
+/// Makes a heap over `backing`.
+fn heap<P: LayoutPlacement>(backing: &mut Backing) -> Heap<P, Unsync> {
+    let heap = Heap::empty();
+    // SAFETY: the backing outlives the heap in every test.
+    unsafe { heap.claim(backing.region()).unwrap() };
+    heap
+}
+
+/// What `Full` promises, with any placement behind it.
+fn full<P: LayoutPlacement>() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Full<P, 4>>(&mut backing);
+    let allocate = |size| heap.try_allocate(layout(size)).unwrap();
+    // SAFETY: wrong frees are refused, which is what is tested; all others are right.
+    let free = |block, size| unsafe { heap.try_deallocate(block, layout(size)) };
+    let wrong = |error| Err::<(), _>(error);
+
+    // A block between live ones, then when its neighbours are free as well, then when all have left the quarantine.
+    let [a, b, c] = [48, 48, 48].map(allocate);
+    assert_eq!(free(b, 48), Ok(()));
+    assert_eq!(free(b, 48), wrong(FreeError::AlreadyFree));
+    assert_eq!((free(a, 48), free(c, 48)), (Ok(()), Ok(())));
+    for _ in 0..2 {
+        for block in [a, b, c] {
+            assert!(matches!(free(block, 48), Err(FreeError::AlreadyFree | FreeError::NotABlock)));
+        }
+        heap.trim();
+    }
+    assert_eq!((heap.used(), heap.stats().live_blocks), (0, 0));
+
+    // Addresses that are no block's, and layouts that are another's.
+    let block = allocate(100);
+    let used = heap.used();
+    // SAFETY: inside the block.
+    let (inside, odd) = unsafe { (block.add(8), block.add(3)) };
+    assert_eq!(free(inside, 100), wrong(FreeError::NotABlock));
+    assert_eq!(free(odd, 100), wrong(FreeError::Misaligned));
+    assert_eq!(free(NonNull::from(&mut 0u64).cast(), 100), wrong(FreeError::Foreign));
+    for size in [0, 1, 92, 96, 99, 101, 104, 108, 5000, 1 << 40] {
+        assert_eq!(free(block, size), wrong(FreeError::Overrun), "{size}");
+    }
+    // SAFETY: refused.
+    let aligned = unsafe { heap.try_deallocate(block, Layout::from_size_align(100, 16).unwrap()) };
+    assert_eq!((aligned, heap.used()), (wrong(FreeError::Overrun), used));
+
+    // One byte behind the block, and the last bit of the canary.
+    for behind in [100, 107] {
+        // SAFETY: the canary, which belongs to the heap: the misuse that is tested.
+        unsafe {
+            let byte = block.as_ptr().add(behind);
+            byte.write(byte.read() ^ 1);
+            assert_eq!(free(block, 100), wrong(FreeError::Overrun));
+            assert!(!heap.try_resize(block, layout(100), 120));
+            byte.write(byte.read() ^ 1);
+        }
+    }
+    // SAFETY: the block is live, and grows or shrinks to the sizes that it is freed with.
+    unsafe {
+        if heap.try_resize(block, layout(100), 333) {
+            assert_eq!(free(block, 100), wrong(FreeError::Overrun));
+            assert!(heap.try_resize(block, layout(333), 100));
+        }
+    }
+    assert_eq!(free(block, 100), Ok(()));
+    // SAFETY: refused, as the block is not live.
+    assert!(!unsafe { heap.try_resize(block, layout(100), 50) });
+
+    // The fallible front is not alone: what a global allocator finds goes to the hook.
+    // SAFETY: refused.
+    let fault = reported(|| unsafe { Memory::deallocate(&heap, block, layout(100)) });
+    assert_eq!(fault, Some(Fault::WrongFree(FreeError::AlreadyFree)));
+    heap.trim();
+    assert_eq!(heap.largest_free() + 8, heap.free());
+}
+
+#[test]
+fn full_finds_what_it_promises() {
+    full::<Tlsf>();
+    full::<Tiered>();
+    full::<BestFit>();
+    full::<FirstFit<InBand<u16>>>();
+    full::<GoodFit<InBand<u32>>>();
+    full::<MicroTlsf>();
+    full::<QuickLists<Tlsf>>();
+    full::<Tlsf<Unchecked<u32>>>();
+    #[cfg(feature = "linked-list")]
+    full::<allotment::LinkedList>();
+}
+
+/// A second free of a block that is still free, between live neighbours, is found in release builds as well.
+fn basic<P: LayoutPlacement>(size: usize) {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<P>(&mut backing);
+    // SAFETY: the second free is refused, which is what is tested.
+    unsafe {
+        // Enough of them that quick lists and pages are in use.
+        let blocks: Vec<_> = (0..60).map(|_| heap.alloc(layout(size))).collect();
+        for &block in &blocks {
+            block.write_bytes(0x5a, size);
+        }
+        for &block in &blocks[..59] {
+            let used = heap.used();
+            assert_eq!(reported(|| heap.dealloc(block, layout(size))), None);
+            let freed = heap.used();
+            assert_eq!(
+                reported(|| heap.dealloc(block, layout(size))),
+                Some(Fault::WrongFree(FreeError::AlreadyFree)),
+                "{size} bytes"
+            );
+            assert_eq!(heap.used(), freed);
+            // So the neighbours are live for the next one.
+            let again = heap.alloc(layout(size));
+            again.write_bytes(0xa5, size);
+            assert_eq!(heap.used(), used);
+        }
+    }
+}
+
+#[test]
+fn basic_finds_second_frees() {
+    for size in [8, 16, 24, 48, 100, 256, 300, 1000] {
+        basic::<Tiered>(size);
+        basic::<QuickLists<Tlsf>>(size);
+        if size > 8 {
+            basic::<Tlsf>(size);
+            basic::<BestFit>(size);
+            basic::<FirstFit>(size);
+            basic::<Buddy>(size);
+            basic::<Slab>(size);
+        }
+    }
+}
+
+/// What a child process does. Each ends it with a line on standard error.
+const FATAL: &[(&str, fn(), &str)] = &[
+    (
+        "a write to a freed block",
+        write_after_free,
+        "allotment: a block was written to after it was freed, address 0x",
+    ),
+    ("links that do not point back", overwrite_links, "allotment: a list of free blocks is damaged"),
+    #[cfg(feature = "pressure")]
+    (
+        "a hook that panics",
+        panic_in_a_hook,
+        "a hook panicked inside a global allocator, which must not unwind",
+    ),
+    (
+        "a second free, global allocator",
+        free_twice,
+        "allotment: wrong free: the block is free already, address 0x",
+    ),
+];
+
+fn write_after_free() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Full<Tiered>>(&mut backing);
+    // SAFETY: one write too many is the misuse that is tested.
+    unsafe {
+        let block = heap.alloc(layout(48));
+        heap.dealloc(block, layout(48));
+        block.add(40).write(1);
+        for _ in 0..16 {
+            heap.dealloc(heap.alloc(layout(48)), layout(48));
+        }
+    }
+}
+
+fn overwrite_links() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Tlsf>(&mut backing);
+    // SAFETY: a write to a freed block is the misuse that is tested.
+    unsafe {
+        let blocks: Vec<_> = (0..9).map(|_| heap.alloc(layout(64))).collect();
+        for at in [1, 3, 5] {
+            heap.dealloc(blocks[at], layout(64));
+        }
+        // The second link of the block in the middle of the list, which leads to the one freed after it.
+        blocks[3].cast::<u32>().add(2).write(blocks[3].cast::<u32>().add(2).read() + 2);
+        heap.dealloc(blocks[4], layout(64));
+        heap.dealloc(blocks[2], layout(64));
+    }
+}
+
+/// What a case prints that was not ended.
+const WENT_ON: &str = "the program went on";
+
+#[cfg(feature = "pressure")]
+fn panic_in_a_hook() {
+    use allotment::pressure::{PressureHeap, Shortage};
+    static HEAP: PressureHeap = PressureHeap::new(allotment::heap!(16 * 1024));
+    let hook: &'static (dyn Fn(&Shortage) -> usize + Sync) = &|_| panic!("inside the hook");
+    HEAP.register(0, Box::leak(Box::new(hook))).unwrap();
+    // SAFETY: the layout has a size.
+    let unwound = std::panic::catch_unwind(|| unsafe { HEAP.alloc(layout(100_000)) }.is_null());
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+fn free_twice() {
+    static HEAP: Heap<Full<Tiered>> = allotment::heap!(64 * 1024);
+    // SAFETY: a second free is the misuse that is tested.
+    unsafe {
+        let block = HEAP.alloc(layout(48));
+        HEAP.dealloc(block, layout(48));
+        HEAP.dealloc(block, layout(48));
+    }
+}
+
+#[test]
+fn what_cannot_go_on_ends_the_program() {
+    const VARIABLE: &str = "ALLOTMENT_MISUSE";
+    if let Some(name) = std::env::var_os(VARIABLE) {
+        FATAL.iter().find(|case| case.0 == name).unwrap().1();
+        eprintln!("{WENT_ON}");
+        return;
+    }
+    for (name, _, line) in FATAL {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "misuse::what_cannot_go_on_ends_the_program", "--nocapture"])
+            .env(VARIABLE, name)
+            .output()
+            .unwrap();
+        let log = String::from_utf8_lossy(&child.stderr);
+        assert!(!child.status.success() && log.contains(line) && !log.contains(WENT_ON), "{name}: {log}");
+    }
+}
