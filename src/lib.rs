@@ -66,6 +66,8 @@
 //! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
 #![cfg_attr(not(test), no_std)]
+// The modules that may contain unsafe code are named below; SAFETY.md says what they rely on.
+#![deny(unsafe_code)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
 
 #[cfg(feature = "alloc")]
@@ -74,39 +76,61 @@ extern crate alloc;
 extern crate std;
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+#[allow(unsafe_code)]
 mod allocator;
 #[doc(hidden)]
+#[allow(unsafe_code)]
 pub mod arena;
 pub mod bounds;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
 pub mod fixed;
 #[cfg(feature = "gpu")]
+#[allow(unsafe_code)]
 pub mod gpu;
+#[allow(unsafe_code)]
 pub mod harden;
+#[allow(unsafe_code)]
 mod heap;
+#[allow(unsafe_code)]
 pub mod inject;
+#[allow(unsafe_code)]
 pub mod lock;
+#[allow(unsafe_code)]
 mod memory;
+#[allow(unsafe_code)]
 pub mod meta;
+#[allow(unsafe_code)]
 pub mod misuse;
+#[allow(unsafe_code)]
 pub mod observe;
 #[cfg(feature = "std")]
+#[allow(unsafe_code)]
 pub mod os;
+#[allow(unsafe_code)]
 pub mod out_of_memory;
+#[allow(unsafe_code)]
 pub mod placement;
+#[allow(unsafe_code)]
 pub mod plan;
 #[cfg(feature = "std")]
+#[allow(unsafe_code)]
 pub mod pool;
 #[cfg(feature = "pressure")]
+#[allow(unsafe_code)]
 pub mod pressure;
+#[allow(unsafe_code)]
 pub mod region;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 mod report;
 #[cfg(feature = "std")]
+#[allow(unsafe_code)]
 pub mod sim;
 #[cfg(feature = "low-memory")]
+#[allow(unsafe_code)]
 mod tiny;
+#[allow(unsafe_code)]
 pub mod units;
+#[allow(unsafe_code)]
 pub mod zones;
 
 pub use heap::Heap;

@@ -65,6 +65,9 @@ fn full<P: LayoutPlacement>() {
 
     // Addresses that are no block's, and layouts that are another's.
     let block = allocate(100);
+    // What an earlier block left here would count as a second free.
+    // SAFETY: the block is ours.
+    unsafe { block.write_bytes(0, 100) };
     let used = heap.used();
     // SAFETY: inside the block.
     let (inside, odd) = unsafe { (block.add(8), block.add(3)) };

@@ -91,6 +91,8 @@ pub const STEPS: &[Step] = &[
     // Data races between threads' caches. The standard library must be instrumented as well.
     Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global -- threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- region::"),
+    // Every sequence of four steps in arenas of a few granules; three among all tests.
+    Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),
     Step::new("fuzz, plc", Deep, "rustup run nightly cargo fuzz run plc -- -max_total_time=60 -max_len=20000 -timeout=20"),
