@@ -83,6 +83,7 @@ mod allocator;
 pub mod arena;
 pub mod bounds;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
+#[allow(unsafe_code)]
 pub mod fixed;
 #[cfg(feature = "gpu")]
 #[allow(unsafe_code)]
