@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 static HEAP: Heap<Tiered> = heap!(128 * 1024 * 1024);
-static DEPOT: Depot<Tiered> = Depot::new(&HEAP, 512 * 1024); // bytes that a thread may keep
+static DEPOT: Depot = Depot::new(&HEAP, 512 * 1024); // bytes that a thread may keep
 #[global_allocator]
-static CACHED: Cached<Tiered> = Cached::new(&DEPOT);
+static CACHED: Cached = Cached::new(&DEPOT);
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 50;

@@ -14,9 +14,9 @@ use std::thread;
 use std::time::Instant;
 
 static HEAP: Heap<Tiered> = heap!(128 * 1024 * 1024);
-static DEPOT: Depot<Tiered> = Depot::new(&HEAP, 512 * 1024);
+static DEPOT: Depot = Depot::new(&HEAP, 512 * 1024);
 #[global_allocator]
-static CACHED: Cached<Tiered> = Cached::new(&DEPOT);
+static CACHED: Cached = Cached::new(&DEPOT);
 
 const CLIENTS: u32 = 2;
 const WORKERS: u32 = 2;

@@ -1,12 +1,12 @@
 //! A heap of a proven size that is under pressure, asks a cache for memory, and still has some for the error
 //! path; and two heaps as zones.
 //!
-//! `cargo run --example under_pressure --features pressure`
+//! `cargo run --example under_pressure`
 
 use allotment::pressure::{Pressure, PressureHeap, Shortage, Transition, Watermarks};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, Zones};
-use allotment::{FirstFit, Heap, Tlsf16, heap};
+use allotment::{FirstFit, Heap, Memory, Tlsf16, heap};
 use std::alloc::Layout;
 use std::error::Error;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};

@@ -247,7 +247,6 @@ const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, m
 /// # Panics
 ///
 /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
-#[cfg(feature = "low-memory")]
 pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
     let len = good_fit::<crate::meta::InBand<u16, 8, 1>, 2>(max_live, min_block, max_block);
     // The heap refuses sizes that exceed its links.

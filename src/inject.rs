@@ -18,11 +18,10 @@
 //! To try every single failure point of a piece of code, run it with [`Only`]`(0)`, `Only(1)` and so on, until a run makes
 //! fewer requests than that ([`every_failure`]).
 
-use crate::heap::OutOfMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, allocator, refused};
 use crate::meta::FreeError;
 use crate::observe::{Stats, current_tag};
-use crate::out_of_memory::refused;
+use crate::out_of_memory::OutOfMemory;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::fmt;
@@ -180,32 +179,16 @@ impl<M: Memory, R: Rule> Failing<M, R> {
         }
         fails
     }
-
-    /// Allocates a block like [`Memory::try_allocate`], unless the request fails.
-    ///
-    /// # Errors
-    ///
-    /// [`OutOfMemory`], on purpose or not.
-    pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        if self.fails(layout) {
-            Err(self.memory.out_of_memory(layout))
-        } else {
-            self.memory.try_allocate(layout)
-        }
-    }
 }
 
 // SAFETY: the wrapped memory fulfils the contract; a request that fails has no block.
 unsafe impl<M: Memory, R: Rule> Memory for Failing<M, R> {
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.try_allocate(layout)
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.fails(layout) { None } else { self.memory.allocate(layout) }
     }
 
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        if self.fails(layout) {
-            return Err(self.memory.out_of_memory(layout));
-        }
-        self.memory.try_allocate_zeroed(layout)
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.fails(layout) { None } else { self.memory.allocate_zeroed(layout) }
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -299,6 +282,8 @@ unsafe impl<M: Memory, R: Rule> GlobalAlloc for Failing<M, R> {
         }
     }
 }
+
+allocator!([M: Memory, R: Rule] Failing<M, R>);
 
 impl<M, R> fmt::Debug for Failing<M, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -54,9 +54,6 @@
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `backtrace`: backtraces in traces (the crate of that name).
-//! * `observe`: traces, lists of leaks and statistics per tag (the crate `heapless`).
-//! * `low-memory`: `TinyHeap`, the smallest heap, for 64 bytes to 512 KiB; `TinyBump`, which never frees.
-//! * `pressure`: watermarks, reclaim hooks and headroom (the crate `heapless`).
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
@@ -75,12 +72,6 @@ extern crate alloc;
 #[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
 extern crate std;
 
-#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
-#[allow(unsafe_code)]
-mod allocator;
-#[doc(hidden)]
-#[allow(unsafe_code)]
-pub mod arena;
 pub mod bounds;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
 #[allow(unsafe_code)]
@@ -91,11 +82,12 @@ pub mod gpu;
 #[allow(unsafe_code)]
 pub mod harden;
 #[allow(unsafe_code)]
-mod heap;
+pub mod heap;
 #[allow(unsafe_code)]
 pub mod inject;
 #[allow(unsafe_code)]
 pub mod lock;
+mod macros;
 #[allow(unsafe_code)]
 mod memory;
 #[allow(unsafe_code)]
@@ -104,6 +96,8 @@ pub mod meta;
 pub mod misuse;
 #[allow(unsafe_code)]
 pub mod observe;
+#[allow(unsafe_code)]
+pub mod observed;
 #[cfg(feature = "std")]
 #[allow(unsafe_code)]
 pub mod os;
@@ -113,10 +107,11 @@ pub mod out_of_memory;
 pub mod placement;
 #[allow(unsafe_code)]
 pub mod plan;
+#[allow(unsafe_code)]
+pub mod planned;
 #[cfg(feature = "std")]
 #[allow(unsafe_code)]
 pub mod pool;
-#[cfg(feature = "pressure")]
 #[allow(unsafe_code)]
 pub mod pressure;
 #[allow(unsafe_code)]
@@ -126,7 +121,6 @@ mod report;
 #[cfg(feature = "std")]
 #[allow(unsafe_code)]
 pub mod sim;
-#[cfg(feature = "low-memory")]
 #[allow(unsafe_code)]
 mod tiny;
 #[allow(unsafe_code)]
@@ -138,14 +132,15 @@ pub use heap::Heap;
 pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;
+pub use observed::Observed;
 pub use out_of_memory::OutOfMemory;
 #[cfg(feature = "buddy-system")]
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
+pub use planned::PlannedHeap;
 pub use region::{Region, RegionError};
-#[cfg(feature = "low-memory")]
 pub use tiny::{TinyBump, TinyHeap};
 
 /// Compiles and runs the snippets of README.md as doc tests.

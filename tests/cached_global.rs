@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::mpsc;
 
 static HEAP: Heap<Tiered> = heap!(64 * 1024 * 1024);
-static DEPOT: Depot<Tiered> = Depot::new(&HEAP, 512 * 1024);
+static DEPOT: Depot = Depot::new(&HEAP, 512 * 1024);
 #[global_allocator]
-static CACHED: Cached<Tiered> = Cached::new(&DEPOT);
+static CACHED: Cached = Cached::new(&DEPOT);
 
 /// Threads build maps and send them to other threads, which take them apart.
 fn work() {

@@ -1,8 +1,9 @@
 //! An observed heap as the global allocator of this test program: observers that allocate, and backtraces.
-#![cfg(all(feature = "std", feature = "observe"))]
+#![cfg(feature = "std")]
 
+use allotment::Observed;
 use allotment::observe::event::{Action, Header, Record, Records};
-use allotment::observe::{Leaks, Observation, Observed, Observer, Profile, TraceWriter, with_tag};
+use allotment::observe::{Leaks, Observation, Observer, Profile, TraceWriter, with_tag};
 use allotment::{Heap, Tlsf, heap, lock::Spin};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};

@@ -3,8 +3,8 @@
 use super::map::{GRANULE, Window};
 use crate::meta::FreeError;
 use crate::misuse::{Fault, corrupted};
-use crate::observe::Run;
 use crate::placement::{Grant, LayoutPlacement};
+use crate::region::Run;
 use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;

@@ -11,7 +11,7 @@ use heapless::FnvIndexMap;
 /// A *leak* is a block that is still live at a point of the program where it should not be:
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Leaks, Observed, with_tag}};
+/// use allotment::{Heap, Memory, Observed, heap, observe::{Leaks, with_tag}};
 /// use std::alloc::Layout;
 ///
 /// static HEAP: Observed<Heap, Leaks<64>> = Observed::new(heap!(16 * 1024), Leaks::new());

@@ -1,10 +1,10 @@
 //! Observers: information about a heap, which costs nothing unless it is chosen.
 //!
 //! What a heap counts itself, inside its lock, is its [`Statistics`]: by default [`Counters`], which make [`Stats`]
-//! in O(1). Everything else is passed to an [`Observer`] by a front around the heap, [`Observed`]:
+//! in O(1). Everything else is passed to an [`Observer`] by a front around the heap, [`Observed`](crate::Observed):
 //!
 //! ```text
-//!  Observed   GlobalAlloc, Memory: passes every operation, with its tag and backtrace, to the observers
+//!  Observed   passes every operation, with its tag and backtrace, to the observers
 //!    M        the observed memory: Heap, PressureHeap, Cached, Zones, or a reference
 //!    O        one observer or a tuple of them
 //! ```
@@ -17,16 +17,11 @@
 //! | `Tags<T, N>` | statistics per tag | about 7 words per block |
 //! | `TraceWriter` | nothing: events go to a `std::io::Write`, some with backtraces | a word per block |
 //!
-//! `Trace`, `Leaks` and `Tags` need the feature `observe` (the crate `heapless`), `TraceWriter` needs `std`, and
-//! backtraces need the feature `backtrace` (the crate of that name).
+//! `TraceWriter` needs the feature `std`, and backtraces need the feature `backtrace` (the crate of that name).
 
-mod blocks;
 pub mod event;
-#[cfg(feature = "observe")]
 mod labels;
-#[cfg(feature = "observe")]
 mod leaks;
-mod observed;
 mod observer;
 #[cfg(feature = "std")]
 pub(crate) mod output;
@@ -34,17 +29,12 @@ mod profile;
 #[cfg(any(feature = "std", feature = "critical-section", all(feature = "spin", target_has_atomic = "8")))]
 mod scope;
 mod stats;
-#[cfg(feature = "observe")]
 mod tags;
-#[cfg(feature = "observe")]
 mod trace;
 #[cfg(feature = "std")]
 mod writer;
 
-pub use blocks::{Blocks, Run};
-#[cfg(feature = "observe")]
 pub use leaks::Leaks;
-pub use observed::{Fragmentation, LeaksSince, Mark, Observed};
 pub use observer::{LiveBlock, Observation, Observer, Operation};
 pub use profile::{Profile, SizeClass};
 #[cfg(all(
@@ -59,11 +49,9 @@ pub use scope::set_core_number;
 ))]
 pub use scope::{swap_tag, tag, with_tag};
 pub use stats::{Counters, NoStatistics, Statistics, Stats};
-#[cfg(feature = "observe")]
 pub use tags::{TagStats, Tags};
-#[cfg(feature = "observe")]
 pub use trace::Trace;
-#[cfg(all(feature = "observe", feature = "defmt"))]
+#[cfg(feature = "defmt")]
 pub use trace::to_defmt;
 #[cfg(feature = "std")]
 pub use writer::TraceWriter;

@@ -123,13 +123,13 @@ pub struct LiveBlock {
     pub tag: Option<&'static str>,
 }
 
-/// Receives every operation on the memory behind an [`Observed`](super::Observed).
+/// Receives every operation on the memory behind an [`Observed`](crate::Observed).
 ///
 /// Observers are combined as tuples: `(Profile, Leaks<64>)` is an observer. `()` observes nothing and costs
 /// nothing.
 ///
 /// An observer runs outside the heap's lock but one call at a time, behind the lock of
-/// [`Observed`](super::Observed). With the feature `std` it may use the memory that it observes, which is not
+/// [`Observed`](crate::Observed). With the feature `std` it may use the memory that it observes, which is not
 /// reported to it. Without `std` it must not, because it might wait for its own lock. If it panics, the program
 /// aborts, since unwinding out of an allocator is not allowed.
 pub trait Observer {

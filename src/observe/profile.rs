@@ -21,7 +21,7 @@ pub struct SizeClass {
 /// per operation; 2 words per bit of an address, and 13 more. Counts saturate at their largest value.
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Observed, Profile}};
+/// use allotment::{Heap, Memory, Observed, heap, observe::Profile};
 /// use std::alloc::Layout;
 ///
 /// static HEAP: Observed<Heap, Profile> = Observed::new(heap!(16 * 1024), Profile::new());

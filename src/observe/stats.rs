@@ -74,7 +74,6 @@ impl Counters {
     }
 
     /// Bytes that all regions together can hold.
-    #[cfg(feature = "pressure")]
     pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }

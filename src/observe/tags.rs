@@ -47,7 +47,7 @@ impl TagStats {
 /// per operation, expected; about 6 words of memory per block.
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Observed, Tags, with_tag}};
+/// use allotment::{Heap, Memory, Observed, heap, observe::{Tags, with_tag}};
 /// use std::alloc::Layout;
 ///
 /// static HEAP: Observed<Heap, Tags<8, 64>> = Observed::new(heap!(16 * 1024), Tags::new());

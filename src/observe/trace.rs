@@ -24,7 +24,7 @@ const LONGEST: usize =
 /// tags`. O(1) per event, plus O(`TAGS`) if there is a tag, plus the time of the sink.
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Observed, Trace, event::{Action, Record, Records}}};
+/// use allotment::{Heap, Memory, Observed, heap, observe::{Trace, event::{Action, Record, Records}}};
 /// use std::alloc::Layout;
 ///
 /// static HEAP: Observed<Heap, Trace<1024>> = Observed::new(heap!(16 * 1024), Trace::new());

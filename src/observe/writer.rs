@@ -29,7 +29,7 @@ use std::vec::Vec;
 /// up their names. A frame that was inlined into another one has its own line with the same address.
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Observed, TraceWriter}};
+/// use allotment::{Heap, Observed, heap, observe::TraceWriter};
 ///
 /// #[global_allocator]
 /// static HEAP: Observed<Heap, TraceWriter> = Observed::new(heap!(1024 * 1024), TraceWriter::new());

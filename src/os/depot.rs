@@ -2,9 +2,6 @@
 
 use super::classes::{CLASSES, SIZES};
 use crate::heap::Heap;
-use crate::lock;
-use crate::observe::Counters;
-use crate::placement::Tiered;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -171,15 +168,15 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001. Their depot has a lock; this one is an array of places
 /// that are filled and emptied by single atomic operations.)
-pub struct Depot<P: 'static = Tiered, L: 'static = lock::Default, S: 'static = Counters> {
+pub struct Depot<M: 'static = Heap> {
     pub(super) exchange: Exchange,
-    pub(super) heap: &'static Heap<P, L, S>,
+    pub(super) heap: &'static M,
 }
 
-impl<P, L, S> Depot<P, L, S> {
+impl<M> Depot<M> {
     /// Makes a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, magazines included, and the
     /// depot itself at most twice as much.
-    pub const fn new(heap: &'static Heap<P, L, S>, bytes: usize) -> Self {
+    pub const fn new(heap: &'static M, bytes: usize) -> Self {
         Self { exchange: Exchange::new(bytes), heap }
     }
 }

@@ -2,30 +2,18 @@
 
 use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
+use crate::memory::Memory;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 use core::slice;
 use std::thread_local;
 
-/// The heap behind a cache, independent of its types.
-pub trait Behind {
-    /// Fills `blocks` from the front with blocks of `layout`, and returns their number.
-    fn take(&self, layout: Layout, blocks: &mut [Round]) -> usize;
-
-    /// Frees blocks.
-    ///
-    /// # Safety
-    ///
-    /// They must be live blocks of `layout` from this heap, and must not be used afterwards.
-    unsafe fn give(&self, layout: Layout, blocks: &[NonNull<u8>]);
-}
-
 /// The heap and the depot of a cache.
 #[derive(Clone, Copy)]
 pub struct Owner {
     /// The heap that the blocks come from.
-    pub heap: &'static dyn Behind,
+    pub heap: &'static dyn Memory,
     /// The depot in which threads exchange them.
     pub depot: &'static Exchange,
 }
@@ -34,18 +22,18 @@ impl Owner {
     /// Takes one block from the heap.
     fn take_one(self, layout: Layout) -> Option<NonNull<u8>> {
         let mut block = [Round::uninit()];
-        // SAFETY: `take` has written the block that it counted.
-        (self.heap.take(layout, &mut block) == 1).then(|| unsafe { block[0].assume_init() })
+        // SAFETY: `allocate_many` has written the block that it counted.
+        (self.heap.allocate_many(layout, &mut block) == 1).then(|| unsafe { block[0].assume_init() })
     }
 
     /// Frees one block.
     ///
     /// # Safety
     ///
-    /// The contract of [`Behind::give`]: a live block of `layout` that is not used afterwards.
+    /// The contract of [`Memory::deallocate_many`]: a live block of `layout` that is not used afterwards.
     unsafe fn give_one(self, layout: Layout, block: NonNull<u8>) {
         // SAFETY: the caller's contract.
-        unsafe { self.heap.give(layout, &[block]) }
+        unsafe { self.heap.deallocate_many(layout, &[block]) }
     }
 
     /// Frees the first `count` blocks of a magazine.
@@ -56,7 +44,9 @@ impl Owner {
     unsafe fn give_rounds(self, class: usize, magazine: Magazine, count: usize) {
         if count > 0 {
             // SAFETY: the blocks are free and their addresses are written.
-            unsafe { self.heap.give(layout_of(class), slice::from_raw_parts(magazine.cast(), count)) }
+            unsafe {
+                self.heap.deallocate_many(layout_of(class), slice::from_raw_parts(magazine.cast(), count))
+            }
         }
     }
 
@@ -204,7 +194,7 @@ impl Bin {
         }
         // SAFETY: the loaded magazine has `capacity` places, and only this thread has access to it.
         let places = unsafe { slice::from_raw_parts_mut(self.bottom, batch) };
-        let count = owner.heap.take(layout_of(class), places);
+        let count = owner.heap.allocate_many(layout_of(class), places);
         // A heap tends to return ascending addresses, and the last block of a magazine is used first.
         places[..count].reverse();
         self.top = self.bottom.wrapping_add(count);
@@ -224,7 +214,7 @@ impl Bin {
     ///
     /// # Safety
     ///
-    /// The contract of [`Behind::give`]: a live block of the class that is not used afterwards.
+    /// The contract of [`Memory::deallocate_many`]: a live block of the class that is not used afterwards.
     unsafe fn drain(&mut self, owner: Owner, class: usize, block: NonNull<u8>) {
         let capacity = owner.depot.capacity(class);
         if self.bottom.is_null() {
@@ -274,19 +264,51 @@ pub struct Local {
     token: usize,
     bins: [Bin; CLASSES],
     owner: Option<Owner>,
+    /// Whether [`InUse`] has it.
+    busy: bool,
+}
+
+/// A thread's cache while the heap may be called. Hooks and observers of the heap can come back to the cache, and must not find it
+/// half changed: until this value is dropped it is closed, so they use the heap directly.
+struct InUse(*mut Local);
+
+impl InUse {
+    /// Closes the cache.
+    ///
+    /// # Safety
+    ///
+    /// The cache must belong to the calling thread and must not be closed.
+    unsafe fn of(local: *mut Local) -> Self {
+        // SAFETY: the caller's contract. No token is 0, so the fast path does not apply.
+        unsafe { ((*local).token, (*local).busy) = (0, true) };
+        Self(local)
+    }
+
+    fn bin(&mut self, class: usize) -> &mut Bin {
+        // SAFETY: nothing else uses the bins until this value is dropped.
+        unsafe { &mut (&mut (*self.0).bins)[class] }
+    }
+
+    /// Gives everything back to the heap.
+    fn flush(&mut self, owner: Owner) {
+        for class in 0..CLASSES {
+            self.bin(class).flush(owner, class);
+        }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // SAFETY: the cache belongs to this thread, and to this value until now.
+        unsafe {
+            let token = (*self.0).owner.map_or(0, |owner| owner.depot.token());
+            ((*self.0).token, (*self.0).busy) = (token, false);
+        }
+    }
 }
 
 impl Local {
-    const UNUSED: Self = Self { token: 0, bins: [Bin::EMPTY; CLASSES], owner: None };
-
-    /// Gives everything back to the heap.
-    fn flush(&mut self) {
-        if let Some(owner) = self.owner {
-            for (class, bin) in self.bins.iter_mut().enumerate() {
-                bin.flush(owner, class);
-            }
-        }
-    }
+    const UNUSED: Self = Self { token: 0, bins: [Bin::EMPTY; CLASSES], owner: None, busy: false };
 }
 
 /// How many heaps a thread caches: the first ones that it uses.
@@ -315,12 +337,16 @@ struct Guard;
 impl Drop for Guard {
     fn drop(&mut self) {
         let caches = caches();
-        // SAFETY: only this thread accesses its caches, and nothing that is called here does.
-        let caches = unsafe { &mut *caches };
-        caches.open = false;
-        for local in &mut caches.locals {
-            local.flush();
-            *local = Local::UNUSED;
+        // SAFETY: only this thread accesses its caches, and a closed one is not accessed again by what is called here.
+        unsafe {
+            (*caches).open = false;
+            for number in 0..HEAPS {
+                let local = (&raw mut (*caches).locals).cast::<Local>().add(number);
+                if let Some(owner) = (*local).owner {
+                    InUse::of(local).flush(owner);
+                }
+                *local = Local::UNUSED;
+            }
         }
     }
 }
@@ -358,11 +384,10 @@ pub fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
 #[inline(never)]
 pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
     let block = match find(owner) {
-        // SAFETY: only this thread accesses its caches, and the heap does not.
-        Some(local) => unsafe {
-            let bin = &mut (*local).bins[class];
+        Some(mut cache) => {
+            let bin = cache.bin(class);
             bin.take().or_else(|| bin.refill(owner, class))
-        },
+        }
         None => owner.take_one(layout_of(class)),
     };
     block.or_else(|| {
@@ -375,14 +400,14 @@ pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
 ///
 /// # Safety
 ///
-/// The contract of [`Behind::give`]: a live block of the class that is not used afterwards.
+/// The contract of [`Memory::deallocate_many`]: a live block of the class that is not used afterwards.
 #[inline(never)]
 pub unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
-    // SAFETY: only this thread accesses its caches, and the heap does not; the caller guarantees the block.
+    // SAFETY: the caller guarantees the block.
     unsafe {
         match find(owner) {
-            Some(local) => {
-                let bin = &mut (*local).bins[class];
+            Some(mut cache) => {
+                let bin = cache.bin(class);
                 if !bin.give(block) {
                     bin.drain(owner, class, block);
                 }
@@ -402,9 +427,8 @@ pub fn reclaim(owner: Owner) {
 
 /// Gives back what this thread and the depot keep.
 pub fn flush(owner: Owner) {
-    if let Some(local) = find(owner) {
-        // SAFETY: only this thread accesses its caches, and the heap does not.
-        unsafe { (*local).flush() };
+    if let Some(mut cache) = find(owner) {
+        cache.flush(owner);
     }
     for class in 0..CLASSES {
         // SAFETY: whatever is taken out of the depot belongs to this thread.
@@ -421,24 +445,33 @@ pub fn flush(owner: Owner) {
 }
 
 /// Returns the calling thread's cache for `owner`, emptied if memory ran out since its last use; `None` if the
-/// thread cannot have one.
-fn find(owner: Owner) -> Option<*mut Local> {
+/// thread cannot have one, or is already using it.
+fn find(owner: Owner) -> Option<InUse> {
     let caches = caches();
-    // SAFETY: only this thread accesses its caches, and the heap does not.
-    let locals = unsafe { &mut (*caches).locals };
-    let is_his = |local: &Local| local.owner.is_some_and(|other| ptr::eq(other.depot, owner.depot));
-    let Some(local) = locals.iter_mut().find(|local| is_his(local)) else { return bind(caches, owner) };
-    let token = owner.depot.token();
-    if local.token != token {
-        local.flush();
-        local.token = token;
+    for number in 0..HEAPS {
+        // SAFETY: only this thread accesses its caches; no reference to these fields is ever held.
+        unsafe {
+            let local = (&raw mut (*caches).locals).cast::<Local>().add(number);
+            if !(*local).owner.is_some_and(|other| ptr::eq(other.depot, owner.depot)) {
+                continue;
+            }
+            if (*local).busy {
+                return None;
+            }
+            let is_current = (*local).token == owner.depot.token();
+            let mut cache = InUse::of(local);
+            if !is_current {
+                cache.flush(owner);
+            }
+            return Some(cache);
+        }
     }
-    Some(local)
+    bind(caches, owner)
 }
 
 /// Makes a new cache for `owner`, if this thread may and can have one.
 #[cold]
-fn bind(caches: *mut Caches, owner: Owner) -> Option<*mut Local> {
+fn bind(caches: *mut Caches, owner: Owner) -> Option<InUse> {
     // SAFETY: only this thread accesses its caches. No reference to them is held while `GUARD` is used, whose
     // registration may allocate and so come back here, where it finds the caches closed.
     unsafe {
@@ -451,8 +484,9 @@ fn bind(caches: *mut Caches, owner: Owner) -> Option<*mut Local> {
             (*caches).guarded = true;
             (*caches).open = true;
         }
-        let local = (*caches).locals.iter_mut().find(|local| local.owner.is_none())?;
-        *local = Local { token: owner.depot.token(), owner: Some(owner), ..Local::UNUSED };
-        Some(local)
+        let mut locals = (0..HEAPS).map(|number| (&raw mut (*caches).locals).cast::<Local>().add(number));
+        let local = locals.find(|local| (**local).owner.is_none())?;
+        *local = Local { owner: Some(owner), ..Local::UNUSED };
+        Some(InUse::of(local))
     }
 }

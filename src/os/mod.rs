@@ -26,5 +26,4 @@ pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
 
-#[cfg(feature = "pressure")]
 pub mod pressure;

@@ -45,10 +45,8 @@ mod host;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 pub use host::report_to_stderr;
 
-use crate::memory::Memory;
-use core::alloc::Layout;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// The error of a request that a heap could not serve.
@@ -191,7 +189,7 @@ pub fn report_to_defmt(error: &OutOfMemory) {
 }
 
 /// Calls the hook, if there is one and it is not running.
-fn report(reason: impl FnOnce() -> OutOfMemory) {
+pub(crate) fn report(reason: impl FnOnce() -> OutOfMemory) {
     let hook = HOOK.load(Ordering::Acquire);
     // Not every target has atomic swaps. If two threads get here at once, both report, which does no harm.
     if !hook.is_null() && !RUNNING.load(Ordering::Relaxed) {
@@ -206,50 +204,6 @@ fn run(hook: *mut (), reason: impl FnOnce() -> OutOfMemory) {
     let hook: Hook = unsafe { core::mem::transmute(hook) };
     crate::misuse::without_unwinding(|| hook(&reason()));
     RUNNING.store(false, Ordering::Relaxed);
-}
-
-/// Handles a request to the global allocator `memory` that found no room. While the thread is panicking, it adds a
-/// reserve to `memory` and returns the result of `again`; otherwise it calls the hook and returns null.
-#[cold]
-pub(crate) fn refused<M: Memory>(
-    memory: &M,
-    layout: Layout,
-    again: impl FnOnce() -> Option<NonNull<u8>>,
-) -> *mut u8 {
-    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-    if host::is_panicking() {
-        return reserve_and_try(memory, layout, again);
-    }
-    #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
-    let _ = again;
-    report(|| memory.out_of_memory(layout));
-    ptr::null_mut()
-}
-
-/// Adds a reserve to `memory` and returns the result of `again`. Out of line, so that a failing request saves no registers.
-#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-#[cold]
-#[inline(never)]
-fn reserve_and_try<M: Memory>(
-    memory: &M,
-    layout: Layout,
-    again: impl FnOnce() -> Option<NonNull<u8>>,
-) -> *mut u8 {
-    host::reserve(memory, layout, || memory.out_of_memory(layout))
-        .and_then(|()| again())
-        .map_or(ptr::null_mut(), NonNull::as_ptr)
-}
-
-/// Handles a failed request like [`refused`], for memory that cannot grow: a panicking program ends.
-#[cfg(feature = "low-memory")]
-#[cold]
-pub(crate) fn refused_for_good(reason: impl FnOnce() -> OutOfMemory) -> *mut u8 {
-    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-    if host::is_panicking() {
-        host::last_words(&reason());
-    }
-    report(reason);
-    ptr::null_mut()
 }
 
 #[cfg(test)]

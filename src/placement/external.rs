@@ -6,7 +6,7 @@
 
 use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
-use crate::observe::Run;
+use crate::region::Run;
 use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;

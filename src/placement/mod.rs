@@ -63,7 +63,8 @@ pub type Default = MicroTlsf;
 pub type Default = Tlsf;
 
 use crate::meta::{Block, FreeBlocks, FreeError, Meta, region_size};
-use crate::observe::{Run, Statistics};
+use crate::observe::Statistics;
+use crate::region::Run;
 use crate::region::{Record, Region, RegionError};
 use crate::units::granules;
 use core::alloc::Layout;

@@ -9,7 +9,7 @@
 //!   (`alloc`): buffers that become known at run time.
 //! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the live buffers.
 //! * [`Incremental`]: a plan that changes at run time, in fixed memory.
-//! * [`Recorder`], [`PlannedHeap`]: one iteration is recorded, and the next ones are served from a plan for it.
+//! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): one iteration is recorded, and the next ones are served from a plan for it.
 //! * [`check`], [`load`], [`validate`]: tools for plans made elsewhere.
 
 mod arena;
@@ -46,5 +46,6 @@ pub use owned::OwnedPlan;
 #[cfg(feature = "std")]
 pub(crate) use owned::rules_for;
 pub use placed::Placed;
-pub use recorded::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError, Request};
+pub(crate) use recorded::Live;
+pub use recorded::{RecordedPlan, Recorder, Request};
 pub use tiers::{Tier, TieredPlan, plan_tiers, try_plan_tiers};

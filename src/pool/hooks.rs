@@ -1,25 +1,17 @@
 //! Hooks of the module `pressure` that are asked to give memory back before a request of a pool fails.
 
 use super::error::OutOfMemory;
-#[cfg(feature = "pressure")]
 use crate::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
-#[cfg(feature = "pressure")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The hook that was called last, and the bytes that hooks have given back so far.
-#[cfg(feature = "pressure")]
 pub(super) type Place = Option<(Key, usize)>;
-/// Nothing: without the feature `pressure` there are no hooks.
-#[cfg(not(feature = "pressure"))]
-pub(super) type Place = Option<()>;
 
-/// Up to sixteen hooks; none without the feature `pressure`.
+/// Up to sixteen hooks.
 pub(super) struct Hooks {
-    #[cfg(feature = "pressure")]
     registry: Mutex<Registry<16>>,
 }
 
-#[cfg(feature = "pressure")]
 impl Hooks {
     pub const fn new() -> Self {
         Self { registry: Mutex::new(Registry::EMPTY) }
@@ -59,16 +51,5 @@ impl Hooks {
                 return true;
             }
         }
-    }
-}
-
-#[cfg(not(feature = "pressure"))]
-impl Hooks {
-    pub const fn new() -> Self {
-        Self {}
-    }
-
-    pub fn reclaim(&self, _: &OutOfMemory, _: &mut Place) -> bool {
-        false
     }
 }

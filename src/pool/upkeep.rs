@@ -112,7 +112,6 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// # Errors
     ///
     /// [`TooManyHooks`](crate::pressure::TooManyHooks) if sixteen hooks are registered already.
-    #[cfg(feature = "pressure")]
     pub fn register(
         &self,
         priority: u8,
@@ -122,7 +121,6 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Removes a hook. Returns whether it was registered.
-    #[cfg(feature = "pressure")]
     pub fn unregister(&self, id: crate::pressure::HookId) -> bool {
         self.hooks.unregister(id)
     }

@@ -1,4 +1,4 @@
-//! Memory pressure and recovery: what a heap does when memory runs out (feature `pressure`).
+//! Memory pressure and recovery: what a heap does when memory runs out.
 //!
 //! [`PressureHeap`] is a [`Heap`](crate::Heap) with
 //!
@@ -25,6 +25,7 @@ mod front;
 mod headroom;
 mod monitor;
 mod reclaim;
+mod request;
 mod watermarks;
 
 pub use front::{Critical, PressureHeap};

@@ -3,8 +3,9 @@
 use super::headroom::Headroom;
 use super::reclaim::Registry;
 use super::watermarks::{Pressure, Watermarks};
-use crate::heap::{OutOfMemory, State};
+use crate::heap::State;
 use crate::observe::{Counters, Statistics, Stats};
+use crate::out_of_memory::OutOfMemory;
 use crate::placement::LayoutPlacement;
 
 /// A change of the pressure state, as passed to the hook.

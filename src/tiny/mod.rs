@@ -5,12 +5,11 @@ mod units;
 
 pub use bump::TinyBump;
 
-use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::Memory;
+use crate::memory::{Memory, allocator, refused_for_good};
 use crate::meta::FreeError;
 use crate::observe::{Counters, NoStatistics, Statistics, Stats};
-use crate::out_of_memory::refused_for_good;
+use crate::out_of_memory::OutOfMemory;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -286,15 +285,8 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for TinyHeap
 
 // SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYTES, L, S> {
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        (**self).try_allocate(layout)
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        let block = (**self).try_allocate(layout)?;
-        // SAFETY: the block has the layout's size.
-        unsafe { block.write_bytes(0, layout.size()) };
-        Ok(block)
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        NonNull::new(self.take(some_units(layout.size()), layout, false))
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -352,6 +344,10 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYT
         self.with_settled(|units, statistics| statistics.snapshot(units.largest() * UNIT))
     }
 
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.reason(layout)
+    }
+
     fn largest_free(&self) -> usize {
         (**self).largest_free()
     }
@@ -361,6 +357,8 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYT
         (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S>::CAPACITY))
     }
 }
+
+allocator!([const BYTES: usize, L: Lock, S: Statistics] &'_ TinyHeap<BYTES, L, S>);
 
 impl<const BYTES: usize, L: Lock> fmt::Debug for TinyHeap<BYTES, L, Counters> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

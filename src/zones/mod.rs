@@ -9,14 +9,14 @@ mod zone;
 
 pub use zone::{Zone, ZoneBlock};
 
-use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::Memory;
+use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::meta::FreeError;
-use crate::misuse::without_unwinding;
-use crate::out_of_memory::refused;
+use crate::misuse::wrong_free;
+use crate::observe::Stats;
+use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
-use core::alloc::{GlobalAlloc, Layout};
+use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -306,20 +306,20 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 // SAFETY: the zones fulfil the contract.
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_, '_, N, SPANS, L> {
     /// Fails if device memory is wanted, because collections cannot use it.
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.try_allocate(layout).ok()
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.try_allocate_zeroed(layout).ok()
+    }
+
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        if self.wanted.contains(Capabilities::DEVICE) {
-            return Err(nothing(layout));
-        }
-        let block = self.zones.allocate(layout, self.wanted);
-        block.map(|block| block.start).map_err(|error| reason(error, layout))
+        self.request(layout, |zones| zones.allocate(layout, self.wanted))
     }
 
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        if self.wanted.contains(Capabilities::DEVICE) {
-            return Err(nothing(layout));
-        }
-        let block = self.zones.allocate_zeroed(layout, self.wanted);
-        block.map(|block| block.start).map_err(|error| reason(error, layout))
+        self.request(layout, |zones| zones.allocate_zeroed(layout, self.wanted))
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -330,7 +330,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
-            crate::misuse::wrong_free(error, block.addr().get());
+            wrong_free(error, block.addr().get());
         }
     }
 
@@ -361,88 +361,31 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     }
 }
 
-/// The error for a request for which no heap was asked.
-fn nothing(layout: Layout) -> OutOfMemory {
-    OutOfMemory { requested: layout.size(), align: layout.align(), free: 0, largest_free: 0 }
-}
+allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);
 
-fn reason(error: ZoneError, layout: Layout) -> OutOfMemory {
-    match error {
-        ZoneError::OutOfMemory { last, .. } => last,
-        _ => nothing(layout),
-    }
-}
-
-/// Allocates like [`Zones::wanting`] no particular capabilities.
-// SAFETY: `ZonesWith` makes these promises.
-unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for Zones<'_, N, SPANS, L> {
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.wanting(Capabilities::empty()).try_allocate(layout)
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.wanting(Capabilities::empty()).try_allocate_zeroed(layout)
-    }
-
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.wanting(Capabilities::empty()).try_deallocate(block, layout) }
-    }
-
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's contract.
-        unsafe { Memory::deallocate(&self.wanting(Capabilities::empty()), block, layout) }
-    }
-
-    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.wanting(Capabilities::empty()).try_resize(block, layout, size) }
-    }
-
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.wanting(Capabilities::empty()).check(block, layout)
-    }
-
-    fn largest_free(&self) -> usize {
-        self.wanting(Capabilities::empty()).largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.wanting(Capabilities::empty()).region(n)
-    }
-}
-
-// SAFETY: the zones fulfil the contract.
-unsafe impl<const N: usize, const SPANS: usize, L: Lock> GlobalAlloc for Zones<'_, N, SPANS, L> {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        without_unwinding(|| match self.allocate(layout, Capabilities::empty()) {
-            Ok(block) => block.start.as_ptr(),
-            Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
-        })
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes a live block, which is not null.
-        without_unwinding(|| unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) })
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        without_unwinding(|| match self.allocate_zeroed(layout, Capabilities::empty()) {
-            Ok(block) => block.start.as_ptr(),
-            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        })
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a
-        // valid layout.
-        unsafe {
-            let new = Layout::from_size_align_unchecked(size, layout.align());
-            let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            without_unwinding(|| match change() {
-                Some(moved) => moved.as_ptr(),
-                None => refused(self, new, change),
-            })
+impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS, L> {
+    /// Passes a request on, with the error of the heap that was asked last.
+    fn request(
+        &self,
+        layout: Layout,
+        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<ZoneBlock, ZoneError>,
+    ) -> Result<NonNull<u8>, OutOfMemory> {
+        let nothing =
+            OutOfMemory { requested: layout.size(), align: layout.align(), free: 0, largest_free: 0 };
+        if self.wanted.contains(Capabilities::DEVICE) {
+            return Err(nothing);
+        }
+        match allocate(self.zones) {
+            Ok(block) => Ok(block.start),
+            Err(ZoneError::OutOfMemory { last, .. }) => Err(last),
+            Err(_) => Err(nothing),
         }
     }
 }
+
+// Zones are memory like `Zones::wanting` no particular capabilities.
+delegate!(
+    [const N: usize, const SPANS: usize, L: Lock] Zones<'_, N, SPANS, L>,
+    |self| self.wanting(Capabilities::empty())
+);
+global_alloc!([const N: usize, const SPANS: usize, L: Lock] Zones<'_, N, SPANS, L>);

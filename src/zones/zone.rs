@@ -1,10 +1,10 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::heap::OutOfMemory;
-use crate::memory::Memory;
+use crate::memory::{Memory, allocator};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::observe::Stats;
+use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
 use core::alloc::Layout;
@@ -218,6 +218,14 @@ impl<'h> Zone<'h> {
 // SAFETY: the heap fulfils the contract, for sizes and alignments that are at least those requested.
 unsafe impl Memory for Zone<'_> {
     /// Fails for memory of a device, because collections cannot use it.
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.try_allocate(layout).ok()
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.try_allocate_zeroed(layout).ok()
+    }
+
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.is_accessible() {
             true => self.allocate(layout).map(|block| block.start),
@@ -267,3 +275,5 @@ unsafe impl Memory for Zone<'_> {
         self.memory.region(n)
     }
 }
+
+allocator!([] Zone<'_>);

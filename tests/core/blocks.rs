@@ -2,8 +2,8 @@
 
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
-use allotment::observe::Run;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;

@@ -9,6 +9,8 @@ mod shadow;
 mod arena;
 mod blocks;
 mod bounds;
+#[cfg(feature = "spin")]
+mod compositions;
 #[cfg(feature = "defmt")]
 mod defmt;
 mod edges;
@@ -17,18 +19,18 @@ mod heap;
 #[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]
 mod locks;
 mod misuse;
-#[cfg(all(feature = "observe", feature = "spin"))]
+#[cfg(feature = "spin")]
 mod observe;
-#[cfg(all(feature = "std", feature = "pressure"))]
+#[cfg(feature = "std")]
 mod os_pressure;
-#[cfg(all(feature = "pressure", feature = "spin"))]
+#[cfg(feature = "spin")]
 mod pressure;
 mod random;
 mod regions;
 #[cfg(feature = "std")]
 mod threads;
 mod tiered;
-#[cfg(all(feature = "low-memory", feature = "allocator-api2", feature = "spin"))]
+#[cfg(all(feature = "allocator-api2", feature = "spin"))]
 mod tiny;
 mod trace_format;
 mod traces;

@@ -14,7 +14,7 @@ use std::thread;
 /// A cached heap over its own arena, with a flag for every 8 bytes of that which says whether a block covers them.
 /// All of it lives forever, as thread caches require.
 struct Shadow<P: 'static> {
-    cached: Cached<P, Spin>,
+    cached: Cached<Heap<P, Spin>>,
     start: usize,
     taken: Vec<AtomicBool>,
 }

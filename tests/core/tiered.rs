@@ -3,8 +3,8 @@
 use crate::shadow::Backing;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
-use allotment::observe::Run;
 use allotment::placement::{DefaultClasses, LayoutPlacement, QuickLists};
+use allotment::region::Run;
 use allotment::{Buddy, FreeError, Heap, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;

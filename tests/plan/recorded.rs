@@ -2,7 +2,8 @@
 
 use crate::trace::{self, Event};
 use allotment::lock::{Spin, Unsync};
-use allotment::plan::{IterationReport, PlannedHeap, RecordedPlan, Recorder, ReplanError};
+use allotment::plan::{RecordedPlan, Recorder};
+use allotment::planned::{IterationReport, PlannedHeap, ReplanError};
 use allotment::{Heap, Region, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
@@ -315,20 +316,7 @@ fn plans_change_only_when_nothing_lives_in_them() {
 fn the_arena_is_given_back() {
     let backing = Backing::new(16 * 1024);
     let shared = backing.heap();
-    /// Passes all calls on, so that the heap can be inspected afterwards.
-    struct Shared<'a>(&'a Heap<Tlsf, Unsync>);
-    // SAFETY: the caller's contract.
-    unsafe impl GlobalAlloc for Shared<'_> {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            // SAFETY: the caller's contract.
-            unsafe { self.0.alloc(layout) }
-        }
-        unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-            // SAFETY: the caller's contract.
-            unsafe { self.0.dealloc(block, layout) }
-        }
-    }
-    let heap = PlannedHeap::<Shared<'_>, 4, Unsync>::new(Shared(&shared));
+    let heap = PlannedHeap::<_, 4, Unsync>::new(&shared);
     let mut recorder = Recorder::<4>::new();
     recorder.allocated(1, 1000, 64);
     recorder.freed(1);

@@ -48,7 +48,6 @@ fn what_waits_is_waited_for_before_a_request_fails() {
     drop((keep, other));
 }
 
-#[cfg(feature = "pressure")]
 #[test]
 fn hooks_are_asked_before_a_request_fails() {
     use allotment::pool::{Allocation, DefaultPlacement, Pool};

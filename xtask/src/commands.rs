@@ -28,8 +28,8 @@ const LIBRARY_TARGETS: [&str; 5] = [
 const LIBRARY_FEATURES: [&str; 4] = [
     "",
     "critical-section",
-    "critical-section,defmt,pressure,observe,low-memory",
-    "critical-section,spin,lock_api,allocator-api2,alloc,linked-list,buddy-system,pressure,low-memory",
+    "critical-section,defmt",
+    "critical-section,spin,lock_api,allocator-api2,alloc,linked-list,buddy-system",
 ];
 
 /// `run [BOARD]`: exits with the firmware's status.

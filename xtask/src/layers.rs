@@ -15,20 +15,12 @@ use std::str::FromStr;
 /// Arrows that point up or close a circle and are known: who uses whom. An entry that no longer holds is an error, so this list
 /// only gets shorter.
 const KNOWN: &[(&str, &str)] = &[
-    ("arena", "heap"),
     ("gpu::buffer", "gpu::copies"),
     ("gpu::buffer::view", "gpu::buffer::host"),
     ("gpu::context", "gpu::copies"),
     ("gpu::manager::usage", "gpu::manager::policy"),
     ("gpu::source", "gpu::copies"),
-    ("memory", "heap"),
-    ("observe", "heap"),
-    ("observe", "memory"),
-    ("observe", "out_of_memory"),
-    ("out_of_memory", "memory"),
-    ("placement", "observe"),
     ("placement::tiered::page", "placement::tiered::classes"),
-    ("plan", "arena"),
     ("pool::front", "pool::buffer"),
     ("pool::front", "pool::snapshot"),
     ("pool::front", "pool::usage"),

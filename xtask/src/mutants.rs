@@ -13,7 +13,7 @@ const FILES: [&str; 6] =
     ["src/units.rs", "src/meta/**", "src/placement/**", "src/tiny/**", "src/os/**", "src/pool/**"];
 
 /// Features of the tests.
-const FEATURES: &str = "alloc,std,low-memory,allocator-api2,pressure,observe";
+const FEATURES: &str = "alloc,std,allocator-api2";
 
 /// The share of the changes that have to be noticed, in percent.
 const LEAST: usize = 95;

@@ -87,7 +87,7 @@ const SUBJECTS: &[(&str, Round)] = &[
     ("Heap", round::<Heap>),
     ("Heap<Tlsf>", round::<Heap<Tlsf>>),
     ("Cached", round::<Cached>),
-    ("Cached<Tlsf>", round::<Cached<Tlsf>>),
+    ("Cached<Tlsf>", round::<Cached<Heap<Tlsf>>>),
     #[cfg(feature = "peers")]
     ("rlsf", round::<peers::GlobalRlsf>),
     #[cfg(feature = "peers")]

@@ -4,7 +4,8 @@ use std::alloc::GlobalAlloc;
 use std::path::Path;
 
 use allotment::lock::Unsync;
-use allotment::plan::{IterationReport, PlannedHeap, RecordedPlan};
+use allotment::plan::RecordedPlan;
+use allotment::planned::{IterationReport, PlannedHeap};
 use allotment::{Heap, Region, Tlsf};
 use anyhow::{Result, ensure};
 

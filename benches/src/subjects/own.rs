@@ -59,7 +59,7 @@ unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'st
 }
 
 // SAFETY: `Cached` is a global allocator that uses only its heap's memory.
-unsafe impl<P, L, S> Registered for Cached<P, L, S>
+unsafe impl<P, L, S> Registered for Cached<Heap<P, L, S>>
 where
     P: LayoutPlacement + 'static,
     L: Lock + 'static,
@@ -77,7 +77,7 @@ where
     }
 
     fn state() -> usize {
-        size_of::<Heap<P, L, S>>() + size_of::<Depot<P, L, S>>()
+        size_of::<Heap<P, L, S>>() + size_of::<Depot<Heap<P, L, S>>>()
     }
 }
 

@@ -5,7 +5,8 @@ use allotment::placement::LayoutPlacement;
 use allotment::{Heap, Stats};
 
 #[cfg(feature = "trace")]
-use allotment::observe::{Observed, Trace, to_defmt, with_tag};
+use allotment::Observed;
+use allotment::observe::{Trace, to_defmt, with_tag};
 
 /// A heap without an observer.
 #[cfg(not(feature = "trace"))]

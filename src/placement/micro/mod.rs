@@ -4,7 +4,8 @@ pub(crate) mod blocks;
 
 use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
-use crate::observe::{NoStatistics, Run, Statistics};
+use crate::observe::{NoStatistics, Statistics};
+use crate::region::Run;
 use crate::region::{Region, RegionError};
 use crate::units::align_up;
 use blocks::{Blocks, LISTS, Place, UNIT, WORD, bit_words, opaque, units};

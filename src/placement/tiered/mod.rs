@@ -12,7 +12,7 @@ pub use tier::Tier;
 
 use super::{Grant, LayoutPlacement, Tlsf};
 use crate::meta::{FreeError, InBand};
-use crate::observe::Run;
+use crate::region::Run;
 use crate::region::{Region, RegionError};
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;

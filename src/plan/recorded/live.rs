@@ -2,29 +2,29 @@
 
 /// Up to `N` blocks, each with an address or offset and the number of its request.
 #[derive(Clone, Copy)]
-pub(super) struct Live<const N: usize> {
+pub(crate) struct Live<const N: usize> {
     keys: [usize; N],
     requests: [u16; N],
     len: usize,
 }
 
 impl<const N: usize> Live<N> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         const { assert!(N <= u16::MAX as usize, "more requests than 16 bits can number") }
         Self { keys: [0; N], requests: [0; N], len: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
 
     /// Inserts a block whose key is not present, or does nothing if it is full. O(log n) comparisons; moves the
     /// entries above.
-    pub(super) fn insert(&mut self, key: usize, request: usize) {
+    pub(crate) fn insert(&mut self, key: usize, request: usize) {
         let at = self.above(key);
         if self.len == N {
             return;
@@ -36,7 +36,7 @@ impl<const N: usize> Live<N> {
     }
 
     /// Removes the block at `key`. O(log n) comparisons; moves the entries above.
-    pub(super) fn remove(&mut self, key: usize) -> Option<usize> {
+    pub(crate) fn remove(&mut self, key: usize) -> Option<usize> {
         let at = self.keys[..self.len].binary_search(&key).ok()?;
         let request = usize::from(self.requests[at]);
         self.keys.copy_within(at + 1..self.len, at);
@@ -46,7 +46,7 @@ impl<const N: usize> Live<N> {
     }
 
     /// Returns the neighbours of `key`: the block at or below it, and the block above it. O(log n).
-    pub(super) fn neighbours(&self, key: usize) -> [Option<(usize, usize)>; 2] {
+    pub(crate) fn neighbours(&self, key: usize) -> [Option<(usize, usize)>; 2] {
         let at = self.above(key);
         let get = |at: usize| Some((self.keys[at], usize::from(self.requests[at])));
         [if at > 0 { get(at - 1) } else { None }, if at < self.len { get(at) } else { None }]

@@ -3,11 +3,8 @@
 //! Repetitive programs, such as training or control loops, make the same requests in every iteration. After one
 //! iteration all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
 
-#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
-mod allocator;
-mod heap;
 mod live;
 mod recorder;
 
-pub use heap::{IterationReport, PlannedHeap, ReplanError};
+pub(crate) use live::Live;
 pub use recorder::{RecordedPlan, Recorder, Request};

@@ -117,7 +117,7 @@ impl<const N: usize> Recorder<N> {
     }
 
     /// Plans like [`Recorder::plan`]. If `old` has as many requests, no place becomes smaller than in it.
-    pub(super) fn plan_with(&self, old: Option<&RecordedPlan<N>>) -> Result<RecordedPlan<N>, PlanError> {
+    pub(crate) fn plan_with(&self, old: Option<&RecordedPlan<N>>) -> Result<RecordedPlan<N>, PlanError> {
         let mut plan = RecordedPlan::EMPTY;
         for request in self.requests() {
             if request.end != OPEN {

@@ -177,7 +177,6 @@ const FATAL: &[(&str, fn(), &str)] = &[
         "allotment: a block was written to after it was freed, address 0x",
     ),
     ("links that do not point back", overwrite_links, "allotment: a list of free blocks is damaged"),
-    #[cfg(feature = "pressure")]
     (
         "a hook that panics",
         panic_in_a_hook,
@@ -223,7 +222,6 @@ fn overwrite_links() {
 /// What a case prints that was not ended.
 const WENT_ON: &str = "the program went on";
 
-#[cfg(feature = "pressure")]
 fn panic_in_a_hook() {
     use allotment::pressure::{PressureHeap, Shortage};
     static HEAP: PressureHeap = PressureHeap::new(allotment::heap!(16 * 1024));

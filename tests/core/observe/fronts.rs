@@ -3,9 +3,10 @@
 
 use super::{layout, replay};
 use crate::shadow::{self, Front, Shadow, Subject};
+use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
-use allotment::observe::{Leaks, Observation, Observed, Observer, Operation, Profile, Stats, Tags, Trace};
-use allotment::{FirstFit, FreeError, Heap, Memory, OutOfMemory, Region, RegionError, Slab, Tiered, Tlsf};
+use allotment::observe::{Leaks, Observation, Observer, Operation, Profile, Stats, Tags, Trace};
+use allotment::{FirstFit, FreeError, Heap, Memory, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -183,7 +184,6 @@ fn a_reference_to_a_heap() {
     observe(&heap);
 }
 
-#[cfg(feature = "low-memory")]
 #[test]
 fn a_compact_heap() {
     use allotment::TinyHeap;
@@ -191,7 +191,6 @@ fn a_compact_heap() {
     observe(heap);
 }
 
-#[cfg(feature = "pressure")]
 #[test]
 fn a_heap_under_pressure() {
     use allotment::pressure::{PressureHeap, Watermarks};
@@ -222,7 +221,7 @@ fn zones() {
 fn caches_per_thread() {
     use allotment::os::{Cached, Depot};
     let heap: &'static Heap<Tiered, Spin> = Box::leak(Box::new(heap(100_000)));
-    let depot: &'static Depot<Tiered, Spin> = Box::leak(Box::new(Depot::new(heap, 8 * 1024)));
+    let depot: &'static Depot<Heap<Tiered, Spin>> = Box::leak(Box::new(Depot::new(heap, 8 * 1024)));
     observe(Cached::new(depot));
 }
 
@@ -232,15 +231,10 @@ fn an_address_comes_back_before_it_is_handed_out_again() {
     struct Busy<F: Fn(Layout)>(Heap<Tlsf, Unsync>, F);
     // SAFETY: the heap fulfils the contract.
     unsafe impl<F: Fn(Layout)> Memory for Busy<F> {
-        fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-            self.0.try_allocate(layout)
+        fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+            self.0.allocate(layout)
         }
-        fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-            self.0.try_allocate_zeroed(layout)
-        }
-        unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-            // SAFETY: the caller's contract.
-            unsafe { self.deallocate(block, layout) };
+        fn check(&self, _: NonNull<u8>, _: Layout) -> Result<(), FreeError> {
             Ok(())
         }
         unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

@@ -1,8 +1,9 @@
 //! The list of live blocks, and the blocks left since a point of the program.
 
 use super::layout;
+use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
-use allotment::observe::{Leaks, Observed, Profile, with_tag};
+use allotment::observe::{Leaks, Profile, with_tag};
 use allotment::{Heap, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 

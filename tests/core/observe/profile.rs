@@ -1,8 +1,10 @@
 //! Counts, the histogram, and fragmentation.
 
 use super::layout;
+use allotment::Observed;
 use allotment::lock::Unsync;
-use allotment::observe::{Fragmentation, NoStatistics, Observed, Profile};
+use allotment::observe::{NoStatistics, Profile};
+use allotment::observed::Fragmentation;
 use allotment::{Heap, Region, Tlsf};
 use std::alloc::GlobalAlloc;
 use std::ptr::NonNull;

@@ -1,8 +1,9 @@
 //! Scopes, and statistics per tag.
 
 use super::layout;
+use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
-use allotment::observe::{Observed, Tags, swap_tag, tag, with_tag};
+use allotment::observe::{Tags, swap_tag, tag, with_tag};
 use allotment::{Heap, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 #[cfg(not(feature = "std"))]

@@ -1,9 +1,10 @@
 //! Threads: the recorded order of events is consistent.
 
 use super::{layout, replay};
+use allotment::Observed;
 use allotment::lock::Spin;
-use allotment::observe::{Leaks, Observation, Observed, Observer, Trace, with_tag};
-use allotment::{Heap, Tlsf, heap};
+use allotment::observe::{Leaks, Observation, Observer, Trace, with_tag};
+use allotment::{Heap, Memory, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 
 #[test]

@@ -1,9 +1,10 @@
 //! The ring: losses are always noticed.
 
 use super::{layout, replay};
+use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::event::{Action, Event, Header, Record, Records};
-use allotment::observe::{Observed, Trace, with_tag};
+use allotment::observe::{Trace, with_tag};
 use allotment::{Heap, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 use std::sync::Mutex;

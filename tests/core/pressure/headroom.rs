@@ -1,7 +1,7 @@
 //! Memory that only critical requests may use.
 
 use super::{Backing, Local, feed, free, layout};
-use allotment::{Bump, Heap, Tlsf, heap};
+use allotment::{Bump, Heap, Memory, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 
 type TestHeap = Local<Tlsf>;

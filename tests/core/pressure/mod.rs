@@ -9,7 +9,7 @@ use crate::shadow::{Backing, Front, Subject};
 use allotment::lock::Unsync;
 use allotment::placement::LayoutPlacement;
 use allotment::pressure::PressureHeap;
-use allotment::{Heap, Region, RegionError, Stats};
+use allotment::{Heap, Memory, Region, RegionError, Stats};
 use std::alloc::Layout;
 
 /// A layout of `size` bytes aligned to 8.
@@ -50,7 +50,7 @@ impl<P: Subject, const HOOKS: usize> Front<P> for Local<P, HOOKS> {
         self.trim();
     }
     fn largest_free(&self) -> usize {
-        self.largest_free()
+        Memory::largest_free(self)
     }
     unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.

@@ -1,13 +1,13 @@
 //! How much longer a heap serves a program when it saves memory under pressure: recorded programs are replayed in
 //! arenas that are too small, until the first request fails.
 //!
-//! `cargo test --features pressure --test core outlive -- --nocapture` prints the table.
+//! `cargo test --test core outlive -- --nocapture` prints the table.
 
 use super::{Backing, Local, layout};
 use crate::shadow::trace::{self, Event, Trace};
-use allotment::observe::Run;
 use allotment::placement::{Grant, LayoutPlacement};
 use allotment::pressure::{PressureHeap, Watermarks};
+use allotment::region::Run;
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;

@@ -3,7 +3,7 @@
 use super::{Local, feed, free, layout};
 use allotment::lock::Spin;
 use allotment::pressure::{PressureHeap, Reclaim, Shortage, TooManyHooks, Watermarks};
-use allotment::{Heap, OutOfMemory, Tlsf, heap};
+use allotment::{Heap, Memory, OutOfMemory, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;

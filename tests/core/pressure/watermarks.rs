@@ -2,11 +2,11 @@
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Shadow, random_run_on};
-use allotment::observe::Run;
 use allotment::placement::{Grant, LayoutPlacement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
-use allotment::{Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
+use allotment::region::Run;
+use allotment::{Buddy, FirstFit, FreeError, Heap, Memory, Region, RegionError, Slab, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
 use std::ptr::NonNull;

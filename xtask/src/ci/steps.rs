@@ -7,10 +7,10 @@ use Tier::{Deep, Full, Landing};
 pub const FEATURES: &[(&str, &str)] = &[
     (
         "{all}",
-        "alloc,std,critical-section,spin,lock_api,allocator-api2,linked-list,buddy-system,defmt,pressure,observe,\
-         backtrace,low-memory,serde",
+        "alloc,std,critical-section,spin,lock_api,allocator-api2,linked-list,buddy-system,defmt,\
+         backtrace,serde",
     ),
-    ("{asan}", "alloc,linked-list,buddy-system,low-memory,allocator-api2"),
+    ("{asan}", "alloc,linked-list,buddy-system,allocator-api2"),
 ];
 
 const WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");

@@ -62,5 +62,5 @@ subjects! {
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
     "Bump, Full": Plain<Full<Bump>>;
-    "Cached over Full": Cached<Full<Tiered>>;
+    "Cached over Full": Cached<Heap<Full<Tiered>>>;
 }

@@ -1,24 +1,29 @@
 //! [`Heap`]: regions, a placement, a lock and statistics.
 
-use crate::arena::{Arena, Pending};
+mod blocks;
+mod memory;
+mod state;
+
+pub use blocks::Blocks;
+pub(crate) use state::State;
+
 use crate::lock::{self, Lock};
+use crate::memory::Memory;
 use crate::meta::{FreeError, Meta};
 use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
-pub(crate) use crate::out_of_memory::OutOfMemory;
-use crate::out_of_memory::refused;
-use crate::placement::{self, Bump, Grant, LayoutPlacement};
-use crate::region::{Region, RegionError, Start};
-use core::alloc::{GlobalAlloc, Layout};
+use crate::out_of_memory::OutOfMemory;
+use crate::placement::{self, Bump, LayoutPlacement};
+use crate::region::{Pending, Region, RegionError, Start, StaticRegion};
+use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::hint::assert_unchecked;
 use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
 ///
-/// It serves as global allocator ([`GlobalAlloc`]), as allocator for single collections (`Allocator` of the crate
+/// It serves as global allocator (`GlobalAlloc`), as allocator for single collections (`Allocator` of the crate
 /// `allocator-api2` or of nightly Rust), and as a plain value with fallible methods. It needs no other allocator.
 ///
 /// ```
@@ -33,7 +38,7 @@ use core::ptr::{self, NonNull};
 /// ```
 ///
 /// The complexity of each operation is that of the placement `P`; the front end adds O(1).
-/// When [`GlobalAlloc::realloc`] has to move a block, it copies outside the lock.
+/// When `realloc` has to move a block, it copies outside the lock.
 pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     lock: L,
     state: UnsafeCell<State<P, S>>,
@@ -43,181 +48,17 @@ pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
 // placement and the statistics are `Send`, so any thread may use them in turn.
 unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
 
-pub(crate) struct State<P, S> {
-    pub(crate) placement: P,
-    pub(crate) statistics: S,
-    /// Memory that is claimed at the first use.
-    pending: Pending,
-}
-
-impl<P: LayoutPlacement, S: Statistics> State<P, S> {
-    #[inline(always)]
-    fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        if P::PLAIN {
-            return self.allocate_plain(layout.size(), layout.align());
-        }
-        match self.allocate_quick(layout) {
-            Some(block) => Some(block),
-            None => self.allocate_otherwise(layout),
-        }
-    }
-
-    /// Allocates a block in the common case; `None` if that takes more effort.
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        self.placement.allocate_counted(layout, &mut self.statistics)
-    }
-
-    /// Allocates a block with a placement that has one way only. The size comes first, as in the call of the global
-    /// allocator, so that nothing has to be moved.
-    #[inline(never)]
-    fn allocate_plain(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: they are those of a layout.
-        match self.allocate_quick(unsafe { Layout::from_size_align_unchecked(size, align) }) {
-            Some(block) => Some(block),
-            None => self.allocate_plain_later(size, align),
-        }
-    }
-
-    /// Serves a request for no bytes or for memory that is still pending, and counts any other as a failure.
-    #[cold]
-    #[inline(never)]
-    fn allocate_plain_later(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        if size == 0 {
-            return self.allocate_plain(1, align);
-        }
-        if self.settle() {
-            return self.allocate_plain(size, align);
-        }
-        self.statistics.failed(size);
-        None
-    }
-
-    /// Frees a block in the common case; returns false, with nothing done, if that takes more effort.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live, have `layout`, and not be used any more.
-    #[inline(always)]
-    unsafe fn free_quick(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
-        // SAFETY: the caller guarantees a live block of `layout`.
-        match unsafe { self.placement.deallocate_quick(block, layout) } {
-            Some(size) => {
-                self.statistics.freed(size);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Frees a block in every case.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live, have `layout`, and not be used any more.
-    #[inline(always)]
-    unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller guarantees a live block of `layout`.
-        unsafe { self.placement.deallocate_counted(block, layout, &mut self.statistics) }
-    }
-
-    /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is not possible.
-    #[inline(always)]
-    fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        if P::PLAIN {
-            let fits = self.placement.largest_free() >= layout.size().saturating_add(layout.align());
-            return if fits { self.allocate(layout) } else { None };
-        }
-        let mut grant = self.placement.allocate_quick(layout);
-        if grant.is_none() && self.placement.largest_free() >= layout.size().saturating_add(layout.align()) {
-            grant = self.placement.allocate(layout);
-        }
-        let grant = grant?;
-        self.statistics.allocated(grant.size);
-        Some(grant.start)
-    }
-
-    /// Calls [`Self::allocate_with_care`] out of line.
-    #[inline(never)]
-    fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        self.allocate_with_care(layout)
-    }
-
-    /// Allocates a block by every means of the placement and the heap, and counts a failure.
-    #[inline(always)]
-    fn allocate_with_care(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let Some(grant) = self.grant_otherwise(layout) else {
-            self.statistics.failed(layout.size());
-            return None;
-        };
-        self.statistics.allocated(grant.size);
-        Some(grant.start)
-    }
-
-    /// Returns whether a request certainly fails, and then counts it. False if that takes more than a glance.
-    #[inline(always)]
-    fn lacks(&mut self, layout: Layout) -> bool {
-        let lacks = self.placement.lacks(layout) && self.pending.is_none();
-        if lacks {
-            self.statistics.failed(layout.size());
-        }
-        lacks
-    }
-
-    /// Finds a block by every means of the placement, and claims pending memory if there is none. Does not count it.
-    #[inline(always)]
-    pub(crate) fn grant_otherwise(&mut self, layout: Layout) -> Option<Grant> {
-        loop {
-            let grant = self.placement.allocate(layout);
-            if grant.is_some() || !self.settle() {
-                return grant;
-            }
-        }
-    }
-
-    /// Claims memory that is pending. Returns whether there was any.
-    #[inline(always)]
-    pub(crate) fn settle(&mut self) -> bool {
-        !self.pending.is_none() && self.settle_pending()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn settle_pending(&mut self) -> bool {
-        let Some(mut region) = self.pending.take() else { return false };
-        // A range between symbols may be larger than the placement can index; the rest stays unused.
-        region.size = region.size.min(P::MAX_REGION);
-        // SAFETY: `Pending` hands out its memory only once, for this heap's exclusive use.
-        unsafe { self.claim(region) }.is_ok()
-    }
-
-    unsafe fn claim(&mut self, region: Region) -> Result<(), RegionError> {
-        // SAFETY: the caller keeps the contract of `Heap::claim`.
-        unsafe { self.placement.claim_counted(region, &mut self.statistics) }
-    }
-
-    pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        let largest_free = self.placement.largest_free();
-        OutOfMemory {
-            requested: layout.size(),
-            align: layout.align(),
-            free: self.statistics.free().unwrap_or(largest_free),
-            largest_free,
-        }
-    }
-}
-
 impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Creates a heap without memory. Add some with [`Heap::init`] or [`Heap::claim`].
     pub const fn empty() -> Self {
         Self::with_pending(Pending::NONE)
     }
 
-    /// Creates a heap that claims `arena` when it is first used; [`heap!`](crate::heap) calls this.
+    /// Creates a heap that claims `region` when it is first used; [`heap!`](crate::heap!) calls this.
     #[doc(hidden)]
-    pub const fn with_arena<const N: usize>(arena: &'static Arena<N>) -> Self {
-        const { assert!(N <= P::MAX_REGION, "the arena is too large for the heap's index type or table") }
-        Self::with_pending(arena.pending())
+    pub const fn with_static<const N: usize>(region: &'static StaticRegion<N>) -> Self {
+        const { assert!(N <= P::MAX_REGION, "the size is too large for the heap's index type or table") }
+        Self::with_pending(region.pending())
     }
 
     const fn with_pending(pending: Pending) -> Self {
@@ -247,7 +88,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Returns the statistics of a heap that is not shared yet.
-    #[cfg(feature = "pressure")]
     pub(crate) const fn statistics_mut(&mut self) -> &mut S {
         &mut self.state.get_mut().statistics
     }
@@ -367,10 +207,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.with(|state| match state.allocate(layout) {
-            Some(start) => Ok(start),
-            None => Err(state.out_of_memory(layout)),
-        })
+        Memory::allocate(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }
 
     /// Allocates a block like [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be
@@ -380,24 +217,17 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.zeroed(layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
+    }
+
+    fn zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
         if P::PLAIN {
-            let block = self.try_allocate(layout)?;
+            let block = Memory::allocate(self, layout)?;
             // SAFETY: the block has the layout's size.
             unsafe { block.write_bytes(0, layout.size()) };
-            return Ok(block);
+            return Some(block);
         }
-        let zeroed = self.with(|state| {
-            let mut zeroed = state.placement.allocate_zeroed(layout);
-            if zeroed.is_none() && state.settle() {
-                zeroed = state.placement.allocate_zeroed(layout);
-            }
-            match zeroed {
-                Some((grant, ..)) => state.statistics.allocated(grant.size),
-                None => state.statistics.failed(layout.size()),
-            }
-            zeroed.ok_or_else(|| state.out_of_memory(layout))
-        });
-        let (grant, front, back) = zeroed?;
+        let (grant, front, back) = self.with(|state| state.allocate_zeroed(layout))?;
         // Cleared outside the lock, because the block already belongs to the caller.
         let size = grant.size.max(layout.size());
         let (front, back) = (front.min(size), back.min(size));
@@ -406,7 +236,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
             grant.start.as_ptr().write_bytes(0, front);
             grant.start.as_ptr().add(size - back).write_bytes(0, back);
         }
-        Ok(grant.start)
+        Some(grant.start)
     }
 
     /// Frees a block after a check in O(1) that it can be live (see [`FreeError`]).
@@ -433,22 +263,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Checks in O(1) whether a live block for `layout` can be at `block`.
-    pub(crate) fn check_block(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.with(|state| state.placement.check(block, layout))
-    }
-
-    /// Returns all statistics, taken at one moment; `None` if the heap keeps none.
-    pub(crate) fn snapshot(&self) -> Option<Stats> {
-        self.with_settled(|state| state.statistics.snapshot(state.placement.largest_free()))
-    }
-
-    /// Returns the error of a failed request for `layout`.
-    #[cfg(feature = "std")]
-    pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.with(|state| state.out_of_memory(layout))
-    }
-
     /// Fills `blocks` from the front with blocks for `layout`, with one use of the lock, and returns how many. The first
     /// block is found as by [`Heap::try_allocate`], the others only while that is quick. So 0 means that memory has run
     /// out, but fewer blocks than requested do not. O(length of `blocks`) times the placement's complexity.
@@ -465,7 +279,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as in [`GlobalAlloc::dealloc`].
+    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as by [`Memory::deallocate`](crate::Memory::deallocate).
     ///
     /// # Safety
     ///
@@ -531,64 +345,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     pub unsafe fn with_placement<T>(&self, f: impl FnOnce(&mut P) -> T) -> T {
         self.with(|state| f(&mut state.placement))
     }
-
-    /// Serves [`GlobalAlloc::alloc`] when the quick way does not.
-    #[inline(never)]
-    fn alloc_otherwise(&self, layout: Layout) -> *mut u8 {
-        // A request that fails has no more to do than this.
-        if !P::KEEPS && self.with(|state| state.lacks(layout)) {
-            return self.refused(layout);
-        }
-        self.alloc_anyway(layout)
-    }
-
-    /// Serves [`GlobalAlloc::alloc`] by every means.
-    #[inline(never)]
-    fn alloc_anyway(&self, layout: Layout) -> *mut u8 {
-        match self.with(|state| state.allocate_with_care(layout)) {
-            Some(block) => block.as_ptr(),
-            None => self.refused(layout),
-        }
-    }
-
-    /// Handles a request to the global allocator that found no room.
-    #[cold]
-    #[inline(never)]
-    fn refused(&self, layout: Layout) -> *mut u8 {
-        refused(self, layout, || self.try_allocate(layout).ok())
-    }
-
-    /// Frees a block, and reports a wrong free if it is detected.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live, have `layout`, and not be used any more.
-    #[inline(never)]
-    pub(crate) unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
-        // A placement that keeps blocks has been asked already, inline.
-        if P::SHORT && !P::KEEPS {
-            // SAFETY: the caller guarantees a live block of `layout`.
-            if self.try_with(|state| unsafe { state.free_quick(block, layout) }.then_some(())).is_some() {
-                return;
-            }
-        }
-        // SAFETY: the caller guarantees a live block of `layout`.
-        unsafe { self.free_otherwise(block, layout) }
-    }
-
-    /// Frees a block like [`Self::free_block`], in every case.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live, have `layout`, and not be used any more.
-    #[inline(never)]
-    unsafe fn free_otherwise(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller guarantees a live block of `layout`.
-        let freed = self.with(|state| unsafe { state.free(block, layout) });
-        if let Err(error) = freed {
-            wrong_free(error, block.addr().get());
-        }
-    }
 }
 
 impl<P: LayoutPlacement, L: Lock> Heap<P, L> {
@@ -635,101 +391,6 @@ impl<M: Meta, L: Lock, S: Statistics> Heap<Bump<M>, L, S> {
             unsafe { state.placement.reset() };
             state.statistics.reset();
         });
-    }
-}
-
-// SAFETY: a `LayoutPlacement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
-// callers; no method unwinds.
-unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> GlobalAlloc for Heap<P, L, S> {
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if P::SHORT {
-            // Two steps, so the common path has no call and saves no registers.
-            return match self.try_with(|state| state.allocate_quick(layout)) {
-                Some(block) => block.as_ptr(),
-                None if P::KEEPS => self.alloc_anyway(layout),
-                None => self.alloc_otherwise(layout),
-            };
-        }
-        match self.with(|state| state.allocate(layout)) {
-            Some(block) => block.as_ptr(),
-            None => self.refused(layout),
-        }
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes a live block, which is not null.
-        unsafe {
-            let block = NonNull::new_unchecked(block);
-            if P::PLAIN {
-                if let Err(error) = self.with(|state| state.free(block, layout)) {
-                    wrong_free(error, block.addr().get());
-                }
-                return;
-            }
-            // In two steps, like `alloc`.
-            if !P::KEEPS || self.try_with(|state| state.free_quick(block, layout).then_some(())).is_none() {
-                self.free_block(block, layout);
-            }
-        }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if P::PLAIN {
-            // SAFETY: the caller keeps the contract; the block has the layout's size.
-            unsafe {
-                let block = self.alloc(layout);
-                if !block.is_null() {
-                    block.write_bytes(0, layout.size());
-                }
-                return block;
-            }
-        }
-        match self.try_allocate_zeroed(layout) {
-            Ok(block) => block.as_ptr(),
-            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        if P::PLAIN {
-            // SAFETY: the new size makes a layout.
-            unsafe { assert_unchecked(new_size <= isize::MAX as usize) };
-        }
-        // SAFETY: the caller keeps the contract of `realloc`; `alloc` returns blocks of this heap.
-        unsafe { self.reallocate(block, layout, new_size, |wanted| self.alloc(wanted)) }
-    }
-}
-
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Reallocates a block, in place or with a new one from `allocate`.
-    ///
-    /// # Safety
-    ///
-    /// The caller must keep the contract of [`GlobalAlloc::realloc`]. `allocate` must return blocks of this heap, or null.
-    #[inline(always)]
-    pub(crate) unsafe fn reallocate(
-        &self,
-        block: *mut u8,
-        layout: Layout,
-        new_size: usize,
-        allocate: impl FnOnce(Layout) -> *mut u8,
-    ) -> *mut u8 {
-        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a
-        // valid layout; the two blocks of the copy are both live and so do not overlap.
-        unsafe {
-            let old = NonNull::new_unchecked(block);
-            if self.try_resize(old, layout, new_size) {
-                return block;
-            }
-            let new = allocate(Layout::from_size_align_unchecked(new_size, layout.align()));
-            if !new.is_null() {
-                ptr::copy_nonoverlapping(block, new, layout.size().min(new_size));
-                self.dealloc(block, layout);
-            }
-            new
-        }
     }
 }
 

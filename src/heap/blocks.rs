@@ -1,26 +1,12 @@
 //! Maps of a heap: an iterator over its free and used memory.
 
-use super::Statistics;
-use crate::heap::Heap;
+use super::Heap;
 use crate::lock::Lock;
+use crate::observe::Statistics;
 use crate::placement::LayoutPlacement;
+use crate::region::Run;
 
-/// A run of memory that is either free or in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Run {
-    /// Address of the first byte.
-    pub start: usize,
-    /// Size in bytes.
-    pub size: usize,
-    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the metadata
-    /// cannot tell apart.
-    pub free: bool,
-}
-
-impl Run {
-    const NONE: Self = Self { start: 0, size: 0, free: false };
-}
+const NONE: Run = Run { start: 0, size: 0, free: false };
 
 /// How many runs are copied per lock acquisition.
 const CHUNK: usize = 16;
@@ -67,7 +53,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn blocks(&self) -> Blocks<'_, P, L, S> {
-        Blocks { heap: self, region: 0, cursor: 0, chunk: [Run::NONE; CHUNK], next: 0, count: 0 }
+        Blocks { heap: self, region: 0, cursor: 0, chunk: [NONE; CHUNK], next: 0, count: 0 }
     }
 }
 

@@ -1,13 +1,17 @@
-//! A heap in front of another heap, which serves planned requests from a plan.
+//! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
-use super::live::Live;
-use super::recorder::{RecordedPlan, Recorder};
 use crate::lock::{self, Lock};
-use crate::plan::error::PlanError;
-use core::alloc::{GlobalAlloc, Layout};
+use crate::memory::{Memory, allocator, global_alloc};
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
+use crate::observe::Stats;
+use crate::out_of_memory::OutOfMemory;
+use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
+use crate::region::Region;
+use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::ptr;
+use core::ptr::NonNull;
 
 /// How many planned requests are tried when the one that is due does not match.
 const WINDOW: usize = 16;
@@ -71,8 +75,8 @@ impl IterationReport {
 
 struct State<const N: usize> {
     plan: RecordedPlan<N>,
-    /// The arena, with the plan's size and alignment; null without a plan.
-    base: *mut u8,
+    /// The arena, with the plan's size and alignment; `None` without a plan.
+    base: Option<NonNull<u8>>,
     /// The planned request that is due next.
     next: usize,
     /// The live blocks in the arena, by offset.
@@ -85,10 +89,8 @@ struct State<const N: usize> {
 
 impl<const N: usize> State<N> {
     /// Finds a place for the request, if the plan has one.
-    fn serve(&mut self, layout: Layout) -> Option<*mut u8> {
-        if self.base.is_null() {
-            return None;
-        }
+    fn serve(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let base = self.base?;
         let requests = self.plan.requests();
         let last = requests.len().min(self.next + WINDOW);
         // A smaller request may take the place that is due; later places must match exactly in size.
@@ -100,7 +102,8 @@ impl<const N: usize> State<N> {
         self.next = found + 1;
         let offset = self.plan.offsets()[found];
         self.live.insert(offset, found);
-        Some(self.base.wrapping_add(offset))
+        // SAFETY: places of the plan lie in the arena.
+        Some(unsafe { base.add(offset) })
     }
 
     /// Whether no live block occupies the place of request `k`. The plan alone does not guarantee that, because a
@@ -114,9 +117,9 @@ impl<const N: usize> State<N> {
         below && above.is_none_or(|(at, _)| offset + size <= at)
     }
 
-    fn count(&mut self, layout: Layout, block: *mut u8, hit: bool) {
+    fn count(&mut self, layout: Layout, block: NonNull<u8>, hit: bool) {
         if self.begun {
-            self.recorder.allocated(block.addr(), layout.size(), layout.align());
+            self.recorder.allocated(block.addr().get(), layout.size(), layout.align());
             let report = &mut self.report;
             report.requests += 1;
             report.bytes = report.bytes.saturating_add(layout.size());
@@ -128,17 +131,14 @@ impl<const N: usize> State<N> {
     }
 
     /// Offset of a block in the arena, if it lies there.
-    fn offset(&self, block: *mut u8) -> Option<usize> {
-        if self.base.is_null() {
-            return None;
-        }
-        block.addr().checked_sub(self.base.addr()).filter(|&offset| offset < self.plan.peak())
+    fn offset(&self, block: NonNull<u8>) -> Option<usize> {
+        let offset = block.addr().get().checked_sub(self.base?.addr().get())?;
+        (offset < self.plan.peak()).then_some(offset)
     }
 
     /// Removes the plan and returns the arena's address and layout. No block may be live in it.
-    fn take_arena(&mut self) -> Option<(*mut u8, Layout)> {
-        let base = core::mem::replace(&mut self.base, ptr::null_mut());
-        if base.is_null() { None } else { Some((base, arena(&self.plan)?)) }
+    fn take_arena(&mut self) -> Option<(NonNull<u8>, Layout)> {
+        Some((self.base.take()?, arena(&self.plan)?))
     }
 }
 
@@ -147,20 +147,19 @@ fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
     Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
 }
 
-/// A heap that serves iterations from a plan of up to `N` requests, and everything else from the heap `H`.
+/// A heap that serves iterations from a plan of up to `N` requests, and everything else from the memory `M`.
 ///
 /// [`PlannedHeap::begin`] marks the start of an iteration, whose requests are then recorded.
-/// [`PlannedHeap::replan`] makes a plan for the iteration that has just ended and takes an arena for it from `H`.
+/// [`PlannedHeap::replan`] makes a plan for the iteration that has just ended and takes an arena for it from `M`.
 /// From then on, the request that is due gets its place in the arena if it is not larger than the recorded one. If
-/// the run differs, the next few places of exactly its size are tried, and then `H`. A request whose place is still
-/// occupied, because some block was not freed in time, goes to `H` too, so live blocks never overlap.
+/// the run differs, the next few places of exactly its size are tried, and then `M`. A request whose place is still
+/// occupied, because some block was not freed in time, goes to `M` too, so live blocks never overlap.
 ///
-/// It is a [`GlobalAlloc`], as `H` must be. A request takes O(log n) and moves up to n words for n live blocks.
-/// Resizing allocates, copies and frees.
+/// A request takes O(log n) and moves up to n words for n live blocks. Resizing allocates, copies and frees. Statistics are those of
+/// `M`, in which the arena is one block.
 ///
 /// ```
-/// use allotment::plan::PlannedHeap;
-/// use allotment::{Heap, heap};
+/// use allotment::{Heap, PlannedHeap, heap};
 /// use core::alloc::{GlobalAlloc, Layout};
 ///
 /// static HEAP: PlannedHeap<Heap, 16> = PlannedHeap::new(heap!(64 * 1024));
@@ -180,24 +179,24 @@ fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
 /// assert_eq!((report.hits, report.arena, report.saved), (2, 2000, 1000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PlannedHeap<H: GlobalAlloc, const N: usize, L = lock::Default> {
-    heap: H,
+pub struct PlannedHeap<M: Memory, const N: usize, L = lock::Default> {
+    heap: M,
     lock: L,
     state: UnsafeCell<State<N>>,
 }
 
 // SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all other threads; the arena
 // is handed out block by block.
-unsafe impl<H: GlobalAlloc + Sync, const N: usize, L: Sync> Sync for PlannedHeap<H, N, L> {}
+unsafe impl<M: Memory + Sync, const N: usize, L: Sync> Sync for PlannedHeap<M, N, L> {}
 // SAFETY: the arena is a block of the heap, which moves along.
-unsafe impl<H: GlobalAlloc + Send, const N: usize, L: Send> Send for PlannedHeap<H, N, L> {}
+unsafe impl<M: Memory + Send, const N: usize, L: Send> Send for PlannedHeap<M, N, L> {}
 
-impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
+impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// Makes a heap without a plan, and with no iteration begun.
-    pub const fn new(heap: H) -> Self {
+    pub const fn new(heap: M) -> Self {
         let state = State {
             plan: RecordedPlan::EMPTY,
-            base: ptr::null_mut(),
+            base: None,
             next: 0,
             live: Live::new(),
             recorder: Recorder::new(),
@@ -216,7 +215,7 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
     }
 
     /// Returns the heap that serves requests outside the plan.
-    pub fn heap(&self) -> &H {
+    pub const fn heap(&self) -> &M {
         &self.heap
     }
 
@@ -270,34 +269,30 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         })?;
         if let Some((base, layout)) = old {
             // SAFETY: the arena was allocated with this layout, and no block is live in it.
-            unsafe { self.heap.dealloc(base, layout) };
+            unsafe { self.heap.deallocate(base, layout) };
         }
-        let mut base = ptr::null_mut();
-        let layout = arena(plan);
-        if let Some(layout) = layout {
-            // SAFETY: the layout is not empty.
-            base = unsafe { self.heap.alloc(layout) };
-        }
-        let superfluous = self.with(|state| {
+        let arena = arena(plan).map(|layout| (self.heap.allocate(layout), layout));
+        let base = arena.and_then(|(base, _)| base);
+        let installed = self.with(|state| {
             // Another thread may have installed a plan first, of which blocks may be live.
-            if !state.base.is_null() {
-                return base;
+            if state.base.is_some() {
+                return false;
             }
             state.base = base;
-            state.plan = if base.is_null() { RecordedPlan::EMPTY } else { *plan };
+            state.plan = if base.is_none() { RecordedPlan::EMPTY } else { *plan };
             state.next = 0;
             state.report.arena = state.plan.peak();
             state.report.lower_bound = state.plan.lower_bound();
             state.report.saved = state.plan.naive().saturating_sub(state.plan.peak());
-            ptr::null_mut()
+            true
         });
-        match layout {
-            Some(layout) if !superfluous.is_null() => {
+        match arena {
+            Some((Some(base), layout)) if !installed => {
                 // SAFETY: it was allocated above with this layout and is not in use.
-                unsafe { self.heap.dealloc(superfluous, layout) };
+                unsafe { self.heap.deallocate(base, layout) };
                 Err(ReplanError::Busy { live: 0 })
             }
-            Some(layout) if base.is_null() => Err(ReplanError::OutOfMemory { requested: layout.size() }),
+            Some((None, layout)) => Err(ReplanError::OutOfMemory { requested: layout.size() }),
             _ => Ok(()),
         }
     }
@@ -313,62 +308,102 @@ impl<H: GlobalAlloc, const N: usize, L: Lock> PlannedHeap<H, N, L> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
-    /// Implements `alloc` and `alloc_zeroed`; `fall_back` asks the heap.
-    fn allocate(&self, layout: Layout, fall_back: impl FnOnce() -> *mut u8) -> (*mut u8, bool) {
+    /// Serves a request from the plan or by `fall_back`, and tells which.
+    fn serve(
+        &self,
+        layout: Layout,
+        fall_back: impl FnOnce() -> Option<NonNull<u8>>,
+    ) -> Option<(NonNull<u8>, bool)> {
         let planned = self.with(|state| {
             let block = state.serve(layout)?;
             state.count(layout, block, true);
             Some(block)
         });
         if let Some(block) = planned {
-            return (block, true);
+            return Some((block, true));
         }
-        let block = fall_back();
-        if !block.is_null() {
-            self.with(|state| state.count(layout, block, false));
-        }
-        (block, false)
+        let block = fall_back()?;
+        self.with(|state| state.count(layout, block, false));
+        Some((block, false))
     }
 }
 
 // SAFETY: blocks of the heap are passed on. Blocks of the arena are places of the plan, aligned as planned and
 // within it; `is_free` keeps live ones disjoint, and the arena is given back only when none is live.
-unsafe impl<H: GlobalAlloc, const N: usize, L: Lock> GlobalAlloc for PlannedHeap<H, N, L> {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller passes a layout whose size is not zero.
-        self.allocate(layout, || unsafe { self.heap.alloc(layout) }).0
+unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> {
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.serve(layout, || self.heap.allocate(layout)).map(|(block, _)| block)
     }
 
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller passes a layout whose size is not zero.
-        let (block, planned) = self.allocate(layout, || unsafe { self.heap.alloc_zeroed(layout) });
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let (block, planned) = self.serve(layout, || self.heap.allocate_zeroed(layout))?;
         if planned {
             // SAFETY: a live block of that size.
             unsafe { block.write_bytes(0, layout.size()) };
         }
-        block
+        Some(block)
     }
 
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         let planned = self.with(|state| {
-            state.recorder.freed(block.addr());
-            let offset = state.offset(block)?;
-            let freed = state.live.remove(offset);
-            debug_assert!(freed.is_some(), "a block of the plan that is not live is freed");
-            Some(())
+            state.recorder.freed(block.addr().get());
+            state.offset(block).map(|offset| state.live.remove(offset).is_some())
         });
-        if planned.is_none() {
+        match planned {
+            Some(true) => {}
+            Some(false) => wrong_free(FreeError::AlreadyFree, block.addr().get()),
             // SAFETY: a block that does not lie in the arena is one of the heap's.
-            unsafe { self.heap.dealloc(block, layout) };
+            None => unsafe { self.heap.deallocate(block, layout) },
         }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let live = self.with(|state| {
+            let offset = state.offset(block)?;
+            Some(state.live.neighbours(offset)[0].is_some_and(|(at, _)| at == offset))
+        });
+        match live {
+            Some(true) => Ok(()),
+            Some(false) => Err(FreeError::AlreadyFree),
+            None => self.heap.check(block, layout),
+        }
+    }
+
+    /// Resizes nothing in place, since the plan has places for whole blocks only.
+    unsafe fn try_resize(&self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
+        false
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.heap.statistics()
+    }
+
+    fn largest_free(&self) -> usize {
+        self.heap.largest_free()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.heap.region(n)
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.heap.out_of_memory(layout)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.heap.take_reserve(region) }
     }
 }
 
-impl<H: GlobalAlloc, const N: usize, L> Drop for PlannedHeap<H, N, L> {
+global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
+allocator!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
+
+impl<M: Memory, const N: usize, L> Drop for PlannedHeap<M, N, L> {
     fn drop(&mut self) {
         if let Some((base, layout)) = self.state.get_mut().take_arena() {
             // SAFETY: the arena was allocated with this layout; no block outlives its allocator.
-            unsafe { self.heap.dealloc(base, layout) };
+            unsafe { self.heap.deallocate(base, layout) };
         }
     }
 }

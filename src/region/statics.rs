@@ -1,28 +1,28 @@
-//! Static memory for heaps, and the [`heap!`](crate::heap) macro, which needs no initialisation call.
+//! Static memory for heaps, which [`heap!`](crate::heap) makes.
 
-use crate::region::Region;
+use super::Region;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
 /// The largest static heap in bytes: 1 GiB, or a quarter of a smaller address space. Code for 64-bit hosts can only
 /// address statics within 2 GiB, and the program's other statics need room there too.
-pub(crate) const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
+const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
 
 /// Static memory of `N` bytes for one heap, created by [`heap!`](crate::heap).
 ///
 /// It is all zero, so it lies in `.bss` and takes no space in the program's image.
 #[doc(hidden)]
 #[repr(C, align(16))]
-pub struct Arena<const N: usize> {
+pub struct StaticRegion<const N: usize> {
     memory: UnsafeCell<[u8; N]>,
     taken: Taken,
 }
 
 // SAFETY: `Taken` ensures that the memory is handed out once; from then on only the taker uses it.
-unsafe impl<const N: usize> Sync for Arena<N> {}
+unsafe impl<const N: usize> Sync for StaticRegion<N> {}
 
-#[allow(clippy::new_without_default, reason = "an arena is only ever a static")]
-impl<const N: usize> Arena<N> {
+#[allow(clippy::new_without_default, reason = "such memory is only ever a static")]
+impl<const N: usize> StaticRegion<N> {
     /// Creates zeroed memory that has not been taken yet.
     pub const fn new() -> Self {
         const { assert!(N > 0, "a heap needs memory") }
@@ -103,7 +103,7 @@ impl Taken {
 pub struct Pending {
     start: *mut u8,
     end: *mut u8,
-    /// The flag of an arena, whose memory is zero; `None` for linker symbols.
+    /// The flag of a static region, whose memory is zero; `None` for linker symbols.
     taken: Option<&'static Taken>,
 }
 
@@ -131,62 +131,4 @@ impl Pending {
         let region = Region { start: NonNull::new(start)?, size, zeroed: taken.is_some() };
         taken.is_none_or(Taken::raise).then_some(region)
     }
-}
-
-/// Creates a heap with its own static arena: `static HEAP: Heap = heap!(32 * 1024);`
-///
-/// The argument is the arena's size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and
-/// statistics that the static's type names. Its memory lies in `.bss`; there is no initialisation call and no unsafe
-/// code to write. An arena that is larger than the placement can index does not compile.
-///
-/// ```
-/// use allotment::{FirstFit, Heap, heap, lock::Spin};
-///
-/// static FRAMES: Heap<FirstFit, Spin> = heap!(64 * 1024);
-/// let frame = FRAMES.try_allocate(core::alloc::Layout::new::<[u8; 1500]>())?;
-/// assert_eq!(FRAMES.used(), 1504);
-/// # Ok::<(), allotment::OutOfMemory>(())
-/// ```
-///
-/// One arena serves one heap: if the expression is evaluated several times (in a function, or through
-/// a `const`), the heap that is used first gets the memory, and the others stay empty.
-///
-/// ```compile_fail
-/// use allotment::{Tlsf16, Heap, heap, lock::Spin};
-/// static TOO_LARGE: Heap<Tlsf16, Spin> = heap!(1024 * 1024);
-/// ```
-///
-/// More than 1 GiB does not compile either, because it could not be linked. Take that much memory when the program
-/// starts: [`Heap::empty`](crate::Heap::empty), then [`Heap::claim`](crate::Heap::claim) with memory from the system.
-///
-/// ```compile_fail
-/// use allotment::{Heap, heap};
-/// static TOO_LARGE: Heap = heap!(4 << 30);
-/// ```
-///
-/// Without an argument it is the heap of the process, which grows and shrinks (feature `std`):
-/// `static HEAP: Growing = heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
-///
-/// # In firmware
-///
-/// The default lock on targets without an operating system is
-/// [`CriticalSection`](crate::lock::CriticalSection), and the program must bring an implementation of critical
-/// sections. If the linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line
-/// `use ... as _;` to `main.rs` if nothing else names the crate:
-///
-/// * Cortex-M: `cargo add cortex-m --features critical-section-single-core`, `use cortex_m as _;`
-/// * RISC-V: `cargo add riscv --features critical-section-single-hart`, `use riscv as _;`
-/// * ESP32: nothing, `esp-hal` includes it.
-/// * RP2040 (two cores): `cargo add rp2040-hal --features critical-section-impl`
-/// * With the standard library: `cargo add critical-section --features std`, only if a heap names that lock.
-#[macro_export]
-macro_rules! heap {
-    () => {
-        $crate::__growing!()
-    };
-    ($size:expr) => {{
-        // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.
-        static __ALLOTMENT_ARENA: $crate::arena::Arena<{ $size }> = $crate::arena::Arena::new();
-        $crate::Heap::with_arena(&__ALLOTMENT_ARENA)
-    }};
 }

@@ -1,15 +1,12 @@
 //! The front that passes operations to observers.
 
-use super::observer::{LiveBlock, Observation, Observer, Operation};
-use crate::heap::OutOfMemory;
 use crate::lock::{self, Lock};
-use crate::memory::Memory;
+use crate::memory::{Memory, allocator, global_alloc};
 use crate::meta::FreeError;
-use crate::misuse::without_unwinding;
-use crate::observe::Stats;
-use crate::out_of_memory::refused;
+use crate::observe::{LiveBlock, Observation, Observer, Operation, Stats, current_tag};
+use crate::out_of_memory::OutOfMemory;
 use crate::region::Region;
-use core::alloc::{GlobalAlloc, Layout};
+use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::fmt;
 use core::ptr::NonNull;
@@ -21,7 +18,7 @@ use core::ptr::NonNull;
 /// heap that is not wrapped contains no code or state for observers.
 ///
 /// ```
-/// use allotment::{Heap, heap, observe::{Observed, Profile}};
+/// use allotment::{Heap, Observed, heap, observe::Profile};
 ///
 /// #[global_allocator]
 /// static HEAP: Observed<Heap, Profile> = Observed::new(heap!(1024 * 1024), Profile::new());
@@ -178,7 +175,6 @@ impl<M, O, L: Lock> Observed<M, O, L> {
     ///
     /// # Panics
     ///
-    /// If it is called from within itself.
     /// If it is called inside itself.
     pub fn observers<T>(&self, f: impl FnOnce(&mut O) -> T) -> T {
         match self.enter(f) {
@@ -221,7 +217,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     }
 
     /// Returns the external and internal fragmentation, which is always current. O(1). `None` unless the memory
-    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](super::Profile).
+    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](crate::observe::Profile).
     ///
     /// For a heap behind caches, blocks in the caches count as used, and so as internal fragmentation.
     pub fn fragmentation(&self) -> Option<Fragmentation> {
@@ -239,7 +235,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     #[inline(never)]
     fn tell_observers(&self, operation: Operation) {
         let bomb = NoUnwinding;
-        let tag = super::current_tag();
+        let tag = current_tag();
         let mut frames = [0; FRAMES];
         let backtrace = match operation {
             Operation::Allocate { .. } if O::BACKTRACES > 0 => backtrace(O::BACKTRACES, &mut frames),
@@ -251,62 +247,46 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 
     /// Reports the result of a request.
     #[inline(always)]
-    fn told<E>(&self, layout: Layout, block: Result<NonNull<u8>, E>) -> Result<NonNull<u8>, E> {
+    fn told(&self, layout: Layout, block: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         self.tell(match &block {
-            Ok(block) => Operation::Allocate { block: block.addr().get(), layout },
-            Err(_) => Operation::Fail { layout },
+            Some(block) => Operation::Allocate { block: block.addr().get(), layout },
+            None => Operation::Fail { layout },
         });
         block
     }
+}
 
-    /// Allocates a block, or returns an error that says why not; see
-    /// [`Heap::try_allocate`](crate::Heap::try_allocate).
-    ///
-    /// # Errors
-    ///
-    /// [`OutOfMemory`] with the state of the memory, if no block is long enough.
+// SAFETY: the wrapped memory fulfils the contract, and observers do not change what it does.
+unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
     #[inline]
-    pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.told(layout, self.memory.try_allocate(layout))
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.told(layout, self.memory.allocate(layout))
     }
 
-    /// Allocates a block of zeros, or returns an error that says why not; see
-    /// [`Heap::try_allocate_zeroed`](crate::Heap::try_allocate_zeroed).
-    ///
-    /// # Errors
-    ///
-    /// [`OutOfMemory`] with the state of the memory, if no block is long enough.
-    #[inline]
-    pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.told(layout, self.memory.try_allocate_zeroed(layout))
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.told(layout, self.memory.allocate_zeroed(layout))
     }
 
-    /// Frees a block, or returns an error if the free is wrong; see
-    /// [`Heap::try_deallocate`](crate::Heap::try_deallocate). Observers do not see a refused free.
-    ///
-    /// # Errors
-    ///
-    /// [`FreeError`] if the memory finds the free to be wrong. Nothing is changed then.
-    ///
-    /// # Safety
-    ///
-    /// Same contract as [`Heap::try_deallocate`](crate::Heap::try_deallocate): if the checks pass, `block` must be a
-    /// live block of this memory that was allocated with `layout`, and it must not be used afterwards.
-    pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        self.tell(Operation::Free { block: block.addr().get(), layout });
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.deallocate(block, layout) }
+    }
+
+    /// Frees a block, or returns an error if the free is wrong. Observers do not see a refused free.
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.memory.check(block, layout)?;
         self.tell(Operation::Free { block: block.addr().get(), layout });
         // SAFETY: the caller's contract.
         unsafe { self.memory.try_deallocate(block, layout) }
     }
 
-    /// Resizes a block in place, and returns whether that was possible; see
-    /// [`Heap::try_resize`](crate::Heap::try_resize).
-    ///
-    /// # Safety
-    ///
-    /// Same contract as [`Heap::try_resize`](crate::Heap::try_resize): `block` must be a live block of this memory
-    /// with this layout.
-    pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.memory.check(block, layout)
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
         let resized = unsafe { self.memory.try_resize(block, layout, size) };
         if resized {
@@ -314,70 +294,6 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
             self.tell(Operation::Reallocate { block, layout, to: block, size });
         }
         resized
-    }
-}
-
-// SAFETY: the wrapped memory fulfils the contract, and observers do not change what it does.
-unsafe impl<M: Memory, O: Observer, L: Lock> GlobalAlloc for Observed<M, O, L> {
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        without_unwinding(|| match self.try_allocate(layout) {
-            Ok(block) => block.as_ptr(),
-            Err(_) => refused(self, layout, || self.try_allocate(layout).ok()),
-        })
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes a live block, which is not null.
-        without_unwinding(|| unsafe { Memory::deallocate(self, NonNull::new_unchecked(block), layout) })
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        without_unwinding(|| match self.try_allocate_zeroed(layout) {
-            Ok(block) => block.as_ptr(),
-            Err(_) => refused(self, layout, || self.try_allocate_zeroed(layout).ok()),
-        })
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a valid layout.
-        unsafe {
-            let new = Layout::from_size_align_unchecked(new_size, layout.align());
-            let change = || self.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            without_unwinding(|| match change() {
-                Some(moved) => moved.as_ptr(),
-                None => refused(self, new, change),
-            })
-        }
-    }
-}
-
-// SAFETY: the wrapped memory fulfils the contract.
-unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.try_allocate(layout)
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.try_allocate_zeroed(layout)
-    }
-
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.try_deallocate(block, layout) }
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        self.tell(Operation::Free { block: block.addr().get(), layout });
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.deallocate(block, layout) }
-    }
-
-    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.try_resize(block, layout, size) }
     }
 
     unsafe fn change(
@@ -407,10 +323,6 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         changed
     }
 
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.memory.check(block, layout)
-    }
-
     fn statistics(&self) -> Option<Stats> {
         self.memory.statistics()
     }
@@ -423,11 +335,18 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         self.memory.region(n)
     }
 
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.memory.out_of_memory(layout)
+    }
+
     unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller hands over the memory of the region.
+        // SAFETY: the caller's contract.
         unsafe { self.memory.take_reserve(region) }
     }
 }
+
+global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
+allocator!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
 
 impl<M, O: Observer, L: Lock> LeaksSince<'_, M, O, L> {
     /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks

@@ -1,0 +1,60 @@
+//! The [`heap!`](crate::heap!) macro, which needs no initialisation call.
+
+/// Creates a heap with its own static memory: `static HEAP: Heap = heap!(32 * 1024);`
+///
+/// The argument is its size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and
+/// statistics that the static's type names. Its memory lies in `.bss`; there is no initialisation call and no unsafe
+/// code to write. A size that is larger than the placement can index does not compile.
+///
+/// ```
+/// use allotment::{FirstFit, Heap, heap, lock::Spin};
+///
+/// static FRAMES: Heap<FirstFit, Spin> = heap!(64 * 1024);
+/// let frame = FRAMES.try_allocate(core::alloc::Layout::new::<[u8; 1500]>())?;
+/// assert_eq!(FRAMES.used(), 1504);
+/// # Ok::<(), allotment::OutOfMemory>(())
+/// ```
+///
+/// The memory serves one heap: if the expression is evaluated several times (in a function, or through
+/// a `const`), the heap that is used first gets the memory, and the others stay empty.
+///
+/// ```compile_fail
+/// use allotment::{Tlsf16, Heap, heap, lock::Spin};
+/// static TOO_LARGE: Heap<Tlsf16, Spin> = heap!(1024 * 1024);
+/// ```
+///
+/// More than 1 GiB does not compile either, because it could not be linked. Take that much memory when the program
+/// starts: [`Heap::empty`](crate::Heap::empty), then [`Heap::claim`](crate::Heap::claim) with memory from the system.
+///
+/// ```compile_fail
+/// use allotment::{Heap, heap};
+/// static TOO_LARGE: Heap = heap!(4 << 30);
+/// ```
+///
+/// Without an argument it is the heap of the process, which grows and shrinks (feature `std`):
+/// `static HEAP: Growing = heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
+///
+/// # In firmware
+///
+/// The default lock on targets without an operating system is
+/// [`CriticalSection`](crate::lock::CriticalSection), and the program must bring an implementation of critical
+/// sections. If the linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line
+/// `use ... as _;` to `main.rs` if nothing else names the crate:
+///
+/// * Cortex-M: `cargo add cortex-m --features critical-section-single-core`, `use cortex_m as _;`
+/// * RISC-V: `cargo add riscv --features critical-section-single-hart`, `use riscv as _;`
+/// * ESP32: nothing, `esp-hal` includes it.
+/// * RP2040 (two cores): `cargo add rp2040-hal --features critical-section-impl`
+/// * With the standard library: `cargo add critical-section --features std`, only if a heap names that lock.
+#[macro_export]
+macro_rules! heap {
+    () => {
+        $crate::__growing!()
+    };
+    ($size:expr) => {{
+        // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.
+        static __ALLOTMENT_MEMORY: $crate::region::StaticRegion<{ $size }> =
+            $crate::region::StaticRegion::new();
+        $crate::Heap::with_static(&__ALLOTMENT_MEMORY)
+    }};
+}

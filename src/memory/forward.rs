@@ -1,0 +1,173 @@
+//! `GlobalAlloc` and the two `Allocator` traits, that of the crate `allocator-api2` and that of nightly Rust, written once for all
+//! fronts.
+
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+use super::Memory;
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+use core::alloc::Layout;
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+use core::ptr::NonNull;
+
+/// Implements `GlobalAlloc` for a type that is a `Memory`: `global_alloc!([M: Memory] Front<M>);` A hook or an observer that panics ends the
+/// program there. A type that calls none is marked `plainly`.
+macro_rules! global_alloc {
+    ([$($parameters:tt)*] $front:ty) => {
+        $crate::memory::global_alloc!([$($parameters)*] $front, $crate::misuse::without_unwinding);
+    };
+    ([$($parameters:tt)*] $front:ty, plainly) => {
+        $crate::memory::global_alloc!([$($parameters)*] $front, $crate::memory::forward::plainly);
+    };
+    ([$($parameters:tt)*] $front:ty, $run:path) => {
+        // SAFETY: `Memory` makes the same promises: blocks are disjoint and have the requested size and alignment. Nothing unwinds.
+        unsafe impl<$($parameters)*> ::core::alloc::GlobalAlloc for $front {
+            #[inline]
+            unsafe fn alloc(&self, layout: ::core::alloc::Layout) -> *mut u8 {
+                $run(|| $crate::memory::Memory::allocate_or_report(self, layout))
+            }
+
+            #[inline]
+            unsafe fn dealloc(&self, block: *mut u8, layout: ::core::alloc::Layout) {
+                // SAFETY: the caller passes a live block, which is not null, and its layout.
+                $run(|| unsafe {
+                    let block = ::core::ptr::NonNull::new_unchecked(block);
+                    $crate::memory::Memory::deallocate(self, block, layout);
+                })
+            }
+
+            unsafe fn alloc_zeroed(&self, layout: ::core::alloc::Layout) -> *mut u8 {
+                let request = || $crate::memory::Memory::allocate_zeroed(self, layout);
+                $run(|| match request() {
+                    Some(block) => block.as_ptr(),
+                    None => $crate::memory::refused(self, layout, request),
+                })
+            }
+
+            unsafe fn realloc(&self, block: *mut u8, layout: ::core::alloc::Layout, size: usize) -> *mut u8 {
+                // SAFETY: the caller passes a live block, which is not null, its layout, and a new size that makes a valid layout.
+                unsafe {
+                    ::core::hint::assert_unchecked(size <= isize::MAX as usize);
+                    let block = ::core::ptr::NonNull::new_unchecked(block);
+                    let new = ::core::alloc::Layout::from_size_align_unchecked(size, layout.align());
+                    let request = || $crate::memory::Memory::change(self, block, layout, new, &mut |_| ());
+                    $run(|| match request() {
+                        Some(moved) => moved.as_ptr(),
+                        None => $crate::memory::refused(self, new, request),
+                    })
+                }
+            }
+        }
+    };
+}
+pub(crate) use global_alloc;
+
+/// Implements both `Allocator` traits for a type that is a `Memory`: `allocator!([M: Memory] Front<M>);`
+macro_rules! allocator {
+    ([$($parameters:tt)*] $front:ty) => {
+        #[cfg(feature = "allocator-api2")]
+        $crate::memory::allocator!(allocator_api2::alloc, [$($parameters)*] $front);
+        #[cfg(feature = "nightly")]
+        $crate::memory::allocator!(core::alloc, [$($parameters)*] $front);
+    };
+    ($module:path, [$($parameters:tt)*] $front:ty) => {
+        const _: () = {
+            use $module as api;
+            use ::core::alloc::Layout;
+            use ::core::ptr::NonNull;
+
+            type Result = ::core::result::Result<NonNull<[u8]>, api::AllocError>;
+
+            // SAFETY: no block lies inside the value itself, so blocks stay valid and in place when it is
+            // borrowed or moved; blocks have at least the requested size and alignment.
+            unsafe impl<$($parameters)*> api::Allocator for $front {
+                fn allocate(&self, layout: Layout) -> Result {
+                    $crate::memory::forward::some(self, layout, $crate::memory::Memory::allocate)
+                        .ok_or(api::AllocError)
+                }
+
+                fn allocate_zeroed(&self, layout: Layout) -> Result {
+                    $crate::memory::forward::some(self, layout, $crate::memory::Memory::allocate_zeroed)
+                        .ok_or(api::AllocError)
+                }
+
+                unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+                    if layout.size() != 0 {
+                        // SAFETY: the caller passes a live block of this memory and its layout.
+                        unsafe { $crate::memory::Memory::deallocate(self, block, layout) }
+                    }
+                }
+
+                unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result {
+                    // SAFETY: the caller keeps the contract of this trait method, which is that of `change`.
+                    unsafe { $crate::memory::forward::change(self, block, old, new) }.ok_or(api::AllocError)
+                }
+
+                unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result {
+                    // SAFETY: the caller keeps the contract of `grow`; the bytes behind the old size belong to the new block.
+                    unsafe {
+                        let block = api::Allocator::grow(self, block, old, new)?;
+                        block.cast::<u8>().add(old.size()).write_bytes(0, new.size() - old.size());
+                        Ok(block)
+                    }
+                }
+
+                unsafe fn shrink(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Result {
+                    // SAFETY: the caller keeps the contract of this trait method, which is that of `change`.
+                    unsafe { $crate::memory::forward::change(self, block, old, new) }.ok_or(api::AllocError)
+                }
+            }
+        };
+    };
+}
+pub(crate) use allocator;
+
+/// Runs `f`.
+#[inline(always)]
+pub(crate) fn plainly<T>(f: impl FnOnce() -> T) -> T {
+    f()
+}
+
+/// Returns the address of a block of size zero: aligned, not null, and in no region.
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+fn dangling(layout: Layout) -> NonNull<u8> {
+    // An alignment is never zero.
+    NonNull::new(core::ptr::without_provenance_mut(layout.align())).unwrap_or(NonNull::dangling())
+}
+
+/// Allocates a block by `request`, unless its size is zero.
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+pub(crate) fn some<M: Memory>(
+    memory: &M,
+    layout: Layout,
+    request: impl FnOnce(&M, Layout) -> Option<NonNull<u8>>,
+) -> Option<NonNull<[u8]>> {
+    let start = if layout.size() == 0 { dangling(layout) } else { request(memory, layout)? };
+    Some(NonNull::slice_from_raw_parts(start, layout.size()))
+}
+
+/// Changes a block of layout `old` to layout `new`, in place if possible. Either size may be zero. Returns `None`,
+/// with the block unchanged, if there is no room.
+///
+/// # Safety
+///
+/// `block` must be live, come from `memory` and have layout `old`. If a block is returned, the old one must not be
+/// used any more.
+#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
+pub(crate) unsafe fn change<M: Memory>(
+    memory: &M,
+    block: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+) -> Option<NonNull<[u8]>> {
+    let start = match (old.size(), new.size()) {
+        (0, 0) => dangling(new),
+        (0, _) => memory.allocate(new)?,
+        (_, 0) => {
+            // SAFETY: the block is live and has layout `old`.
+            unsafe { memory.deallocate(block, old) };
+            dangling(new)
+        }
+        // SAFETY: the block is live and has layout `old`.
+        _ => unsafe { memory.change(block, old, new, &mut |_| ()) }?,
+    };
+    Some(NonNull::slice_from_raw_parts(start, new.size()))
+}

@@ -1,0 +1,305 @@
+//! The trait that everything which hands out memory shares, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and
+//! what happens when a request is refused or a free is wrong.
+
+pub(crate) mod forward;
+mod refusal;
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+mod reserve;
+
+pub(crate) use forward::{allocator, global_alloc};
+pub(crate) use refusal::{refused, refused_for_good};
+
+use crate::meta::FreeError;
+use crate::observe::Stats;
+use crate::out_of_memory::OutOfMemory;
+use crate::region::Region;
+use core::alloc::Layout;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+/// Memory that blocks are allocated from: a [`Heap`](crate::Heap), or a front around any other `Memory`.
+///
+/// Fronts ask for nothing else of what they wrap, so they can be combined in any order: `Observed<Cached<..>>`,
+/// `Cached<PressureHeap<..>>`, `PlannedHeap<Observed<..>>`, or all of them as zones of [`Zones`](crate::zones::Zones). A reference to a
+/// `Memory` is one too.
+///
+/// ```
+/// use allotment::{Heap, Memory, Observed, PlannedHeap, Tlsf, heap, lock::Unsync, observe::Profile};
+/// use std::alloc::Layout;
+///
+/// let heap: Heap<Tlsf> = heap!(16 * 1024);
+/// let front = PlannedHeap::<_, 8, Unsync>::new(Observed::<_, _, Unsync>::new(heap, Profile::new()));
+/// let layout = Layout::new::<[u8; 100]>();
+/// let block = front.try_allocate(layout)?;
+/// assert_eq!(front.heap().observers(|profile| profile.live_bytes), 100);
+/// unsafe { front.try_deallocate(block, layout) }?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Safety
+///
+/// Live blocks must not overlap, must have the requested size and alignment, and must keep their addresses until
+/// they are freed, even if the value is moved. [`Memory::try_deallocate`] must accept only addresses in the value's
+/// regions. No method may unwind.
+pub unsafe trait Memory {
+    /// Allocates a block for `layout`; `None` if there is no room, which counts as a failed request. A layout of size zero gets a block
+    /// of the smallest size.
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>>;
+
+    /// Allocates a block like [`Memory::allocate`], with all bytes of the layout zero.
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let block = self.allocate(layout)?;
+        // SAFETY: the block has the layout's size.
+        unsafe { block.write_bytes(0, layout.size()) };
+        Some(block)
+    }
+
+    /// Allocates a block like [`Memory::allocate`], or returns an error that says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] with the requested size and what is free.
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.allocate(layout).ok_or_else(|| self.out_of_memory(layout))
+    }
+
+    /// Allocates a block like [`Memory::allocate_zeroed`], or returns an error that says why not.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] with the requested size and what is free.
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.allocate_zeroed(layout).ok_or_else(|| self.out_of_memory(layout))
+    }
+
+    /// Frees a block that the caller guarantees. A wrong free that is detected all the same ends the program in debug builds and is
+    /// ignored in release builds.
+    ///
+    /// # Safety
+    ///
+    /// `block` must be a live block of this memory that was allocated with `layout`, and it must not be used
+    /// afterwards.
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout);
+
+    /// Frees a block, or returns an error if the free is wrong.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if [`Memory::check`] finds the free to be wrong. Nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// If the check passes, `block` must be a live block of this memory that was allocated with `layout`, and it
+    /// must not be used afterwards.
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
+        unsafe { self.deallocate(block, layout) };
+        Ok(())
+    }
+
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`.
+    ///
+    /// # Errors
+    ///
+    /// The [`FreeError`] that [`Memory::try_deallocate`] would return.
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Resizes a block in place to `size` bytes, and returns whether that was possible.
+    ///
+    /// # Safety
+    ///
+    /// `block` must be a live block of this memory that was allocated with `layout`; bytes that are cut off must not be used any more.
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
+
+    /// Changes the layout of a block, in place or by moving it, and returns its new address. If there is no room,
+    /// it returns `None` and the block is unchanged. Neither size may be zero. `done` gets the new address before
+    /// the old block becomes free for other requests.
+    ///
+    /// # Safety
+    ///
+    /// `block` must be a live block of this memory that was allocated with `old`. If it moves, it must not be used
+    /// at its old address any more.
+    #[inline(always)]
+    unsafe fn change(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        done: &mut dyn FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: the block is live and has layout `old`, and the copy is between two live blocks.
+        unsafe {
+            // Resizing in place requires the same alignment, because the alignment is used to find the block when
+            // it is freed.
+            if new.align() == old.align() && self.try_resize(block, old, new.size()) {
+                done(block);
+                return Some(block);
+            }
+            let moved = self.allocate(new)?;
+            moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+            done(moved);
+            self.deallocate(block, old);
+            Some(moved)
+        }
+    }
+
+    /// Fills `blocks` from the front with blocks for `layout`, and returns how many. 0 means that memory has run out; fewer blocks than
+    /// places do not.
+    fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
+        let Some((first, _)) = blocks.split_first_mut() else { return 0 };
+        self.allocate(layout).map_or(0, |block| {
+            first.write(block);
+            1
+        })
+    }
+
+    /// Frees blocks of one layout.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Memory::deallocate`] for every block.
+    unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
+        for &block in blocks {
+            // SAFETY: the caller's contract.
+            unsafe { self.deallocate(block, layout) }
+        }
+    }
+
+    /// Returns all statistics at one moment, if any are kept of the whole memory. O(1).
+    fn statistics(&self) -> Option<Stats> {
+        None
+    }
+
+    /// Returns the largest request, in bytes, that is sure to succeed now.
+    fn largest_free(&self) -> usize;
+
+    /// Returns region number `n`, from 0, or `None` beyond the last one.
+    fn region(&self, n: usize) -> Option<Region>;
+
+    /// Makes the error of a failed request for `layout`.
+    #[doc(hidden)]
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let largest_free = self.largest_free();
+        let free = self.statistics().map_or(largest_free, |stats| stats.free);
+        OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
+    }
+
+    /// Allocates a block for the global allocator. A request that finds no room is reported; see [`crate::out_of_memory`].
+    #[doc(hidden)]
+    #[inline]
+    fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
+        match self.allocate(layout) {
+            Some(block) => block.as_ptr(),
+            None => refused(self, layout, || self.allocate(layout)),
+        }
+    }
+
+    /// Adds a region as a reserve, so that a panic can be reported, and returns whether that was possible.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Heap::claim`](crate::Heap::claim): the memory must be valid, and nothing else may use it while the heap has it.
+    #[doc(hidden)]
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        let _ = region;
+        false
+    }
+}
+
+/// Implements [`Memory`] for a type by another `Memory`, to which all calls are passed on.
+macro_rules! delegate {
+    ([$($parameters:tt)*] $front:ty, |$this:ident| $memory:expr) => {
+        // SAFETY: the other memory keeps the contract.
+        unsafe impl<$($parameters)*> $crate::memory::Memory for $front {
+            #[inline]
+            fn allocate(&$this, layout: core::alloc::Layout) -> Option<NonNull<u8>> {
+                $memory.allocate(layout)
+            }
+
+            fn allocate_zeroed(&$this, layout: core::alloc::Layout) -> Option<NonNull<u8>> {
+                $memory.allocate_zeroed(layout)
+            }
+
+            fn try_allocate(&$this, layout: core::alloc::Layout) -> Result<NonNull<u8>, OutOfMemory> {
+                $memory.try_allocate(layout)
+            }
+
+            fn try_allocate_zeroed(&$this, layout: core::alloc::Layout) -> Result<NonNull<u8>, OutOfMemory> {
+                $memory.try_allocate_zeroed(layout)
+            }
+
+            #[inline]
+            unsafe fn deallocate(&$this, block: NonNull<u8>, layout: core::alloc::Layout) {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.deallocate(block, layout) }
+            }
+
+            unsafe fn try_deallocate(
+                &$this,
+                block: NonNull<u8>,
+                layout: core::alloc::Layout,
+            ) -> Result<(), FreeError> {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.try_deallocate(block, layout) }
+            }
+
+            fn check(&$this, block: NonNull<u8>, layout: core::alloc::Layout) -> Result<(), FreeError> {
+                $memory.check(block, layout)
+            }
+
+            unsafe fn try_resize(&$this, block: NonNull<u8>, layout: core::alloc::Layout, size: usize) -> bool {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.try_resize(block, layout, size) }
+            }
+
+            unsafe fn change(
+                &$this,
+                block: NonNull<u8>,
+                old: core::alloc::Layout,
+                new: core::alloc::Layout,
+                done: &mut dyn FnMut(NonNull<u8>),
+            ) -> Option<NonNull<u8>> {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.change(block, old, new, done) }
+            }
+
+            fn allocate_many(
+                &$this,
+                layout: core::alloc::Layout,
+                blocks: &mut [core::mem::MaybeUninit<NonNull<u8>>],
+            ) -> usize {
+                $memory.allocate_many(layout, blocks)
+            }
+
+            unsafe fn deallocate_many(&$this, layout: core::alloc::Layout, blocks: &[NonNull<u8>]) {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.deallocate_many(layout, blocks) }
+            }
+
+            fn statistics(&$this) -> Option<Stats> {
+                $memory.statistics()
+            }
+
+            fn largest_free(&$this) -> usize {
+                $memory.largest_free()
+            }
+
+            fn region(&$this, n: usize) -> Option<Region> {
+                $memory.region(n)
+            }
+
+            fn out_of_memory(&$this, layout: core::alloc::Layout) -> OutOfMemory {
+                $memory.out_of_memory(layout)
+            }
+
+            unsafe fn take_reserve(&$this, region: Region) -> bool {
+                // SAFETY: the caller's contract.
+                unsafe { $memory.take_reserve(region) }
+            }
+        }
+    };
+}
+pub(crate) use delegate;
+
+delegate!([M: Memory + ?Sized] &M, |self| (**self));

@@ -1,0 +1,51 @@
+//! What happens when the global allocator has no room.
+
+use super::Memory;
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+use super::reserve;
+use crate::out_of_memory::{OutOfMemory, report};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+
+/// Handles a request to the global allocator `memory` that found no room. While the thread is panicking, it adds a
+/// reserve to `memory` and returns the result of `again`; otherwise it calls the hook and returns null.
+#[cold]
+pub(crate) fn refused<M: Memory + ?Sized>(
+    memory: &M,
+    layout: Layout,
+    again: impl FnOnce() -> Option<NonNull<u8>>,
+) -> *mut u8 {
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    if reserve::is_panicking() {
+        return reserve_and_try(memory, layout, again);
+    }
+    #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
+    let _ = again;
+    report(|| memory.out_of_memory(layout));
+    ptr::null_mut()
+}
+
+/// Adds a reserve to `memory` and returns the result of `again`. Out of line, so that a failing request saves no registers.
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+#[cold]
+#[inline(never)]
+fn reserve_and_try<M: Memory + ?Sized>(
+    memory: &M,
+    layout: Layout,
+    again: impl FnOnce() -> Option<NonNull<u8>>,
+) -> *mut u8 {
+    reserve::reserve(memory, layout, || memory.out_of_memory(layout))
+        .and_then(|()| again())
+        .map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+/// Handles a failed request like [`refused`], for memory that cannot grow: a panicking program ends.
+#[cold]
+pub(crate) fn refused_for_good(reason: impl FnOnce() -> OutOfMemory) -> *mut u8 {
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    if reserve::is_panicking() {
+        reserve::last_words(&reason());
+    }
+    report(reason);
+    ptr::null_mut()
+}

@@ -1,0 +1,301 @@
+//! Requests to a [`PressureHeap`], and their way through headroom and hooks.
+
+use super::front::{Critical, Finally, PressureHeap};
+use super::monitor::Monitor;
+use crate::heap::State;
+use crate::lock::Lock;
+use crate::memory::{Memory, allocator, global_alloc};
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
+use crate::observe::{Statistics, Stats};
+use crate::out_of_memory::OutOfMemory;
+use crate::placement::{Grant, LayoutPlacement};
+use crate::region::Region;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
+    /// Makes one attempt, without hooks.
+    #[inline(always)]
+    fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let (start, crossed) = self.0.with(|state| {
+            let grant = match state.placement.allocate_quick(layout) {
+                Some(grant) => grant,
+                None => match state.grant(layout) {
+                    Some(grant) => grant,
+                    None => return (None, false),
+                },
+            };
+            if state.statistics.rises(grant.size) {
+                return (state.risen(grant, layout), true);
+            }
+            state.statistics.allocated(grant.size);
+            (Some(grant.start), false)
+        });
+        if crossed {
+            self.tell();
+        }
+        start
+    }
+
+    #[inline(always)]
+    fn request(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+        match self.attempt(layout) {
+            Some(start) => Ok(start),
+            None => self.recover(layout, critical),
+        }
+    }
+
+    fn request_zeroed(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+        // The headroom is reserved before and the state is updated after, because `Heap` does everything in
+        // between.
+        self.ready(|_| ());
+        let zeroed = self.0.try_allocate_zeroed(layout);
+        let start = match zeroed {
+            Ok(start) => start,
+            Err(_) => {
+                let start = self.recover(layout, critical)?;
+                // SAFETY: the block was allocated here and has that many bytes.
+                unsafe { start.as_ptr().write_bytes(0, layout.size()) };
+                start
+            }
+        };
+        let crossed = self.0.with(|state| {
+            let crossed = state.statistics.rises(0);
+            if crossed {
+                state.look();
+            }
+            crossed
+        });
+        if crossed {
+            self.tell();
+        }
+        Ok(start)
+    }
+
+    /// Handles a request for which there is no room: headroom, hooks, error.
+    #[cold]
+    #[inline(never)]
+    fn recover(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+        let reserved = self.0.with(|state| {
+            let headroom = &mut state.statistics.headroom;
+            if critical || headroom.scopes > 0 { headroom.allocate(layout) } else { None }
+        });
+        if let Some(start) = reserved {
+            return Ok(start);
+        }
+        let mut found = None;
+        self.ask_hooks(layout, |gave, _| {
+            if gave > 0 {
+                found = self.attempt(layout);
+            }
+            found.is_some()
+        });
+        if let Some(start) = found {
+            return Ok(start);
+        }
+        let (error, hook) = self.0.with(|state| {
+            state.statistics.gave_up(layout.size());
+            let error = state.out_of_memory(layout);
+            let idle = !core::mem::replace(&mut state.statistics.lamenting, true);
+            (error, idle.then_some(state.statistics.on_out_of_memory))
+        });
+        if let Some(hook) = hook {
+            let _end = Finally(|| self.0.with(|state| state.statistics.lamenting = false));
+            if let Some(hook) = hook {
+                hook(&error);
+            }
+        }
+        Err(error)
+    }
+
+    /// Frees a block that passes `check`.
+    #[inline(always)]
+    unsafe fn free(
+        &self,
+        block: NonNull<u8>,
+        layout: Layout,
+        check: impl FnOnce(&mut State<P, Monitor<HOOKS>>) -> Result<(), FreeError>,
+    ) -> Result<(), FreeError> {
+        let crossed = self.0.with(|state| {
+            check(state)?;
+            if state.statistics.headroom.holds(block) {
+                // SAFETY: the caller guarantees the block, and it lies in the headroom.
+                return unsafe { state.statistics.headroom.deallocate(block, layout) }.map(|()| false);
+            }
+            // SAFETY: the caller guarantees the block.
+            let size = unsafe { state.placement.deallocate(block, layout)? };
+            state.statistics.freed(size);
+            let crossed = state.statistics.has_fallen();
+            if crossed {
+                state.look();
+            }
+            Ok(crossed)
+        })?;
+        if crossed {
+            self.tell();
+        }
+        Ok(())
+    }
+}
+
+impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+    /// Checks a block, in the headroom or in the heap; see [`LayoutPlacement::check`].
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        match self.statistics.headroom.holds(block) {
+            true => self.statistics.headroom.check(block, layout),
+            false => self.placement.check(block, layout),
+        }
+    }
+
+    /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
+    #[cold]
+    #[inline(never)]
+    fn risen(&mut self, grant: Grant, layout: Layout) -> Option<NonNull<u8>> {
+        let mut grant = grant;
+        if self.statistics.headroom.is_missing() {
+            // The first request, or the first one after a claim, must not take the memory that is to be reserved.
+            // SAFETY: the block was just handed out for this layout, and it was given to no user yet.
+            if unsafe { self.placement.deallocate(grant.start, layout) }.is_ok() {
+                self.look();
+                grant = self.placement.allocate(layout)?;
+            }
+        }
+        self.statistics.allocated(grant.size);
+        self.look();
+        Some(grant.start)
+    }
+}
+
+// SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
+unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
+    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if it is critical,
+    /// and again after each reclaim hook that gives memory back.
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.request(layout, false).ok()
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.request_zeroed(layout, false).ok()
+    }
+
+    /// Allocates a block like [`Memory::allocate`].
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request(layout, false)
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request_zeroed(layout, false)
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller guarantees the block.
+        if let Err(error) = unsafe { self.free(block, layout, |_| Ok(())) } {
+            wrong_free(error, block.addr().get());
+        }
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller guarantees a block that passes the check.
+        unsafe { self.free(block, layout, |state| state.check(block, layout)) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.0.with(|state| state.check(block, layout))
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let (resized, crossed) = self.0.with(|state| {
+            if state.statistics.headroom.holds(block) {
+                // SAFETY: the caller guarantees the block.
+                return (unsafe { state.statistics.headroom.resize(block, layout, size) }, false);
+            }
+            // SAFETY: the caller guarantees the block.
+            let resized = unsafe { state.placement.resize(block, layout, size) };
+            let Some((old, new)) = resized else { return (false, false) };
+            state.statistics.resized(old, new);
+            let crossed = state.statistics.rises(0) || state.statistics.has_fallen();
+            if crossed {
+                state.look();
+            }
+            (true, crossed)
+        });
+        if crossed {
+            self.tell();
+        }
+        resized
+    }
+
+    /// Returns the statistics of [`PressureHeap::stats`], without the headroom.
+    fn statistics(&self) -> Option<Stats> {
+        Some(self.stats())
+    }
+
+    /// Returns the largest ordinary request, in bytes and with natural alignment, that is sure to succeed now.
+    fn largest_free(&self) -> usize {
+        self.ready(|state| state.placement.largest_free())
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.0.region(n)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.claim(region) }.is_ok()
+    }
+}
+
+global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
+allocator!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
+
+// SAFETY: the heap fulfils the contract.
+unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
+    /// Allocates a block, from the headroom if there is no room elsewhere. It is freed like any block of the heap.
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.0.request(layout, true).ok()
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.0.request_zeroed(layout, true).ok()
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.deallocate(block, layout) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.0.check(block, layout)
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.try_resize(block, layout, size) }
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.0.statistics()
+    }
+
+    fn largest_free(&self) -> usize {
+        self.0.largest_free()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.0.region(n)
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.take_reserve(region) }
+    }
+}
+
+allocator!([P: LayoutPlacement, L: Lock, const HOOKS: usize] Critical<'_, P, L, HOOKS>);

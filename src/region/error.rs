@@ -1,0 +1,53 @@
+//! Why a region is refused.
+
+use core::fmt;
+
+/// Why a region was not accepted, extended or released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum RegionError {
+    /// After alignment and bookkeeping nothing is left to allocate: provide more memory.
+    TooSmall,
+    /// The region has more granules than the placement's table or its indices can address: choose wider indices, larger
+    /// granules or a larger table.
+    TooLarge {
+        /// The size of the largest possible region in bytes.
+        max: usize,
+    },
+    /// The existing regions use up the index space: choose wider indices.
+    IndexSpace,
+    /// The region table is full: raise the metadata's `REGIONS` parameter.
+    TooMany {
+        /// The number of regions that the table can hold.
+        max: usize,
+    },
+    /// The region overlaps an existing one, or wraps around the address space.
+    Overlap,
+    /// No region has this start address.
+    Unknown,
+    /// The region still holds live blocks.
+    InUse,
+    /// The side table has no node left: provide more (see [`SideTable`](crate::meta::SideTable)).
+    NoNodes,
+    /// The allocator behind an adapter cannot do this.
+    Unsupported,
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooSmall => f.write_str("the region is too small to hold a block"),
+            Self::TooLarge { max } => write!(f, "the region exceeds the {max} bytes this heap can index"),
+            Self::IndexSpace => f.write_str("the index space has no room for the region"),
+            Self::TooMany { max } => write!(f, "the heap already has its {max} regions"),
+            Self::Overlap => f.write_str("the region overlaps one that the heap has"),
+            Self::Unknown => f.write_str("the heap has no region that starts there"),
+            Self::InUse => f.write_str("the region holds live blocks"),
+            Self::NoNodes => f.write_str("the side table has no free node"),
+            Self::Unsupported => f.write_str("the adapted allocator cannot do this"),
+        }
+    }
+}
+
+impl core::error::Error for RegionError {}

@@ -1,0 +1,161 @@
+//! Regions, the ranges of memory that an allocator divides: where they are, what they can do, and the table that finds them.
+
+mod capabilities;
+mod error;
+mod statics;
+mod table;
+
+pub use capabilities::Capabilities;
+pub use error::RegionError;
+pub(crate) use statics::Pending;
+#[doc(hidden)]
+pub use statics::StaticRegion;
+pub use table::Record;
+pub(crate) use table::Regions;
+
+use core::mem::{self, MaybeUninit};
+use core::ptr::NonNull;
+
+/// A contiguous range of memory: start address and size in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The first byte. It needs no alignment; bytes that do not fill a granule stay unused.
+    pub start: NonNull<u8>,
+    /// Size in bytes.
+    pub size: usize,
+    /// True if every byte is known to be zero. Zeroed allocations from memory that was never handed out then need no
+    /// clearing.
+    pub zeroed: bool,
+}
+
+impl Region {
+    /// Creates a region of `size` bytes from `start` on, with unknown contents. `start` is a pointer, a [`NonNull`], or
+    /// an address as a `usize` (see [`Region::from_address`]).
+    ///
+    /// ```
+    /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
+    /// static mut MEMORY: [u8; 4096] = [0; 4096];
+    /// let heap = Heap::<Tlsf, Unsync>::empty();
+    /// // SAFETY: nothing else uses the array.
+    /// unsafe { heap.claim(Region::new(&raw mut MEMORY, 4096)) }?;
+    /// # Ok::<(), allotment::RegionError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If `start` is null, or the address 0; in a `const`, the program does not compile then.
+    pub const fn new<A: Start>(start: A, size: usize) -> Self {
+        let start: *mut u8 = if A::ADDRESS {
+            // SAFETY: a `Start` with this constant is a `usize`.
+            let address: usize = unsafe { mem::transmute_copy(&start) };
+            address as *mut u8
+        } else {
+            // SAFETY: every other `Start` is a pointer to a sized type, or a `NonNull`.
+            unsafe { mem::transmute_copy(&start) }
+        };
+        match NonNull::new(start) {
+            Some(start) => Self { start, size, zeroed: false },
+            None => panic!("a region cannot start at a null pointer"),
+        }
+    }
+
+    /// Creates a region of `size` bytes from an address on, as datasheets and linker scripts state it.
+    ///
+    /// The region may be memory that other code has exposed at this address (with `as usize` or
+    /// `pointer::expose_provenance`), or memory that Rust does not know of.
+    ///
+    /// # Panics
+    ///
+    /// If the address is 0.
+    pub const fn from_address(start: usize, size: usize) -> Self {
+        Self::new(start, size)
+    }
+
+    /// Creates a region from memory that is borrowed forever, such as the result of `StaticCell::init`.
+    ///
+    /// ```
+    /// use allotment::{Heap, Region, lock::Unsync, Tlsf};
+    /// use core::mem::MaybeUninit;
+    /// let memory = Box::leak(Box::new([MaybeUninit::uninit(); 4096]));
+    /// let heap = Heap::<Tlsf, Unsync>::empty();
+    /// // SAFETY: the reference is given away.
+    /// unsafe { heap.claim(Region::from_slice(memory)) }?;
+    /// # Ok::<(), allotment::RegionError>(())
+    /// ```
+    pub const fn from_slice(memory: &'static mut [MaybeUninit<u8>]) -> Self {
+        Self::new(memory.as_mut_ptr(), memory.len())
+    }
+}
+
+impl From<&'static mut [MaybeUninit<u8>]> for Region {
+    fn from(memory: &'static mut [MaybeUninit<u8>]) -> Self {
+        Self::from_slice(memory)
+    }
+}
+
+impl<const N: usize> From<&'static mut [MaybeUninit<u8>; N]> for Region {
+    fn from(memory: &'static mut [MaybeUninit<u8>; N]) -> Self {
+        Self::from_slice(memory)
+    }
+}
+
+impl From<&'static mut [u8]> for Region {
+    fn from(memory: &'static mut [u8]) -> Self {
+        Self::new(memory.as_mut_ptr(), memory.len())
+    }
+}
+
+impl<const N: usize> From<&'static mut [u8; N]> for Region {
+    fn from(memory: &'static mut [u8; N]) -> Self {
+        Self::from(memory.as_mut_slice())
+    }
+}
+
+/// What a region can start with, for [`Region::new`] and [`Heap::init`](crate::Heap::init): `*mut T` for any `T`, `NonNull<u8>`, or an address.
+pub trait Start: sealed::Sealed + Copy {
+    /// True for an address, false for a pointer.
+    #[doc(hidden)]
+    const ADDRESS: bool = false;
+}
+
+mod sealed {
+    use core::ptr::NonNull;
+
+    /// Limits [`Start`](super::Start) to the types below, whose representation `Region::new` knows.
+    pub trait Sealed {}
+    impl<T> Sealed for *mut T {}
+    impl Sealed for NonNull<u8> {}
+    impl Sealed for usize {}
+}
+
+impl<T> Start for *mut T {}
+impl Start for NonNull<u8> {}
+impl Start for usize {
+    const ADDRESS: bool = true;
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Region {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        defmt::write!(
+            fmt,
+            "Region {{ start: {=usize:#x}, size: {=usize}, zeroed: {=bool} }}",
+            self.start.as_ptr() as usize,
+            self.size,
+            self.zeroed
+        );
+    }
+}
+
+/// A range of a heap's memory that is either free or in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Run {
+    /// Address of the first byte.
+    pub start: usize,
+    /// Size in bytes.
+    pub size: usize,
+    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the metadata
+    /// cannot tell apart.
+    pub free: bool,
+}
