@@ -15,6 +15,8 @@
 mod information;
 mod options;
 mod start;
+#[cfg(feature = "gpu")]
+mod torch;
 
 use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};

@@ -482,7 +482,7 @@ fn devices_copy_to_each_other() {
     // With access a plain copy on one device's stream reaches the other's memory.
     first.enable_peer(&second).unwrap();
     first.enable_peer(&second).unwrap();
-    let open = Arc::new(Virtual::with_peers(&second, &[first.clone()]).unwrap());
+    let open = Arc::new(Virtual::with_peers(&second, std::slice::from_ref(first)).unwrap());
     let shared = Buffer::<u8, _>::zeros(&open, 100, b).unwrap();
     let ordered = AsyncMemory::new(&second).unwrap();
     ordered.allow(first).unwrap();

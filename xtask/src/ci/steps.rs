@@ -46,6 +46,8 @@ pub const STEPS: &[Step] = &[
     Step::new("example, planned model", Landing, "cargo run --quiet --features {all} --example planned_model"),
     Step::new("example, value", Landing, "cargo run --quiet --features {all} --example plain_value"),
     Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
+    Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
+    Step::new("tests, C functions for PyTorch", Full, "cargo test --package allotment-capi --features gpu --test torch"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
     Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test core --test global --test pool"),
     Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
