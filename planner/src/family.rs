@@ -48,7 +48,7 @@ impl Family {
     /// Reads the graph at every value of `range`. O(values · graph).
     ///
     /// # Errors
-    /// See [`FamilyError`].
+    /// [`FamilyError`] if the range is empty or too long, or the model cannot be read at a value or has other operators there.
     pub fn new<E: std::error::Error>(
         range: RangeInclusive<u64>,
         read: impl Fn(u64) -> Result<Graph, E>,
