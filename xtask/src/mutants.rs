@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(shard) = &options.shard {
         cargo.args(["--shard", shard]);
     }
-    cargo.args(["--", "--lib", "--test", "core", "--test", "pool"]);
+    // For the build as well as for the test: what stands behind `--` would reach the test alone.
+    cargo.args(["--cargo-arg=--lib", "--cargo-arg=--test=core", "--cargo-arg=--test=pool"]);
     let status = child::status(&mut cargo, "testing changes of the code")?;
     let counts = Counts::read(&output.join("mutants.out"));
     // 2 and 3 stand for changes that were missed, or that hang.
