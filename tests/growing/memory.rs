@@ -23,7 +23,7 @@ fn trimming_gives_large_blocks_back() {
     assert!(HEAP.figures().purged > 0);
 }
 
-/// Much free memory goes back without being asked for: more than 64 MiB and a quarter of what is in use.
+/// Much free memory goes back without being asked for: more than 16 MiB and a quarter of what is in use.
 #[test]
 fn much_free_memory_goes_back_by_itself() {
     let _alone = alone();

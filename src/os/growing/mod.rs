@@ -57,7 +57,7 @@ pub use pages::Figures;
 /// lists with the pages under one lock. Larger blocks are multiples of 4 KiB. Everything is aligned to 16 bytes at least, and
 /// a block is found by its address alone ([`Growing::usable_size`]).
 ///
-/// Free memory goes back to the system when it is much (more than 64 MiB and a quarter of what is in use), when the program
+/// Free memory goes back to the system when it is much (more than 16 MiB and a quarter of what is in use), when the program
 /// frees large blocks or pages and the last time was more than a second ago, and when [`Growing::trim`] is called.
 ///
 /// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. After a

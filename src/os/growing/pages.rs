@@ -35,15 +35,13 @@ struct Shelf {
     bundles: *mut Block,
 }
 
-/// Bytes that a class keeps in bundles at least.
+/// Bytes that a class keeps in bundles.
 const BUNDLED: usize = 128 * 1024;
-/// The share of what is in use that a class keeps in bundles if that is more: one part in so many.
-const BUNDLED_SHARE: usize = 64;
 
 /// Bytes of free memory that are always left with the process.
 const SLACK: usize = 1 << 20;
 /// Free memory beyond so many bytes, and a share of what is in use, goes back at once.
-const MUCH: usize = 64 << 20;
+const MUCH: usize = 16 << 20;
 /// That share: one part in so many.
 const SHARE: usize = 4;
 /// The age in milliseconds at which free memory goes back.
@@ -278,7 +276,7 @@ impl<S: System> Pages<S> {
         let shelf = &mut self.shelves[class];
         self.figures.used -= chain.count * size;
         let kept = (shelf.count as usize + 1) * chain.count * size;
-        if chain.count == BATCHES[class] as usize && kept <= BUNDLED.max(self.figures.used / BUNDLED_SHARE) {
+        if chain.count == BATCHES[class] as usize && kept <= BUNDLED {
             // SAFETY: a block has room for two links.
             unsafe { (*chain.first).bundle = shelf.bundles };
             shelf.bundles = chain.first;
