@@ -114,8 +114,8 @@ pub unsafe trait Meta: FreeBlocks {
     fn regions(&self) -> &[Record];
 
     /// Takes `memory` into the index space and returns its granules as one allocated block; the placement frees that block to
-    /// make it available. With `edges == false` free blocks are not tracked, and only [`Meta::regions`], [`Meta::address`] and
-    /// [`Meta::block_at`] may be used for the region. In band O(region / granule / word), to clear the boundary bits.
+    /// make it available. With `edges == false` free blocks are not tracked, and only [`Meta::regions`], [`FreeBlocks::address`] and
+    /// [`FreeBlocks::block_at`] may be used for the region. In band O(region / granule / word), to clear the boundary bits.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ pub unsafe trait Meta: FreeBlocks {
     /// The range must lie in such a region.
     unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<Self::Token>;
 
-    /// Returns the block like [`Meta::block_at`], for an address that may be wrong. Expected O(1).
+    /// Returns the block like [`FreeBlocks::block_at`], for an address that may be wrong. Expected O(1).
     ///
     /// # Errors
     ///

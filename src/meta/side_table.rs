@@ -59,7 +59,7 @@ impl<I: Copy> NodeSlot<I> {
 ///
 /// The number of a block's node is its token, so a caller that keeps the [`Block`] frees it without a look-up. With
 /// `MAPPED` (the default) a hash map from addresses to nodes serves callers that have only an address; it also detects
-/// every double or foreign free. Without it, [`Meta::block_at`] walks the nodes. A block takes 28 bytes with 32-bit
+/// every double or foreign free. Without it, [`FreeBlocks::block_at`] walks the nodes. A block takes 28 bytes with 32-bit
 /// indices.
 ///
 /// With the feature `alloc` the table of nodes grows on the global allocator (do not register such a heap *as* the global

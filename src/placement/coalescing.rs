@@ -435,7 +435,7 @@ const fn min(a: usize, b: usize) -> usize {
 }
 
 // SAFETY: blocks are cut from free blocks by the metadata and come back through `put`; alignment is
-// measured by `Meta::place` on the free block that is cut.
+// measured by `FreeBlocks::place` on the free block that is cut.
 unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalescing<M, F> {
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as FreeIndex<M>>::EMPTY };

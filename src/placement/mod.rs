@@ -78,7 +78,7 @@ pub type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
 /// # Safety
 ///
 /// Blocks that are allocated at the same time must not overlap, must lie in claimed regions, must start at a multiple of
-/// the requested alignment (see [`Meta::place`]), and must be at least as long as requested.
+/// the requested alignment (see [`FreeBlocks::place`]), and must be at least as long as requested.
 pub unsafe trait Placement: Sized {
     /// The type of the metadata.
     type Meta: Meta;
@@ -477,7 +477,7 @@ fn grant<S: Placement>(space: &S, block: &Block<Token<S>>) -> Grant {
     Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
 }
 
-// SAFETY: a `Placement` keeps the same promises in granules, and `Meta::address` maps them to addresses.
+// SAFETY: a `Placement` keeps the same promises in granules, and `FreeBlocks::address` maps them to addresses.
 unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
