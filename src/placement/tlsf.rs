@@ -359,3 +359,49 @@ unsafe impl<
         longest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::Placement;
+    use crate::region::Region;
+    use core::ptr::NonNull;
+
+    /// A glance that says that a request fails is right, with one region and with two, and what the largest block can serve
+    /// is served.
+    #[test]
+    fn a_glance_is_never_wrong() {
+        let mut memory = vec![0u64; 2 * 4096];
+        let mut space = <Tlsf<InBand<u32, 8, 2>, 3, 8> as Placement>::EMPTY;
+        let mut random = fastrand::Rng::with_seed(5);
+        for half in memory.chunks_mut(4096) {
+            // SAFETY: the memory outlives the placement.
+            unsafe { space.claim(Region::new(NonNull::from(half).cast(), 8 * 4096)).unwrap() };
+            let (mut live, mut glances) = (Vec::new(), 0);
+            for _ in 0..4000 {
+                let len = 1 << random.u32(0..12) | random.usize(0..64);
+                let largest = space.largest();
+                if space.lacks(len) {
+                    assert!(largest < len, "{len} of {largest}");
+                    glances += 1;
+                }
+                let mut block = space.allocate_quick(len, 1);
+                if block.is_none() {
+                    block = space.allocate(len, 1);
+                }
+                assert!(block.is_some() || largest < len, "{len} of {largest}");
+                live.extend(block);
+                if block.is_none() || random.bool() {
+                    let block = live.swap_remove(random.usize(..live.len()));
+                    // SAFETY: the block is live and not used any more.
+                    unsafe { space.deallocate(block, block.len, 1).unwrap() };
+                }
+            }
+            assert!(glances > 100, "{glances}");
+            for block in live {
+                // SAFETY: as above.
+                unsafe { space.deallocate(block, block.len, 1).unwrap() };
+            }
+        }
+    }
+}
