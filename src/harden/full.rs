@@ -44,9 +44,6 @@ const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
 
-/// The layout of the shortest block.
-const LEAST: Layout = Layout::new::<u64>();
-
 /// The most bytes of a freed block that are filled and checked.
 const FILLED: usize = 256;
 
@@ -158,8 +155,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         let held = self.held.iter().flatten().any(|held| held.start == start);
         // SAFETY: the address is one of a region's granules.
         let filled = unsafe { start.cast::<u64>().read_volatile() } == self.pattern(start);
-        let inner = || self.placement.check(start, LEAST) == Err(FreeError::AlreadyFree);
-        if held || filled || inner() { FreeError::AlreadyFree } else { FreeError::NotABlock }
+        if held || filled { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
     /// The pattern of a freed block.
