@@ -360,7 +360,14 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
         // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
         unsafe {
-            self.placement.resize(start, outer(layout)?, outer(new)?.size())?;
+            // The old canary would vouch for the old layout.
+            let (old_outer, size) = (outer(layout)?, outer(new)?.size());
+            let canary = Self::canary_at(start, layout);
+            canary.write_unaligned(0);
+            if self.placement.resize(start, old_outer, size).is_none() {
+                canary.write_unaligned(self.canary(start, layout));
+                return None;
+            }
             let agrees = if after > before {
                 window.flip_used(address + before, after - before, false)
             } else {
