@@ -201,7 +201,7 @@ mod word {
             self.0.load(Ordering::Relaxed)
         }
 
-        /// Clears bits and returns the old ones. Whoever gets a block sees what its last owner wrote.
+        /// Clears bits and returns the old ones. The next owner of a block sees what its last owner wrote.
         #[inline(always)]
         pub fn clear(&self, bits: u32) -> u32 {
             self.0.fetch_and(!bits, Ordering::Acquire)

@@ -48,7 +48,7 @@ impl Family {
     /// Reads the graph at every value of `range`. O(values · graph).
     ///
     /// # Errors
-    /// [`FamilyError`] if the range is empty or too long, or the model cannot be read at a value or has other operators there.
+    /// [`FamilyError`] if the range is empty or the shapes of one of its sizes cannot be planned.
     pub fn new<E: std::error::Error>(
         range: RangeInclusive<u64>,
         read: impl Fn(u64) -> Result<Graph, E>,

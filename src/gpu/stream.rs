@@ -38,7 +38,7 @@ enum Owner {
     /// The queue is destroyed with this value.
     Ours,
     /// The context's default stream, which is not destroyed.
-    Nobody,
+    None,
     /// A stream of cudarc, kept alive by this reference.
     Cudarc(Arc<CudaStream>),
     /// A stream that the program destroys.
@@ -128,7 +128,7 @@ impl Stream {
 
     /// Returns the context's default stream.
     pub fn default_of(context: &Context) -> Self {
-        Self::from_handle(context, ptr::null_mut(), Owner::Nobody)
+        Self::from_handle(context, ptr::null_mut(), Owner::None)
     }
 
     /// Returns the stream of a queue that cudarc made on the device of `context`. O(1).
@@ -279,7 +279,7 @@ impl pool::Stream for Stream {
             && match &self.shared.owner {
                 Owner::Ours => true,
                 Owner::Cudarc(stream) => Arc::strong_count(stream) == 1,
-                Owner::Nobody | Owner::Foreign => false,
+                Owner::None | Owner::Foreign => false,
             }
     }
 }

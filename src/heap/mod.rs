@@ -187,7 +187,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives back the region that starts at `start`, if none of its blocks is live. With [`Bump`](crate::Bump) that
+    /// Gives back the region that starts at `start`, if none of its blocks is live. With [`Bump`] that
     /// means that none was allocated since the last reset, or that all were freed again from the end.
     ///
     /// # Errors
@@ -211,7 +211,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Allocates a block like [`Heap::try_allocate`], with all bytes of the layout zero. Memory that is known to be
-    /// still zero (from [`heap!`](crate::heap), or a region with [`Region::zeroed`]) is not cleared again.
+    /// still zero (from [`heap!`](crate::heap!), or a region with [`Region::zeroed`]) is not cleared again.
     ///
     /// # Errors
     ///
@@ -279,7 +279,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as by [`Memory::deallocate`](crate::Memory::deallocate).
+    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as by [`Memory::deallocate`].
     ///
     /// # Safety
     ///

@@ -27,7 +27,7 @@ impl Drop for Guard {
     }
 }
 
-// SAFETY: on one core, whoever uses the lock masks every other one that does: those are at most as urgent as `LEVEL`.
+// SAFETY: on one core, code that holds the lock masks all other code that takes it, since that is at most as urgent as `LEVEL`.
 unsafe impl<const LEVEL: u8> Lock for PriorityMask<LEVEL> {
     const INIT: Self = {
         assert!(LEVEL > 0, "level 0 masks no interrupt");

@@ -5,7 +5,9 @@ use allotment::observe::Profile;
 #[cfg(feature = "std")]
 use allotment::os::{Cached, Depot};
 use allotment::plan::Recorder;
-use allotment::pressure::{PressureHeap, Shortage};
+use allotment::pressure::PressureHeap;
+#[cfg(feature = "std")]
+use allotment::pressure::Shortage;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
 use allotment::{FreeError, Heap, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
@@ -44,9 +46,10 @@ fn exercise<M: Memory + GlobalAlloc>(memory: &M) {
             let (block, layout, seed) = live.swap_remove(random.usize(..live.len()));
             verify(block, layout, seed);
             let new = Layout::from_size_align(random.usize(1..600), layout.align()).unwrap();
-            // SAFETY: the block is live, has this layout, and is not used at its old address.
             let moved = match round % 2 {
+                // SAFETY: the block is live, has this layout, and is not used at its old address.
                 0 => unsafe { memory.change(block, layout, new, &mut |_| ()) },
+                // SAFETY: the block is live, has this layout, and is not used at its old address.
                 _ => NonNull::new(unsafe { memory.realloc(block.as_ptr(), layout, new.size()) }),
             };
             let moved = moved.expect("there is room");

@@ -25,8 +25,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("pool::front", "pool::snapshot"),
     ("pool::front", "pool::usage"),
     ("pool::source", "pool::stream"),
+    ("pool::state", "pool::graph"),
     ("pool::state", "pool::trace"),
     ("pool::state", "pool::usage"),
+    ("pool::state", "pool::wait"),
     ("sim::device", "sim::memory"),
     ("sim::memory", "sim::stream"),
 ];

@@ -104,7 +104,7 @@ fn none() -> Sharing {
 /// Reads a graph.
 ///
 /// # Errors
-/// [`JsonError`] if the text is not such a graph, or its operators and tensors contradict each other.
+/// [`JsonError`] if the text is no JSON of this form, or an operator names a tensor that is not there.
 pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
     let JsonGraph { tensors, ops } = serde_json::from_slice(bytes)?;
     let mut numbers: HashMap<String, usize> = HashMap::with_capacity(tensors.len());

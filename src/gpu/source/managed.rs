@@ -174,7 +174,7 @@ unsafe impl Source for Managed {
         check_size("cuMemAllocManaged", bytes, PAGE)?;
         let total = self.context.device().memory;
         let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= total);
-        // Other memory of the device counts as well, whoever has it.
+        // Other memory of the device counts as well, also that of other programs.
         let is_free = bytes <= self.context.capacity()?.free;
         if !is_free || self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             let kind = SourceErrorKind::OutOfMemory;

@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn pages_hold_whole_blocks() {
-        for class in 0..CLASSES {
+        for (class, &size) in SIZES.iter().enumerate() {
             assert!(page_size(class) % LARGEST_ALIGN == 0 && page_size(class) / SLOT <= 64);
-            assert!(objects(class) >= 8 && objects(class) * SIZES[class] as usize <= page_size(class));
+            assert!(objects(class) >= 8 && objects(class) * size as usize <= page_size(class));
         }
     }
 }

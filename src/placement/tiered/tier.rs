@@ -134,7 +134,7 @@ pub(super) fn take_from<S: Placement>(space: &mut S, layout: Layout) -> Option<G
 ///
 /// # Errors
 ///
-/// As [`LayoutPlacement::deallocate`].
+/// [`FreeError`] if `space` detects that the block is not live, as [`LayoutPlacement::deallocate`] does; nothing is changed then.
 ///
 /// # Safety
 ///

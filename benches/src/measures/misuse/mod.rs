@@ -52,7 +52,7 @@ fn tables(_: &Results) -> Vec<Table> {
                  of many sizes, checking that no two live blocks overlap and that each keeps its contents. *found*: the \
                  allocator ended the process with a message. *no harm*: it went on and every block was intact. *crash*: a \
                  fault of the processor. *hang*: no end after {LIMIT} s of processor time. *silent*: live blocks overlapped or \
-                 changed, and nobody said so. `Off`, `Basic` and `Full` are allotment's levels; `Basic` is the default.",
+                 changed, and no report came. `Off`, `Basic` and `Full` are allotment's levels; `Basic` is the default.",
                 cases::ALL.len()
             ),
             metric: COUNT,

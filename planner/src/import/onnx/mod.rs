@@ -105,7 +105,7 @@ pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, On
 /// Reads a model like [`read_onnx`]. Where shapes cannot be inferred, those of a run are taken, or those that the model states.
 ///
 /// # Errors
-/// [`OnnxError`] if the model is damaged, or a shape is neither inferred nor given.
+/// [`OnnxError`] if the bytes are no ONNX model, or a shape is neither stated, nor inferred, nor recorded.
 pub fn read_onnx_with(
     bytes: &[u8],
     dims: &BTreeMap<String, u64>,

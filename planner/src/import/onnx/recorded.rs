@@ -43,7 +43,7 @@ impl Shapes {
     /// events list each node's `output_type_shape`.
     ///
     /// # Errors
-    /// [`ShapesError`] if the text has none of these forms, or a shape is not understood.
+    /// [`ShapesError`] if the bytes are in none of these forms.
     pub fn read(bytes: &[u8]) -> Result<Self, ShapesError> {
         let mut shapes = Self::default();
         match serde_json::from_slice(bytes)? {
