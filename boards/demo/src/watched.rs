@@ -6,6 +6,7 @@ use allotment::{Heap, Stats};
 
 #[cfg(feature = "trace")]
 use allotment::Observed;
+#[cfg(feature = "trace")]
 use allotment::observe::{Trace, to_defmt, with_tag};
 
 /// A heap without an observer.

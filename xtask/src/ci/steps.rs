@@ -37,7 +37,9 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, default features", Landing, "cargo test"),
 
     // The library in its other forms, and all packages: one command, so that what they share is compiled once.
-    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{all}"),
+    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{all}"),
+    // By itself: a shared library does not link with the symbols of defmt, which the step above asks for.
+    Step::new("tests, planner for C", Landing, "cargo test --package allotment-planner-capi"),
     Step::new("example, host", Landing, "cargo run --quiet --features {all} --example host"),
     Step::new("example, caches", Landing, "cargo run --quiet --features {all} --example cached"),
     Step::new("example, service", Landing, "cargo run --quiet --features {all} --example service -- 20000"),
