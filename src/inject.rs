@@ -40,6 +40,21 @@ pub struct Request {
     pub tag: Option<&'static str>,
 }
 
+#[cfg(feature = "defmt")]
+impl defmt::Format for Request {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        let (size, align) = (self.layout.size(), self.layout.align());
+        defmt::write!(
+            fmt,
+            "Request {{ number: {=usize}, size: {=usize}, align: {=usize}, tag: {=?} }}",
+            self.number,
+            size,
+            align,
+            self.tag
+        );
+    }
+}
+
 /// Decides which requests fail. Every `Fn(&Request) -> bool` is a rule.
 pub trait Rule {
     /// Returns whether the request fails. It is called inside the allocator and must not allocate.
@@ -54,6 +69,7 @@ impl<F: Fn(&Request) -> bool> Rule for F {
 
 /// The first requests succeed, as many as the number says, and all others fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct After(pub usize);
 
 impl Rule for After {
@@ -64,6 +80,7 @@ impl Rule for After {
 
 /// Only the request with this number fails; the first one has number 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Only(pub usize);
 
 impl Rule for Only {
@@ -74,6 +91,7 @@ impl Rule for Only {
 
 /// Requests for more bytes than this fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct LargerThan(pub usize);
 
 impl Rule for LargerThan {
@@ -84,6 +102,7 @@ impl Rule for LargerThan {
 
 /// Requests with this tag fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Tagged(pub &'static str);
 
 impl Rule for Tagged {
@@ -94,6 +113,7 @@ impl Rule for Tagged {
 
 /// One request of `one_in` fails, on average. The same seed makes the same requests fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Randomly {
     /// How many requests there are for each that fails; 0 for no failures.
     pub one_in: u32,
