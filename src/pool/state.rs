@@ -222,7 +222,7 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Returns the arena of a stream, if it has one.
     #[inline(always)]
     pub fn arena_of(&mut self, id: StreamId) -> Option<usize> {
-        if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id) {
+        if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id && !arena.private) {
             return Some(self.recent);
         }
         let arena = *self.by_stream.get(&id)?;

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn an_elf_file_without_a_log_is_refused() {
-        let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        // Not this test itself: with the library's feature `defmt` it has a log.
+        let file = std::fs::read("/bin/sh").unwrap();
         assert!(Dictionary::of_elf(&file).is_err());
     }
 }
