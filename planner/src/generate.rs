@@ -35,6 +35,40 @@ pub fn perfect_packing(count: usize, steps: u32, height: u64, seed: u64) -> Inst
     Instance::new(buffers.collect()).expect("pieces of a rectangle are valid buffers")
 }
 
+/// Cuts a rectangle of `steps` time steps and `height` bytes into at most `count` buffers by pinwheels: four rectangles around a fifth.
+///
+/// The buffers pack the rectangle perfectly, so `height` is the optimum; unlike those of [`perfect_packing`], no cut from edge to edge
+/// divides a pinwheel, so joining neighbours does not undo it.
+pub fn pinwheel_packing(count: usize, steps: u32, height: u64, seed: u64) -> Instance {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut pieces = vec![(0_i64, i64::from(steps), 0_u64, height)];
+    let mut failures = 0;
+    while pieces.len() + 4 <= count && failures < 100 * count {
+        let (a, b) = (random.usize(..pieces.len()), random.usize(..pieces.len()));
+        let area = |n: usize| (pieces[n].1 - pieces[n].0) as f64 * (pieces[n].3 - pieces[n].2) as f64;
+        let n = if area(a) >= area(b) { a } else { b };
+        let (start, end, from, to) = pieces[n];
+        if end - start < 3 || to - from < 3 {
+            failures += 1;
+            continue;
+        }
+        // Two moments and two heights around the fifth.
+        let early = random.i64(start + 1..end - 1);
+        let late = random.i64(early + 1..end);
+        let low = random.u64(from + 1..to - 1);
+        let high = random.u64(low + 1..to);
+        pieces[n] = (start, late, from, low);
+        pieces.push((late, end, from, high));
+        pieces.push((early, end, high, to));
+        pieces.push((start, early, low, to));
+        pieces.push((early, late, low, high));
+    }
+    random.shuffle(&mut pieces);
+    let named = pieces.iter().enumerate();
+    let buffers = named.map(|(n, &(start, end, from, to))| Buffer::new(n.to_string(), to - from, start, end));
+    Instance::new(buffers.collect()).expect("pieces of a rectangle are valid buffers")
+}
+
 /// `count` buffers of random size (1 byte to 1 MiB, log-uniform) and lifetime, with `live` of them live at once on
 /// average; a tenth of the lifetimes are ten times longer than the rest.
 pub fn random(count: usize, live: u32, seed: u64) -> Instance {

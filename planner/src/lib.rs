@@ -25,6 +25,7 @@ pub mod generate;
 pub mod graph;
 pub mod greedy;
 pub mod import;
+pub mod instances;
 pub mod model;
 pub mod read;
 pub mod sections;

@@ -1,0 +1,239 @@
+//! Collections of instances with their best known plans: a folder with the table `instances.csv`, the files that it names, and a
+//! plan for each in `plans`.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::lower_bound;
+use crate::generate::pinwheel_packing;
+use crate::model::Instance;
+use crate::read::{ReadError, read_instance};
+use crate::validate::{Violation, validate};
+
+/// The table's name in its folder.
+pub const TABLE: &str = "instances.csv";
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Name of the set, a slash, and the instance's own name.
+    pub name: String,
+    /// Path of the instance from the table's folder, or `pinwheel:COUNT:STEPS:BYTES:SEED`, which makes it.
+    pub source: String,
+    /// Number of buffers.
+    pub buffers: usize,
+    /// Proved lower bound of every plan's peak, in bytes.
+    pub bound: u64,
+    /// What proved it: `load` (the most bytes that are live at once), or who.
+    pub bound_by: String,
+    /// Best known peak, in bytes.
+    pub peak: u64,
+    /// Who found it.
+    pub found_by: String,
+}
+
+/// Why a collection was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectionError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The table is not understood.
+    #[error("{path}: {source}")]
+    Table {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: csv::Error,
+    },
+    /// An instance was refused.
+    #[error("{name}: {source}")]
+    Instance {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: ReadError,
+    },
+    /// A source that makes no instance.
+    #[error("{name}: `{source_text}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED")]
+    Source {
+        /// The instance's name.
+        name: String,
+        /// What the table says.
+        source_text: String,
+    },
+    /// A plan that is not one offset a line.
+    #[error("{path}: line {line}: `{text}` is no offset")]
+    Offset {
+        /// Its path.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What it says.
+        text: String,
+    },
+    /// A stored plan is wrong.
+    #[error("{name}: the stored plan is wrong: {source}")]
+    Plan {
+        /// The instance's name.
+        name: String,
+        /// Why.
+        source: Violation,
+    },
+    /// The table and its files contradict each other.
+    #[error("{name}: {what}")]
+    Contradiction {
+        /// The instance's name.
+        name: String,
+        /// The contradiction.
+        what: String,
+    },
+}
+
+/// A folder of instances with a table.
+#[derive(Clone, Debug)]
+pub struct Collection {
+    folder: PathBuf,
+    /// The lines of the table.
+    pub entries: Vec<Entry>,
+}
+
+impl Collection {
+    /// Reads the table of a folder; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`CollectionError::Table`] if the table is not understood.
+    pub fn open(folder: &Path) -> Result<Option<Self>, CollectionError> {
+        let path = folder.join(TABLE);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let wrong = |source| CollectionError::Table { path: path.clone(), source };
+        let entries = csv::Reader::from_path(&path).map_err(wrong)?.deserialize().collect::<Result<_, _>>();
+        Ok(Some(Self { folder: folder.into(), entries: entries.map_err(wrong)? }))
+    }
+
+    /// Writes the table.
+    ///
+    /// # Errors
+    /// [`CollectionError::Table`] if the file cannot be written.
+    pub fn save(&self) -> Result<(), CollectionError> {
+        let path = self.folder.join(TABLE);
+        let wrong = |source| CollectionError::Table { path: path.clone(), source };
+        let mut writer = csv::Writer::from_path(&path).map_err(wrong)?;
+        self.entries.iter().try_for_each(|entry| writer.serialize(entry)).map_err(wrong)?;
+        writer.flush().map_err(|source| wrong(source.into()))
+    }
+
+    /// Reads or makes the instance of a line.
+    ///
+    /// # Errors
+    /// [`CollectionError::Instance`] or [`CollectionError::Source`] if it cannot be had.
+    pub fn instance(&self, entry: &Entry) -> Result<Instance, CollectionError> {
+        let Some(numbers) = entry.source.strip_prefix("pinwheel:") else {
+            let refused = |source| CollectionError::Instance { name: entry.name.clone(), source };
+            return read_instance(&self.folder.join(&entry.source)).map_err(refused);
+        };
+        let parsed = numbers.split(':').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
+        let pinwheel = |numbers: Vec<u64>| match numbers[..] {
+            [count, steps, bytes, seed] => {
+                Some(pinwheel_packing(count.try_into().ok()?, steps.try_into().ok()?, bytes, seed))
+            }
+            _ => None,
+        };
+        parsed.and_then(pinwheel).ok_or_else(|| CollectionError::Source {
+            name: entry.name.clone(),
+            source_text: entry.source.clone(),
+        })
+    }
+
+    /// Returns the path of a line's plan.
+    pub fn plan_path(&self, entry: &Entry) -> PathBuf {
+        self.folder.join("plans").join(entry.name.replace('/', "-") + ".txt")
+    }
+
+    /// Reads the stored plan of a line: one offset in bytes for each buffer. `None` if there is none.
+    ///
+    /// # Errors
+    /// [`CollectionError::Io`] or [`CollectionError::Offset`] if it cannot be read.
+    pub fn plan(&self, entry: &Entry) -> Result<Option<Vec<u64>>, CollectionError> {
+        let path = self.plan_path(entry);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text =
+            fs::read_to_string(&path).map_err(|source| CollectionError::Io { path: path.clone(), source })?;
+        let offset = |(n, text): (usize, &str)| {
+            let wrong = |_| CollectionError::Offset { path: path.clone(), line: n + 1, text: text.into() };
+            text.parse::<u64>().map_err(wrong)
+        };
+        text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// Stores a plan of line `n`, and its peak with who found it.
+    ///
+    /// # Errors
+    /// [`CollectionError::Io`] if the plan cannot be written. [`Collection::save`] writes the table.
+    pub fn store(
+        &mut self,
+        n: usize,
+        offsets: &[u64],
+        peak: u64,
+        finder: &str,
+    ) -> Result<(), CollectionError> {
+        let path = self.plan_path(&self.entries[n]);
+        let text: String = offsets.iter().map(|offset| format!("{offset}\n")).collect();
+        fs::write(&path, text).map_err(|source| CollectionError::Io { path, source })?;
+        (self.entries[n].peak, self.entries[n].found_by) = (peak, finder.into());
+        Ok(())
+    }
+
+    /// Checks that every line has its instance and a plan whose peak is what the line says, that the bounds hold, and that nothing
+    /// else is stored. It shares no code with the search but for the bound by load.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), CollectionError> {
+        let mut names = HashSet::new();
+        for entry in &self.entries {
+            let wrong = |what: String| CollectionError::Contradiction { name: entry.name.clone(), what };
+            if !names.insert(&entry.name) {
+                return Err(wrong("the table has two of this name".into()));
+            }
+            let instance = self.instance(entry)?;
+            if instance.len() != entry.buffers {
+                return Err(wrong(format!("{} buffers, the table says {}", instance.len(), entry.buffers)));
+            }
+            let offsets = self.plan(entry)?.ok_or_else(|| wrong("no plan is stored".into()))?;
+            validate(&instance, &offsets, None)
+                .map_err(|source| CollectionError::Plan { name: entry.name.clone(), source })?;
+            let peak = instance.peak(&offsets);
+            if peak != entry.peak {
+                return Err(wrong(format!("the stored plan needs {peak} B, the table says {}", entry.peak)));
+            }
+            let load = lower_bound(&instance).bytes;
+            let by_load = entry.bound_by == "load";
+            if load > entry.bound || entry.bound > peak || (by_load && load != entry.bound) {
+                return Err(wrong(format!(
+                    "the bound {} B by `{}` does not go with a load of {load} B and a peak of {peak} B",
+                    entry.bound, entry.bound_by
+                )));
+            }
+        }
+        let path = self.folder.join("plans");
+        let plans = fs::read_dir(&path).map_err(|source| CollectionError::Io { path, source })?.count();
+        if plans != self.entries.len() {
+            let what = format!("{plans} plans are stored for {} instances", self.entries.len());
+            return Err(CollectionError::Contradiction { name: "plans".into(), what });
+        }
+        Ok(())
+    }
+}
