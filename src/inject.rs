@@ -1,12 +1,12 @@
 //! Requests that fail on purpose, so that a program's handling of failures can be tested.
 //!
 //! ```
-//! use allotment::inject::{After, Failing};
+//! use allotment::inject::{Fail, Failing};
 //! use allotment::{Heap, Memory, heap};
 //! use core::alloc::Layout;
 //!
 //! // The fourth request fails, and all that follow.
-//! static HEAP: Failing<Heap, After> = Failing::new(heap!(64 * 1024), After(3));
+//! static HEAP: Failing<Heap, Fail> = Failing::new(heap!(64 * 1024), Fail::After(3));
 //!
 //! for _ in 0..3 {
 //!     assert!(HEAP.try_allocate(Layout::new::<u64>()).is_ok());
@@ -15,20 +15,17 @@
 //! assert_eq!((HEAP.requests(), HEAP.refusals()), (4, 1));
 //! ```
 //!
-//! To try every single failure point of a piece of code, run it with [`Only`]`(0)`, `Only(1)` and so on, until a run makes
+//! To try every single failure point of a piece of code, run it with [`Fail::Only`]`(0)`, `Fail::Only(1)` and so on, until a run makes
 //! fewer requests than that ([`every_failure`]).
 
-use crate::memory::{Memory, allocator, refused};
-use crate::meta::FreeError;
-use crate::observe::{Stats, current_tag};
-use crate::out_of_memory::OutOfMemory;
-use crate::region::Region;
-use core::alloc::{GlobalAlloc, Layout};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::observe::current_tag;
+use core::alloc::Layout;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A request, as a [`Rule`] sees it.
+/// A request, as a [`FailureRule`] sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
@@ -55,79 +52,56 @@ impl defmt::Format for Request {
     }
 }
 
-/// Decides which requests fail. Every `Fn(&Request) -> bool` is a rule.
-pub trait Rule {
+/// Decides which requests fail: a [`Fail`], or any `Fn(&Request) -> bool`.
+pub trait FailureRule {
     /// Returns whether the request fails. It is called inside the allocator and must not allocate.
     fn refuses(&self, request: &Request) -> bool;
 }
 
-impl<F: Fn(&Request) -> bool> Rule for F {
+impl<F: Fn(&Request) -> bool> FailureRule for F {
     fn refuses(&self, request: &Request) -> bool {
         self(request)
     }
 }
 
-/// The first requests succeed, as many as the number says, and all others fail.
+/// The common rules for which requests fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct After(pub usize);
-
-impl Rule for After {
-    fn refuses(&self, request: &Request) -> bool {
-        request.number >= self.0
-    }
+#[non_exhaustive]
+pub enum Fail {
+    /// The first requests succeed, as many as the number says, and all others fail.
+    After(usize),
+    /// Only the request with this number fails; the first one has number 0.
+    Only(usize),
+    /// Requests for more bytes than this fail.
+    LargerThan(usize),
+    /// Requests with this tag fail.
+    Tagged(&'static str),
+    /// One request of `one_in` fails, on average. The same seed makes the same requests fail.
+    Randomly {
+        /// How many requests there are for each that fails; 0 for no failures.
+        one_in: u32,
+        /// Where the sequence starts.
+        seed: u64,
+    },
 }
 
-/// Only the request with this number fails; the first one has number 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Only(pub usize);
-
-impl Rule for Only {
+impl FailureRule for Fail {
     fn refuses(&self, request: &Request) -> bool {
-        request.number == self.0
-    }
-}
-
-/// Requests for more bytes than this fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct LargerThan(pub usize);
-
-impl Rule for LargerThan {
-    fn refuses(&self, request: &Request) -> bool {
-        request.layout.size() > self.0
-    }
-}
-
-/// Requests with this tag fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Tagged(pub &'static str);
-
-impl Rule for Tagged {
-    fn refuses(&self, request: &Request) -> bool {
-        request.tag == Some(self.0)
-    }
-}
-
-/// One request of `one_in` fails, on average. The same seed makes the same requests fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Randomly {
-    /// How many requests there are for each that fails; 0 for no failures.
-    pub one_in: u32,
-    /// Where the sequence starts.
-    pub seed: u64,
-}
-
-impl Rule for Randomly {
-    fn refuses(&self, request: &Request) -> bool {
-        // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-        let mut mixed = self.seed.wrapping_add((request.number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.one_in > 0 && (mixed ^ (mixed >> 31)) % u64::from(self.one_in) == 0
+        match *self {
+            Self::After(number) => request.number >= number,
+            Self::Only(number) => request.number == number,
+            Self::LargerThan(size) => request.layout.size() > size,
+            Self::Tagged(tag) => request.tag == Some(tag),
+            Self::Randomly { one_in, seed } => {
+                // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+                let mut mixed =
+                    seed.wrapping_add((request.number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                one_in > 0 && (mixed ^ (mixed >> 31)) % u64::from(one_in) == 0
+            }
+        }
     }
 }
 
@@ -189,42 +163,32 @@ fn count(counter: &AtomicUsize) -> usize {
     }
 }
 
-impl<M: Memory, R: Rule> Failing<M, R> {
-    /// Counts a request, and returns whether it fails.
-    fn fails(&self, layout: Layout) -> bool {
+impl<M: Memory, R: FailureRule> Failing<M, R> {
+    /// Counts a request, and returns the memory, or `None` if the request fails.
+    fn admit(&self, layout: Layout) -> Option<&M> {
         let request = Request { number: count(&self.requests), layout, tag: current_tag() };
-        let fails = self.on.load(Ordering::Relaxed) && self.rule.refuses(&request);
-        if fails {
+        if self.on.load(Ordering::Relaxed) && self.rule.refuses(&request) {
             count(&self.refusals);
+            return None;
         }
-        fails
+        Some(&self.memory)
     }
 }
 
 // SAFETY: the wrapped memory fulfils the contract; a request that fails has no block.
-unsafe impl<M: Memory, R: Rule> Memory for Failing<M, R> {
+unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.fails(layout) { None } else { self.memory.allocate(layout) }
+        self.admit(layout)?.allocate(layout)
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.fails(layout) { None } else { self.memory.allocate_zeroed(layout) }
-    }
-
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.try_deallocate(block, layout) }
-    }
-
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.deallocate(block, layout) }
+        self.admit(layout)?.allocate_zeroed(layout)
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let new = Layout::from_size_align(size, layout.align()).unwrap_or(layout);
         // SAFETY: the caller's contract.
-        !self.fails(new) && unsafe { self.memory.try_resize(block, layout, size) }
+        self.admit(new).is_some_and(|memory| unsafe { memory.try_resize(block, layout, size) })
     }
 
     unsafe fn change(
@@ -234,76 +198,18 @@ unsafe impl<M: Memory, R: Rule> Memory for Failing<M, R> {
         new: Layout,
         done: &mut dyn FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        if self.fails(new) {
-            return None;
-        }
         // SAFETY: the caller's contract.
-        unsafe { self.memory.change(block, old, new, done) }
+        unsafe { self.admit(new)?.change(block, old, new, done) }
     }
 
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.memory.check(block, layout)
-    }
-
-    fn statistics(&self) -> Option<Stats> {
-        self.memory.statistics()
-    }
-
-    fn largest_free(&self) -> usize {
-        self.memory.largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.memory.region(n)
-    }
-
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.memory.out_of_memory(layout)
-    }
-
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: passed on.
-        unsafe { self.memory.take_reserve(region) }
-    }
+    pass_on!(
+        |self| self.memory;
+        deallocate, try_deallocate, check, statistics, largest_free, region, out_of_memory, take_reserve
+    );
 }
 
-// SAFETY: the wrapped memory fulfils the contract.
-unsafe impl<M: Memory, R: Rule> GlobalAlloc for Failing<M, R> {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if self.fails(layout) {
-            return ptr::null_mut();
-        }
-        let request = || self.memory.try_allocate(layout).ok();
-        request().map_or_else(|| refused(&self.memory, layout, request), NonNull::as_ptr)
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if self.fails(layout) {
-            return ptr::null_mut();
-        }
-        let request = || self.memory.try_allocate_zeroed(layout).ok();
-        request().map_or_else(|| refused(&self.memory, layout, request), NonNull::as_ptr)
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes a live block, which is not null.
-        unsafe { self.memory.deallocate(NonNull::new_unchecked(block), layout) }
-    }
-
-    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller passes a live block, which is not null, and a new size that makes a valid layout.
-        unsafe {
-            let new = Layout::from_size_align_unchecked(size, layout.align());
-            if self.fails(new) {
-                return ptr::null_mut();
-            }
-            let change = || self.memory.change(NonNull::new_unchecked(block), layout, new, &mut |_| ());
-            change().map_or_else(|| refused(&self.memory, new, change), NonNull::as_ptr)
-        }
-    }
-}
-
-allocator!([M: Memory, R: Rule] Failing<M, R>);
+global_alloc!([M: Memory, R: FailureRule] Failing<M, R>, through Failing::admit);
+allocator!([M: Memory, R: FailureRule] Failing<M, R>);
 
 impl<M, R> fmt::Debug for Failing<M, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -340,10 +246,10 @@ impl<M, R> fmt::Debug for Failing<M, R> {
 /// });
 /// assert_eq!((points, heap.used()), (2, 0));
 /// ```
-pub fn every_failure<M: Memory>(memory: &M, mut f: impl FnMut(&Failing<&M, Only>)) -> usize {
+pub fn every_failure<M: Memory>(memory: &M, mut f: impl FnMut(&Failing<&M, Fail>)) -> usize {
     let mut point = 0;
     loop {
-        let failing = Failing::new(memory, Only(point));
+        let failing = Failing::new(memory, Fail::Only(point));
         f(&failing);
         if failing.refusals() == 0 {
             return point;

@@ -1,11 +1,9 @@
 //! The front that passes operations to observers.
 
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::observe::{LiveBlock, Observation, Observer, Operation, Stats, current_tag};
-use crate::out_of_memory::OutOfMemory;
-use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::fmt;
@@ -282,10 +280,6 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         unsafe { self.memory.try_deallocate(block, layout) }
     }
 
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.memory.check(block, layout)
-    }
-
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
         let resized = unsafe { self.memory.try_resize(block, layout, size) };
@@ -323,26 +317,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         changed
     }
 
-    fn statistics(&self) -> Option<Stats> {
-        self.memory.statistics()
-    }
-
-    fn largest_free(&self) -> usize {
-        self.memory.largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.memory.region(n)
-    }
-
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.memory.out_of_memory(layout)
-    }
-
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.take_reserve(region) }
-    }
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve);
 }
 
 global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);

@@ -1,13 +1,10 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
-use crate::observe::Stats;
-use crate::out_of_memory::OutOfMemory;
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
-use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -374,26 +371,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         false
     }
 
-    fn statistics(&self) -> Option<Stats> {
-        self.heap.statistics()
-    }
-
-    fn largest_free(&self) -> usize {
-        self.heap.largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.heap.region(n)
-    }
-
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.heap.out_of_memory(layout)
-    }
-
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap.take_reserve(region) }
-    }
+    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve);
 }
 
 global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);

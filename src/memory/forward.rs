@@ -3,26 +3,34 @@
 
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 use super::Memory;
-#[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 use core::alloc::Layout;
 #[cfg(any(feature = "allocator-api2", feature = "nightly"))]
 use core::ptr::NonNull;
 
 /// Implements `GlobalAlloc` for a type that is a `Memory`: `global_alloc!([M: Memory] Front<M>);` A hook or an observer that panics ends the
-/// program there. A type that calls none is marked `plainly`.
+/// program there. A type that calls none is marked `plainly`. A type that refuses requests of its own accord names a function `through`
+/// which they go: it returns the memory that serves the request, or `None`, and then the result is null and nothing is reported.
 macro_rules! global_alloc {
     ([$($parameters:tt)*] $front:ty) => {
-        $crate::memory::global_alloc!([$($parameters)*] $front, $crate::misuse::without_unwinding);
+        $crate::memory::global_alloc!([$($parameters)*] $front, through $crate::memory::forward::itself);
     };
     ([$($parameters:tt)*] $front:ty, plainly) => {
-        $crate::memory::global_alloc!([$($parameters)*] $front, $crate::memory::forward::plainly);
+        $crate::memory::global_alloc!(
+            [$($parameters)*] $front, $crate::memory::forward::plainly, $crate::memory::forward::itself
+        );
     };
-    ([$($parameters:tt)*] $front:ty, $run:path) => {
+    ([$($parameters:tt)*] $front:ty, through $gate:path) => {
+        $crate::memory::global_alloc!([$($parameters)*] $front, $crate::misuse::without_unwinding, $gate);
+    };
+    ([$($parameters:tt)*] $front:ty, $run:path, $gate:path) => {
         // SAFETY: `Memory` makes the same promises: blocks are disjoint and have the requested size and alignment. Nothing unwinds.
         unsafe impl<$($parameters)*> ::core::alloc::GlobalAlloc for $front {
             #[inline]
             unsafe fn alloc(&self, layout: ::core::alloc::Layout) -> *mut u8 {
-                $run(|| $crate::memory::Memory::allocate_or_report(self, layout))
+                $run(|| match $gate(self, layout) {
+                    Some(memory) => $crate::memory::Memory::allocate_or_report(memory, layout),
+                    None => ::core::ptr::null_mut(),
+                })
             }
 
             #[inline]
@@ -35,10 +43,13 @@ macro_rules! global_alloc {
             }
 
             unsafe fn alloc_zeroed(&self, layout: ::core::alloc::Layout) -> *mut u8 {
-                let request = || $crate::memory::Memory::allocate_zeroed(self, layout);
-                $run(|| match request() {
-                    Some(block) => block.as_ptr(),
-                    None => $crate::memory::refused(self, layout, request),
+                $run(|| {
+                    let Some(memory) = $gate(self, layout) else { return ::core::ptr::null_mut() };
+                    let request = || $crate::memory::Memory::allocate_zeroed(memory, layout);
+                    match request() {
+                        Some(block) => block.as_ptr(),
+                        None => $crate::memory::refused(memory, layout, request),
+                    }
                 })
             }
 
@@ -48,10 +59,13 @@ macro_rules! global_alloc {
                     ::core::hint::assert_unchecked(size <= isize::MAX as usize);
                     let block = ::core::ptr::NonNull::new_unchecked(block);
                     let new = ::core::alloc::Layout::from_size_align_unchecked(size, layout.align());
-                    let request = || $crate::memory::Memory::change(self, block, layout, new, &mut |_| ());
-                    $run(|| match request() {
-                        Some(moved) => moved.as_ptr(),
-                        None => $crate::memory::refused(self, new, request),
+                    $run(|| {
+                        let Some(memory) = $gate(self, new) else { return ::core::ptr::null_mut() };
+                        let request = || $crate::memory::Memory::change(memory, block, layout, new, &mut |_| ());
+                        match request() {
+                            Some(moved) => moved.as_ptr(),
+                            None => $crate::memory::refused(memory, new, request),
+                        }
                     })
                 }
             }
@@ -124,6 +138,12 @@ pub(crate) use allocator;
 #[inline(always)]
 pub(crate) fn plainly<T>(f: impl FnOnce() -> T) -> T {
     f()
+}
+
+/// Lets every request through to the memory itself.
+#[inline(always)]
+pub(crate) fn itself<M>(memory: &M, _: Layout) -> Option<&M> {
+    Some(memory)
 }
 
 /// Returns the address of a block of size zero: aligned, not null, and in no region.

@@ -207,96 +207,142 @@ pub unsafe trait Memory {
     }
 }
 
+/// Passes single methods of [`Memory`] on to another `Memory`, inside an `impl Memory`:
+/// `pass_on!(|self| self.memory; check, largest_free, region);`
+macro_rules! pass_on {
+    (|$this:ident| $memory:expr; $($method:ident),+) => {
+        $($crate::memory::pass_on!(@$method $this $memory);)+
+    };
+    (@allocate $this:ident $memory:expr) => {
+        #[inline]
+        fn allocate(&$this, layout: ::core::alloc::Layout) -> Option<::core::ptr::NonNull<u8>> {
+            $memory.allocate(layout)
+        }
+    };
+    (@allocate_zeroed $this:ident $memory:expr) => {
+        fn allocate_zeroed(&$this, layout: ::core::alloc::Layout) -> Option<::core::ptr::NonNull<u8>> {
+            $memory.allocate_zeroed(layout)
+        }
+    };
+    (@try_allocate $this:ident $memory:expr) => {
+        fn try_allocate(
+            &$this,
+            layout: ::core::alloc::Layout,
+        ) -> Result<::core::ptr::NonNull<u8>, $crate::out_of_memory::OutOfMemory> {
+            $memory.try_allocate(layout)
+        }
+    };
+    (@try_allocate_zeroed $this:ident $memory:expr) => {
+        fn try_allocate_zeroed(
+            &$this,
+            layout: ::core::alloc::Layout,
+        ) -> Result<::core::ptr::NonNull<u8>, $crate::out_of_memory::OutOfMemory> {
+            $memory.try_allocate_zeroed(layout)
+        }
+    };
+    (@deallocate $this:ident $memory:expr) => {
+        #[inline]
+        unsafe fn deallocate(&$this, block: ::core::ptr::NonNull<u8>, layout: ::core::alloc::Layout) {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.deallocate(block, layout) }
+        }
+    };
+    (@try_deallocate $this:ident $memory:expr) => {
+        unsafe fn try_deallocate(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            layout: ::core::alloc::Layout,
+        ) -> Result<(), $crate::meta::FreeError> {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.try_deallocate(block, layout) }
+        }
+    };
+    (@check $this:ident $memory:expr) => {
+        fn check(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            layout: ::core::alloc::Layout,
+        ) -> Result<(), $crate::meta::FreeError> {
+            $memory.check(block, layout)
+        }
+    };
+    (@try_resize $this:ident $memory:expr) => {
+        unsafe fn try_resize(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            layout: ::core::alloc::Layout,
+            size: usize,
+        ) -> bool {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.try_resize(block, layout, size) }
+        }
+    };
+    (@change $this:ident $memory:expr) => {
+        unsafe fn change(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            old: ::core::alloc::Layout,
+            new: ::core::alloc::Layout,
+            done: &mut dyn FnMut(::core::ptr::NonNull<u8>),
+        ) -> Option<::core::ptr::NonNull<u8>> {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.change(block, old, new, done) }
+        }
+    };
+    (@allocate_many $this:ident $memory:expr) => {
+        fn allocate_many(
+            &$this,
+            layout: ::core::alloc::Layout,
+            blocks: &mut [::core::mem::MaybeUninit<::core::ptr::NonNull<u8>>],
+        ) -> usize {
+            $memory.allocate_many(layout, blocks)
+        }
+    };
+    (@deallocate_many $this:ident $memory:expr) => {
+        unsafe fn deallocate_many(&$this, layout: ::core::alloc::Layout, blocks: &[::core::ptr::NonNull<u8>]) {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.deallocate_many(layout, blocks) }
+        }
+    };
+    (@statistics $this:ident $memory:expr) => {
+        fn statistics(&$this) -> Option<$crate::observe::Stats> {
+            $memory.statistics()
+        }
+    };
+    (@largest_free $this:ident $memory:expr) => {
+        fn largest_free(&$this) -> usize {
+            $memory.largest_free()
+        }
+    };
+    (@region $this:ident $memory:expr) => {
+        fn region(&$this, n: usize) -> Option<$crate::region::Region> {
+            $memory.region(n)
+        }
+    };
+    (@out_of_memory $this:ident $memory:expr) => {
+        fn out_of_memory(&$this, layout: ::core::alloc::Layout) -> $crate::out_of_memory::OutOfMemory {
+            $memory.out_of_memory(layout)
+        }
+    };
+    (@take_reserve $this:ident $memory:expr) => {
+        unsafe fn take_reserve(&$this, region: $crate::region::Region) -> bool {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.take_reserve(region) }
+        }
+    };
+}
+pub(crate) use pass_on;
+
 /// Implements [`Memory`] for a type by another `Memory`, to which all calls are passed on.
 macro_rules! delegate {
     ([$($parameters:tt)*] $front:ty, |$this:ident| $memory:expr) => {
         // SAFETY: the other memory keeps the contract.
         unsafe impl<$($parameters)*> $crate::memory::Memory for $front {
-            #[inline]
-            fn allocate(&$this, layout: core::alloc::Layout) -> Option<NonNull<u8>> {
-                $memory.allocate(layout)
-            }
-
-            fn allocate_zeroed(&$this, layout: core::alloc::Layout) -> Option<NonNull<u8>> {
-                $memory.allocate_zeroed(layout)
-            }
-
-            fn try_allocate(&$this, layout: core::alloc::Layout) -> Result<NonNull<u8>, OutOfMemory> {
-                $memory.try_allocate(layout)
-            }
-
-            fn try_allocate_zeroed(&$this, layout: core::alloc::Layout) -> Result<NonNull<u8>, OutOfMemory> {
-                $memory.try_allocate_zeroed(layout)
-            }
-
-            #[inline]
-            unsafe fn deallocate(&$this, block: NonNull<u8>, layout: core::alloc::Layout) {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.deallocate(block, layout) }
-            }
-
-            unsafe fn try_deallocate(
-                &$this,
-                block: NonNull<u8>,
-                layout: core::alloc::Layout,
-            ) -> Result<(), FreeError> {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.try_deallocate(block, layout) }
-            }
-
-            fn check(&$this, block: NonNull<u8>, layout: core::alloc::Layout) -> Result<(), FreeError> {
-                $memory.check(block, layout)
-            }
-
-            unsafe fn try_resize(&$this, block: NonNull<u8>, layout: core::alloc::Layout, size: usize) -> bool {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.try_resize(block, layout, size) }
-            }
-
-            unsafe fn change(
-                &$this,
-                block: NonNull<u8>,
-                old: core::alloc::Layout,
-                new: core::alloc::Layout,
-                done: &mut dyn FnMut(NonNull<u8>),
-            ) -> Option<NonNull<u8>> {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.change(block, old, new, done) }
-            }
-
-            fn allocate_many(
-                &$this,
-                layout: core::alloc::Layout,
-                blocks: &mut [core::mem::MaybeUninit<NonNull<u8>>],
-            ) -> usize {
-                $memory.allocate_many(layout, blocks)
-            }
-
-            unsafe fn deallocate_many(&$this, layout: core::alloc::Layout, blocks: &[NonNull<u8>]) {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.deallocate_many(layout, blocks) }
-            }
-
-            fn statistics(&$this) -> Option<Stats> {
-                $memory.statistics()
-            }
-
-            fn largest_free(&$this) -> usize {
-                $memory.largest_free()
-            }
-
-            fn region(&$this, n: usize) -> Option<Region> {
-                $memory.region(n)
-            }
-
-            fn out_of_memory(&$this, layout: core::alloc::Layout) -> OutOfMemory {
-                $memory.out_of_memory(layout)
-            }
-
-            unsafe fn take_reserve(&$this, region: Region) -> bool {
-                // SAFETY: the caller's contract.
-                unsafe { $memory.take_reserve(region) }
-            }
+            $crate::memory::pass_on!(
+                |$this| $memory;
+                allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
+                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve
+            );
         }
     };
 }

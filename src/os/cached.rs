@@ -4,11 +4,8 @@ use super::classes::{class_of, layout_of};
 use super::depot::Depot;
 use super::local::{self, Owner};
 use crate::heap::Heap;
-use crate::memory::{Memory, allocator, global_alloc, refused};
+use crate::memory::{Memory, allocator, global_alloc, pass_on, refused};
 use crate::meta::FreeError;
-use crate::observe::Stats;
-use crate::out_of_memory::OutOfMemory;
-use crate::region::Region;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -200,22 +197,8 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         }
     }
 
-    /// Returns the statistics of the heap, which regards cached blocks as in use.
-    fn statistics(&self) -> Option<Stats> {
-        self.heap().statistics()
-    }
-
-    fn largest_free(&self) -> usize {
-        self.heap().largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.heap().region(n)
-    }
-
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.heap().out_of_memory(layout)
-    }
+    // The heap regards cached blocks as in use.
+    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve);
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
@@ -224,11 +207,6 @@ unsafe impl<M: Memory> Memory for Cached<M> {
             Some(block) => block.as_ptr(),
             None => self.take_anywhere(class),
         }
-    }
-
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap().take_reserve(region) }
     }
 }
 

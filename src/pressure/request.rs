@@ -4,7 +4,7 @@ use super::front::{Critical, Finally, PressureHeap};
 use super::monitor::Monitor;
 use crate::heap::State;
 use crate::lock::Lock;
-use crate::memory::{Memory, allocator, global_alloc};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::observe::{Statistics, Stats};
@@ -266,36 +266,10 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
         self.0.request_zeroed(layout, true).ok()
     }
 
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's contract.
-        unsafe { self.0.deallocate(block, layout) }
-    }
-
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.0.check(block, layout)
-    }
-
-    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.0.try_resize(block, layout, size) }
-    }
-
-    fn statistics(&self) -> Option<Stats> {
-        self.0.statistics()
-    }
-
-    fn largest_free(&self) -> usize {
-        self.0.largest_free()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.0.region(n)
-    }
-
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.0.take_reserve(region) }
-    }
+    pass_on!(
+        |self| self.0;
+        deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve
+    );
 }
 
 allocator!([P: LayoutPlacement, L: Lock, const HOOKS: usize] Critical<'_, P, L, HOOKS>);

@@ -13,7 +13,6 @@ use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
-use crate::observe::Stats;
 use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
 use core::alloc::Layout;

@@ -1,9 +1,8 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::memory::{Memory, allocator};
+use crate::memory::{Memory, allocator, pass_on};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
-use crate::observe::Stats;
 use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
@@ -262,18 +261,12 @@ unsafe impl Memory for Zone<'_> {
         self.memory.check(block, self.padded(layout).ok_or(FreeError::NotABlock)?)
     }
 
-    fn statistics(&self) -> Option<Stats> {
-        self.memory.statistics()
-    }
-
     fn largest_free(&self) -> usize {
         // Count whole lines. The largest free block need not be aligned to them, so this is an upper bound.
         self.memory.largest_free() & !(self.line - 1)
     }
 
-    fn region(&self, n: usize) -> Option<Region> {
-        self.memory.region(n)
-    }
+    pass_on!(|self| self.memory; statistics, region);
 }
 
 allocator!([] Zone<'_>);

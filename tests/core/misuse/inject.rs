@@ -2,7 +2,7 @@
 
 use super::layout;
 use crate::shadow::Backing;
-use allotment::inject::{After, Failing, LargerThan, Only, Randomly, Request, Rule, Tagged, every_failure};
+use allotment::inject::{Fail, Failing, FailureRule, Request, every_failure};
 use allotment::lock::Unsync;
 use allotment::{Heap, Memory, Tiered, heap};
 use std::alloc::GlobalAlloc;
@@ -10,7 +10,7 @@ use std::alloc::GlobalAlloc;
 type Plain = Heap<Tiered, Unsync>;
 
 /// Which of the first requests for these sizes fail.
-fn refused<R: Rule>(rule: R, sizes: &[usize]) -> Vec<usize> {
+fn refused<R: FailureRule>(rule: R, sizes: &[usize]) -> Vec<usize> {
     let mut backing = Backing::new(64 * 1024, 0);
     let failing = Failing::new(super::heap::<Tiered>(&mut backing), rule);
     let fails = |&at: &usize| failing.try_allocate(layout(sizes[at])).is_err();
@@ -24,23 +24,23 @@ fn refused<R: Rule>(rule: R, sizes: &[usize]) -> Vec<usize> {
 #[test]
 fn rules_choose_requests() {
     let sizes = [10, 200, 30, 400, 50];
-    assert_eq!(refused(After(3), &sizes), [3, 4]);
-    assert_eq!(refused(Only(1), &sizes), [1]);
-    assert_eq!(refused(LargerThan(100), &sizes), [1, 3]);
+    assert_eq!(refused(Fail::After(3), &sizes), [3, 4]);
+    assert_eq!(refused(Fail::Only(1), &sizes), [1]);
+    assert_eq!(refused(Fail::LargerThan(100), &sizes), [1, 3]);
     assert_eq!(refused(|request: &Request| request.layout.size() == 30, &sizes), [2]);
-    assert_eq!(refused(Randomly { one_in: 0, seed: 1 }, &sizes), []);
-    assert_eq!(refused(Randomly { one_in: 1, seed: 1 }, &sizes), [0, 1, 2, 3, 4]);
-    let often = refused(Randomly { one_in: 4, seed: 9 }, &[8; 1000]);
+    assert_eq!(refused(Fail::Randomly { one_in: 0, seed: 1 }, &sizes), []);
+    assert_eq!(refused(Fail::Randomly { one_in: 1, seed: 1 }, &sizes), [0, 1, 2, 3, 4]);
+    let often = refused(Fail::Randomly { one_in: 4, seed: 9 }, &[8; 1000]);
     assert!((180..320).contains(&often.len()), "{}", often.len());
-    assert_eq!(often, refused(Randomly { one_in: 4, seed: 9 }, &[8; 1000]));
-    assert_ne!(often, refused(Randomly { one_in: 4, seed: 10 }, &[8; 1000]));
+    assert_eq!(often, refused(Fail::Randomly { one_in: 4, seed: 9 }, &[8; 1000]));
+    assert_ne!(often, refused(Fail::Randomly { one_in: 4, seed: 10 }, &[8; 1000]));
 }
 
 #[test]
 #[cfg(any(feature = "std", feature = "critical-section", feature = "spin"))]
 fn rules_see_tags() {
     let inner: Plain = heap!(64 * 1024);
-    let failing = Failing::new(inner, Tagged("net"));
+    let failing = Failing::new(inner, Fail::Tagged("net"));
     assert!(failing.try_allocate(layout(8)).is_ok());
     allotment::observe::with_tag("net", || assert!(failing.try_allocate(layout(8)).is_err()));
     allotment::observe::with_tag("tls", || assert!(failing.try_allocate(layout(8)).is_ok()));
@@ -52,7 +52,7 @@ fn rules_see_tags() {
 #[test]
 fn all_requests_of_a_front_can_fail() {
     let inner: Plain = heap!(64 * 1024);
-    let failing = Failing::new(inner, After(1));
+    let failing = Failing::new(inner, Fail::After(1));
     // SAFETY: the block is live until the end and has this layout.
     unsafe {
         let block = failing.alloc(layout(40));
