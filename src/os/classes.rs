@@ -4,15 +4,15 @@ use crate::units::class_by_words;
 use core::alloc::Layout;
 
 /// The largest cached size in bytes.
-pub const LARGEST: usize = 4096;
+pub(super) const LARGEST: usize = 4096;
 
 /// The number of classes.
-pub const CLASSES: usize = 48;
+pub(super) const CLASSES: usize = 48;
 
 /// The block size of each class in bytes: steps of 8 up to 128, then 8 steps per power of two up to 1 KiB as in the
 /// pages of [`Tiered`](crate::Tiered), then 4 steps per power of two, because a class of large blocks makes a cache
 /// more expensive.
-pub const SIZES: [u16; CLASSES] = {
+pub(super) const SIZES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let (mut size, mut class) = (0, 0);
     while class < CLASSES {
@@ -34,7 +34,7 @@ const CLASS_OF: [u8; LARGEST / 8 + 1] = class_by_words(&SIZES, 0);
 /// 8.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)] // It cannot overflow, and so takes fewer instructions.
-pub fn class_of(layout: Layout) -> Option<usize> {
+pub(super) fn class_of(layout: Layout) -> Option<usize> {
     if layout.size() > LARGEST || layout.align() > 8 {
         return None;
     }
@@ -45,7 +45,7 @@ pub fn class_of(layout: Layout) -> Option<usize> {
 /// Returns the layout that is requested from the heap for a request of `class`, so that all blocks of a class are
 /// alike.
 #[inline(always)]
-pub fn layout_of(class: usize) -> Layout {
+pub(super) fn layout_of(class: usize) -> Layout {
     // SAFETY: 8 is a power of two, and the sizes are small.
     unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
 }

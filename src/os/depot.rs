@@ -7,11 +7,11 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// A place for the address of a free block.
-pub type Round = MaybeUninit<NonNull<u8>>;
+pub(super) type Round = MaybeUninit<NonNull<u8>>;
 
 /// An array of free blocks of one class. It is itself a block of the heap, with one place per block of the class's
 /// capacity.
-pub type Magazine = *mut Round;
+pub(super) type Magazine = *mut Round;
 
 /// How many full, and how many empty, magazines of a class a depot holds.
 const PLACES: usize = 4;
@@ -62,7 +62,7 @@ struct Shelf {
 
 /// The part of a depot that does not depend on the heap's types.
 #[repr(C, align(64))]
-pub struct Exchange {
+pub(super) struct Exchange {
     /// Counts how often memory ran out. Every operation reads it, and nothing else on its cache line is written.
     pressure: AtomicUsize,
     capacities: [u8; CLASSES],
@@ -71,7 +71,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// Makes an exchange for threads that keep at most `bytes` bytes each.
-    pub const fn new(bytes: usize) -> Self {
+    pub(super) const fn new(bytes: usize) -> Self {
         let capacities = capacities(bytes);
         let shelves = [const { Shelf { full: Rack::empty(), empty: Rack::empty() } }; CLASSES];
         Self { pressure: AtomicUsize::new(0), capacities, shelves }
@@ -80,39 +80,39 @@ impl Exchange {
     /// Returns a number that is unique to this exchange and changes when memory has run out: its address, with a
     /// counter in the low bits, which are zero in the address.
     #[inline(always)]
-    pub fn token(&'static self) -> usize {
+    pub(super) fn token(&'static self) -> usize {
         ptr::from_ref(self).addr() | self.pressure.load(Ordering::Relaxed)
     }
 
     /// Asks all threads to give back what they keep, at their next operation.
-    pub fn press(&self) {
+    pub(super) fn press(&self) {
         let next = (self.pressure.load(Ordering::Relaxed) + 1) % align_of::<Self>();
         // Two threads that do this at once may count only once, which serves both.
         self.pressure.store(next, Ordering::Relaxed);
     }
 
     /// Returns how many blocks a magazine of `class` holds.
-    pub fn capacity(&self, class: usize) -> usize {
+    pub(super) fn capacity(&self, class: usize) -> usize {
         self.capacities[class] as usize
     }
 
     /// Puts a full magazine in, and returns whether there was a free place.
-    pub fn put_full(&self, class: usize, magazine: Magazine) -> bool {
+    pub(super) fn put_full(&self, class: usize, magazine: Magazine) -> bool {
         self.shelves[class].full.put(magazine)
     }
 
     /// Takes a full magazine out, if there is one.
-    pub fn take_full(&self, class: usize) -> Option<Magazine> {
+    pub(super) fn take_full(&self, class: usize) -> Option<Magazine> {
         self.shelves[class].full.take()
     }
 
     /// Puts an empty magazine in, and returns whether there was a free place.
-    pub fn put_empty(&self, class: usize, magazine: Magazine) -> bool {
+    pub(super) fn put_empty(&self, class: usize, magazine: Magazine) -> bool {
         self.shelves[class].empty.put(magazine)
     }
 
     /// Takes an empty magazine out, if there is one.
-    pub fn take_empty(&self, class: usize) -> Option<Magazine> {
+    pub(super) fn take_empty(&self, class: usize) -> Option<Magazine> {
         self.shelves[class].empty.take()
     }
 }

@@ -11,11 +11,11 @@ use std::thread_local;
 
 /// The heap and the depot of a cache.
 #[derive(Clone, Copy)]
-pub struct Owner {
+pub(super) struct Owner {
     /// The heap that the blocks come from.
-    pub heap: &'static dyn Memory,
+    pub(super) heap: &'static dyn Memory,
     /// The depot in which threads exchange them.
-    pub depot: &'static Exchange,
+    pub(super) depot: &'static Exchange,
 }
 
 impl Owner {
@@ -258,7 +258,7 @@ impl Bin {
 }
 
 /// One thread's cache of one heap.
-pub struct Local {
+pub(super) struct Local {
     /// The depot's token at the thread's last check; 0 in an unused cache. One comparison shows that the cache is
     /// for this heap, that it may be used, and that memory has not run out since.
     token: usize,
@@ -358,7 +358,7 @@ fn caches() -> *mut Caches {
 
 /// Takes a block of `class` from the calling thread's cache, if the fast path applies.
 #[inline(always)]
-pub fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
+pub(super) fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
     // SAFETY: only this thread accesses its caches, and nothing that is called here does; classes are below
     // `CLASSES`.
     unsafe {
@@ -372,7 +372,7 @@ pub fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
 
 /// Puts a block into the calling thread's cache, if the fast path applies.
 #[inline(always)]
-pub fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
+pub(super) fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
     // SAFETY: as in `take`.
     unsafe {
         let local = &raw mut (*caches()).locals[0];
@@ -382,7 +382,7 @@ pub fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
 
 /// Takes a block of `class` from the cache, the depot or the heap.
 #[inline(never)]
-pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
+pub(super) fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
     let block = match find(owner) {
         Some(mut cache) => {
             let bin = cache.bin(class);
@@ -402,7 +402,7 @@ pub fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
 ///
 /// The contract of [`Memory::deallocate_many`]: a live block of the class that is not used afterwards.
 #[inline(never)]
-pub unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
+pub(super) unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
     // SAFETY: the caller guarantees the block.
     unsafe {
         match find(owner) {
@@ -420,13 +420,13 @@ pub unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
 /// Handles a lack of memory: gives back what this thread and the depot keep, and asks the other threads to do so at
 /// their next operation.
 #[cold]
-pub fn reclaim(owner: Owner) {
+pub(super) fn reclaim(owner: Owner) {
     owner.depot.press();
     flush(owner);
 }
 
 /// Gives back what this thread and the depot keep.
-pub fn flush(owner: Owner) {
+pub(super) fn flush(owner: Owner) {
     if let Some(mut cache) = find(owner) {
         cache.flush(owner);
     }

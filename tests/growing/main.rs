@@ -2,6 +2,7 @@
 #![cfg(any(unix, windows))]
 
 mod blocks;
+mod fronts;
 #[cfg(target_os = "linux")]
 mod memory;
 mod threads;

@@ -3,16 +3,16 @@
 use core::alloc::Layout;
 
 /// Bytes of a slot, the unit in which memory is taken from the system and given back.
-pub const SLOT: usize = 4096;
+pub(super) const SLOT: usize = 4096;
 
 /// What every block is aligned to, in bytes.
-pub const STEP: usize = 16;
+pub(super) const STEP: usize = 16;
 
 /// The largest small block in bytes.
-pub const LARGEST: usize = 32 * 1024;
+pub(super) const LARGEST: usize = 32 * 1024;
 
 /// The largest alignment of a small block in bytes.
-pub const LARGEST_ALIGN: usize = SLOT;
+pub(super) const LARGEST_ALIGN: usize = SLOT;
 
 /// Sizes up to this one are multiples of [`STEP`].
 const FINE: usize = 256;
@@ -22,10 +22,10 @@ const FINE_CLASSES: usize = FINE / STEP;
 const PER_OCTAVE: usize = 8;
 
 /// The number of classes.
-pub const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
+pub(super) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
 
 /// The block size of each class in bytes: steps of 16 up to 256, then 8 steps per power of two.
-pub const SIZES: [u16; CLASSES] = {
+pub(super) const SIZES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let (mut class, mut size) = (0, 0);
     while class < CLASSES {
@@ -38,7 +38,7 @@ pub const SIZES: [u16; CLASSES] = {
 
 /// Returns the class of a request for `size` bytes, at most [`LARGEST`].
 #[inline(always)]
-pub const fn class_of_size(size: usize) -> usize {
+pub(super) const fn class_of_size(size: usize) -> usize {
     debug_assert!(size <= LARGEST);
     if size <= FINE {
         return size.saturating_sub(1) / STEP;
@@ -51,7 +51,7 @@ pub const fn class_of_size(size: usize) -> usize {
 
 /// Returns the class of a request, or `None` if its size or its alignment makes it a large block.
 #[inline(always)]
-pub fn class_of(size: usize, align: usize) -> Option<usize> {
+pub(super) fn class_of(size: usize, align: usize) -> Option<usize> {
     if align <= STEP {
         return if size <= LARGEST { Some(class_of_size(size)) } else { None };
     }
@@ -75,17 +75,17 @@ fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
 
 /// Returns the class of a layout, as [`class_of`].
 #[inline(always)]
-pub fn class_of_layout(layout: Layout) -> Option<usize> {
+pub(super) fn class_of_layout(layout: Layout) -> Option<usize> {
     class_of(layout.size(), layout.align())
 }
 
 /// Bytes of the largest page.
-pub const LARGEST_PAGE: usize = 256 * 1024;
+pub(super) const LARGEST_PAGE: usize = 256 * 1024;
 
 /// Returns the bytes of a page of `class`, a power of two that pages are aligned to. What was never handed out of a page
 /// is not touched, so that long pages cost address space, but no memory.
 #[inline(always)]
-pub const fn page_size(class: usize) -> usize {
+pub(super) const fn page_size(class: usize) -> usize {
     match SIZES[class] {
         0..=256 => 16 * 1024,
         257..=1024 => 32 * 1024,
@@ -96,7 +96,7 @@ pub const fn page_size(class: usize) -> usize {
 
 /// Returns how many blocks a page of `class` holds.
 #[inline(always)]
-pub const fn objects(class: usize) -> usize {
+pub(super) const fn objects(class: usize) -> usize {
     OBJECTS[class] as usize
 }
 
@@ -111,7 +111,7 @@ const OBJECTS: [u16; CLASSES] = {
 };
 
 /// The most blocks that a list of a thread holds, and that move between a thread and the pages at once.
-pub const BATCHES: [u16; CLASSES] = {
+pub(super) const BATCHES: [u16; CLASSES] = {
     const BYTES: usize = 16 * 1024;
     const MOST: usize = 64;
     let mut batches = [0; CLASSES];

@@ -7,26 +7,26 @@ use core::ptr::{self, NonNull};
 /// The free blocks of one class that a thread keeps: a list in use, and another one that is full or missing, so that no
 /// sequence of requests goes to the shared pages more often than once per list.
 #[repr(C)]
-pub struct Bin {
+pub(super) struct Bin {
     /// The first block of the list in use, or null.
     head: *mut Block,
     /// How many blocks the list in use has room for.
     room: i32,
     /// How many blocks to ask the pages for next time. It doubles each time, so that a class that is used a little takes
     /// few.
-    pub demand: u16,
+    pub(super) demand: u16,
     /// Blocks of the other list.
-    pub others: u16,
+    pub(super) others: u16,
     /// The first block of the other list, or null.
-    pub other: *mut Block,
+    pub(super) other: *mut Block,
 }
 
 /// One thread's lists.
 #[repr(C)]
-pub struct Local {
-    pub bins: [Bin; CLASSES],
+pub(super) struct Local {
+    pub(super) bins: [Bin; CLASSES],
     /// The number of the last call for memory that the thread has answered; see [`super::Growing::trim`].
-    pub call: u32,
+    pub(super) call: u32,
 }
 
 impl Bin {
@@ -37,7 +37,7 @@ impl Bin {
 
     /// Takes a block, if the list in use has one.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<NonNull<u8>> {
+    pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
         let block = NonNull::new(self.head)?;
         // SAFETY: blocks in lists are free, and hold the address of the next one.
         self.head = unsafe { (*block.as_ptr()).next };
@@ -51,7 +51,7 @@ impl Bin {
     ///
     /// It must be a block of the bin's class that is not used any more.
     #[inline(always)]
-    pub unsafe fn give(&mut self, block: NonNull<u8>) -> bool {
+    pub(super) unsafe fn give(&mut self, block: NonNull<u8>) -> bool {
         if self.room <= 0 {
             return false;
         }
@@ -64,27 +64,27 @@ impl Bin {
     }
 
     /// Takes the list in use out: its first block, and how many there are.
-    pub fn unload(&mut self, class: usize) -> (*mut Block, usize) {
+    pub(super) fn unload(&mut self, class: usize) -> (*mut Block, usize) {
         let count = BATCHES[class] as usize - self.room as usize;
         self.room = BATCHES[class] as i32;
         (core::mem::replace(&mut self.head, ptr::null_mut()), count)
     }
 
     /// Makes a list of `count` blocks the one in use, which is empty.
-    pub fn load(&mut self, class: usize, first: *mut Block, count: usize) {
+    pub(super) fn load(&mut self, class: usize, first: *mut Block, count: usize) {
         self.head = first;
         self.room = BATCHES[class] as i32 - count as i32;
     }
 
     /// Makes the other list the one in use, which is empty.
-    pub fn swap(&mut self, class: usize) {
+    pub(super) fn swap(&mut self, class: usize) {
         let count = core::mem::take(&mut self.others) as usize;
         let other = core::mem::replace(&mut self.other, ptr::null_mut());
         self.load(class, other, count);
     }
 
     /// Returns how many blocks to ask the pages for: as many as a cache line holds at first, then twice as many each time.
-    pub fn ask(&mut self, class: usize, size: usize) -> usize {
+    pub(super) fn ask(&mut self, class: usize, size: usize) -> usize {
         let most = BATCHES[class] as usize;
         let want = match self.demand {
             0 => 64 / size,
@@ -98,7 +98,7 @@ impl Bin {
 
 impl Local {
     /// Empty lists.
-    pub const NEW: Self = {
+    pub(super) const NEW: Self = {
         let mut bins = [const { Bin::new(0) }; CLASSES];
         let mut class = 0;
         while class < CLASSES {
@@ -110,7 +110,7 @@ impl Local {
 
     /// Returns the bin of a class.
     #[inline(always)]
-    pub fn bin(&mut self, class: usize) -> &mut Bin {
+    pub(super) fn bin(&mut self, class: usize) -> &mut Bin {
         debug_assert!(class < CLASSES);
         // SAFETY: classes are below `CLASSES`.
         unsafe { self.bins.get_unchecked_mut(class) }

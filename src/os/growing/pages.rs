@@ -1,24 +1,25 @@
 //! Pages of equal small blocks, and large blocks: what all threads share behind a lock.
 
 use super::classes::{BATCHES, CLASSES, LARGEST_PAGE, SIZES, SLOT, STEP, objects, page_size};
-use super::spans::{NONE, NOTHING, Places, Spans, WHOLE, default_reserve};
+use super::spans::{NONE, NOTHING, Places, Spans, default_reserve};
 use super::system::System;
+use crate::region::Region;
 use core::mem;
 use core::ptr::{self, NonNull};
 
 /// A free small block.
-pub struct Block {
+pub(super) struct Block {
     /// The next one of its list, or null.
-    pub next: *mut Block,
+    pub(super) next: *mut Block,
     /// In the first block of a bundle: the first block of the next bundle, or null.
     bundle: *mut Block,
 }
 
 /// Blocks of one class in a list.
-pub struct Chain {
+pub(super) struct Chain {
     /// The first one; null if there is none.
-    pub first: *mut Block,
-    pub count: usize,
+    pub(super) first: *mut Block,
+    pub(super) count: usize,
 }
 
 impl Chain {
@@ -67,10 +68,10 @@ pub struct Figures {
 }
 
 /// Pages of small blocks and large blocks, cut from spans.
-pub struct Pages<S> {
-    spans: Spans<S>,
+pub(super) struct Pages<S> {
+    pub(super) spans: Spans<S>,
     shelves: [Shelf; CLASSES],
-    figures: Figures,
+    pub(super) figures: Figures,
     /// The most bytes of addresses to reserve; 0 means the default.
     most: usize,
     /// Spans that are still to be freed before the next look at the clock.
@@ -83,7 +84,7 @@ pub struct Pages<S> {
 unsafe impl<S> Send for Pages<S> {}
 
 impl<S: System> Pages<S> {
-    pub const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         spans: Spans::EMPTY,
         shelves: [const { Shelf { head: NONE, count: 0, bundles: ptr::null_mut() } }; CLASSES],
         figures: Figures { used: 0, peak: 0, committed: 0, dirty: 0, reserved: 0, purged: 0 },
@@ -93,25 +94,27 @@ impl<S: System> Pages<S> {
     };
 
     /// Limits the addresses that are reserved, which happens at the first request, and with them the memory.
-    pub fn limit(&mut self, bytes: usize) {
+    pub(super) fn limit(&mut self, bytes: usize) {
         self.most = bytes;
     }
 
     /// Returns where the tables are now.
     #[inline(always)]
-    pub fn places(&self) -> Places {
+    pub(super) fn places(&self) -> Places {
         self.spans.places()
     }
 
-    fn most(&mut self) -> usize {
+    /// Returns the most addresses to reserve.
+    pub(super) fn most(&mut self) -> usize {
         if self.most == 0 {
             self.most = default_reserve::<S>();
         }
         self.most
     }
 
+    /// Counts bytes that are handed out.
     #[inline(always)]
-    fn lend(&mut self, bytes: usize) {
+    pub(super) fn lend(&mut self, bytes: usize) {
         self.figures.used += bytes;
         self.figures.peak = self.figures.peak.max(self.figures.used);
     }
@@ -188,7 +191,7 @@ impl<S: System> Pages<S> {
 
     /// Takes up to `want` blocks of `class`, at least one unless memory has run out. They are in the order of their
     /// addresses where that costs nothing.
-    pub fn take(&mut self, class: usize, want: usize) -> Chain {
+    pub(super) fn take(&mut self, class: usize, want: usize) -> Chain {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
         let bundle = shelf.bundles;
@@ -271,7 +274,7 @@ impl<S: System> Pages<S> {
     /// # Safety
     ///
     /// They must be `count` blocks of that class in a list that ends with null, and not be used any more.
-    pub unsafe fn put(&mut self, class: usize, chain: Chain) {
+    pub(super) unsafe fn put(&mut self, class: usize, chain: Chain) {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
         self.figures.used -= chain.count * size;
@@ -315,108 +318,14 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
-    /// which is less likely if it is to be zeroed.
-    pub fn take_large(&mut self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
-        let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let most = self.most();
-        let mut taken = self.spans.take(len, align, most, zeroed);
-        if taken.is_none() && self.gather() {
-            taken = self.spans.take(len, align, most, zeroed);
-        }
-        let taken = taken?;
-        // SAFETY: the span is committed and ours.
-        unsafe {
-            (*self.spans.span(taken.slot)).len = u32::try_from(len).ok()?;
-            *self.spans.entry(taken.slot) = WHOLE;
-        }
-        self.lend(len * SLOT);
-        Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
-    }
-
-    /// Returns the slot and the length of the large block at an address, if one starts there.
-    fn large_at(&self, block: NonNull<u8>) -> Option<(usize, usize)> {
-        let slot = self.spans.slot_checked(block.as_ptr())?;
-        // SAFETY: the slot is committed, and so is its entry.
-        unsafe {
-            (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
-                .then(|| (slot, (*self.spans.span(slot)).len as usize))
-        }
-    }
-
-    /// Returns the bytes of the large block at an address, if one starts there.
-    pub fn large_size(&self, block: NonNull<u8>) -> Option<usize> {
-        self.large_at(block).map(|(_, len)| len * SLOT)
-    }
-
-    /// Takes a large block back. Returns false, with nothing done, if none starts there.
-    ///
-    /// # Safety
-    ///
-    /// If one starts there, it must be live and not be used any more.
-    pub unsafe fn put_large(&mut self, block: NonNull<u8>) -> bool {
-        let Some((slot, len)) = self.large_at(block) else { return false };
-        // SAFETY: the caller guarantees the block.
-        unsafe {
-            *self.spans.entry(slot) = NOTHING;
-            self.spans.put(slot, len);
-        }
-        self.figures.used -= len * SLOT;
-        self.age();
-        true
-    }
-
-    /// Resizes the large block at an address to hold `size` bytes without moving it, and returns whether that was
-    /// possible.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live; bytes that are cut off must not be used any more.
-    pub unsafe fn resize_large(&mut self, block: NonNull<u8>, size: usize) -> bool {
-        let Some((slot, len)) = self.large_at(block) else { return false };
-        let to = size.div_ceil(SLOT).max(1);
-        // SAFETY: the caller guarantees the block.
-        unsafe {
-            if to != len && !self.spans.resize(slot, len, to) {
-                return false;
-            }
-            (*self.spans.span(slot)).len = to as u32;
-        }
-        self.figures.used -= len * SLOT;
-        self.lend(to * SLOT);
-        if to < len {
-            self.age();
-        }
-        true
-    }
-
-    /// Moves a large block to a new one of at least `size` bytes without copying, if it is long and the system can do
-    /// that. `None` if not; nothing is changed then.
-    ///
-    /// # Safety
-    ///
-    /// The block must be live; if it is moved, it must not be used any more.
-    pub unsafe fn shift_large(&mut self, block: NonNull<u8>, size: usize) -> Option<NonNull<u8>> {
-        const WORTH_IT: usize = 512 * 1024 / SLOT;
-        let (slot, len) = self.large_at(block)?;
-        if len < WORTH_IT || size < len * SLOT {
-            return None;
-        }
-        let (new, _) = self.take_large(size, SLOT, false)?;
-        let to = self.spans.slot(new.as_ptr());
-        // SAFETY: both spans are in use.
-        unsafe {
-            if self.spans.shift(slot, to, len) {
-                self.put_large(block);
-                return Some(new);
-            }
-            self.put_large(new);
-        }
-        None
+    /// Returns the reserved addresses of blocks; `None` before the first request.
+    pub(super) fn region(&self) -> Option<Region> {
+        let start = NonNull::new(self.spans.address(0))?;
+        Some(Region { start, size: self.spans.reserved(), zeroed: false })
     }
 
     /// Gives free memory back to the system if there is much of it, or if it is old.
-    fn age(&mut self) {
+    pub(super) fn age(&mut self) {
         let dirty = self.spans.dirty();
         if dirty <= SLACK {
             return;
@@ -435,7 +344,7 @@ impl<S: System> Pages<S> {
     }
 
     /// Gives bundles and empty pages back to the spans. Returns whether there were any.
-    fn gather(&mut self) -> bool {
+    pub(super) fn gather(&mut self) -> bool {
         let mut any = false;
         for class in 0..CLASSES {
             let mut bundle = mem::replace(&mut self.shelves[class].bundles, ptr::null_mut());
@@ -461,7 +370,7 @@ impl<S: System> Pages<S> {
 
     /// Gives all free memory back to the system, also that inside of pages. Returns the bytes. O(spans + blocks that are
     /// free in pages).
-    pub fn trim(&mut self) -> usize {
+    pub(super) fn trim(&mut self) -> usize {
         self.gather();
         let mut bytes = 0;
         for class in 0..CLASSES {
@@ -541,7 +450,7 @@ impl<S: System> Pages<S> {
     }
 
     /// Returns the figures of this moment.
-    pub fn figures(&self) -> Figures {
+    pub(super) fn figures(&self) -> Figures {
         let (committed, dirty, reserved) = (self.places().bytes, self.spans.dirty(), self.spans.reserved());
         Figures { committed, dirty, reserved, ..self.figures }
     }

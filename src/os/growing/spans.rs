@@ -13,33 +13,33 @@ type Free = Tlsf<InBand<u32, SLOT, 1>>;
 
 /// What is known of the span that starts at a slot: a page of small blocks, or one large block.
 #[repr(C)]
-pub struct Span {
+pub(super) struct Span {
     /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
-    pub free: u32,
+    pub(super) free: u32,
     /// Neighbours in the ring of pages of the class that have free blocks, as slots.
-    pub next: u32,
-    pub prev: u32,
+    pub(super) next: u32,
+    pub(super) prev: u32,
     /// Slots of the span.
-    pub len: u32,
+    pub(super) len: u32,
     /// Blocks of the page that are handed out.
-    pub used: u16,
+    pub(super) used: u16,
     /// Blocks of the page that were ever handed out: those behind them were never touched.
-    pub fresh: u16,
+    pub(super) fresh: u16,
     /// Class of the page's blocks.
-    pub class: u8,
+    pub(super) class: u8,
     /// Whether the page is in the ring of its class.
-    pub listed: bool,
+    pub(super) listed: bool,
     /// Bit `i`: slot `i` of the page was given back to the system, and the blocks that start in it are in no list.
-    pub hollow: u64,
+    pub(super) hollow: u64,
 }
 
 /// No slot, or no offset.
-pub const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 /// The map's entry for a slot that starts no large block and is in no page.
-pub const NOTHING: u8 = 0;
+pub(super) const NOTHING: u8 = 0;
 /// The map's entry for the first slot of a large block. Every other number is the class of the slot's page, plus 1.
-pub const WHOLE: u8 = u8::MAX;
+pub(super) const WHOLE: u8 = u8::MAX;
 
 /// A part of the reserved range, committed from its start on.
 struct Range {
@@ -154,7 +154,7 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// Free spans are found by TLSF, whose metadata is in their first and last bytes. Beside the slots stand, for each of
 /// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
 /// system lent it: what was not is zero, and costs nothing.
-pub struct Spans<S> {
+pub(super) struct Spans<S> {
     free: Free,
     slots: Range,
     table: Range,
@@ -173,26 +173,26 @@ const SHIFTS: usize = 8192;
 
 /// A span that was handed out.
 #[derive(Clone, Copy)]
-pub struct Taken {
+pub(super) struct Taken {
     /// Its first slot.
-    pub slot: usize,
+    pub(super) slot: usize,
     /// Whether it may have bytes that are not zero.
-    pub dirty: bool,
+    pub(super) dirty: bool,
 }
 
 /// The places of the tables, which do not change once addresses are reserved, and how far they are committed.
 #[derive(Clone, Copy)]
-pub struct Places {
+pub(super) struct Places {
     /// The first slot.
-    pub base: *mut u8,
+    pub(super) base: *mut u8,
     /// Bytes of all committed slots.
-    pub bytes: usize,
+    pub(super) bytes: usize,
     /// One byte per slot.
-    pub map: *const u8,
+    pub(super) map: *const u8,
 }
 
 impl<S: System> Spans<S> {
-    pub const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         free: <Free as Placement>::EMPTY,
         slots: Range::EMPTY,
         table: Range::EMPTY,
@@ -206,7 +206,7 @@ impl<S: System> Spans<S> {
 
     /// Returns where the tables are now.
     #[inline(always)]
-    pub fn places(&self) -> Places {
+    pub(super) fn places(&self) -> Places {
         Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
     }
 
@@ -302,37 +302,37 @@ impl<S: System> Spans<S> {
 
     /// Returns the address of a slot.
     #[inline(always)]
-    pub fn address(&self, slot: usize) -> *mut u8 {
+    pub(super) fn address(&self, slot: usize) -> *mut u8 {
         self.slots.base.wrapping_add(slot * SLOT)
     }
 
     /// Returns the slot of an address of the range.
     #[inline(always)]
-    pub fn slot(&self, address: *mut u8) -> usize {
+    pub(super) fn slot(&self, address: *mut u8) -> usize {
         (address.addr() - self.slots.base.addr()) / SLOT
     }
 
     /// Returns the slot of an address if that slot is committed.
-    pub fn slot_checked(&self, address: *mut u8) -> Option<usize> {
+    pub(super) fn slot_checked(&self, address: *mut u8) -> Option<usize> {
         let offset = address.addr().wrapping_sub(self.slots.base.addr());
         (offset < self.slots.committed).then_some(offset / SLOT)
     }
 
     /// Returns what is known of the span that starts at `slot`, which must be committed.
     #[inline(always)]
-    pub fn span(&self, slot: usize) -> *mut Span {
+    pub(super) fn span(&self, slot: usize) -> *mut Span {
         self.table.base.cast::<Span>().wrapping_add(slot)
     }
 
     /// Returns the map's entry of `slot`, which must be committed.
     #[inline(always)]
-    pub fn entry(&self, slot: usize) -> *mut u8 {
+    pub(super) fn entry(&self, slot: usize) -> *mut u8 {
         self.map.base.wrapping_add(slot)
     }
 
     /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
     /// written to before, these are cleared. O(1) but for growth and the bits of the slots.
-    pub fn take(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
+    pub(super) fn take(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
         let quick = Placement::allocate(&mut self.free, len, align);
         let block = match quick {
             Some(block) => block,
@@ -362,7 +362,7 @@ impl<S: System> Spans<S> {
     /// # Safety
     ///
     /// It must have come from [`Spans::take`] with this length and not be used any more.
-    pub unsafe fn put(&mut self, slot: usize, len: usize) {
+    pub(super) unsafe fn put(&mut self, slot: usize, len: usize) {
         let address = self.address(slot).addr();
         // SAFETY: the caller guarantees a span of that length.
         let freed = unsafe {
@@ -381,7 +381,7 @@ impl<S: System> Spans<S> {
     /// # Safety
     ///
     /// The span must have come from [`Spans::take`] with length `len`; slots that are cut off must not be used any more.
-    pub unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
+    pub(super) unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
         let address = self.address(slot).addr();
         // SAFETY: the caller guarantees a span of that length.
         let resized = unsafe {
@@ -406,7 +406,7 @@ impl<S: System> Spans<S> {
     /// # Safety
     ///
     /// Both spans must be in use, apart, and at least `len` slots long.
-    pub unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> bool {
+    pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> bool {
         let (start, target, bytes) = (self.address(from), self.address(to), len * SLOT);
         let page = S::page();
         if self.shifted >= SHIFTS || (start.addr() | target.addr() | bytes) % page != 0 {
@@ -422,7 +422,7 @@ impl<S: System> Spans<S> {
 
     /// Gives the memory of free spans back to the system, but for their first and last slots, which hold the
     /// placement's metadata. Returns the bytes. O(spans).
-    pub fn purge(&mut self) -> usize {
+    pub(super) fn purge(&mut self) -> usize {
         if self.slots.committed == 0 {
             return 0;
         }
@@ -444,28 +444,33 @@ impl<S: System> Spans<S> {
 
     /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
     /// that was given back, and one past the last; the same number twice if none was.
-    pub fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
+    pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
         self.ground.purge::<S>(from, end, S::page())
     }
 
     /// Notes that slots of a span in use are written to again.
-    pub fn touch(&mut self, from: usize, end: usize) {
+    pub(super) fn touch(&mut self, from: usize, end: usize) {
         self.ground.mark(from, end);
     }
 
+    /// Returns the bytes of the longest free span.
+    pub(super) fn largest(&self) -> usize {
+        self.free.largest() * SLOT
+    }
+
     /// Bytes of addresses that are reserved.
-    pub fn reserved(&self) -> usize {
+    pub(super) fn reserved(&self) -> usize {
         self.slots.reserved
     }
 
     /// Bytes of free spans that the system has not got back, about.
-    pub fn dirty(&self) -> usize {
+    pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
     }
 }
 
 /// Returns how many bytes of addresses to reserve: 64 GiB, or four times the machine's memory if that is more.
-pub fn default_reserve<S: System>() -> usize {
+pub(super) fn default_reserve<S: System>() -> usize {
     let memory = usize::try_from(S::memory()).unwrap_or(0);
     memory.saturating_mul(4).checked_next_power_of_two().unwrap_or(0).max(RESERVE)
 }

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 ///
 /// A reserved range must be this program's alone, and committed memory must be valid for reads and writes, and zero
 /// until it is written to.
-pub unsafe trait System {
+pub(super) unsafe trait System {
     /// Reserves `bytes` bytes of addresses without memory behind them, aligned to a page of the system.
     fn reserve(bytes: usize) -> Option<NonNull<u8>>;
 
@@ -54,10 +54,10 @@ pub unsafe trait System {
 }
 
 /// Bytes of the largest pages of systems.
-pub const LARGEST_PAGE: usize = 64 * 1024;
+pub(super) const LARGEST_PAGE: usize = 64 * 1024;
 
 /// The operating system that the program runs on.
-pub struct Host;
+pub(super) struct Host;
 
 #[cfg(unix)]
 mod unix {

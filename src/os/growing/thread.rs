@@ -38,7 +38,7 @@ mod place {
 
     /// Returns the thread's pointer, null at first.
     #[inline(always)]
-    pub fn get() -> *mut Local {
+    pub(crate) fn get() -> *mut Local {
         let local;
         // SAFETY: it reads the thread's own copy of the variable that is declared above.
         unsafe {
@@ -53,7 +53,7 @@ mod place {
     }
 
     /// Sets the thread's pointer.
-    pub fn set(local: *mut Local) {
+    pub(crate) fn set(local: *mut Local) {
         // SAFETY: it writes the thread's own copy of the variable that is declared above.
         unsafe {
             asm!(
@@ -80,14 +80,14 @@ mod place {
 
     /// Returns the thread's pointer, null at first.
     #[inline(always)]
-    pub fn get() -> *mut Local {
+    pub(crate) fn get() -> *mut Local {
         LISTS.with(Cell::get)
     }
 
     /// Sets the thread's pointer.
-    pub fn set(local: *mut Local) {
+    pub(crate) fn set(local: *mut Local) {
         LISTS.with(|lists| lists.set(local));
     }
 }
 
-pub use place::{get, set};
+pub(crate) use place::{get, set};

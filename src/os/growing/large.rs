@@ -1,0 +1,118 @@
+//! Large blocks: spans of their own.
+
+use super::classes::SLOT;
+use super::pages::Pages;
+use super::spans::{NOTHING, WHOLE};
+use super::system::System;
+use core::ptr::NonNull;
+
+impl<S: System> Pages<S> {
+    /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
+    /// which is less likely if it is to be zeroed.
+    pub(super) fn take_large(
+        &mut self,
+        size: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Option<(NonNull<u8>, bool)> {
+        let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
+        let most = self.most();
+        let mut taken = self.spans.take(len, align, most, zeroed);
+        if taken.is_none() && self.gather() {
+            taken = self.spans.take(len, align, most, zeroed);
+        }
+        let taken = taken?;
+        // SAFETY: the span is committed and ours.
+        unsafe {
+            (*self.spans.span(taken.slot)).len = u32::try_from(len).ok()?;
+            *self.spans.entry(taken.slot) = WHOLE;
+        }
+        self.lend(len * SLOT);
+        Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
+    }
+
+    /// Returns the slot and the length of the large block at an address, if one starts there.
+    fn large_at(&self, block: NonNull<u8>) -> Option<(usize, usize)> {
+        let slot = self.spans.slot_checked(block.as_ptr())?;
+        // SAFETY: the slot is committed, and so is its entry.
+        unsafe {
+            (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
+                .then(|| (slot, (*self.spans.span(slot)).len as usize))
+        }
+    }
+
+    /// Returns the bytes of the large block at an address, if one starts there.
+    pub(super) fn large_size(&self, block: NonNull<u8>) -> Option<usize> {
+        self.large_at(block).map(|(_, len)| len * SLOT)
+    }
+
+    /// Takes a large block back. Returns false, with nothing done, if none starts there.
+    ///
+    /// # Safety
+    ///
+    /// If one starts there, it must be live and not be used any more.
+    pub(super) unsafe fn put_large(&mut self, block: NonNull<u8>) -> bool {
+        let Some((slot, len)) = self.large_at(block) else { return false };
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            *self.spans.entry(slot) = NOTHING;
+            self.spans.put(slot, len);
+        }
+        self.figures.used -= len * SLOT;
+        self.age();
+        true
+    }
+
+    /// Resizes the large block at an address to hold `size` bytes without moving it, and returns whether that was
+    /// possible.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live; bytes that are cut off must not be used any more.
+    pub(super) unsafe fn resize_large(&mut self, block: NonNull<u8>, size: usize) -> bool {
+        let Some((slot, len)) = self.large_at(block) else { return false };
+        let to = size.div_ceil(SLOT).max(1);
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            if to != len && !self.spans.resize(slot, len, to) {
+                return false;
+            }
+            (*self.spans.span(slot)).len = to as u32;
+        }
+        self.figures.used -= len * SLOT;
+        self.lend(to * SLOT);
+        if to < len {
+            self.age();
+        }
+        true
+    }
+
+    /// Moves what is in a large block to a new one of at least `size` bytes without copying, if it is long and the system can
+    /// do that. `None` if not; nothing is changed then. The old block stays live, and its contents are gone.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live; if its contents are moved, it must not be used any more, and be freed.
+    pub(super) unsafe fn shift_large(&mut self, block: NonNull<u8>, size: usize) -> Option<NonNull<u8>> {
+        const WORTH_IT: usize = 512 * 1024 / SLOT;
+        let (slot, len) = self.large_at(block)?;
+        if len < WORTH_IT || size < len * SLOT {
+            return None;
+        }
+        let (new, _) = self.take_large(size, SLOT, false)?;
+        let to = self.spans.slot(new.as_ptr());
+        // SAFETY: both spans are in use.
+        unsafe {
+            if self.spans.shift(slot, to, len) {
+                return Some(new);
+            }
+            self.put_large(new);
+        }
+        None
+    }
+
+    /// Returns the bytes of the longest free span, for which nothing has to be committed.
+    pub(super) fn largest(&self) -> usize {
+        self.spans.largest()
+    }
+}
