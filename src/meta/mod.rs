@@ -9,6 +9,7 @@ mod free_blocks;
 mod in_band;
 mod side_table;
 
+pub use crate::units::Index;
 pub use free_blocks::FreeBlocks;
 pub use in_band::{Bounds, InBand, OneRegion, Unchecked};
 pub use side_table::{NodeSlot, SideTable};
@@ -42,7 +43,7 @@ pub struct Block<T = ()> {
 pub type BlockOf<M> = Block<<M as FreeBlocks>::Token>;
 
 /// A function that shows the ids of all blocks in a placement's lists or trees.
-pub type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
+pub(crate) type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
 
 /// Why a block cannot be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
