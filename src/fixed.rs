@@ -189,27 +189,27 @@ impl<T: fmt::Debug, const N: usize, const WORDS: usize> fmt::Debug for Fixed<'_,
 mod word {
     use core::sync::atomic::{AtomicU32, Ordering};
 
-    pub struct Word(AtomicU32);
+    pub(super) struct Word(AtomicU32);
 
     impl Word {
-        pub const fn new(bits: u32) -> Self {
+        pub(super) const fn new(bits: u32) -> Self {
             Self(AtomicU32::new(bits))
         }
 
         #[inline(always)]
-        pub fn load(&self) -> u32 {
+        pub(super) fn load(&self) -> u32 {
             self.0.load(Ordering::Relaxed)
         }
 
         /// Clears bits and returns the old ones. The next owner of a block sees what its last owner wrote.
         #[inline(always)]
-        pub fn clear(&self, bits: u32) -> u32 {
+        pub(super) fn clear(&self, bits: u32) -> u32 {
             self.0.fetch_and(!bits, Ordering::Acquire)
         }
 
         /// Sets bits and returns the old ones.
         #[inline(always)]
-        pub fn set(&self, bits: u32) -> u32 {
+        pub(super) fn set(&self, bits: u32) -> u32 {
             self.0.fetch_or(bits, Ordering::Release)
         }
     }
@@ -221,18 +221,18 @@ mod word {
     use crate::lock::{CriticalSection, Lock};
     use core::cell::UnsafeCell;
 
-    pub struct Word(UnsafeCell<u32>);
+    pub(super) struct Word(UnsafeCell<u32>);
 
     // SAFETY: the bits are written in critical sections only, and a word is read as a whole.
     unsafe impl Sync for Word {}
 
     impl Word {
-        pub const fn new(bits: u32) -> Self {
+        pub(super) const fn new(bits: u32) -> Self {
             Self(UnsafeCell::new(bits))
         }
 
         #[inline(always)]
-        pub fn load(&self) -> u32 {
+        pub(super) fn load(&self) -> u32 {
             // SAFETY: an aligned word is read by one instruction.
             unsafe { self.0.get().read_volatile() }
         }
@@ -249,13 +249,13 @@ mod word {
 
         /// Clears bits and returns the old ones.
         #[inline(always)]
-        pub fn clear(&self, bits: u32) -> u32 {
+        pub(super) fn clear(&self, bits: u32) -> u32 {
             self.change(|old| old & !bits)
         }
 
         /// Sets bits and returns the old ones.
         #[inline(always)]
-        pub fn set(&self, bits: u32) -> u32 {
+        pub(super) fn set(&self, bits: u32) -> u32 {
             self.change(|old| old | bits)
         }
     }

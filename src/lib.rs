@@ -65,6 +65,8 @@
 #![cfg_attr(not(test), no_std)]
 // The modules that may contain unsafe code are named below; SAFETY.md says what they rely on.
 #![deny(unsafe_code)]
+// What is `pub` is for users: `cargo xtask lint` counts it.
+#![deny(unreachable_pub)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
 
 #[cfg(feature = "alloc")]
@@ -124,7 +126,7 @@ pub mod sim;
 #[allow(unsafe_code)]
 mod tiny;
 #[allow(unsafe_code)]
-pub mod units;
+mod units;
 #[allow(unsafe_code)]
 pub mod zones;
 

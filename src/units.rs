@@ -47,14 +47,14 @@ index!(u16, u32);
 /// Returns the number of granules of `1 << shift` bytes that hold `bytes` bytes. This is at least one, because a
 /// block of zero bytes still needs an address of its own. O(1), without overflow for any input.
 #[inline(always)]
-pub const fn granules(bytes: usize, shift: u32) -> usize {
+pub(crate) const fn granules(bytes: usize, shift: u32) -> usize {
     // Subtracting first cannot overflow, and gives zero bytes one granule.
     (bytes.saturating_sub(1) >> shift) + 1
 }
 
 /// Rounds `value` up to a multiple of `align`, a power of two. `None` on overflow.
 #[inline]
-pub const fn align_up(value: usize, align: usize) -> Option<usize> {
+pub(crate) const fn align_up(value: usize, align: usize) -> Option<usize> {
     match value.checked_add(align - 1) {
         Some(sum) => Some(sum & !(align - 1)),
         None => None,
@@ -101,7 +101,7 @@ const fn log2_by_steps(mut n: u32) -> u32 {
 /// for real-time systems" (ECRTS 2004), written so that the small, exact classes need no branch. O(1).
 /// `len` counts granules and must not be zero.
 #[inline(always)]
-pub const fn class_of<const SL: usize>(len: usize) -> usize {
+pub(crate) const fn class_of<const SL: usize>(len: usize) -> usize {
     const { assert!(SL.is_power_of_two(), "SL must be a power of two") }
     // The common case, and the expensive one where the target has no instruction for logarithms.
     if len < 2 * SL {
@@ -113,7 +113,7 @@ pub const fn class_of<const SL: usize>(len: usize) -> usize {
 
 /// The shortest block, in granules, that belongs to `class`; the inverse of [`class_of`]. O(1).
 #[inline]
-pub const fn class_start<const SL: usize>(class: usize) -> usize {
+pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
     if class < 2 * SL {
         class
     } else {
@@ -124,7 +124,7 @@ pub const fn class_start<const SL: usize>(class: usize) -> usize {
 
 /// Rows of four powers of two, `4 * SL` classes, that a table needs for blocks of up to `len` granules. O(1).
 #[inline]
-pub const fn class_rows<const SL: usize>(len: usize) -> usize {
+pub(crate) const fn class_rows<const SL: usize>(len: usize) -> usize {
     class_of::<SL>(len) / (4 * SL) + 1
 }
 

@@ -78,7 +78,7 @@ mod no_crate_implements_critical_section {
     /// Makes the function that enters a critical section, with a name that says what is missing where it is not linked.
     macro_rules! entry {
         ($name:ident) => {
-            pub use $name as enter;
+            pub(super) use $name as enter;
 
             /// Enters a critical section.
             ///
@@ -87,7 +87,7 @@ mod no_crate_implements_critical_section {
             /// The caller must pass the result to `critical_section::release`, with sections ending in reverse order.
             #[cfg_attr(debug_assertions, inline(never))]
             #[cfg_attr(not(debug_assertions), inline(always))]
-            pub unsafe fn $name() -> critical_section::RestoreState {
+            pub(super) unsafe fn $name() -> critical_section::RestoreState {
                 // SAFETY: the caller leaves the section as `acquire` requires.
                 unsafe { critical_section::acquire() }
             }
@@ -175,32 +175,28 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
     }
 }
 
-/// The lock of a heap whose type names none: [`Futex`] with the feature `std`; without it [`CriticalSection`] on targets without
-/// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
-#[cfg(feature = "std")]
-pub type Default = Futex;
-/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it [`CriticalSection`] on targets without
+/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
 /// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
+pub type Default = Chosen;
+
+#[cfg(feature = "std")]
+type Chosen = Futex;
 #[cfg(all(
     not(feature = "std"),
     feature = "critical-section",
     any(target_os = "none", not(all(feature = "spin", target_has_atomic = "8")))
 ))]
-pub type Default = CriticalSection;
-/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
-/// an operating system and [`Spin`] on others; [`Unsync`] if none of these features is on.
+type Chosen = CriticalSection;
 #[cfg(all(
     not(feature = "std"),
     feature = "spin",
     target_has_atomic = "8",
     not(all(feature = "critical-section", target_os = "none"))
 ))]
-pub type Default = Spin;
-/// The lock of a heap whose type names none: `Futex` with the feature `std`; without it `CriticalSection` on targets without
-/// an operating system and `Spin` on others; [`Unsync`] if none of these features is on.
+type Chosen = Spin;
 #[cfg(not(any(
     feature = "std",
     feature = "critical-section",
     all(feature = "spin", target_has_atomic = "8")
 )))]
-pub type Default = Unsync;
+type Chosen = Unsync;

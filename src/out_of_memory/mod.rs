@@ -158,7 +158,7 @@ impl defmt::Format for OutOfMemory {
 impl core::error::Error for OutOfMemory {}
 
 /// A function for [`set_hook`].
-pub type Hook = fn(&OutOfMemory);
+type Hook = fn(&OutOfMemory);
 
 /// The hook as a pointer; null if none is set.
 static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());

@@ -51,16 +51,17 @@ pub use tiered::{Pages, QuickLists, Tier, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
 pub use tree::{FreeTree, Order};
 
-/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts.
+/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
+/// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap) does not compile there, and is
+/// declared as `Heap<Tlsf>`.
+pub type Default = Chosen;
+
 #[cfg(target_pointer_width = "64")]
-pub type Default = Tiered;
-/// The placement of a [`Heap`](crate::Heap) whose type names none: [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A
-/// larger [`heap!`](crate::heap) does not compile, and is declared as `Heap<Tlsf>`.
+type Chosen = Tiered;
 #[cfg(all(not(target_pointer_width = "64"), target_os = "none"))]
-pub type Default = MicroTlsf;
-/// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tlsf`] on 32-bit hosts.
+type Chosen = MicroTlsf;
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
-pub type Default = Tlsf;
+type Chosen = Tlsf;
 
 use crate::meta::{Block, FreeBlocks, FreeError, Meta, region_size};
 use crate::observe::Statistics;
@@ -71,7 +72,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// The token that a placement's metadata puts in its blocks.
-pub type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
+pub(crate) type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
 
 /// A placement in units of granules, over metadata of any kind.
 ///

@@ -29,7 +29,7 @@ pub(super) struct Capture<S: Source> {
 
 impl<P: Placement, S: Source> State<P, S> {
     /// Whether a capture that the pool has noticed is under way. O(captures under way).
-    pub fn is_recording(&mut self) -> bool {
+    pub(super) fn is_recording(&mut self) -> bool {
         let mut any = false;
         for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {
             capture.under_way = capture.stream.capture().is_ok_and(|id| id == Some(capture.id));
@@ -60,7 +60,7 @@ impl<P: Placement, S: Source> State<P, S> {
     /// The arena for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
     /// new one is needed and there are too many.
     #[cold]
-    pub fn arena_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
+    pub(super) fn arena_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.id();
         let Some(capture) = self.capture_of(stream) else {
             return self.arena_of(id).or_else(|| self.open_arena(stream));
@@ -76,7 +76,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Notes that a stream uses a live block, in case it is being captured.
     #[cold]
-    pub fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
+    pub(super) fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
         if let Some(capture) = self.capture_of(stream) {
             let serial = self.records.get(number).serial;
             self.captures[capture].touched.insert((number, serial));
@@ -85,7 +85,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Whether a block that is about to be freed may be one that a capture has used. Asks its stream.
     #[inline(always)]
-    pub fn may_be_kept(&self, number: u32) -> bool {
+    pub(super) fn may_be_kept(&self, number: u32) -> bool {
         let record = self.records.get(number);
         let arena = &self.arenas[usize::from(record.arena)];
         let shared = record.holder == Holder::Shared;

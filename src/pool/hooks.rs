@@ -13,7 +13,7 @@ pub(super) struct Hooks {
 }
 
 impl Hooks {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { registry: Mutex::new(Registry::EMPTY) }
     }
 
@@ -21,16 +21,16 @@ impl Hooks {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+    pub(super) fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
         self.lock().insert(priority, hook)
     }
 
-    pub fn unregister(&self, id: HookId) -> bool {
+    pub(super) fn unregister(&self, id: HookId) -> bool {
         self.lock().remove(id)
     }
 
     /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
-    pub fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
+    pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
         loop {
             let after = place.map(|(key, _)| key);
             let before = place.map_or(0, |(_, reclaimed)| reclaimed);

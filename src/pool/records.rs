@@ -38,7 +38,7 @@ pub(super) struct Record<T> {
 }
 
 impl<T: Copy> Record<T> {
-    pub fn block(&self) -> Block<T> {
+    pub(super) fn block(&self) -> Block<T> {
         Block { offset: self.offset as usize, len: self.len as usize, token: self.token }
     }
 }
@@ -50,13 +50,13 @@ pub(super) struct Records<T> {
 }
 
 impl<T: Copy> Records<T> {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { all: Vec::new(), unused: Vec::new() }
     }
 
     /// Stores a record and returns its number. Its serial continues that of the record's last use. O(1), amortised.
     #[inline(always)]
-    pub fn insert(&mut self, mut record: Record<T>) -> u32 {
+    pub(super) fn insert(&mut self, mut record: Record<T>) -> u32 {
         match self.unused.pop() {
             Some(number) => {
                 let place = &mut self.all[number as usize];
@@ -72,23 +72,23 @@ impl<T: Copy> Records<T> {
     }
 
     #[inline(always)]
-    pub fn remove(&mut self, number: u32) {
+    pub(super) fn remove(&mut self, number: u32) {
         self.all[number as usize].holder = Holder::None;
         self.unused.push(number);
     }
 
     #[inline(always)]
-    pub fn get(&self, number: u32) -> &Record<T> {
+    pub(super) fn get(&self, number: u32) -> &Record<T> {
         &self.all[number as usize]
     }
 
     #[inline(always)]
-    pub fn get_mut(&mut self, number: u32) -> &mut Record<T> {
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut Record<T> {
         &mut self.all[number as usize]
     }
 
     /// Swaps the memory of two records whose blocks have equal lengths.
-    pub fn swap_places(&mut self, a: u32, b: u32) {
+    pub(super) fn swap_places(&mut self, a: u32, b: u32) {
         let (first, second) = (self.all[a as usize], self.all[b as usize]);
         let put = |record: &mut Record<T>, place: Record<T>| {
             (record.offset, record.len) = (place.offset, place.len);
@@ -100,12 +100,12 @@ impl<T: Copy> Records<T> {
 
     /// Returns the record, if there is one with this number.
     #[inline(always)]
-    pub fn find(&self, number: u32) -> Option<&Record<T>> {
+    pub(super) fn find(&self, number: u32) -> Option<&Record<T>> {
         self.all.get(number as usize)
     }
 
     /// Iterates over the used records and their numbers. O(records).
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
         let numbered = self.all.iter().enumerate().map(|(number, record)| (number as u32, record));
         numbered.filter(|(_, record)| record.holder != Holder::None)
     }

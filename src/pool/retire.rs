@@ -8,7 +8,7 @@ use std::vec::Vec;
 impl<P: Placement, S: Source> State<P, S> {
     /// Takes an arena from its stream. Its memory goes to other arenas or back to the source as usual, and then its
     /// place to another stream.
-    pub fn retire(&mut self, arena: usize) {
+    pub(super) fn retire(&mut self, arena: usize) {
         let id = self.arenas[arena].id;
         if self.by_stream.get(&id) == Some(&arena) {
             self.by_stream.remove(&id);

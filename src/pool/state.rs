@@ -162,7 +162,7 @@ pub(super) const fn bytes_of<P: Placement>(len: usize) -> u64 {
 }
 
 impl<P: Placement, S: Source> State<P, S> {
-    pub fn new(ages: bool) -> Self {
+    pub(super) fn new(ages: bool) -> Self {
         Self {
             arenas: Vec::new(),
             longest: Tournament::new(),
@@ -192,12 +192,12 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Whether a trace or the usage statistics must hear of every request.
     #[inline(always)]
-    pub fn is_watched(&self) -> bool {
+    pub(super) fn is_watched(&self) -> bool {
         self.trace.is_some() || self.usage.is_some()
     }
 
     /// Rounds a request up to its class. O(log classes).
-    pub fn classify(&self, ask: &mut Request) {
+    pub(super) fn classify(&self, ask: &mut Request) {
         let class = self.classes.partition_point(|&class| class < ask.len);
         if let Some(&class) = self.classes.get(class).filter(|_| ask.align == 1) {
             (ask.len, ask.classed) = (class, true);
@@ -207,7 +207,7 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Counts something for the pool and for an arena. While there is only one arena, the pool's figures are also
     /// its own.
     #[inline(always)]
-    pub fn note(&mut self, arena: usize, count: impl Fn(&mut Figures)) {
+    pub(super) fn note(&mut self, arena: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
         if self.arenas.len() > 1 {
             count(&mut self.arenas[arena].figures);
@@ -215,13 +215,13 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Returns the figures of an arena.
-    pub fn figures_of(&self, arena: usize) -> &Figures {
+    pub(super) fn figures_of(&self, arena: usize) -> &Figures {
         if self.arenas.len() > 1 { &self.arenas[arena].figures } else { &self.figures }
     }
 
     /// Returns the arena of a stream, if it has one.
     #[inline(always)]
-    pub fn arena_of(&mut self, id: StreamId) -> Option<usize> {
+    pub(super) fn arena_of(&mut self, id: StreamId) -> Option<usize> {
         if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id && !arena.private) {
             return Some(self.recent);
         }
@@ -231,14 +231,14 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Opens an arena for the stream; `None` if there are too many.
-    pub fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
+    pub(super) fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.add_arena(stream, false)?;
         self.by_stream.insert(stream.id(), number);
         Some(number)
     }
 
     /// Opens an arena for the stream within a capture, which is not its usual one.
-    pub fn open_private_arena(&mut self, stream: &S::Stream) -> Option<usize> {
+    pub(super) fn open_private_arena(&mut self, stream: &S::Stream) -> Option<usize> {
         self.add_arena(stream, true)
     }
 
@@ -279,7 +279,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Returns the segment with this number, which must exist.
     #[inline(always)]
-    pub fn entry(&self, segment: u32) -> &Entry<P> {
+    pub(super) fn entry(&self, segment: u32) -> &Entry<P> {
         match &self.segments[segment as usize] {
             Some(entry) => entry,
             None => unreachable!("segments are released when no record refers to them"),
@@ -288,7 +288,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Returns the segment with this number, which must exist, for changes.
     #[inline(always)]
-    pub fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
+    pub(super) fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
         match &mut self.segments[segment as usize] {
             Some(entry) => entry,
             None => unreachable!("segments are released when no record refers to them"),
@@ -297,13 +297,13 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Returns the address of the first byte of the record's block.
     #[inline(always)]
-    pub fn address(&self, record: &Record<Token<P>>) -> usize {
+    pub(super) fn address(&self, record: &Record<Token<P>>) -> usize {
         self.entry(record.segment).placement.meta().address(record.offset as usize).addr()
     }
 
     /// Serves a request from the arena's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
-    pub fn allocate(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
+    pub(super) fn allocate(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
         let bin = &self.arenas[arena].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return self.allocate_in(only, ask, arena);
@@ -327,7 +327,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Finds a segment of the arena in which the request may fit.
-    pub fn candidate(&self, arena: usize, kind: SizeKind, len: usize) -> Option<u32> {
+    pub(super) fn candidate(&self, arena: usize, kind: SizeKind, len: usize) -> Option<u32> {
         let bin = &self.arenas[arena].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return (self.entry(only).placement.largest() >= len).then_some(only);
@@ -337,7 +337,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Serves a request from one segment, for the stream of `arena`.
     #[inline(always)]
-    pub fn allocate_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
+    pub(super) fn allocate_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
         let number = self.take_in(segment, ask, arena)?;
         let granted = bytes_of::<P>(self.records.get(number).len as usize);
         let requested = ask.bytes as u64;
@@ -347,7 +347,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
     #[inline(always)]
-    pub fn take_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
+    pub(super) fn take_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
         let block = match entry.placement.allocate_quick(ask.len, ask.align) {
             Some(block) => block,
@@ -377,7 +377,7 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Gives a record's block back to its placement and removes the record. The caller updates the block's
     /// statistics. Returns the segment.
     #[inline(always)]
-    pub fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
+    pub(super) fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = *self.records.get(number);
         let (len, align) = (record.len as usize, 1 << record.align);
         let (ages, step) = (self.ages, self.step);
@@ -444,7 +444,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Updates the order after a placement has grown.
-    pub fn lengthened(&mut self, segment: u32) {
+    pub(super) fn lengthened(&mut self, segment: u32) {
         self.touch(self.entry(segment).arena);
         if self.entry(segment).listed != UNLISTED {
             self.relist(segment);
@@ -452,7 +452,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Adds a segment to its arena and returns its number.
-    pub fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
+    pub(super) fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
         let number = match self.segments.iter().position(Option::is_none) {
             Some(number) => number,
             None => {
@@ -502,7 +502,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Removes a segment without live blocks. Returns it, its arena, and how many of its bytes have memory; `None`
     /// if it has a live block.
-    pub fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
+    pub(super) fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
         let entry = self.entry_mut(segment);
         if entry.live > entry.holes {
             return None;
@@ -525,7 +525,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Moves an empty segment to another arena.
-    pub fn transfer(&mut self, segment: u32, to: usize) {
+    pub(super) fn transfer(&mut self, segment: u32, to: usize) {
         self.leave(segment);
         let entry = self.entry_mut(segment);
         let from = core::mem::replace(&mut entry.arena, to);
@@ -545,14 +545,14 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Iterates over the segments without a live block, except those that belong to a graph.
-    pub fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
+    pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = self.segments.iter().enumerate();
         let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
         there.filter(|(_, entry)| entry.live == entry.holes && !self.arenas[entry.arena].private)
     }
 
     /// Returns the longest free block of an arena, in granules. O(1).
-    pub fn longest(&self, arena: usize) -> usize {
+    pub(super) fn longest(&self, arena: usize) -> usize {
         let of = |bin: &Bin| match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
             _ => bin.longest,
@@ -561,7 +561,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Returns the longest free block of the pool, in bytes. O(1): at most [`TOUCHED`] arenas are updated first.
-    pub fn largest_free(&mut self) -> u64 {
+    pub(super) fn largest_free(&mut self) -> u64 {
         self.settle();
         bytes_of::<P>(self.longest.largest())
     }
@@ -576,7 +576,7 @@ pub(super) const UNLISTED: usize = usize::MAX;
 impl<S: Source> Arena<S> {
     /// The stream, which every arena has that has memory or blocks.
     #[inline(always)]
-    pub fn stream(&self) -> &S::Stream {
+    pub(super) fn stream(&self) -> &S::Stream {
         match &self.stream {
             Some(stream) => stream,
             None => unreachable!("a place is vacated when no segment and no record refers to it"),
@@ -585,7 +585,7 @@ impl<S: Source> Arena<S> {
 }
 
 impl<P> Entry<P> {
-    pub fn new(
+    pub(super) fn new(
         memory: Segment,
         placement: P,
         arena: usize,

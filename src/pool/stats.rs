@@ -145,7 +145,7 @@ pub(super) struct Figures {
 
 impl Figures {
     #[inline(always)]
-    pub fn allocate(&mut self, granted: u64, requested: u64) {
+    pub(super) fn allocate(&mut self, granted: u64, requested: u64) {
         self.allocated.add(granted);
         self.requested.add(requested);
         self.blocks.add(1);
@@ -153,7 +153,7 @@ impl Figures {
     }
 
     #[inline(always)]
-    pub fn free(&mut self, granted: u64, requested: u64) {
+    pub(super) fn free(&mut self, granted: u64, requested: u64) {
         self.allocated.sub(granted);
         self.requested.sub(requested);
         self.blocks.sub(1);
@@ -161,31 +161,31 @@ impl Figures {
     }
 
     /// Counts a block that is freed but still waits for an event.
-    pub fn defer(&mut self, granted: u64, requested: u64) {
+    pub(super) fn defer(&mut self, granted: u64, requested: u64) {
         self.waiting.add(granted);
         self.allocated.sub(granted);
         self.requested.sub(requested);
         self.blocks.sub(1);
     }
 
-    pub fn arrive(&mut self, granted: u64) {
+    pub(super) fn arrive(&mut self, granted: u64) {
         self.waiting.sub(granted);
         self.note_inactive();
     }
 
-    pub fn reserve(&mut self, bytes: u64, segments: u64) {
+    pub(super) fn reserve(&mut self, bytes: u64, segments: u64) {
         self.reserved.add(bytes);
         self.segments.add(segments);
         self.note_inactive();
     }
 
-    pub fn release(&mut self, bytes: u64) {
+    pub(super) fn release(&mut self, bytes: u64) {
         self.reserved.sub(bytes);
         self.segments.sub(1);
     }
 
     /// Bytes in live blocks and in freed blocks that wait.
-    pub fn active(&self) -> u64 {
+    pub(super) fn active(&self) -> u64 {
         self.allocated.current + self.waiting.current
     }
 
@@ -199,7 +199,7 @@ impl Figures {
         self.inactive_peak = self.inactive_peak.max(self.inactive());
     }
 
-    pub fn stats(&self, largest_free: u64, calls: SourceCalls) -> PoolStats {
+    pub(super) fn stats(&self, largest_free: u64, calls: SourceCalls) -> PoolStats {
         let Self { allocated, requested, reserved, blocks, segments, waiting, .. } = *self;
         PoolStats {
             allocated,

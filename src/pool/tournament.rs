@@ -18,13 +18,13 @@ pub(super) struct Tournament {
 
 impl Tournament {
     /// Makes a tree without values.
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { nodes: Vec::new() }
     }
 
     /// Sets a value, or adds one. O(log values), less if the nodes above do not change; amortised when the number
     /// of values grows.
-    pub fn set(&mut self, number: usize, value: usize) {
+    pub(super) fn set(&mut self, number: usize, value: usize) {
         let mut leaves = self.nodes.len() / 2;
         if number >= leaves {
             let values = self.nodes.split_off(leaves);
@@ -45,7 +45,7 @@ impl Tournament {
     }
 
     /// Returns the largest value, 0 if there is none. O(1).
-    pub fn largest(&self) -> usize {
+    pub(super) fn largest(&self) -> usize {
         self.nodes.get(1).copied().unwrap_or(0)
     }
 }

@@ -41,7 +41,7 @@ impl PoolTrace {
 
 impl PoolTrace {
     /// Notes that an arena's place may go to another stream, which gets a tag of its own.
-    pub fn forget(&mut self, arena: usize) {
+    pub(super) fn forget(&mut self, arena: usize) {
         if let Some(tag) = self.tags.get_mut(arena) {
             *tag = 0;
         }

@@ -34,13 +34,13 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub fn new(follow: Adaptive, by_class: bool) -> Self {
+    pub(super) fn new(follow: Adaptive, by_class: bool) -> Self {
         let (asked, blocks, peaks) = (Default::default(), HashMap::new(), VecDeque::new());
         Self { follow, by_class, asked, blocks, peak: 0, peaks }
     }
 
     /// Counts a block of `len` granules that became live for a request of `asked` granules.
-    pub fn allocated(&mut self, asked: usize, len: usize, active: u64) {
+    pub(super) fn allocated(&mut self, asked: usize, len: usize, active: u64) {
         self.peak = self.peak.max(active);
         if !self.by_class {
             return;
@@ -53,7 +53,7 @@ impl Usage {
         blocks.peaks[0] = blocks.peaks[0].max(blocks.live);
     }
 
-    pub fn freed(&mut self, len: usize) {
+    pub(super) fn freed(&mut self, len: usize) {
         if let Some(blocks) = self.blocks.get_mut(&len) {
             // The block may be older than the counts.
             blocks.live = blocks.live.saturating_sub(1);

@@ -30,8 +30,8 @@ mod watermarks;
 
 pub use front::{Critical, PressureHeap};
 pub use headroom::HeadroomStats;
-pub use monitor::{Monitor, OnOutOfMemory, OnTransition, Transition};
-pub use reclaim::{Hook, HookId, Reclaim, Shortage, TooManyHooks};
+pub use monitor::{Monitor, Transition};
 #[cfg(feature = "std")]
-pub(crate) use reclaim::{Key, Registry};
+pub(crate) use reclaim::{Hook, Key, Registry};
+pub use reclaim::{HookId, Reclaim, Shortage, TooManyHooks};
 pub use watermarks::{Amount, Pressure, Watermarks};

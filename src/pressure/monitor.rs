@@ -22,9 +22,9 @@ pub struct Transition {
 }
 
 /// A hook on transitions.
-pub type OnTransition = &'static (dyn Fn(Transition) + Sync);
+pub(super) type OnTransition = &'static (dyn Fn(Transition) + Sync);
 /// A hook on requests that have finally failed.
-pub type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
+pub(super) type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
 
 /// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, its pressure state and its hooks.
 pub struct Monitor<const HOOKS: usize> {

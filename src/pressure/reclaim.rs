@@ -37,7 +37,7 @@ impl<F: Fn(&Shortage) -> usize> Reclaim for F {
 }
 
 /// A hook as it is registered.
-pub type Hook = &'static (dyn Reclaim + Sync);
+pub(crate) type Hook = &'static (dyn Reclaim + Sync);
 
 /// Identifies a registered hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -99,8 +99,7 @@ impl Taken {
 }
 
 /// Memory that a heap claims when it is first used.
-#[doc(hidden)]
-pub struct Pending {
+pub(crate) struct Pending {
     start: *mut u8,
     end: *mut u8,
     /// The flag of a static region, whose memory is zero; `None` for linker symbols.

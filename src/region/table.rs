@@ -108,7 +108,7 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
 }
 
 /// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
-pub const BRIEF: usize = 32;
+pub(super) const BRIEF: usize = 32;
 
 /// Index spaces up to this size are packed.
 const NARROW: usize = u16::MAX as usize;

@@ -180,7 +180,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(capacity: usize, visible: bool) -> Self {
+    pub(super) fn new(capacity: usize, visible: bool) -> Self {
         Self {
             capacity,
             used: 0,
@@ -199,7 +199,7 @@ impl State {
     }
 
     /// Counts a call, and fails it if an injected failure is due.
-    pub fn enter(&mut self, call: Call) -> Result<(), SourceError> {
+    pub(super) fn enter(&mut self, call: Call) -> Result<(), SourceError> {
         self.counts[call as usize] += 1;
         self.time += match call {
             Call::Reserve | Call::Release | Call::Grow | Call::Unmap | Call::Map => self.latency.memory,
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    pub fn error(call: Call, kind: SourceErrorKind) -> SourceError {
+    pub(super) fn error(call: Call, kind: SourceErrorKind) -> SourceError {
         let code = match kind {
             SourceErrorKind::OutOfMemory => 2,
             SourceErrorKind::Invalid => 1,
@@ -231,19 +231,19 @@ impl State {
         SourceError { kind, call: call.name(), code }
     }
 
-    pub fn inject(&mut self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
+    pub(super) fn inject(&mut self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
         self.injections.push(Injection { call, left: nth.max(1), times, kind });
     }
 
-    pub fn clear_injections(&mut self) {
+    pub(super) fn clear_injections(&mut self) {
         self.injections.clear();
     }
 
-    pub fn count(&self, call: Call) -> u64 {
+    pub(super) fn count(&self, call: Call) -> u64 {
         self.counts[call as usize]
     }
 
-    pub fn open_queue(&mut self) -> usize {
+    pub(super) fn open_queue(&mut self) -> usize {
         self.queues.push(Queue::default());
         self.queues.len() - 1
     }
@@ -268,7 +268,7 @@ impl State {
     }
 
     /// Takes the memory of a range away; returns `false` if a part of it has none.
-    pub fn unmap(&mut self, span: Span) -> bool {
+    pub(super) fn unmap(&mut self, span: Span) -> bool {
         let hole = |(&start, &bytes): (&usize, &usize)| span.common(Span { address: start, bytes }).is_some();
         if self.holes.iter().any(hole) {
             return false;
@@ -279,7 +279,7 @@ impl State {
     }
 
     /// Gives memory to a range that is part of a hole; returns `false` if it is not.
-    pub fn map(&mut self, span: Span) -> bool {
+    pub(super) fn map(&mut self, span: Span) -> bool {
         let end = span.address + span.bytes;
         let hole =
             self.holes.range(..=span.address).next_back().map(|(&start, &bytes)| (start, start + bytes));
@@ -296,7 +296,7 @@ impl State {
     }
 
     /// Forgets the holes of a segment and returns their bytes.
-    pub fn forget_holes(&mut self, segment: Span) -> usize {
+    pub(super) fn forget_holes(&mut self, segment: Span) -> usize {
         let mut bytes = 0;
         self.holes.retain(|&start, &mut hole| {
             let own = start >= segment.address && start < segment.address + segment.bytes;
@@ -306,27 +306,27 @@ impl State {
         bytes
     }
 
-    pub fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {
+    pub(super) fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {
         self.check_mapped(owner, span);
         let number = self.number();
         self.queues[queue].entries.push_back(Entry::Work { number, owner, span });
         number
     }
 
-    pub fn copy(&mut self, queue: usize, from: Span, to: Span) {
+    pub(super) fn copy(&mut self, queue: usize, from: Span, to: Span) {
         let number = self.number();
         self.queues[queue].entries.push_back(Entry::Copy { number, from, to });
     }
 
     /// Marks a point in a queue. The event of an empty queue is done at once.
-    pub fn mark(&mut self, queue: usize) -> u64 {
+    pub(super) fn mark(&mut self, queue: usize) -> u64 {
         let number = self.number();
         self.queues[queue].entries.push_back(Entry::Mark(number));
         self.settle(queue);
         number
     }
 
-    pub fn wait(&mut self, queue: usize, event: u64) {
+    pub(super) fn wait(&mut self, queue: usize, event: u64) {
         if self.is_done(event) {
             self.hazards.push(Hazard::NeedlessWait);
             return;
@@ -334,11 +334,11 @@ impl State {
         self.queues[queue].entries.push_back(Entry::Wait(event));
     }
 
-    pub fn is_done(&self, number: u64) -> bool {
+    pub(super) fn is_done(&self, number: u64) -> bool {
         self.done[number as usize]
     }
 
-    pub fn len(&self, queue: usize) -> usize {
+    pub(super) fn len(&self, queue: usize) -> usize {
         self.queues[queue].entries.len()
     }
 
@@ -365,7 +365,7 @@ impl State {
     }
 
     /// Runs the next work of the queue unless it must wait. Returns whether it ran.
-    pub fn step(&mut self, queue: usize) -> bool {
+    pub(super) fn step(&mut self, queue: usize) -> bool {
         self.settle(queue);
         match self.queues[queue].entries.front().copied() {
             Some(Entry::Work { number, owner, span }) => {
@@ -406,7 +406,7 @@ impl State {
     }
 
     /// Runs any work until `event` is done, as time would. Returns whether that was possible.
-    pub fn run_until(&mut self, event: u64) -> bool {
+    pub(super) fn run_until(&mut self, event: u64) -> bool {
         while !self.is_done(event) {
             if !self.step_any() {
                 return false;
@@ -416,7 +416,7 @@ impl State {
     }
 
     /// Runs any work until the queue is empty. Returns whether that was possible.
-    pub fn drain(&mut self, queue: usize) -> bool {
+    pub(super) fn drain(&mut self, queue: usize) -> bool {
         while self.len(queue) > 0 {
             if !self.step(queue) && !self.step_any() {
                 return false;
@@ -430,7 +430,7 @@ impl State {
     }
 
     /// Reports work on a segment that is released, except work in `queue`, which the release waits for.
-    pub fn check_released(&mut self, queue: usize, span: Span) {
+    pub(super) fn check_released(&mut self, queue: usize, span: Span) {
         for (number, other) in self.queues.iter().enumerate() {
             for entry in &other.entries {
                 if let Entry::Work { owner, span: used, .. } = *entry {

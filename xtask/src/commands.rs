@@ -13,7 +13,7 @@ use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, layers, measure, runner, setup, toolchain, unlinked, words};
+use crate::{Setup, child, firmware, layers, measure, runner, setup, surface, toolchain, unlinked, words};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -235,7 +235,7 @@ pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitC
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// `lint`: the style of comments and documents, and the layers of the library, then clippy over all firmware.
+/// `lint`: the style of comments and documents, the layers of the library and its public items, then clippy over all firmware.
 pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
@@ -245,6 +245,9 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     }
     if layers::lint()? > 0 {
         failed.push("layers of the library");
+    }
+    if surface::lint()? > 0 {
+        failed.push("public items of the library");
     }
     if style_only {
         return conclude(&failed);

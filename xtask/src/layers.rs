@@ -39,6 +39,22 @@ const KNOWN: &[(&str, &str)] = &[
 ///
 /// If git does not list the files, one of them cannot be read or parsed, or ARCHITECTURE.md has no table of layers.
 pub fn lint() -> Result<usize> {
+    let files = sources()?;
+    let path = firmware::root().join("ARCHITECTURE.md");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let findings = check(&files, &order(&text)?, KNOWN)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    Ok(findings.len())
+}
+
+/// Returns the names and texts of all files in `src` that git tracks or would track.
+///
+/// # Errors
+///
+/// If git does not list the files, or one of them cannot be read.
+pub fn sources() -> Result<Vec<(String, String)>> {
     let mut git = Command::new("git");
     git.current_dir(firmware::root()).args([
         "ls-files",
@@ -59,13 +75,7 @@ pub fn lint() -> Result<usize> {
             files.push((name.to_owned(), text));
         }
     }
-    let path = firmware::root().join("ARCHITECTURE.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let findings = check(&files, &order(&text)?, KNOWN)?;
-    for finding in &findings {
-        println!("{finding}");
-    }
-    Ok(findings.len())
+    Ok(files)
 }
 
 /// Returns the modules in the order of the first table with the column `module`, from the ground up.
@@ -201,11 +211,7 @@ fn read(tokens: TokenStream, path: &[String], depth: usize, file: &str, module: 
         let rest = &tokens[at..];
         match rest {
             // What is compiled for tests only may use anything.
-            [TokenTree::Punct(hash), TokenTree::Group(attribute), ..]
-                if hash.as_char() == '#' && is_test(attribute) =>
-            {
-                at += rest.iter().position(ends_item).unwrap_or(rest.len());
-            }
+            _ if is_for_tests(rest) => at += length_of_item(rest),
             [TokenTree::Ident(word), TokenTree::Ident(_), TokenTree::Group(body), ..] if word == "mod" => {
                 read(body.stream(), path, depth + 1, file, module);
                 at += 2;
@@ -229,6 +235,17 @@ fn read(tokens: TokenStream, path: &[String], depth: usize, file: &str, module: 
         }
         at += 1;
     }
+}
+
+/// Returns whether `tokens` begin with an attribute that restricts an item to tests.
+pub fn is_for_tests(tokens: &[TokenTree]) -> bool {
+    let [TokenTree::Punct(hash), TokenTree::Group(attribute), ..] = tokens else { return false };
+    hash.as_char() == '#' && is_test(attribute)
+}
+
+/// Returns how many tokens of the item that `tokens` begin with are in front of the one that ends it.
+pub fn length_of_item(tokens: &[TokenTree]) -> usize {
+    tokens.iter().position(ends_item).unwrap_or(tokens.len())
 }
 
 /// Returns whether an attribute restricts an item to tests.

@@ -23,6 +23,7 @@ mod runner;
 mod setup;
 mod size;
 mod summary;
+mod surface;
 mod sysroot;
 mod toolchain;
 mod tools;
@@ -128,9 +129,9 @@ enum Command {
     },
     /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
     GpuBundle(gpu_bundle::Bundle),
-    /// Check the style of comments and documents, the library's layers, and all firmware with clippy, warnings denied
+    /// Check the style of comments and documents, the library's layers and public items, and all firmware with clippy, warnings denied
     Lint {
-        /// Only what compiles nothing: the style of comments and documents, and the library's layers
+        /// Only what compiles nothing: the style of comments and documents, the library's layers and public items
         #[arg(long)]
         style: bool,
     },

@@ -105,12 +105,12 @@ pub(super) struct Record {
 
 impl Record {
     /// Counts a use. O(1), without a lock.
-    pub fn touch(&self, touch: Touch, bytes: usize) {
+    pub(super) fn touch(&self, touch: Touch, bytes: usize) {
         self.own.count(touch, bytes);
         self.shared.count(touch, bytes);
     }
 
-    pub fn usage(&self) -> Usage {
+    pub(super) fn usage(&self) -> Usage {
         self.own.read()
     }
 }
@@ -132,12 +132,12 @@ impl Registry {
     }
 
     /// Returns the accesses measured for buffers of a call site. O(1) expected.
-    pub fn of_site(&self, site: Site) -> Usage {
+    pub(super) fn of_site(&self, site: Site) -> Usage {
         self.lock().sites.get(site).map(|counters| counters.read()).unwrap_or_default()
     }
 
     /// Adds a buffer. O(1) expected.
-    pub fn enter(
+    pub(super) fn enter(
         &self,
         site: Site,
         address: usize,
@@ -156,12 +156,12 @@ impl Registry {
     }
 
     /// Removes a buffer. O(1) expected.
-    pub fn leave(&self, record: &Record) {
+    pub(super) fn leave(&self, record: &Record) {
         self.lock().live.remove(&record.number);
     }
 
     /// Returns all live buffers, the oldest first. O(buffers · log buffers).
-    pub fn live(&self) -> std::vec::Vec<Arc<Record>> {
+    pub(super) fn live(&self) -> std::vec::Vec<Arc<Record>> {
         let mut live: std::vec::Vec<_> = self.lock().live.values().cloned().collect();
         live.sort_unstable_by_key(|record| record.number);
         live

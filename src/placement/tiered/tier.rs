@@ -10,7 +10,7 @@ use core::ptr::{self, NonNull};
 ///
 /// All bits of the address are inverted. No address of a 64-bit host has its high bits set, so what a free block holds looks
 /// like nothing that its user would have left there, which is how a second free is noticed.
-pub struct Free {
+pub(super) struct Free {
     link: *mut Free,
 }
 

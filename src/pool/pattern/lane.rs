@@ -69,7 +69,7 @@ pub(super) struct Lane<'p, P: Placement, S: Source> {
 }
 
 impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
-    pub fn new(stream: S::Stream) -> Self {
+    pub(super) fn new(stream: S::Stream) -> Self {
         Self {
             stream,
             block: None,
@@ -87,7 +87,7 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
     }
 
     /// Records a request and returns its number, or `None` if there is no room for more events. O(1), amortised.
-    pub fn record(&mut self, size: usize, align: usize) -> Option<usize> {
+    pub(super) fn record(&mut self, size: usize, align: usize) -> Option<usize> {
         if self.now >= OPEN - 1 {
             return None;
         }
@@ -98,19 +98,19 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
         Some(self.requests.len() - 1)
     }
 
-    pub fn freed(&mut self, request: usize) {
+    pub(super) fn freed(&mut self, request: usize) {
         if self.now < OPEN - 1 {
             self.requests[request].end = self.now;
             self.now += 1;
         }
     }
 
-    pub fn shared(&mut self, request: usize) {
+    pub(super) fn shared(&mut self, request: usize) {
         self.requests[request].shared = true;
     }
 
     /// Plans the recorded requests and takes a block for the plan from the pool.
-    pub fn plan(&mut self, pool: &'p Pool<P, S>) -> Result<(), PatternError> {
+    pub(super) fn plan(&mut self, pool: &'p Pool<P, S>) -> Result<(), PatternError> {
         let planned = |request: &Request| request.end != OPEN && !request.shared;
         let buffers: Vec<plan::Buffer<'_>> = self
             .requests
@@ -142,18 +142,18 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
     }
 
     /// Makes the first request due again. O(requests), amortised O(1) for each.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.expect_ends(OPEN);
         (self.next, self.next_end) = (0, 0);
     }
 
     /// Returns the number of live buffers of the plan.
-    pub fn live(&self) -> usize {
+    pub(super) fn live(&self) -> usize {
         self.live
     }
 
     /// Returns the lane's block.
-    pub fn block(&self) -> Option<&Buffer<'p, P, S>> {
+    pub(super) fn block(&self) -> Option<&Buffer<'p, P, S>> {
         self.block.as_ref()
     }
 
@@ -171,7 +171,7 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
     }
 
     /// Finds the request's place. O(1), amortised over the iteration.
-    pub fn serve(&mut self, size: usize, align: usize) -> Outcome {
+    pub(super) fn serve(&mut self, size: usize, align: usize) -> Outcome {
         let last = self.requests.len().min(self.next + WINDOW);
         let same = |&slot: &usize| self.requests[slot].size == size && align <= self.requests[slot].align;
         let Some(slot) = (self.next..last).find(same) else { return Outcome::Deviates };
@@ -194,7 +194,7 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
     }
 
     /// Frees a buffer of the plan. O(1).
-    pub fn vacate(&mut self, slot: usize) {
+    pub(super) fn vacate(&mut self, slot: usize) {
         let place = core::mem::replace(&mut self.requests[slot].place, Place::Free);
         if let Place::Late(at) = place {
             self.late.swap_remove(at);

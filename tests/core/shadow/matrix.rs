@@ -28,13 +28,13 @@ where
     unsafe { heap.with_placement(|placement| placement.meta_mut().equip(bytes)) }
 }
 
-impl<I: allotment::units::Index, const G: usize, const R: usize, const C: bool> SubjectMeta
+impl<I: allotment::meta::Index, const G: usize, const R: usize, const C: bool> SubjectMeta
     for InBand<I, G, R, C>
 {
     const REGIONS: usize = R;
 }
 
-impl<I: allotment::units::Index, const G: usize, const R: usize> SubjectMeta for SideTable<I, G, R> {
+impl<I: allotment::meta::Index, const G: usize, const R: usize> SubjectMeta for SideTable<I, G, R> {
     const REGIONS: usize = R;
     const MAPPED: bool = true;
 
