@@ -74,6 +74,8 @@ extern crate alloc;
 #[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
 extern crate std;
 
+#[allow(unsafe_code)]
+mod bounded;
 pub mod bounds;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
 #[allow(unsafe_code)]
@@ -130,6 +132,7 @@ mod units;
 #[allow(unsafe_code)]
 pub mod zones;
 
+pub use bounded::Bounded;
 pub use heap::Heap;
 pub use memory::Memory;
 pub use meta::FreeError;

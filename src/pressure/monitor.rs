@@ -78,6 +78,11 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
         self.counters.reset_peak();
     }
 
+    /// Returns whether the state differs from what was last reported.
+    pub(super) fn has_news(&self) -> bool {
+        self.told != self.pressure()
+    }
+
     /// Returns the transition that must be reported to the hook, unless the hook is running; it is then reported
     /// afterwards.
     pub(super) fn begin_telling(&mut self) -> Option<(OnTransition, Transition)> {
@@ -113,7 +118,8 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         let marks = monitor.watermarks.of(monitor.counters.capacity());
         // A heap without memory is not short of memory: it has none yet.
         if monitor.counters.capacity() > 0 {
-            monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0));
+            let largest = if marks.watches_block() { self.placement.largest_free() } else { usize::MAX };
+            monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0), largest);
             (monitor.above, monitor.below) = marks.band(monitor.own);
         }
         let save = monitor.may_save && monitor.pressure() > Pressure::Normal;

@@ -27,7 +27,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
                 },
             };
             if state.statistics.rises(grant.size) {
-                return (state.risen(grant, layout), true);
+                return (state.risen(grant, layout), state.statistics.has_news());
             }
             state.statistics.allocated(grant.size);
             (Some(grant.start), false)
@@ -61,11 +61,11 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
             }
         };
         let crossed = self.0.with(|state| {
-            let crossed = state.statistics.rises(0);
-            if crossed {
-                state.look();
+            if !state.statistics.rises(0) {
+                return false;
             }
-            crossed
+            state.look();
+            state.statistics.has_news()
         });
         if crossed {
             self.tell();
@@ -126,11 +126,11 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
             // SAFETY: the caller guarantees the block.
             let size = unsafe { state.placement.deallocate(block, layout)? };
             state.statistics.freed(size);
-            let crossed = state.statistics.has_fallen();
-            if crossed {
-                state.look();
+            if !state.statistics.has_fallen() {
+                return Ok(false);
             }
-            Ok(crossed)
+            state.look();
+            Ok(state.statistics.has_news())
         })?;
         if crossed {
             self.tell();
@@ -220,11 +220,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
             let resized = unsafe { state.placement.resize(block, layout, size) };
             let Some((old, new)) = resized else { return (false, false) };
             state.statistics.resized(old, new);
-            let crossed = state.statistics.rises(0) || state.statistics.has_fallen();
-            if crossed {
-                state.look();
+            if !state.statistics.rises(0) && !state.statistics.has_fallen() {
+                return (true, false);
             }
-            (true, crossed)
+            state.look();
+            (true, state.statistics.has_news())
         });
         if crossed {
             self.tell();

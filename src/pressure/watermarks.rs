@@ -37,7 +37,8 @@ impl Amount {
     }
 }
 
-/// The amounts of free memory below which a heap is under pressure.
+/// The amounts of free memory below which a heap is under pressure, and the lengths of its largest free block if that counts too
+/// ([`Watermarks::largest`]).
 ///
 /// ```text
 ///  free memory   |<- Critical ->|<---- Low ---->|<-- Normal ...
@@ -53,12 +54,17 @@ pub struct Watermarks {
     pub(super) low: Amount,
     pub(super) critical: Amount,
     pub(super) hysteresis: Amount,
+    /// The same for the largest free block: low and critical.
+    pub(super) block: (Amount, Amount),
 }
+
+/// No largest free block is too short.
+const ANY: (Amount, Amount) = (Amount::Bytes(0), Amount::Bytes(0));
 
 impl Watermarks {
     /// No pressure, however little is free.
     pub const NONE: Self =
-        Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0) };
+        Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0), block: ANY };
 
     /// Sets [`Pressure::Low`] below `low` free bytes and [`Pressure::Critical`] below `critical`, with a hysteresis
     /// of an eighth of `low`. If `critical` exceeds `low`, there is no state in between.
@@ -67,6 +73,7 @@ impl Watermarks {
             low: Amount::Bytes(low),
             critical: Amount::Bytes(critical),
             hysteresis: Amount::Bytes(low / 8),
+            block: ANY,
         }
     }
 
@@ -77,10 +84,22 @@ impl Watermarks {
             low: Amount::Percent(low),
             critical: Amount::Percent(critical),
             hysteresis: Amount::Percent(3),
+            block: ANY,
         }
     }
 
-    /// Sets another hysteresis.
+    /// Makes the largest free block count as well: [`Pressure::Low`] while it is shorter than `low`, and [`Pressure::Critical`] while it
+    /// is shorter than `critical`. Much memory in short pieces is then pressure too. Pressure ends when the block is an eighth longer
+    /// than the mark, or when nothing is in use.
+    ///
+    /// Percentages are those of the heap's capacity; with several regions the largest block is at most the largest region. Each request
+    /// and free then looks at the largest free block, which takes O(1), instead of making one comparison.
+    pub const fn largest(mut self, low: Amount, critical: Amount) -> Self {
+        self.block = (low, critical);
+        self
+    }
+
+    /// Sets another hysteresis of the free bytes.
     pub const fn hysteresis(mut self, hysteresis: Amount) -> Self {
         self.hysteresis = hysteresis;
         self
@@ -95,6 +114,7 @@ impl Watermarks {
             critical,
             hysteresis: self.hysteresis.of(capacity),
             capacity,
+            block: (self.block.0.of(capacity), self.block.1.of(capacity)),
         }
     }
 }
@@ -106,11 +126,36 @@ pub(super) struct Marks {
     critical: usize,
     hysteresis: usize,
     capacity: usize,
+    block: (usize, usize),
 }
 
 impl Marks {
-    /// Returns the state after `now` when `free` bytes are free. O(1).
-    pub(super) fn next(&self, now: Pressure, free: usize) -> Pressure {
+    /// Returns whether the largest free block counts.
+    pub(super) fn watches_block(&self) -> bool {
+        self.block != (0, 0)
+    }
+
+    /// Returns the state after `now` when `free` bytes are free, the largest block of them `largest` bytes. O(1).
+    pub(super) fn next(&self, now: Pressure, free: usize, largest: usize) -> Pressure {
+        self.next_by_bytes(now, free).max(self.next_by_block(now, free, largest))
+    }
+
+    fn next_by_block(&self, now: Pressure, free: usize, largest: usize) -> Pressure {
+        let (low, critical) = self.block;
+        // The amount that ends a state must be reachable by freeing everything.
+        let left = |mark: usize| largest >= mark.saturating_add(mark / 8);
+        if free >= self.capacity {
+            Pressure::Normal
+        } else if largest < critical || (now == Pressure::Critical && !left(critical)) {
+            Pressure::Critical
+        } else if largest < low || (now != Pressure::Normal && !left(low)) {
+            Pressure::Low
+        } else {
+            Pressure::Normal
+        }
+    }
+
+    fn next_by_bytes(&self, now: Pressure, free: usize) -> Pressure {
         // The amount that ends a state must be reachable by freeing everything.
         let left = |mark: usize| free >= mark.saturating_add(self.hysteresis).min(self.capacity);
         if free < self.critical || (now == Pressure::Critical && !left(self.critical)) {
@@ -124,7 +169,11 @@ impl Marks {
 
     /// Returns the bytes in use above which, and those below which, the state changes from `now`. A heap thus needs
     /// one comparison per call: with the first when it allocates, with the second when it frees. O(1).
+    /// If the largest free block counts, every call is to look.
     pub(super) fn band(&self, now: Pressure) -> (usize, usize) {
+        if self.watches_block() {
+            return (0, usize::MAX);
+        }
         let above = |mark: usize| self.capacity - mark;
         let below = |mark: usize| self.capacity - mark.saturating_add(self.hysteresis).min(self.capacity) + 1;
         match now {
@@ -166,7 +215,7 @@ mod tests {
             (0, Critical),
             (900, Normal),
         ] {
-            now = marks.next(now, free);
+            now = marks.next(now, free, free);
             assert_eq!(now, expected, "{free} bytes free");
         }
     }
@@ -174,11 +223,40 @@ mod tests {
     #[test]
     fn a_heap_of_which_everything_is_free_is_never_under_pressure_for_the_hysteresis() {
         let marks = Watermarks::bytes(990, 100).of(1000);
-        assert_eq!(marks.next(Low, 1000), Normal);
+        assert_eq!(marks.next(Low, 1000, 1000), Normal);
         let marks = Watermarks::bytes(2000, 1500).of(1000);
-        assert_eq!(marks.next(Critical, 1000), Normal);
-        assert_eq!(marks.next(Normal, 999), Critical);
-        assert_eq!(Watermarks::NONE.of(1000).next(Normal, 0), Normal);
+        assert_eq!(marks.next(Critical, 1000, 1000), Normal);
+        assert_eq!(marks.next(Normal, 999, 999), Critical);
+        assert_eq!(Watermarks::NONE.of(1000).next(Normal, 0, 0), Normal);
+    }
+
+    #[test]
+    fn a_short_largest_block_is_pressure_too() {
+        let watermarks = Watermarks::bytes(400, 100).largest(Amount::Bytes(160), Amount::Bytes(80));
+        let marks = watermarks.of(4000);
+        assert!(marks.watches_block() && marks.band(Normal) == (0, usize::MAX));
+        let mut now = Normal;
+        for (free, largest, expected) in [
+            (3000, 160, Normal),
+            (3000, 159, Low),
+            (3000, 179, Low),
+            (3000, 180, Normal),
+            (3000, 79, Critical),
+            (3000, 89, Critical),
+            (3000, 90, Low),
+            // Both must have left their marks.
+            (399, 300, Low),
+            (450, 150, Low),
+            (449, 300, Low),
+            (450, 300, Normal),
+            // Nothing in use, in regions that are all short.
+            (3999, 70, Critical),
+            (4000, 70, Normal),
+        ] {
+            now = marks.next(now, free, largest);
+            assert_eq!(now, expected, "{free} bytes free, {largest} in one piece");
+        }
+        assert!(!Watermarks::bytes(400, 100).of(4000).watches_block());
     }
 
     /// The band is exactly where `next` reports no change, for every capacity, state and fill level.
@@ -193,7 +271,7 @@ mod tests {
                 for now in [Normal, Low, Critical] {
                     let (above, below) = marks.band(now);
                     for used in 0..=capacity {
-                        let next = marks.next(now, capacity - used);
+                        let next = marks.next(now, capacity - used, capacity - used);
                         let context = format!("{watermarks:?} of {capacity}, {now:?}, {used} used");
                         assert_eq!(used > above, next > now, "{context}");
                         assert_eq!(used < below, next < now, "{context}");

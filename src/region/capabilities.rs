@@ -29,6 +29,9 @@ bitflags::bitflags! {
         const DEVICE = 1 << 6;
         /// Never moved or paged out.
         const PINNED = 1 << 7;
+        /// Atomic instructions work on it, compare-and-swap included. On some chips they fail, or are not atomic, in external RAM:
+        /// give this flag to all other zones, and collections without a wish of their own stay out of it.
+        const ATOMIC = 1 << 8;
         // Flags of the user.
         const _ = !0;
     }

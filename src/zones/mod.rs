@@ -110,11 +110,14 @@ impl core::error::Error for ZoneError {}
 /// ```
 ///
 /// `Zones` can be the global allocator. Requests then want no particular capabilities, and never get memory of a
-/// device. `SPANS` is how many regions of all zones together a free finds in O(log regions); further ones are
+/// device. If any zone has [`Capabilities::ATOMIC`], such requests get memory of zones with it only, because nothing tells whether
+/// there will be an `Arc` or an `AtomicU32` in a block. `SPANS` is how many regions of all zones together a free finds in O(log regions); further ones are
 /// searched one by one. `L` guards the table of regions and is held only to read or replace it.
 pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: [Zone<'h>; N],
     fallback: &'h [usize],
+    /// What requests want that name no capabilities.
+    general: Capabilities,
     lock: L,
     table: UnsafeCell<Table<SPANS>>,
 }
@@ -139,7 +142,15 @@ impl<const N: usize, const SPANS: usize, L> Copy for ZonesWith<'_, '_, N, SPANS,
 impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
     pub const fn new(zones: [Zone<'h>; N]) -> Self {
-        Self { zones, fallback: &[], lock: L::INIT, table: UnsafeCell::new(Table::EMPTY) }
+        let mut general = Capabilities::empty();
+        let mut at = 0;
+        while at < N {
+            if zones[at].capabilities().contains(Capabilities::ATOMIC) {
+                general = Capabilities::ATOMIC;
+            }
+            at += 1;
+        }
+        Self { zones, fallback: &[], general, lock: L::INIT, table: UnsafeCell::new(Table::EMPTY) }
     }
 
     /// Sets the fallback chain: indices of zones, from 0.
@@ -382,9 +393,9 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS
     }
 }
 
-// Zones are memory like `Zones::wanting` no particular capabilities.
+// Zones are memory like `Zones::wanting` what every request may need.
 delegate!(
     [const N: usize, const SPANS: usize, L: Lock] Zones<'_, N, SPANS, L>,
-    |self| self.wanting(Capabilities::empty())
+    |self| self.wanting(self.general)
 );
 global_alloc!([const N: usize, const SPANS: usize, L: Lock] Zones<'_, N, SPANS, L>);

@@ -10,7 +10,7 @@ use allotment::pressure::PressureHeap;
 use allotment::pressure::Shortage;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
-use allotment::{FreeError, Heap, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
+use allotment::{Bounded, FreeError, Heap, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -157,6 +157,19 @@ fn observed_cached_observed_pressure() {
     assert!(inner > 0 && inner < 400, "{inner}");
     cached.flush();
     assert_eq!(INNER.memory().used(), 0);
+}
+
+/// The bytes within a bound are those that were asked for.
+#[test]
+fn bounded_observed() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(256 * 1024);
+    let bounded = Bounded::<_, Spin>::new(Observed::<_, _, Spin>::new(&HEAP, Profile::new()), 64 * 1024);
+    exercise(&bounded);
+    bounded.memory().observers(|profile| {
+        settled(profile);
+        assert_eq!(profile.peak_bytes, bounded.peak());
+    });
+    assert_eq!((bounded.used(), HEAP.used()), (0, 0));
 }
 
 /// A hook of the wrapped heap may use the cache around it, from inside the cache's own request.

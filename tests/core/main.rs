@@ -8,6 +8,8 @@ mod shadow;
 
 mod arena;
 mod blocks;
+#[cfg(feature = "spin")]
+mod bounded;
 mod bounds;
 #[cfg(feature = "spin")]
 mod compositions;

@@ -439,3 +439,27 @@ fn threads_share_zones() {
     });
     assert_eq!((FAST.used(), BULK.used()), (0, 0));
 }
+
+/// Once a zone says that atomics work on its memory, requests that name no capabilities stay in such memory.
+#[test]
+fn what_holds_atomics_stays_out_of_memory_where_they_fail() {
+    let sram = Zone::new("sram", heap::<Tlsf>(&[4096]), Can::INTERNAL | Can::ATOMIC);
+    let psram = Zone::new("psram", heap::<Tlsf>(&[65_536]), Can::EXTERNAL);
+    let zones: Zones<2, 8, Spin> = Zones::new([psram, sram]).fallback(&[0, 1]);
+    let small = layout(64, 8);
+    // SAFETY: the layouts are not empty.
+    let block = NonNull::new(unsafe { zones.alloc(small) }).unwrap();
+    assert_eq!(zones.zone_of(block), Some(1), "not the first zone, though it prefers everything");
+    assert!(Memory::allocate(&zones, layout(8000, 8)).is_none(), "only the PSRAM has so much");
+    assert!(Memory::largest_free(&zones) < 4096);
+    let wish = zones.allocate(layout(8000, 8), Can::EXTERNAL).unwrap();
+    assert_eq!(zones.zone_of(wish.start), Some(0), "a request that wants it gets it");
+    // SAFETY: both blocks are live and have these layouts.
+    unsafe {
+        zones.dealloc(block.as_ptr(), small);
+        zones.deallocate(wish.start, layout(8000, 8)).unwrap();
+    }
+    // Where no zone says anything, all serve.
+    let silent: Zones<1, 8, Spin> = Zones::new([Zone::new("ram", heap::<Tlsf>(&[4096]), Can::empty())]);
+    assert!(Memory::allocate(&silent, small).is_some());
+}

@@ -12,6 +12,8 @@
 //! ```
 
 mod classes;
+#[cfg(test)]
+mod fake;
 mod large;
 mod lists;
 mod local;

@@ -188,9 +188,15 @@ mod windows {
         unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
             // SAFETY: the contents are not needed; what is decommitted is zero when it is committed again.
             unsafe {
-                VirtualFree(start.cast(), bytes, DECOMMIT) != 0
-                    && !VirtualAlloc(start.cast(), bytes, COMMIT, READ_WRITE).is_null()
+                if VirtualFree(start.cast(), bytes, DECOMMIT) == 0 {
+                    return false;
+                }
+                if VirtualAlloc(start.cast(), bytes, COMMIT, READ_WRITE).is_null() {
+                    // Another process took the last of the system's memory in between, and the caller counts on these addresses.
+                    std::process::abort();
+                }
             }
+            true
         }
 
         unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {

@@ -259,3 +259,32 @@ fn saving_is_switched_with_the_pressure() {
     heap.try_allocate(layout(9000)).unwrap();
     assert_eq!((heap.pressure(), log(&heap)), (Critical, vec![]));
 }
+
+/// Much memory in short pieces is pressure, and its end is told too.
+#[test]
+fn short_pieces_are_pressure() {
+    let heap = Local::<Tlsf>::new(Heap::empty())
+        .watermarks(Watermarks::NONE.largest(Amount::Bytes(1600), Amount::Bytes(320)))
+        .on_transition(&note);
+    feed(&heap, 64 * 1024);
+    let blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(layout(256)).ok()).collect();
+    assert_eq!(seen(), vec![(Normal, Low), (Low, Critical)]);
+    // Every other block: half of the memory is free, and no piece is longer than 256 bytes.
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.iter().enumerate().partition(|(n, _)| n % 2 == 0);
+    freed.iter().for_each(|&(_, &block)| free(&heap, block, 256));
+    assert!(heap.free_bytes() > 30_000 && heap.largest_free() < 320);
+    assert_eq!((heap.pressure(), seen()), (Critical, vec![]));
+    // A free that joins pieces leaves the state by steps.
+    for &(_, &block) in &kept {
+        free(&heap, block, 256);
+    }
+    assert_eq!((heap.pressure(), seen()), (Normal, vec![(Critical, Low), (Low, Normal)]));
+    // A resize in place counts as well.
+    let all = heap.try_allocate(layout(heap.largest_free())).unwrap();
+    assert_eq!(seen(), vec![(Normal, Critical)]);
+    let size = heap.stats().used;
+    // SAFETY: the block is live and has that layout.
+    assert!(unsafe { heap.try_resize(all, layout(size), 8) });
+    assert_eq!(seen(), vec![(Critical, Normal)]);
+    free(&heap, all, 8);
+}

@@ -1,0 +1,187 @@
+//! [`Bounded`]: a part of a memory for one of its clients.
+
+use crate::lock::{self, Lock};
+use crate::memory::{Memory, allocator, global_alloc};
+use crate::meta::FreeError;
+use crate::out_of_memory::OutOfMemory;
+use crate::region::Region;
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// At most a number of bytes of a memory, for one client that must not use up what others need.
+///
+/// ```
+/// use allotment::{Bounded, Heap, Memory, Tlsf, heap, lock::Spin};
+/// use core::alloc::Layout;
+///
+/// static HEAP: Heap<Tlsf, Spin> = heap!(64 * 1024);
+/// static PARSER: Bounded<&Heap<Tlsf, Spin>, Spin> = Bounded::new(&HEAP, 4096);
+///
+/// assert!(PARSER.try_allocate(Layout::new::<[u8; 4000]>()).is_ok());
+/// assert!(PARSER.try_allocate(Layout::new::<[u8; 100]>()).is_err());
+/// assert!(HEAP.try_allocate(Layout::new::<[u8; 100]>()).is_ok());
+/// ```
+///
+/// The bytes that the client asked for count, without what the memory rounds up. Nothing is set aside: a request within the bound
+/// still fails if the memory has no room. A block must be freed through the value that it was allocated through. Each operation
+/// adds O(1) to that of the memory.
+pub struct Bounded<M, L = lock::Default> {
+    memory: M,
+    limit: usize,
+    lock: L,
+    used: Cell<usize>,
+    peak: Cell<usize>,
+}
+
+// SAFETY: the counters are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Sync, L: Sync> Sync for Bounded<M, L> {}
+
+impl<M, L: Lock> Bounded<M, L> {
+    /// Creates a front of `memory` that hands out at most `limit` bytes at a time.
+    pub const fn new(memory: M, limit: usize) -> Self {
+        Self { memory, limit, lock: L::INIT, used: Cell::new(0), peak: Cell::new(0) }
+    }
+
+    /// Returns the most bytes that can be in use at a time.
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Returns the bytes in use, as they were asked for. O(1).
+    pub fn used(&self) -> usize {
+        self.lock.with(|| self.used.get())
+    }
+
+    /// Returns the high-water mark of [`Bounded::used`]. O(1).
+    pub fn peak(&self) -> usize {
+        self.lock.with(|| self.peak.get())
+    }
+
+    /// Returns the memory behind the bound.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Counts `bytes` bytes, and returns whether they are within the bound. Otherwise nothing is changed.
+    fn charge(&self, bytes: usize) -> bool {
+        self.lock.with(|| {
+            let used = self.used.get().saturating_add(bytes);
+            if used > self.limit {
+                return false;
+            }
+            self.used.set(used);
+            self.peak.set(self.peak.get().max(used));
+            true
+        })
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.lock.with(|| self.used.set(self.used.get().saturating_sub(bytes)));
+    }
+
+    /// Counts a request, and takes that back if the memory refuses it.
+    #[inline]
+    fn within(&self, layout: Layout, request: impl FnOnce() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
+        if !self.charge(layout.size()) {
+            return None;
+        }
+        let block = request();
+        if block.is_none() {
+            self.refund(layout.size());
+        }
+        block
+    }
+}
+
+// SAFETY: blocks are those of the memory behind the bound, which keeps the contract.
+unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.within(layout, || self.memory.allocate(layout))
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.within(layout, || self.memory.allocate_zeroed(layout))
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.deallocate(block, layout) };
+        self.refund(layout.size());
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.try_deallocate(block, layout)? };
+        self.refund(layout.size());
+        Ok(())
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.memory.check(block, layout)
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let more = size.saturating_sub(layout.size());
+        if more > 0 && !self.charge(more) {
+            return false;
+        }
+        // SAFETY: the caller's contract.
+        let resized = unsafe { self.memory.try_resize(block, layout, size) };
+        self.refund(if resized { layout.size().saturating_sub(size) } else { more });
+        resized
+    }
+
+    unsafe fn change(
+        &self,
+        block: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+        done: &mut dyn FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // Only the difference counts: the client never has both blocks.
+        let more = new.size().saturating_sub(old.size());
+        if more > 0 && !self.charge(more) {
+            return None;
+        }
+        // SAFETY: the caller's contract.
+        let changed = unsafe { self.memory.change(block, old, new, done) };
+        self.refund(if changed.is_some() { old.size().saturating_sub(new.size()) } else { more });
+        changed
+    }
+
+    /// Returns the largest request that is sure to succeed now: within the bound, and in the memory.
+    fn largest_free(&self) -> usize {
+        self.memory.largest_free().min(self.limit - self.used())
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.memory.region(n)
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let left = self.limit - self.used();
+        let behind = self.memory.out_of_memory(layout);
+        OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), ..behind }
+    }
+
+    unsafe fn take_reserve(&self, region: Region) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.take_reserve(region) }
+    }
+}
+
+global_alloc!([M: Memory, L: Lock] Bounded<M, L>);
+allocator!([M: Memory, L: Lock] Bounded<M, L>);
+
+impl<M, L: Lock> fmt::Debug for Bounded<M, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bounded")
+            .field("limit", &self.limit)
+            .field("used", &self.used())
+            .finish_non_exhaustive()
+    }
+}

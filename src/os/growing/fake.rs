@@ -1,0 +1,326 @@
+//! A system in this process's own memory, which checks every call, and the heap's shared part on it: with the properties of Linux,
+//! macOS and Windows, whatever the tests run on.
+
+use super::classes::{CLASSES, LARGEST, SIZES, SLOT, class_of_size};
+use super::pages::{Chain, Pages};
+use super::system::System;
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::RefCell;
+use std::vec;
+use std::vec::Vec;
+
+/// What is behind the unit of a commit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Reserved,
+    Committed,
+}
+
+/// A reserved range.
+struct Range {
+    start: *mut u8,
+    bytes: usize,
+    states: Vec<State>,
+}
+
+/// What the fake knows.
+#[derive(Default)]
+struct World {
+    ranges: Vec<Range>,
+    committed: usize,
+    /// No more than this many bytes can be committed; 0 means any number.
+    limit: usize,
+    /// Purges fail from now on.
+    broken: bool,
+    purged: usize,
+    shifts: usize,
+    clock: u64,
+}
+
+std::thread_local! {
+    static WORLD: RefCell<World> = RefCell::default();
+}
+
+/// Commits come in multiples of this.
+const UNIT: usize = 64 * 1024;
+
+/// Reserved addresses hold this, so that a write to them is noticed when they are committed.
+const UNTOUCHED: u8 = 0xa5;
+
+impl World {
+    /// Returns the range that holds all these bytes, and the first one's offset in it.
+    fn range(&mut self, start: *mut u8, bytes: usize) -> (&mut Range, usize) {
+        let holds = |range: &&mut Range| {
+            let offset = start.addr().wrapping_sub(range.start.addr());
+            offset < range.bytes && bytes <= range.bytes - offset
+        };
+        let range = self.ranges.iter_mut().find(holds).expect("the bytes are reserved");
+        let offset = start.addr() - range.start.addr();
+        (range, offset)
+    }
+
+    fn expect_committed(&mut self, start: *mut u8, bytes: usize) {
+        let (range, offset) = self.range(start, bytes);
+        let units = offset / UNIT..(offset + bytes).div_ceil(UNIT);
+        assert!(range.states[units].iter().all(|&state| state == State::Committed));
+    }
+}
+
+/// The fake, with pages of `PAGE` bytes. `SHIFTS`: whether it can move memory without copying.
+struct Fake<const PAGE: usize, const SHIFTS: bool>;
+
+// SAFETY: ranges come from the global allocator, are zeroed when they are committed and again when they are purged.
+unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS> {
+    fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+        assert_eq!(bytes % PAGE, 0);
+        if bytes > 64 << 20 {
+            return None;
+        }
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc(Layout::from_size_align(bytes, UNIT).unwrap()) };
+        // SAFETY: the block has that many bytes.
+        unsafe { start.write_bytes(UNTOUCHED, bytes) };
+        let states = vec![State::Reserved; bytes.div_ceil(UNIT)];
+        WORLD.with_borrow_mut(|world| world.ranges.push(Range { start, bytes, states }));
+        NonNull::new(start)
+    }
+
+    unsafe fn release(start: NonNull<u8>, bytes: usize) {
+        WORLD.with_borrow_mut(|world| {
+            let whole = |range: &Range| range.start == start.as_ptr() && range.bytes == bytes;
+            let n = world.ranges.iter().position(whole).expect("a whole range is given back");
+            let range = world.ranges.swap_remove(n);
+            // SAFETY: it was allocated with this layout.
+            unsafe { dealloc(range.start, Layout::from_size_align(range.bytes, UNIT).unwrap()) };
+        });
+    }
+
+    unsafe fn commit(start: *mut u8, bytes: usize) -> bool {
+        assert!(bytes > 0 && bytes % UNIT == 0);
+        WORLD.with_borrow_mut(|world| {
+            if world.limit > 0 && world.committed + bytes > world.limit {
+                return false;
+            }
+            let (range, offset) = world.range(start, bytes);
+            assert_eq!(offset % UNIT, 0);
+            for state in &mut range.states[offset / UNIT..(offset + bytes) / UNIT] {
+                assert_eq!(*state, State::Reserved, "memory is committed once");
+                *state = State::Committed;
+            }
+            // SAFETY: the range has these bytes.
+            unsafe {
+                let untouched = core::slice::from_raw_parts(start, bytes);
+                assert!(
+                    untouched.iter().all(|&byte| byte == UNTOUCHED),
+                    "written to before it was committed"
+                );
+                start.write_bytes(0, bytes);
+            }
+            world.committed += bytes;
+            true
+        })
+    }
+
+    unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+        assert!(bytes > 0 && bytes % PAGE == 0 && start.addr() % PAGE == 0);
+        WORLD.with_borrow_mut(|world| {
+            world.expect_committed(start, bytes);
+            if world.broken {
+                return false;
+            }
+            world.purged += bytes;
+            // SAFETY: the bytes are committed, and their contents are not needed.
+            unsafe { start.write_bytes(0, bytes) };
+            true
+        })
+    }
+
+    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+        assert!(bytes % PAGE == 0 && from.addr() % PAGE == 0 && to.addr() % PAGE == 0);
+        if !SHIFTS {
+            return false;
+        }
+        WORLD.with_borrow_mut(|world| {
+            world.expect_committed(from, bytes);
+            world.expect_committed(to, bytes);
+            world.shifts += 1;
+        });
+        assert!(from.addr().abs_diff(to.addr()) >= bytes, "the ranges overlap");
+        // SAFETY: both ranges are committed and apart.
+        unsafe {
+            to.copy_from_nonoverlapping(from, bytes);
+            from.write_bytes(0, bytes);
+        }
+        true
+    }
+
+    fn page() -> usize {
+        PAGE
+    }
+
+    fn memory() -> u64 {
+        4 << 20
+    }
+
+    fn now() -> u64 {
+        WORLD.with_borrow_mut(|world| {
+            world.clock += 100;
+            world.clock
+        })
+    }
+}
+
+type Linux = Fake<4096, true>;
+type MacOs = Fake<{ 16 * 1024 }, false>;
+type Windows = Fake<4096, false>;
+
+/// A block and the byte that fills it.
+struct Live {
+    block: NonNull<u8>,
+    size: usize,
+    class: Option<usize>,
+    fill: u8,
+}
+
+fn check(live: &Live) {
+    // SAFETY: the block is live and has that many bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(live.block.as_ptr(), live.size) };
+    assert!(bytes.iter().all(|&byte| byte == live.fill), "a live block has changed");
+}
+
+/// Takes a block of about `size` bytes, checks that it is zero where the heap says so, and fills it.
+fn take<S: System>(pages: &mut Pages<S>, random: &mut fastrand::Rng, size: usize) -> Option<Live> {
+    let fill = random.u8(1..);
+    let (block, size, class) = if size <= LARGEST {
+        let class = class_of_size(size);
+        let chain = pages.take(class, 1);
+        (NonNull::new(chain.first)?.cast(), SIZES[class] as usize, Some(class))
+    } else {
+        let align = SLOT << random.u32(0..3);
+        let zeroed = random.bool();
+        let (block, dirty) = pages.take_large(size, align, zeroed)?;
+        assert_eq!(block.addr().get() % align, 0);
+        if !dirty {
+            // SAFETY: the block is live and has that many bytes.
+            let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), size) };
+            assert!(bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
+        }
+        (block, size, None)
+    };
+    // SAFETY: the block is live and has that many bytes.
+    unsafe { block.as_ptr().write_bytes(fill, size) };
+    Some(Live { block, size, class, fill })
+}
+
+fn give<S: System>(pages: &mut Pages<S>, live: Live) {
+    check(&live);
+    // SAFETY: the block is live, and not used afterwards.
+    unsafe {
+        match live.class {
+            Some(class) => {
+                let first = live.block.cast::<super::pages::Block>().as_ptr();
+                (*first).next = core::ptr::null_mut();
+                pages.put(class, Chain { first, count: 1 });
+            }
+            None => assert!(pages.put_large(live.block)),
+        }
+    }
+}
+
+/// Grows or shrinks a large block, in place or by moving its memory.
+fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
+    check(live);
+    // SAFETY: the block is live, and not used at its old address if it moves.
+    unsafe {
+        if !pages.resize_large(live.block, size) {
+            match pages.shift_large(live.block, size) {
+                Some(moved) => live.block = moved,
+                None => return,
+            }
+        }
+        live.size = live.size.min(size);
+        check(live);
+        live.size = size;
+        live.block.as_ptr().write_bytes(live.fill, size);
+    }
+}
+
+/// Takes, resizes, gives and trims at random. Returns the figures of the world and the greatest memory in use.
+fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, usize) {
+    WORLD.with_borrow_mut(|world| *world = World { limit, broken, ..World::default() });
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut pages: std::boxed::Box<Pages<S>> = std::boxed::Box::new(Pages::EMPTY);
+    pages.limit(48 << 20);
+    let mut live: Vec<Live> = Vec::new();
+    let mut refused = 0;
+    for step in 0..6000_u32 {
+        // Phases in which the heap grows, and such in which it shrinks.
+        let grows = step % 1500 < 900;
+        match random.u8(..100) {
+            0..2 => {
+                pages.trim();
+                live.iter().for_each(check);
+            }
+            2..8 => {
+                if let Some(n) = live.iter().position(|one| one.class.is_none()) {
+                    let size = random.usize(LARGEST + 1..1_500_000);
+                    resize(&mut pages, &mut live[n], size);
+                }
+            }
+            n if (n < 60) == grows && live.len() < 600 => {
+                let most = if random.u8(..8) == 0 { 1_000_000 } else { LARGEST };
+                let octave = 1 << random.u32(0..=most.ilog2());
+                let size = random.usize(1..=octave);
+                match take(&mut pages, &mut random, size) {
+                    Some(block) => live.push(block),
+                    None => refused += 1,
+                }
+            }
+            _ if !live.is_empty() => give(&mut pages, live.swap_remove(random.usize(..live.len()))),
+            _ => {}
+        }
+    }
+    live.drain(..).for_each(|block| give(&mut pages, block));
+    assert_eq!(pages.figures().used, 0);
+    pages.trim();
+    let kept = pages.figures().dirty;
+    let (purged, shifts) = WORLD.with_borrow(|world| (world.purged, world.shifts));
+    assert!(broken || kept < 2 << 20, "{kept} bytes are still with the heap");
+    assert_eq!(CLASSES, SIZES.len());
+    (purged, shifts, refused)
+}
+
+#[test]
+fn the_heap_keeps_the_rules_of_linux() {
+    let (purged, shifts, refused) = exercise::<Linux>(1, 0, false);
+    assert!(purged > 1 << 20 && shifts > 0 && refused == 0, "{purged} {shifts} {refused}");
+}
+
+#[test]
+fn the_heap_keeps_the_rules_of_macos() {
+    let (purged, shifts, _) = exercise::<MacOs>(2, 0, false);
+    assert!(purged > 1 << 20 && shifts == 0, "{purged} {shifts}");
+}
+
+#[test]
+fn the_heap_keeps_the_rules_of_windows() {
+    let (purged, shifts, _) = exercise::<Windows>(3, 0, false);
+    assert!(purged > 1 << 20 && shifts == 0, "{purged} {shifts}");
+}
+
+/// What cannot be committed is refused, and the heap goes on with what it has.
+#[test]
+fn a_commit_that_fails_is_a_refused_request() {
+    for seed in 4..8 {
+        let (_, _, refused) = exercise::<Windows>(seed, 3 << 20, false);
+        assert!(refused > 0);
+    }
+}
+
+/// A purge that fails leaves the contents; no block is called clean that is not.
+#[test]
+fn a_purge_that_fails_changes_nothing() {
+    let (purged, _, _) = exercise::<MacOs>(9, 0, true);
+    assert_eq!(purged, 0);
+}
