@@ -235,7 +235,7 @@ fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
     unsafe {
         if !pages.resize_large(live.block, size) {
             match pages.shift_large(live.block, size) {
-                Some(moved) => live.block = moved,
+                Some(moved) => assert!(pages.put_large(core::mem::replace(&mut live.block, moved))),
                 None => return,
             }
         }
@@ -323,4 +323,53 @@ fn a_commit_that_fails_is_a_refused_request() {
 fn a_purge_that_fails_changes_nothing() {
     let (purged, _, _) = exercise::<MacOs>(9, 0, true);
     assert_eq!(purged, 0);
+}
+
+/// Frees small blocks of `class` at these addresses.
+fn give_all<S: System>(pages: &mut Pages<S>, class: usize, blocks: &[NonNull<u8>]) {
+    for &block in blocks {
+        give(pages, Live { block, size: 0, class: Some(class), fill: 0 });
+    }
+}
+
+/// A block may start in front of the memory that was given back, and reach into it: that memory is not clean any more.
+#[test]
+fn what_reaches_into_memory_that_was_given_back_is_noticed() {
+    const SIZE: usize = 48;
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let class = class_of_size(SIZE);
+    let mut page = || {
+        let mut next = pages.take(class, 16 * 1024 / SIZE).first;
+        let mut blocks = Vec::new();
+        while let Some(block) = NonNull::new(next) {
+            // SAFETY: the blocks are linked.
+            next = unsafe { block.as_ref().next };
+            // SAFETY: the block is ours.
+            unsafe { block.cast::<u8>().as_ptr().write_bytes(7, SIZE) };
+            blocks.push(block.cast::<u8>());
+        }
+        blocks.sort_unstable();
+        blocks
+    };
+    let (other, first) = (page(), page());
+    assert_eq!((first.len(), other.len()), (16 * 1024 / SIZE, 16 * 1024 / SIZE));
+    let start = first[0];
+    // All but the blocks that lie in the first slot alone.
+    let inside = SLOT / SIZE;
+    give_all(&mut pages, class, &first[inside..]);
+    pages.trim();
+    let reaching = NonNull::new(pages.take(class, 1).first).unwrap().cast::<u8>();
+    assert_eq!(reaching, first[inside], "it reaches from the first slot into the second");
+    // SAFETY: the block is ours.
+    unsafe { reaching.as_ptr().write_bytes(7, SIZE) };
+    give_all(&mut pages, class, &other[..1]);
+    give_all(&mut pages, class, &[reaching]);
+    give_all(&mut pages, class, &first[..inside]);
+    // The page is gone, and its memory serves a large block.
+    let (block, dirty) = pages.take_large(16 * 1024, SLOT, true).unwrap();
+    assert_eq!(block, start);
+    // SAFETY: the block has these bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), 16 * 1024) };
+    assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }

@@ -216,11 +216,14 @@ impl<S: System> Pages<S> {
             let page = &mut *self.spans.span(slot);
             let mut chain = Chain::NONE;
             let mut end: *mut *mut Block = &raw mut chain.first;
+            if page.hollow != 0 {
+                // Blocks that start in front of a hollow slot may reach into it.
+                self.spans.touch(slot, slot + page.len as usize);
+            }
             while chain.count < want {
                 // Before any new block: those of a hollow slot may end where the new ones begin.
                 while page.free == NONE && page.hollow != 0 {
                     Self::refill(page, base, size);
-                    self.spans.touch(slot, slot + page.len as usize);
                 }
                 let block = if page.free != NONE {
                     let block = base.wrapping_add(page.free as usize).cast::<Block>();
