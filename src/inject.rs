@@ -18,7 +18,7 @@
 //! To try every single failure point of a piece of code, run it with [`Fail::Only`]`(0)`, `Fail::Only(1)` and so on, until a run makes
 //! fewer requests than that ([`every_failure`]).
 
-use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
 use core::alloc::Layout;
 use core::fmt;
@@ -191,13 +191,7 @@ unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
         self.admit(new).is_some_and(|memory| unsafe { memory.try_resize(block, layout, size) })
     }
 
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the caller's contract.
         unsafe { self.admit(new)?.change(block, old, new, done) }
     }

@@ -63,8 +63,6 @@
 //! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
 #![cfg_attr(not(test), no_std)]
-// The modules that may contain unsafe code are named below; SAFETY.md says what they rely on.
-#![deny(unsafe_code)]
 // What is `pub` is for users: `cargo xtask lint` counts it.
 #![deny(unreachable_pub)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
@@ -74,62 +72,41 @@ extern crate alloc;
 #[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
 extern crate std;
 
-#[allow(unsafe_code)]
 mod bounded;
+#[forbid(unsafe_code)] // SAFETY.md says what the other modules rely on.
 pub mod bounds;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
-#[allow(unsafe_code)]
 pub mod fixed;
 #[cfg(feature = "gpu")]
-#[allow(unsafe_code)]
 pub mod gpu;
-#[allow(unsafe_code)]
 pub mod harden;
-#[allow(unsafe_code)]
 pub mod heap;
-#[allow(unsafe_code)]
 pub mod inject;
-#[allow(unsafe_code)]
 pub mod lock;
+#[forbid(unsafe_code)]
 mod macros;
-#[allow(unsafe_code)]
 mod memory;
-#[allow(unsafe_code)]
 pub mod meta;
-#[allow(unsafe_code)]
 pub mod misuse;
-#[allow(unsafe_code)]
 pub mod observe;
-#[allow(unsafe_code)]
 pub mod observed;
 #[cfg(feature = "std")]
-#[allow(unsafe_code)]
 pub mod os;
-#[allow(unsafe_code)]
 pub mod out_of_memory;
-#[allow(unsafe_code)]
 pub mod placement;
-#[allow(unsafe_code)]
 pub mod plan;
-#[allow(unsafe_code)]
 pub mod planned;
 #[cfg(feature = "std")]
-#[allow(unsafe_code)]
 pub mod pool;
-#[allow(unsafe_code)]
 pub mod pressure;
-#[allow(unsafe_code)]
 pub mod region;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+#[forbid(unsafe_code)]
 mod report;
 #[cfg(feature = "std")]
-#[allow(unsafe_code)]
 pub mod sim;
-#[allow(unsafe_code)]
 mod tiny;
-#[allow(unsafe_code)]
 mod units;
-#[allow(unsafe_code)]
 pub mod zones;
 
 pub use bounded::Bounded;

@@ -1,7 +1,7 @@
 //! The front that passes operations to observers.
 
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::observe::{LiveBlock, Observation, Observer, Operation, Stats, current_tag};
 use core::alloc::Layout;
@@ -290,13 +290,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         resized
     }
 
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         let from = block.addr().get();
         let told = &mut |moved: NonNull<u8>| {
             let (block, to, size) = (from, moved.addr().get(), new.size());

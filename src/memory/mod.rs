@@ -17,6 +17,9 @@ use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+/// What [`Memory::change`] tells the block's new address.
+pub(crate) type Done<'a> = &'a mut dyn FnMut(NonNull<u8>);
+
 /// Memory that blocks are allocated from: a [`Heap`](crate::Heap), or a front around any other `Memory`.
 ///
 /// Fronts ask for nothing else of what they wrap, so they can be combined in any order: `Observed<Cached<..>>`,
@@ -121,13 +124,7 @@ pub unsafe trait Memory {
     /// `block` must be a live block of this memory that was allocated with `old`. If it moves, it must not be used
     /// at its old address any more.
     #[inline(always)]
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the block is live and has layout `old`, and the copy is between two live blocks.
         unsafe {
             // Resizing in place requires the same alignment, because the alignment is used to find the block when
@@ -283,7 +280,7 @@ macro_rules! pass_on {
             block: ::core::ptr::NonNull<u8>,
             old: ::core::alloc::Layout,
             new: ::core::alloc::Layout,
-            done: &mut dyn FnMut(::core::ptr::NonNull<u8>),
+            done: $crate::memory::Done,
         ) -> Option<::core::ptr::NonNull<u8>> {
             // SAFETY: the caller's contract.
             unsafe { $memory.change(block, old, new, done) }

@@ -4,7 +4,7 @@ use super::classes::{class_of, layout_of};
 use super::depot::Depot;
 use super::local::{self, Owner};
 use crate::heap::Heap;
-use crate::memory::{Memory, allocator, global_alloc, pass_on, refused};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use crate::meta::FreeError;
 use core::alloc::Layout;
 use core::fmt;
@@ -171,13 +171,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         }
     }
 
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the caller passes a live block of layout `old`. A block with a class never becomes one without in place, or the
         // reverse. Both blocks of the copy are live.
         unsafe {

@@ -1,6 +1,6 @@
 //! Binary buddies.
 
-use super::{Placement, Token};
+use super::{BlockIn, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
 use crate::region::{Region, RegionError};
 use crate::units::Index;
@@ -304,7 +304,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
         let order = Self::order(len, align);
         let fitting = if order < ORDERS { self.orders >> order } else { 0 };
         if fitting == 0 {
@@ -335,7 +335,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     #[inline(always)]
     unsafe fn deallocate(
         &mut self,
-        block: Block<Token<Self>>,
+        block: BlockIn<Self>,
         _len: usize,
         _align: usize,
     ) -> Result<usize, FreeError> {
@@ -355,11 +355,11 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
 
     unsafe fn resize(
         &mut self,
-        mut block: Block<Token<Self>>,
+        mut block: BlockIn<Self>,
         _len: usize,
         to: usize,
         align: usize,
-    ) -> Option<Block<Token<Self>>> {
+    ) -> Option<BlockIn<Self>> {
         if let Some(region) = self.lent_at(block.offset) {
             return (to <= self.whole(region)).then_some(block);
         }
@@ -409,7 +409,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> BlockIn<Self> {
         // SAFETY: the block exists, as the caller vouches.
         let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
         match self.lent_at(block.offset) {
@@ -418,12 +418,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
     }
 
-    fn checked_block_at(
-        &self,
-        address: usize,
-        len: usize,
-        align: usize,
-    ) -> Result<Block<Token<Self>>, FreeError> {
+    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<BlockIn<Self>, FreeError> {
         let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
         for (region, record) in self.meta.regions().iter().enumerate() {
             // Nothing is known of the inside of a lent region; it is one block.

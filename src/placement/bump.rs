@@ -1,6 +1,6 @@
 //! A bump pointer.
 
-use super::{Placement, Token};
+use super::{BlockIn, Placement};
 use crate::meta::{Block, FreeError, InBand, Meta};
 use crate::region::{Record, Region, RegionError};
 
@@ -94,7 +94,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
         for region in self.region..self.meta.regions().len() {
             let (top, end) = (self.top_of(region), self.meta.regions()[region].end());
             let front = if align > 1 { self.meta.place(top).wrapping_neg() & (align - 1) } else { 0 };
@@ -114,7 +114,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     #[inline(always)]
     unsafe fn deallocate(
         &mut self,
-        block: Block<Token<Self>>,
+        block: BlockIn<Self>,
         _len: usize,
         _align: usize,
     ) -> Result<usize, FreeError> {
@@ -128,11 +128,11 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     #[inline(always)]
     unsafe fn resize(
         &mut self,
-        block: Block<Token<Self>>,
+        block: BlockIn<Self>,
         _len: usize,
         to: usize,
         _align: usize,
-    ) -> Option<Block<Token<Self>>> {
+    ) -> Option<BlockIn<Self>> {
         let grown = Block { len: to, ..block };
         if self.is_last(&block) {
             let end = self.meta.regions()[self.region].end();
@@ -175,7 +175,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, _align: usize) -> Block<Token<Self>> {
+    unsafe fn block_at(&self, address: usize, len: usize, _align: usize) -> BlockIn<Self> {
         // SAFETY: the address is that of a block, which lies in a region.
         unsafe {
             let offset = self.meta.locate(address).unwrap_unchecked();
@@ -188,7 +188,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
         address: usize,
         len: usize,
         _align: usize,
-    ) -> Result<Block<Token<Self>>, FreeError> {
+    ) -> Result<BlockIn<Self>, FreeError> {
         let offset = self.meta.in_region(address, len)?;
         let holds = |record: &Record| record.contains(offset);
         let region = self.meta.regions().iter().position(holds).ok_or(FreeError::Foreign)?;

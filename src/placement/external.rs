@@ -14,6 +14,40 @@ use core::ptr::NonNull;
 /// Words that the allocators align to, and the least that they can use.
 const WORD: usize = size_of::<usize>();
 
+/// The parts of a [`LayoutPlacement`] that the adapted allocators do not have.
+macro_rules! what_adapters_lack {
+    () => {
+        const MAX_REGION: usize = isize::MAX as usize;
+        const KEEPS: bool = false;
+
+        fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
+            Err(RegionError::Unsupported)
+        }
+
+        fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+            self.allocate(layout)
+        }
+
+        fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+            let grant = self.allocate(layout)?;
+            Some((grant, grant.size, 0))
+        }
+
+        unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
+            None
+        }
+
+        fn trim(&mut self) -> bool {
+            false
+        }
+
+        fn set_saving(&mut self, _on: bool) {}
+
+        /// Nothing: the allocator does not tell.
+        fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
+    };
+}
+
 /// `linked_list_allocator::Heap`: first fit in address order, O(n) both ways. One region, which can be
 /// extended.
 ///
@@ -37,8 +71,7 @@ impl LinkedList {
 #[cfg(feature = "linked-list")]
 unsafe impl LayoutPlacement for LinkedList {
     const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
-    const MAX_REGION: usize = isize::MAX as usize;
-    const KEEPS: bool = false;
+    what_adapters_lack!();
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         if !self.0.bottom().is_null() {
@@ -66,32 +99,15 @@ unsafe impl LayoutPlacement for LinkedList {
         Ok(self.0.size() - before)
     }
 
-    fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Err(RegionError::Unsupported)
-    }
-
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         let start = self.0.allocate_first_fit(layout).ok()?;
         Some(Grant { start, size: Self::taken(layout) })
-    }
-
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = self.allocate(layout)?;
-        Some((grant, grant.size, 0))
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.deallocate(start, layout) };
         Ok(Self::taken(layout))
-    }
-
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
     }
 
     unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
@@ -111,15 +127,6 @@ unsafe impl LayoutPlacement for LinkedList {
             true => Ok(()),
         }
     }
-
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    fn set_saving(&mut self, _on: bool) {}
-
-    /// Nothing: the allocator does not tell.
-    fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
 
     fn largest_free(&self) -> usize {
         if self.0.bottom().is_null() { 0 } else { self.0.free() }
@@ -165,8 +172,7 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
 #[cfg(feature = "buddy-system")]
 unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
     const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
-    const MAX_REGION: usize = isize::MAX as usize;
-    const KEEPS: bool = false;
+    what_adapters_lack!();
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller hands over the memory of the region.
@@ -178,32 +184,15 @@ unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
         Err(RegionError::Unsupported)
     }
 
-    fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Err(RegionError::Unsupported)
-    }
-
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         let start = self.0.alloc(layout).ok()?;
         Some(Grant { start, size: Self::taken(layout.size(), layout.align()) })
-    }
-
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = self.allocate(layout)?;
-        Some((grant, grant.size, 0))
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.dealloc(start, layout) };
         Ok(Self::taken(layout.size(), layout.align()))
-    }
-
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
     }
 
     unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
@@ -217,15 +206,6 @@ unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
         let aligned = start.addr().get() % Self::taken(layout.size(), layout.align()) == 0;
         if aligned { Ok(()) } else { Err(FreeError::Misaligned) }
     }
-
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    fn set_saving(&mut self, _on: bool) {}
-
-    /// Nothing: the allocator does not tell.
-    fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
 
     fn largest_free(&self) -> usize {
         self.0.stats_total_bytes() - self.0.stats_alloc_actual()

@@ -74,6 +74,9 @@ use core::ptr::NonNull;
 /// The token that a placement's metadata puts in its blocks.
 pub(crate) type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
 
+/// A block of a placement.
+pub(crate) type BlockIn<S> = Block<Token<S>>;
+
 /// A placement in units of granules, over metadata of any kind.
 ///
 /// # Safety
@@ -139,11 +142,11 @@ pub unsafe trait Placement: Sized {
     ///
     /// The length of a block that takes a whole region, as [`Buddy`] can give it, may count only the region's granules,
     /// although the place of the bookkeeping belongs to the block as well.
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>>;
+    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>>;
 
     /// Allocates a block like [`Placement::allocate`], but only in the common case; `None` if that takes more effort.
     #[inline(always)]
-    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
+    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
         self.allocate(len, align)
     }
 
@@ -185,7 +188,7 @@ pub unsafe trait Placement: Sized {
     /// `block` must be live and must not be used any more.
     unsafe fn deallocate(
         &mut self,
-        block: Block<Token<Self>>,
+        block: BlockIn<Self>,
         len: usize,
         align: usize,
     ) -> Result<usize, FreeError>;
@@ -199,11 +202,11 @@ pub unsafe trait Placement: Sized {
     /// used any more.
     unsafe fn resize(
         &mut self,
-        block: Block<Token<Self>>,
+        block: BlockIn<Self>,
         len: usize,
         to: usize,
         align: usize,
-    ) -> Option<Block<Token<Self>>>;
+    ) -> Option<BlockIn<Self>>;
 
     /// Switches the memory-saving behaviour on or off, as [`LayoutPlacement::set_saving`] describes.
     fn set_saving(&mut self, on: bool);
@@ -224,19 +227,14 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// There must be such a block.
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>>;
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> BlockIn<Self>;
 
     /// Returns the block like [`Placement::block_at`], for an address that may be wrong.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if a check in O(1) shows that there is no such block.
-    fn checked_block_at(
-        &self,
-        address: usize,
-        len: usize,
-        align: usize,
-    ) -> Result<Block<Token<Self>>, FreeError>;
+    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<BlockIn<Self>, FreeError>;
 }
 
 /// A block of memory that was handed out.
@@ -471,7 +469,7 @@ fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
 
 /// Returns the memory of a block.
 #[inline(always)]
-fn grant<S: Placement>(space: &S, block: &Block<Token<S>>) -> Grant {
+fn grant<S: Placement>(space: &S, block: &BlockIn<S>) -> Grant {
     let start = space.meta().address(block.offset);
     // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
     let start = unsafe { NonNull::new_unchecked(start) };

@@ -89,17 +89,17 @@ pub(super) const fn place(
     sort(buffers, rule.order, rule.then, scratch);
     match rule.fit {
         Fit::Lowest => place_lowest(buffers, limit, offsets, scratch),
-        fit => place_in_order(buffers, matches!(fit, Fit::Best), hints, limit, offsets, scratch),
+        fit => place_in_order(buffers, scratch, offsets, limit, matches!(fit, Fit::Best), hints),
     }
 }
 
 const fn place_in_order(
     buffers: &[Buffer<'_>],
+    scratch: &mut Scratch<'_>,
+    offsets: &mut [u64],
+    limit: u64,
     best: bool,
     hints: bool,
-    limit: u64,
-    offsets: &mut [u64],
-    scratch: &mut Scratch<'_>,
 ) -> Option<u64> {
     let kind = Kind::of(buffers);
     let mut peak = 0;

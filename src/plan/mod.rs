@@ -30,9 +30,7 @@ mod recorded;
 mod search;
 mod tiers;
 
-pub use arena::{
-    Align, Alignment, Arena, Memory, NotLive, Place, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage,
-};
+pub use arena::{Arena, Memory, NotLive, Place, Plain, Planned, Run, Slot, Slots, Step, StepAt, Storage};
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval, Relation, relation};
 pub use check::{check, validate};

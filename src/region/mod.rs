@@ -112,25 +112,21 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
 }
 
 /// What a region can start with, for [`Region::new`] and [`Heap::init`](crate::Heap::init): `*mut T` for any `T`, `NonNull<u8>`, or an address.
-pub trait Start: sealed::Sealed + Copy {
-    /// True for an address, false for a pointer.
-    #[doc(hidden)]
+///
+/// # Safety
+///
+/// [`Region::new`] reads a value as what [`Start::ADDRESS`] says it is, so it must have that representation.
+pub unsafe trait Start: Copy {
+    /// True for an address, a `usize`; false for a pointer, a `*mut u8`.
     const ADDRESS: bool = false;
 }
 
-mod sealed {
-    use core::ptr::NonNull;
-
-    /// Limits [`Start`](super::Start) to the types below, whose representation `Region::new` knows.
-    pub trait Sealed {}
-    impl<T> Sealed for *mut T {}
-    impl Sealed for NonNull<u8> {}
-    impl Sealed for usize {}
-}
-
-impl<T> Start for *mut T {}
-impl Start for NonNull<u8> {}
-impl Start for usize {
+// SAFETY: a pointer.
+unsafe impl<T> Start for *mut T {}
+// SAFETY: it has the representation of a pointer.
+unsafe impl Start for NonNull<u8> {}
+// SAFETY: an address.
+unsafe impl Start for usize {
     const ADDRESS: bool = true;
 }
 

@@ -6,7 +6,7 @@ mod units;
 pub use bump::TinyBump;
 
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, refused_for_good};
+use crate::memory::{Done, Memory, allocator, refused_for_good};
 use crate::meta::FreeError;
 use crate::observe::{Counters, NoStatistics, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
@@ -305,13 +305,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYT
     }
 
     /// Resizes a block as [`GlobalAlloc::realloc`] does: one that shrinks moves if there is room for it elsewhere.
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         let (start, from, to) = (block.as_ptr(), some_units(old.size()), some_units(new.size()));
         // SAFETY: the caller passes a live block of layout `old`; the two blocks of the copy are both live.
         unsafe {

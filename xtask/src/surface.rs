@@ -8,15 +8,15 @@ use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::str::FromStr;
 
-/// The most public types and traits, with aliases. It only goes down.
-const TYPES: usize = 300;
+/// The most public types and traits. It only goes down.
+const TYPES: usize = 279;
 /// The most public functions. It only goes down.
 const FUNCTIONS: usize = 570;
 
 /// Public items of one kind or another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Surface {
-    /// Structs, enums, unions, traits and aliases.
+    /// Structs, enums, unions and traits. An alias names one of them.
     types: usize,
     functions: usize,
 }
@@ -65,7 +65,7 @@ fn count(tokens: TokenStream, surface: &mut Surface) {
                     _ => String::new(),
                 };
                 match &*what {
-                    "struct" | "enum" | "union" | "trait" | "type" => surface.types += 1,
+                    "struct" | "enum" | "union" | "trait" => surface.types += 1,
                     "fn" => surface.functions += 1,
                     _ => {}
                 }
@@ -100,7 +100,7 @@ mod tests {
         ";
         let mut surface = Surface::default();
         count(TokenStream::from_str(text).unwrap(), &mut surface);
-        assert_eq!(surface, Surface { types: 5, functions: 4 });
+        assert_eq!(surface, Surface { types: 4, functions: 4 });
     }
 
     #[test]

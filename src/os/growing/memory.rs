@@ -4,7 +4,7 @@ use super::Growing;
 use super::classes::{LARGEST, SIZES, SLOT, class_of_layout, objects, page_size};
 use super::lists::{self, SHARED};
 use super::spans::{NOTHING, WHOLE};
-use crate::memory::{Memory, allocator};
+use crate::memory::{Done, Memory, allocator};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::region::Region;
@@ -119,13 +119,7 @@ unsafe impl Memory for Growing {
         }
     }
 
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the caller's contract.
         unsafe { self.change_layout(block, old, new, done) }
     }

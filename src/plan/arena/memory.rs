@@ -2,6 +2,7 @@
 
 /// `SIZE` bytes, aligned to `ALIGN`, a power of two up to 4096.
 #[repr(C)]
+#[allow(private_bounds)] // The alignments are a closed set.
 pub struct Memory<const SIZE: usize, const ALIGN: usize>
 where
     Align<ALIGN>: Alignment,
@@ -11,10 +12,10 @@ where
 }
 
 /// A type that stands for an alignment.
-pub struct Align<const N: usize>;
+pub(crate) struct Align<const N: usize>;
 
 /// Implemented by the alignments that memory can have.
-pub trait Alignment {
+pub(crate) trait Alignment {
     /// A type with that alignment.
     type Unit: Copy;
 }
@@ -25,7 +26,7 @@ macro_rules! alignments {
             /// A type with that alignment.
             #[derive(Clone, Copy)]
             #[repr(align($align))]
-            pub struct Unit;
+            pub(crate) struct Unit;
 
             impl Alignment for Align<$align> {
                 type Unit = Unit;
@@ -49,6 +50,7 @@ pub unsafe trait Storage: Sized + 'static {
 }
 
 // SAFETY: the type consists of bytes; an empty array of units provides the alignment.
+#[allow(private_bounds)]
 unsafe impl<const SIZE: usize, const ALIGN: usize> Storage for Memory<SIZE, ALIGN>
 where
     Align<ALIGN>: Alignment + 'static,

@@ -8,7 +8,7 @@ mod slot;
 mod step;
 
 use busy::Busy;
-pub use memory::{Align, Alignment, Memory, Storage};
+pub use memory::{Memory, Storage};
 pub use slot::{Place, Plain, Slot, Slots};
 pub use step::{NotLive, Run, Step, StepAt};
 
