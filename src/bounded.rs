@@ -1,10 +1,9 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::out_of_memory::OutOfMemory;
-use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;
@@ -120,10 +119,6 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         Ok(())
     }
 
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.memory.check(block, layout)
-    }
-
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let more = size.saturating_sub(layout.size());
         if more > 0 && !self.charge(more) {
@@ -135,13 +130,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         resized
     }
 
-    unsafe fn change(
-        &self,
-        block: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-        done: &mut dyn FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // Only the difference counts: the client never has both blocks.
         let more = new.size().saturating_sub(old.size());
         if more > 0 && !self.charge(more) {
@@ -158,20 +147,13 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         self.memory.largest_free().min(self.limit - self.used())
     }
 
-    fn region(&self, n: usize) -> Option<Region> {
-        self.memory.region(n)
-    }
-
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let left = self.limit - self.used();
         let behind = self.memory.out_of_memory(layout);
         OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), ..behind }
     }
 
-    unsafe fn take_reserve(&self, region: Region) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.take_reserve(region) }
-    }
+    pass_on!(|self| self.memory; check, region, take_reserve);
 }
 
 global_alloc!([M: Memory, L: Lock] Bounded<M, L>);
