@@ -9,7 +9,7 @@ mod layers;
 mod weights;
 
 use allotment::arena;
-use allotment::plan::{Arena, Run};
+use allotment::plan::{Arena, ArenaRun};
 use core::fmt;
 
 arena! {
@@ -108,7 +108,7 @@ pub fn run(rounds: u32) -> Result<Summary, Failure> {
 }
 
 /// Runs one inference, layer by layer.
-fn infer(run: &mut Run<'_, Activations>) -> [i32; 10] {
+fn infer(run: &mut ArenaRun<'_, Activations>) -> [i32; 10] {
     use Activations as A;
 
     let (image, conv) = run.at::<0>().get((A::IMAGE, A::CONV));

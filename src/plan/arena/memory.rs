@@ -3,7 +3,7 @@
 /// `SIZE` bytes, aligned to `ALIGN`, a power of two up to 4096.
 #[repr(C)]
 #[allow(private_bounds)] // The alignments are a closed set.
-pub struct Memory<const SIZE: usize, const ALIGN: usize>
+pub struct ArenaMemory<const SIZE: usize, const ALIGN: usize>
 where
     Align<ALIGN>: Alignment,
 {
@@ -51,7 +51,7 @@ pub unsafe trait Storage: Sized + 'static {
 
 // SAFETY: the type consists of bytes; an empty array of units provides the alignment.
 #[allow(private_bounds)]
-unsafe impl<const SIZE: usize, const ALIGN: usize> Storage for Memory<SIZE, ALIGN>
+unsafe impl<const SIZE: usize, const ALIGN: usize> Storage for ArenaMemory<SIZE, ALIGN>
 where
     Align<ALIGN>: Alignment + 'static,
 {

@@ -8,9 +8,9 @@ mod slot;
 mod step;
 
 use busy::Busy;
-pub use memory::{Memory, Storage};
+pub use memory::{ArenaMemory, Storage};
 pub use slot::{Place, Plain, Slot, Slots};
-pub use step::{NotLive, Run, Step, StepAt};
+pub use step::{ArenaRun, NotLive, Step, StepAt};
 
 use super::placed::Placed;
 use core::cell::UnsafeCell;
@@ -83,13 +83,13 @@ pub trait Planned: Sized + 'static {
 /// A plan that is written by hand cannot have more bytes than its memory has, padding not counted:
 ///
 /// ```compile_fail,E0080
-/// # use allotment::plan::{Arena, Buffer, Memory, Placed, Plan, Planned, plan};
+/// # use allotment::plan::{Arena, ArenaMemory, Buffer, Placed, Plan, Planned, plan};
 /// const BUFFERS: [Buffer; 1] = [Buffer::new(8, 0..1).align(8)];
 /// const PLAN_OF: &Plan<'static, 1> = &plan(&BUFFERS);
 /// struct Padded;
 /// impl Planned for Padded {
 ///     const PLACED: Placed<'static> = PLAN_OF.placed();
-///     type Memory = Memory<1, 8>; // one byte, and seven of padding
+///     type Memory = ArenaMemory<1, 8>; // one byte, and seven of padding
 /// }
 /// static ARENA: Arena<Padded> = Arena::new();
 /// ```
@@ -105,7 +105,7 @@ pub struct Arena<P: Planned> {
     busy: Busy,
 }
 
-// SAFETY: the memory is reached only through a `Run`, of which `Busy` allows one at a time, and it holds plain
+// SAFETY: the memory is reached only through a `ArenaRun`, of which `Busy` allows one at a time, and it holds plain
 // data, which any thread may use.
 unsafe impl<P: Planned> Sync for Arena<P> {}
 
@@ -131,13 +131,13 @@ impl<P: Planned> Arena<P> {
     ///
     /// On targets without atomic swaps this needs the feature `critical-section`.
     #[cfg(any(target_has_atomic = "8", feature = "critical-section"))]
-    pub fn begin(&self) -> Option<Run<'_, P>> {
-        self.busy.enter().then(|| Run::new(self.memory.get().cast(), Some(&self.busy)))
+    pub fn begin(&self) -> Option<ArenaRun<'_, P>> {
+        self.busy.enter().then(|| ArenaRun::new(self.memory.get().cast(), Some(&self.busy)))
     }
 
     /// Starts a run on an arena that is borrowed mutably. O(1).
-    pub fn begin_mut(&mut self) -> Run<'_, P> {
-        Run::new(self.memory.get().cast(), None)
+    pub fn begin_mut(&mut self) -> ArenaRun<'_, P> {
+        ArenaRun::new(self.memory.get().cast(), None)
     }
 }
 
@@ -216,7 +216,7 @@ macro_rules! arena {
 
             impl $crate::plan::Planned for $name {
                 const PLACED: $crate::plan::Placed<'static> = __ALLOTMENT_PLAN.placed();
-                type Memory = $crate::plan::Memory<
+                type Memory = $crate::plan::ArenaMemory<
                     { __ALLOTMENT_PLAN.peak() as usize },
                     { __ALLOTMENT_PLAN.align() as usize },
                 >;

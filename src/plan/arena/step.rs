@@ -26,7 +26,7 @@ impl fmt::Display for NotLive {
 impl core::error::Error for NotLive {}
 
 /// An arena in use. Dropping the run releases the arena.
-pub struct Run<'a, P: Planned> {
+pub struct ArenaRun<'a, P: Planned> {
     base: *mut u8,
     busy: Option<&'a Busy>,
     /// The current step; `None` before the first.
@@ -36,9 +36,9 @@ pub struct Run<'a, P: Planned> {
 
 // SAFETY: the run is the only user of the memory, which holds plain data, and any thread may leave `Busy`, because
 // entering and leaving are atomic or in critical sections.
-unsafe impl<P: Planned> Send for Run<'_, P> {}
+unsafe impl<P: Planned> Send for ArenaRun<'_, P> {}
 
-impl<P: Planned> Drop for Run<'_, P> {
+impl<P: Planned> Drop for ArenaRun<'_, P> {
     fn drop(&mut self) {
         if let Some(busy) = self.busy {
             busy.leave();
@@ -46,7 +46,7 @@ impl<P: Planned> Drop for Run<'_, P> {
     }
 }
 
-impl<'a, P: Planned> Run<'a, P> {
+impl<'a, P: Planned> ArenaRun<'a, P> {
     /// Makes a run on the arena at `base`, which belongs to the run alone until it is dropped.
     pub(super) fn new(base: *mut u8, busy: Option<&'a Busy>) -> Self {
         Self { base, busy, now: None, plan: PhantomData }
