@@ -1,9 +1,11 @@
 //! The demo on two memories of Arm's MPS2 board with image AN386 (Cortex-M4F), joined as zones: small blocks
-//! live in 12 KiB of the fast RAM, everything else in the 16 MiB of PSRAM.
+//! live in 12 KiB of the fast RAM, everything else in the 16 MiB of PSRAM. A static plan has an arena in each as well.
 #![no_std]
 #![no_main]
 
 extern crate alloc;
+
+mod planned;
 
 use allocator_api2::{boxed::Box, vec::Vec};
 use allotment::region::Capabilities as Can;
@@ -20,7 +22,7 @@ unsafe extern "C" {
 }
 
 static FAST: Heap<Tlsf16, CriticalSection> = heap!(12 * 1024);
-// SAFETY: the program has nothing else in that memory.
+// SAFETY: between the symbols the program has nothing else.
 static BULK: Heap<Tlsf, CriticalSection> =
     unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
 
@@ -95,6 +97,23 @@ fn stats() -> Stats {
 fn main() -> ! {
     if let Err(error) = work() {
         panic!("{}", error);
+    }
+    if let Some(core) = cortex_m::Peripherals::take() {
+        match planned::run(core.SYST, [SSRAM, PSRAM]) {
+            Ok(steps) => {
+                for (n, step) in steps.iter().enumerate() {
+                    let [fast, bulk] = step.bytes;
+                    defmt::info!(
+                        "step {=usize}: {=usize} B fast, {=usize} B bulk, {=u32} ticks",
+                        n,
+                        fast,
+                        bulk,
+                        step.ticks
+                    );
+                }
+            }
+            Err(failure) => panic!("{}", failure),
+        }
     }
     let outcome = demo::run(&demo::INVENTORY, 100, stats);
     assert!(FAST.peak() > 4096 && BULK.peak() > 4096, "both memories are used");

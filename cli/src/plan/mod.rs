@@ -1,5 +1,6 @@
 //! `allotment plan`: offsets for buffers of known lifetimes.
 
+mod bench;
 mod family;
 mod source;
 
@@ -14,6 +15,7 @@ use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering};
 use allotment_planner::import::{json, onnx, tflite};
+use allotment_planner::instances::CollectionError;
 use allotment_planner::model::{Instance, InstanceError};
 use allotment_planner::read::ReadError;
 use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
@@ -31,6 +33,25 @@ use crate::units::{at_least_one, parse_alignment, parse_bytes};
 pub use source::Form;
 use source::{Source, read_source};
 
+/// Options that have no meaning with --bench.
+const NOT_WITH_BENCH: [&str; 15] = [
+    "form",
+    "capacity",
+    "explain",
+    "section",
+    "dim",
+    "shapes",
+    "align",
+    "weights",
+    "inputs",
+    "in_place",
+    "reorder",
+    "rematerialise",
+    "stream",
+    "spill",
+    "fuse",
+];
+
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
@@ -39,6 +60,18 @@ pub struct PlanArgs {
     /// The form of the input, whatever its name; needed for the standard input unless that is a trace or CSV
     #[arg(long, value_enum)]
     form: Option<Form>,
+    /// Plan every instance of the folder INPUT and print one table; -o PAGE.html writes a page with all plans
+    #[arg(long, conflicts_with_all = NOT_WITH_BENCH)]
+    bench: bool,
+    /// With --bench: show the best known plans that the folder has, without a search
+    #[arg(long, requires = "bench")]
+    stored: bool,
+    /// With --bench: MiniMalloc's program, to be run beside [default: `minimalloc` on PATH]
+    #[arg(long, value_name = "PROGRAM", requires = "bench", conflicts_with = "stored")]
+    minimalloc: Option<PathBuf>,
+    /// With --bench: idealloc's program, to be run beside [default: `idealloc` on PATH]
+    #[arg(long, value_name = "PROGRAM", requires = "bench", conflicts_with = "stored")]
+    idealloc: Option<PathBuf>,
     /// Make the plan fit this many bytes, such as 1MiB, instead of as few as possible; for a tier: 1=8MiB
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Vec<(u32, u64)>,
@@ -48,6 +81,9 @@ pub struct PlanArgs {
     /// Write the plan to this file: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
+    /// In .rs and .h: an arena for each tier, that of TIER in the linker's section NAME
+    #[arg(long, value_name = "TIER=NAME", value_parser = parse_section, requires = "output")]
+    section: Vec<(u32, String)>,
     /// Say what makes the instance tight, and what would relieve it most
     #[arg(long)]
     explain: bool,
@@ -125,6 +161,14 @@ fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
     }
 }
 
+fn parse_section(text: &str) -> Result<(u32, String), String> {
+    let (tier, name) = text.split_once('=').ok_or("write TIER=NAME, such as 1=.psram")?;
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-$".contains(&byte)) {
+        return Err(format!("`{name}` is no name of a section"));
+    }
+    Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, name.into()))
+}
+
 /// A named dimension's size, or the first and last of a range.
 #[derive(Clone, Debug)]
 struct Dim {
@@ -155,6 +199,9 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// A folder of instances was refused.
+    #[error(transparent)]
+    Collection(#[from] CollectionError),
     /// The graph was refused.
     #[error(transparent)]
     Json(#[from] json::JsonError),
@@ -282,6 +329,9 @@ fn lower(
 /// # Errors
 /// [`PlanError`] if the input is wrong or there is no plan.
 pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
+    if args.bench {
+        return bench::bench(args);
+    }
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
     // What can be wrong with the output is said before the search, not after it.
@@ -294,12 +344,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let options =
         Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
-    // The first ^C ends the search, a second one the program.
-    for signal in [SIGINT, SIGTERM] {
-        let flag = options.interrupt.clone();
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone())?;
-        signal_hook::flag::register(signal, flag)?;
-    }
+    interruptible(&options)?;
     let deadline = options.deadline();
     let (model, instance, buffer_of) = match &source {
         Source::Instance(instance) => (None, instance.clone(), None),
@@ -363,6 +408,16 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     Ok(kept)
 }
 
+/// Lets the first ^C end the search, and a second one the program.
+fn interruptible(options: &Options) -> io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        let flag = options.interrupt.clone();
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone())?;
+        signal_hook::flag::register(signal, flag)?;
+    }
+    Ok(())
+}
+
 fn summary(
     out: &mut impl Write,
     instance: &Instance,
@@ -414,6 +469,9 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
         let what = "a plan for TFLite Micro (.tflite) goes with no other option than --in-place";
         return Err(PlanError::Option(what.into()));
     }
+    if !args.section.is_empty() && !matches!(form, "rs" | "h") {
+        return Err(PlanError::Option("--section is for source code: name a .rs or .h file".into()));
+    }
     writable(path).map_err(|source| PlanError::Write { path: path.into(), source })?;
     Ok(form)
 }
@@ -429,9 +487,14 @@ fn save(
 ) -> Result<(), PlanError> {
     let name = args.input.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let planned = write::Planned { name: &name, instance, solution };
+    let sections: write::Sections = args.section.iter().cloned().collect();
+    // Each tier has offsets from 0, so that several need an arena each.
+    let arenas = !sections.is_empty() || instance.buffers().iter().any(|buffer| buffer.tier != 0);
     let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
         "csv" => write::csv(planned).into_bytes(),
         "json" => write::json(planned).into_bytes(),
+        "rs" if arenas => write::rust_arenas(planned, &sections).into_bytes(),
+        "h" if arenas => write::c_arenas(planned, &sections).into_bytes(),
         "rs" => write::rust_source(planned).into_bytes(),
         "h" => write::c_header(planned).into_bytes(),
         "svg" => write::svg(planned).into_bytes(),

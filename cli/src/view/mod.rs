@@ -29,6 +29,7 @@ use crate::output::writable;
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
 
+pub(crate) use page::filled;
 pub use page::page;
 pub use place::{PlaceError, Placing};
 pub use report::{Report, report, report_within};

@@ -28,21 +28,26 @@ const SCRIPTS: [&str; 8] = [
 /// # Errors
 /// Those of serialising the report: none in practice.
 pub fn page(report: &Report) -> io::Result<String> {
-    let data = serde_json::to_string(report)?;
+    let part = |slot: &str| if slot == "style" { STYLE.into() } else { SCRIPTS.concat() };
+    Ok(filled(TEMPLATE, &serde_json::to_string(report)?, part))
+}
+
+/// Returns a page: a template whose slots `{{name}}` are filled. `{{data}}` becomes the JSON `data`, in a form that cannot end the element
+/// around it; `part` returns the text of every other slot.
+pub fn filled(template: &str, data: &str, part: impl Fn(&str) -> String) -> String {
     let mut out = String::with_capacity(data.len() + (1 << 16));
-    let mut rest = TEMPLATE;
+    let mut rest = template;
     while let Some((before, (slot, after))) =
         rest.split_once("{{").and_then(|(before, after)| Some((before, after.split_once("}}")?)))
     {
         out += before;
         match slot {
-            "style" => out += STYLE,
-            "script" => SCRIPTS.iter().for_each(|script| out += script),
-            _ => escape(&data, &mut out),
+            "data" => escape(data, &mut out),
+            _ => out += &part(slot),
         }
         rest = after;
     }
-    Ok(out + rest)
+    out + rest
 }
 
 /// Appends equivalent JSON that cannot end an HTML element.

@@ -3,6 +3,7 @@
 mod advise;
 mod attach;
 mod bad;
+mod bench;
 mod convert;
 mod plan;
 mod pool;

@@ -96,3 +96,48 @@ fn one_plan_serves_a_range_of_sizes() {
     let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--fuse", "64"]);
     assert!(said.contains("--spill and --fuse do not go with a range"), "{said}");
 }
+
+/// A plan with several memories becomes source code with an arena for each, in the section that was named.
+#[test]
+fn tiers_become_arenas_in_sections() {
+    let csv = root().join("boards/mps2-an386-zones/buffers.csv");
+    let (_folder, [rust, header, program, binary]) = files(["plan.rs", "buffers.h", "main.c", "main"]);
+    let sections = ["--section", "0=.uninit.plan", "--section", "1=.psram.plan", "--threads", "1", "--quiet"];
+    for out in [&rust, &header] {
+        printed(["plan", csv.to_str().unwrap(), "-o", out].iter().chain(&sections));
+    }
+    // The firmware has this very plan.
+    let kept = fs::read_to_string(root().join("boards/mps2-an386-zones/src/plan.rs")).unwrap();
+    let made = fs::read_to_string(&rust).unwrap();
+    if std::env::var_os("UPDATE_PLAN").is_some() {
+        fs::write(root().join("boards/mps2-an386-zones/src/plan.rs"), &made).unwrap();
+    } else {
+        assert_eq!(kept, made, "set UPDATE_PLAN and run again");
+    }
+    // A C program finds each buffer in its tier's arena, aligned, and the arenas in their sections.
+    fs::write(
+        &program,
+        "#define BUFFERS_PLAN_ARENAS\n#include \"buffers.h\"\n#include <stdio.h>\n\
+         int main(void) {\n  int ok = sizeof BUFFERS_PLAN / sizeof *BUFFERS_PLAN == BUFFERS_BUFFERS;\n\
+         ok &= BUFFERS_IMAGE_AT == BUFFERS_ARENA_1 + BUFFERS_IMAGE_OFFSET && BUFFERS_IMAGE_TIER == 1;\n\
+         ok &= (uintptr_t)BUFFERS_CHART_AT % 32 == 0 && BUFFERS_CHART_SIZE == 32768;\n\
+         ok &= BUFFERS_BINS_AT >= BUFFERS_ARENA_0 && BUFFERS_BINS_AT + BUFFERS_BINS_SIZE <= BUFFERS_ARENA_0 + sizeof BUFFERS_ARENA_0;\n\
+         ok &= sizeof BUFFERS_ARENA_1 == BUFFERS_TIER_1_BYTES && BUFFERS_TIER_1_ALIGN == 32;\n\
+         puts(ok ? \"fits\" : \"wrong\");\n  return !ok;\n}\n",
+    )
+    .unwrap();
+    let mut cc = std::process::Command::new("cc");
+    let built =
+        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", &program, "-o", &binary]).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let ran = std::process::Command::new(&binary).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "fits\n");
+    let elf = fs::read(&binary).unwrap();
+    for section in [&b".uninit.plan\0"[..], b".psram.plan\0"] {
+        assert!(elf.windows(section.len()).any(|bytes| bytes == section), "a section is missing");
+    }
+    let (_, said) = refused(["plan", csv.to_str().unwrap(), "-o", "out.csv", "--section", "1=.psram"]);
+    assert!(said.contains("--section is for source code"), "{said}");
+    let (_, said) = refused(["plan", csv.to_str().unwrap(), "-o", "out.rs", "--section", "1=\"); x"]);
+    assert!(said.contains("is no name of a section"), "{said}");
+}

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Planned;
 
 /// Letters, digits and underscores of `name`, in capitals, never starting with a digit.
-fn constant(name: &str) -> String {
+pub(super) fn constant(name: &str) -> String {
     let mut text: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -15,7 +15,7 @@ fn constant(name: &str) -> String {
 }
 
 /// One constant name for each buffer, unique.
-fn constants(planned: Planned) -> Vec<String> {
+pub(super) fn constants(planned: Planned) -> Vec<String> {
     let mut used = std::collections::HashSet::new();
     let names = planned.instance.buffers().iter().enumerate();
     names
@@ -28,7 +28,7 @@ fn constants(planned: Planned) -> Vec<String> {
         .collect()
 }
 
-fn comment(text: &str) -> String {
+pub(super) fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace("*/", "* /")
 }
 

@@ -1,9 +1,11 @@
 //! Writing plans: data, source code, drawings.
 
+mod arenas;
 mod code;
 mod data;
 mod drawing;
 
+pub use arenas::{Sections, c_arenas, rust_arenas};
 pub use code::{c_header, rust_source};
 pub use data::{csv, json};
 pub use drawing::{html, svg};

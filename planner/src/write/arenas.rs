@@ -1,0 +1,156 @@
+//! Source code of a plan with several memories: one arena for each tier, in a section that the linker places.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::Planned;
+use super::code::{comment, constant, constants};
+
+/// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
+pub type Sections = BTreeMap<u32, String>;
+
+/// A tier's arena: number, bytes, and alignment, a power of two.
+struct Arena {
+    tier: u32,
+    bytes: u64,
+    align: u64,
+}
+
+/// Returns the arenas in the order of their tiers.
+fn arenas(planned: Planned) -> Vec<Arena> {
+    let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
+    for (buffer, offset) in planned.instance.buffers().iter().zip(&planned.solution.offsets) {
+        let tier = buffer.tier;
+        let arena = arenas.entry(tier).or_insert(Arena { tier, bytes: 0, align: 1 });
+        arena.bytes = arena.bytes.max(offset + buffer.size);
+        arena.align = arena.align.max(buffer.align.next_power_of_two());
+    }
+    arenas.into_values().collect()
+}
+
+/// Returns a section's name for a string of Rust or C, without what could end that string.
+fn section(sections: &Sections, tier: u32) -> Option<String> {
+    let name = sections.get(&tier)?;
+    Some(name.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect())
+}
+
+/// Rust: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each buffer. No dependencies.
+pub fn rust_arenas(planned: Planned, sections: &Sections) -> String {
+    let mut out = String::new();
+    let buffers = planned.instance.buffers();
+    // Writing to a string does not fail.
+    let _ = write!(
+        out,
+        "// Made by `allotment plan` from {}: {}.\n\n\
+         use core::cell::UnsafeCell;\nuse core::mem::MaybeUninit;\n\n\
+         /// One buffer's place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.\n\
+         #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
+         pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n",
+        comment(planned.name),
+        planned.solution,
+    );
+    let arenas = arenas(planned);
+    for Arena { tier, bytes, align } in &arenas {
+        let place = section(sections, *tier)
+            .map_or(String::new(), |name| format!("#[unsafe(link_section = \"{name}\")]\n"));
+        let _ = write!(
+            out,
+            "\n/// The memory of tier {tier}; what is in it at first is not known.\n\
+             #[repr(C, align({align}))]\npub struct Arena{tier}(UnsafeCell<[MaybeUninit<u8>; {bytes}]>);\n\n\
+             // SAFETY: the memory is reached by `arena` alone, whose callers keep to the plan.\n\
+             unsafe impl Sync for Arena{tier} {{}}\n\n\
+             /// The arena of tier {tier}: {bytes} bytes.\n{place}\
+             pub static ARENA_{tier}: Arena{tier} = Arena{tier}(UnsafeCell::new([MaybeUninit::uninit(); {bytes}]));\n",
+        );
+    }
+    let _ = write!(out, "\n/// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n", buffers.len());
+    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
+        let (tier, size, start, end) = (buffer.tier, buffer.size, buffer.start, buffer.end);
+        let _ = writeln!(
+            out,
+            "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
+            comment(&buffer.id)
+        );
+    }
+    out += "];\n\n/// Returns the first byte of a tier's arena; null for a tier that is not there.\n\
+            pub fn arena(tier: usize) -> *mut u8 {\n    match tier {\n";
+    for Arena { tier, .. } in &arenas {
+        let _ = writeln!(out, "        {tier} => ARENA_{tier}.0.get().cast(),");
+    }
+    out += "        _ => core::ptr::null_mut(),\n    }\n}\n\n\
+            /// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.\n\
+            pub fn address(n: usize) -> *mut u8 {\n    arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)\n}\n\n\
+            /// Indices into [`PLAN`].\npub mod index {\n";
+    for (n, name) in constants(planned).iter().enumerate() {
+        let _ = writeln!(out, "    pub const {name}: usize = {n};");
+    }
+    out + "}\n"
+}
+
+/// A C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
+/// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
+pub fn c_arenas(planned: Planned, sections: &Sections) -> String {
+    let mut out = String::new();
+    let buffers = planned.instance.buffers();
+    let prefix = constant(planned.name);
+    let _ = write!(
+        out,
+        "/* Made by `allotment plan` from {}: {}. */\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
+         #include <stdint.h>\n\n#define {prefix}_BUFFERS {}u\n",
+        comment(planned.name),
+        planned.solution,
+        buffers.len(),
+    );
+    let arenas = arenas(planned);
+    for Arena { tier, bytes, align } in &arenas {
+        let _ = write!(
+            out,
+            "#define {prefix}_TIER_{tier}_BYTES {bytes}u\n#define {prefix}_TIER_{tier}_ALIGN {align}u\n"
+        );
+    }
+    out += "\n";
+    let names = constants(planned);
+    for ((buffer, offset), name) in buffers.iter().zip(&planned.solution.offsets).zip(&names) {
+        let _ = write!(
+            out,
+            "#define {prefix}_{name}_TIER {}u\n#define {prefix}_{name}_OFFSET {offset}u\n#define {prefix}_{name}_SIZE {}u\n\
+             #define {prefix}_{name}_AT ({prefix}_ARENA_{0} + {prefix}_{name}_OFFSET)\n",
+            buffer.tier, buffer.size
+        );
+    }
+    out += "\n/* The memory of each tier; what is in it at first is not known. */\n";
+    for Arena { tier, .. } in &arenas {
+        // No array of C is empty.
+        let _ = writeln!(
+            out,
+            "extern uint8_t {prefix}_ARENA_{tier}[{prefix}_TIER_{tier}_BYTES + !{prefix}_TIER_{tier}_BYTES];"
+        );
+    }
+    let _ = writeln!(out, "\n#ifdef {prefix}_PLAN_ARENAS");
+    for Arena { tier, .. } in &arenas {
+        let place = section(sections, *tier).map_or(String::new(), |name| format!("section(\"{name}\"), "));
+        let _ = writeln!(
+            out,
+            "__attribute__(({place}aligned({prefix}_TIER_{tier}_ALIGN)))\n\
+             uint8_t {prefix}_ARENA_{tier}[{prefix}_TIER_{tier}_BYTES + !{prefix}_TIER_{tier}_BYTES];"
+        );
+    }
+    let _ = write!(
+        out,
+        "#endif\n\n/* {{tier, offset, size}} of each buffer. */\nstatic const uint64_t {prefix}_PLAN[{}][3] = {{\n",
+        buffers.len().max(1)
+    );
+    if buffers.is_empty() {
+        out += "    {0, 0, 0},\n";
+    }
+    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
+        let _ = writeln!(
+            out,
+            "    {{{}u, {offset}u, {}u}}, /* {} */",
+            buffer.tier,
+            buffer.size,
+            comment(&buffer.id)
+        );
+    }
+    out + "};\n\n#endif\n"
+}
