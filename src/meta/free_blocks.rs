@@ -1,8 +1,11 @@
 //! [`FreeBlocks`], the part of the metadata that allocating and freeing needs.
 
-use super::{Block, FreeError, Id};
+use super::{Block, BlockOf, FreeError, Id};
 use crate::units::Index;
 use core::fmt;
+
+/// An allocated block and the free rest behind it, if they could be had.
+pub(crate) type Cut<M> = Option<(BlockOf<M>, Id)>;
 
 /// Free blocks by id: their lengths and links, and what changes when they are allocated and freed.
 ///
@@ -109,13 +112,7 @@ pub unsafe trait FreeBlocks: Sized {
     /// # Safety
     ///
     /// The common rules; `0 < front`, `UNIT <= want` and `front + want < len`.
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(Block<Self::Token>, Id)>;
+    unsafe fn take_middle(&mut self, id: Id, len: usize, front: usize, want: usize) -> Cut<Self>;
 
     /// Begins to free `block`. Returns the free blocks in front of and behind it, each with its length, or ([`NIL`](super::NIL), 0). The
     /// caller takes those that it will merge out of its lists, and then calls [`FreeBlocks::merge`].

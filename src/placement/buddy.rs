@@ -1,6 +1,6 @@
 //! Binary buddies.
 
-use super::{BlockIn, Placement};
+use super::{Held, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
 use crate::region::{Region, RegionError};
 use crate::units::Index;
@@ -304,7 +304,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
         let order = Self::order(len, align);
         let fitting = if order < ORDERS { self.orders >> order } else { 0 };
         if fitting == 0 {
@@ -333,12 +333,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     }
 
     #[inline(always)]
-    unsafe fn deallocate(
-        &mut self,
-        block: BlockIn<Self>,
-        _len: usize,
-        _align: usize,
-    ) -> Result<usize, FreeError> {
+    unsafe fn deallocate(&mut self, block: Held<Self>, _: usize, _: usize) -> Result<usize, FreeError> {
         // SAFETY: the block is live and not used any more, as the caller vouches.
         unsafe {
             if let Some(region) = self.lent_at(block.offset) {
@@ -355,11 +350,11 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
 
     unsafe fn resize(
         &mut self,
-        mut block: BlockIn<Self>,
-        _len: usize,
+        mut block: Held<Self>,
+        _: usize,
         to: usize,
         align: usize,
-    ) -> Option<BlockIn<Self>> {
+    ) -> Option<Held<Self>> {
         if let Some(region) = self.lent_at(block.offset) {
             return (to <= self.whole(region)).then_some(block);
         }
@@ -409,7 +404,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> BlockIn<Self> {
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self> {
         // SAFETY: the block exists, as the caller vouches.
         let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
         match self.lent_at(block.offset) {
@@ -418,7 +413,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
     }
 
-    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<BlockIn<Self>, FreeError> {
+    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
         let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
         for (region, record) in self.meta.regions().iter().enumerate() {
             // Nothing is known of the inside of a lent region; it is one block.

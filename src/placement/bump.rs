@@ -1,6 +1,6 @@
 //! A bump pointer.
 
-use super::{BlockIn, Placement};
+use super::{Held, Placement};
 use crate::meta::{Block, FreeError, InBand, Meta};
 use crate::region::{Record, Region, RegionError};
 
@@ -94,7 +94,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
         for region in self.region..self.meta.regions().len() {
             let (top, end) = (self.top_of(region), self.meta.regions()[region].end());
             let front = if align > 1 { self.meta.place(top).wrapping_neg() & (align - 1) } else { 0 };
@@ -112,12 +112,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    unsafe fn deallocate(
-        &mut self,
-        block: BlockIn<Self>,
-        _len: usize,
-        _align: usize,
-    ) -> Result<usize, FreeError> {
+    unsafe fn deallocate(&mut self, block: Held<Self>, _: usize, _: usize) -> Result<usize, FreeError> {
         if !self.is_last(&block) {
             return Ok(0);
         }
@@ -126,13 +121,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    unsafe fn resize(
-        &mut self,
-        block: BlockIn<Self>,
-        _len: usize,
-        to: usize,
-        _align: usize,
-    ) -> Option<BlockIn<Self>> {
+    unsafe fn resize(&mut self, block: Held<Self>, _: usize, to: usize, _: usize) -> Option<Held<Self>> {
         let grown = Block { len: to, ..block };
         if self.is_last(&block) {
             let end = self.meta.regions()[self.region].end();
@@ -175,7 +164,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, _align: usize) -> BlockIn<Self> {
+    unsafe fn block_at(&self, address: usize, len: usize, _align: usize) -> Held<Self> {
         // SAFETY: the address is that of a block, which lies in a region.
         unsafe {
             let offset = self.meta.locate(address).unwrap_unchecked();
@@ -183,12 +172,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
         }
     }
 
-    fn checked_block_at(
-        &self,
-        address: usize,
-        len: usize,
-        _align: usize,
-    ) -> Result<BlockIn<Self>, FreeError> {
+    fn checked_block_at(&self, address: usize, len: usize, _align: usize) -> Result<Held<Self>, FreeError> {
         let offset = self.meta.in_region(address, len)?;
         let holds = |record: &Record| record.contains(offset);
         let region = self.meta.regions().iter().position(holds).ok_or(FreeError::Foreign)?;

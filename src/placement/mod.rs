@@ -74,8 +74,8 @@ use core::ptr::NonNull;
 /// The token that a placement's metadata puts in its blocks.
 pub(crate) type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;
 
-/// A block of a placement.
-pub(crate) type BlockIn<S> = Block<Token<S>>;
+/// An allocated block of a placement.
+pub(crate) type Held<S> = Block<Token<S>>;
 
 /// A placement in units of granules, over metadata of any kind.
 ///
@@ -142,11 +142,11 @@ pub unsafe trait Placement: Sized {
     ///
     /// The length of a block that takes a whole region, as [`Buddy`] can give it, may count only the region's granules,
     /// although the place of the bookkeeping belongs to the block as well.
-    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>>;
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>>;
 
     /// Allocates a block like [`Placement::allocate`], but only in the common case; `None` if that takes more effort.
     #[inline(always)]
-    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
+    fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
         self.allocate(len, align)
     }
 
@@ -186,12 +186,7 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// `block` must be live and must not be used any more.
-    unsafe fn deallocate(
-        &mut self,
-        block: BlockIn<Self>,
-        len: usize,
-        align: usize,
-    ) -> Result<usize, FreeError>;
+    unsafe fn deallocate(&mut self, block: Held<Self>, len: usize, align: usize) -> Result<usize, FreeError>;
 
     /// Changes the length of `block` from `len` to `to` granules without moving it. Returns the changed block, or `None`
     /// if that is not possible.
@@ -200,13 +195,8 @@ pub unsafe trait Placement: Sized {
     ///
     /// `block` must be live and must have been requested with `len` and `align`; granules that are cut off must not be
     /// used any more.
-    unsafe fn resize(
-        &mut self,
-        block: BlockIn<Self>,
-        len: usize,
-        to: usize,
-        align: usize,
-    ) -> Option<BlockIn<Self>>;
+    unsafe fn resize(&mut self, block: Held<Self>, len: usize, to: usize, align: usize)
+    -> Option<Held<Self>>;
 
     /// Switches the memory-saving behaviour on or off, as [`LayoutPlacement::set_saving`] describes.
     fn set_saving(&mut self, on: bool);
@@ -227,14 +217,14 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// There must be such a block.
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> BlockIn<Self>;
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self>;
 
     /// Returns the block like [`Placement::block_at`], for an address that may be wrong.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if a check in O(1) shows that there is no such block.
-    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<BlockIn<Self>, FreeError>;
+    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError>;
 }
 
 /// A block of memory that was handed out.
@@ -469,7 +459,7 @@ fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
 
 /// Returns the memory of a block.
 #[inline(always)]
-fn grant<S: Placement>(space: &S, block: &BlockIn<S>) -> Grant {
+fn grant<S: Placement>(space: &S, block: &Held<S>) -> Grant {
     let start = space.meta().address(block.offset);
     // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
     let start = unsafe { NonNull::new_unchecked(start) };

@@ -1,7 +1,7 @@
 //! Slabs: pages of equal objects.
 
 use super::tlsf::Tlsf;
-use super::{BlockIn, Placement};
+use super::{Held, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL, Page};
 use crate::region::{Region, RegionError};
 use crate::units::{Index, granules};
@@ -287,7 +287,7 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<BlockIn<Self>> {
+    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
         let Some(class) = Self::class(len, align) else {
             return self.allocate_beneath(len, align);
         };
@@ -310,12 +310,7 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
     }
 
     #[inline(always)]
-    unsafe fn deallocate(
-        &mut self,
-        block: BlockIn<Self>,
-        len: usize,
-        align: usize,
-    ) -> Result<usize, FreeError> {
+    unsafe fn deallocate(&mut self, block: Held<Self>, len: usize, align: usize) -> Result<usize, FreeError> {
         let Some(class) = Self::class(len, align) else {
             // SAFETY: the caller makes the same promises.
             return unsafe { self.pages.deallocate(block, len, align) };
@@ -346,11 +341,11 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
     #[inline(always)]
     unsafe fn resize(
         &mut self,
-        block: BlockIn<Self>,
+        block: Held<Self>,
         len: usize,
         to: usize,
         align: usize,
-    ) -> Option<BlockIn<Self>> {
+    ) -> Option<Held<Self>> {
         match (Self::class(len, align), Self::class(to, align)) {
             // SAFETY: the caller makes the same promises.
             (None, None) => unsafe { self.pages.resize(block, len, to, align) },
@@ -370,7 +365,7 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> BlockIn<Self> {
+    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self> {
         // SAFETY: the block exists, as the caller vouches.
         unsafe {
             let Some(class) = Self::class(len, align) else {
@@ -386,7 +381,7 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
         }
     }
 
-    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<BlockIn<Self>, FreeError> {
+    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
         let Some(class) = Self::class(len, align) else {
             return self.pages.checked_block_at(address, len, align);
         };

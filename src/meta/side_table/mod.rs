@@ -5,6 +5,7 @@ mod nodes;
 
 pub use nodes::NodeSlot;
 
+use super::free_blocks::Cut;
 use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page, addressable};
 use crate::region::{Record, Region, RegionError, Regions};
 use crate::units::{Index, align_up};
@@ -163,13 +164,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBl
         Some(block)
     }
 
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(Block<u32>, Id)> {
+    unsafe fn take_middle(&mut self, id: Id, len: usize, front: usize, want: usize) -> Cut<Self> {
         // SAFETY: the back is an allocated block, unused until it is freed again.
         unsafe {
             let block = self.take_back(id, len, len - front)?;
