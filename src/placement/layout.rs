@@ -1,0 +1,381 @@
+//! [`LayoutPlacement`]: placements in terms of layouts and addresses, and every [`Placement`] as one.
+
+use super::{Held, Placement};
+use crate::meta::{FreeBlocks, FreeError, Meta, region_size};
+use crate::observe::Statistics;
+use crate::region::{Record, Region, RegionError, Run};
+use crate::units::granules;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+/// A block of memory that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its first byte, aligned as requested.
+    pub start: NonNull<u8>,
+    /// Its size in bytes, at least as large as requested.
+    pub size: usize,
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for Grant {
+    fn format(&self, fmt: defmt::Formatter<'_>) {
+        let start = self.start.as_ptr() as usize;
+        defmt::write!(fmt, "Grant {{ start: {=usize:#x}, size: {=usize} }}", start, self.size);
+    }
+}
+
+/// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
+///
+/// What has a body here is made of the methods that have none, or claims nothing ([`LayoutPlacement::lacks`] and the constants). So a
+/// wrapper that leaves it out, rather than passing it on, is slower at the most, and never wrong.
+///
+/// # Safety
+///
+/// Live blocks must not overlap, must lie in claimed regions, and must have the requested size and alignment.
+pub unsafe trait LayoutPlacement: Sized {
+    /// A placement without regions.
+    const EMPTY: Self;
+
+    /// The size of the largest region in bytes.
+    const MAX_REGION: usize;
+
+    /// True if common requests are short. A heap then calls [`LayoutPlacement::allocate_quick`] inline, and everything else out
+    /// of line.
+    const SHORT: bool = Self::KEEPS;
+
+    /// True if freed blocks are kept for the next request of their size. A heap then calls
+    /// [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
+    const KEEPS: bool;
+
+    /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
+    /// known to be zero. A heap then has one copy of the code that allocates, for all its methods.
+    const PLAIN: bool = false;
+
+    /// Makes `memory` available and returns the bytes that it adds for blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be added; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// `memory` must satisfy the contract of [`Placement::claim`].
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
+
+    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError`] if the region cannot be lengthened; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+
+    /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
+    /// longer available.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
+
+    /// Allocates a block for `layout`; a size of zero gets a block of one granule.
+    fn allocate(&mut self, layout: Layout) -> Option<Grant>;
+
+    /// Allocates a block like [`LayoutPlacement::allocate`], but only in the common case and inline. Returns `None`, with
+    /// nothing changed, if that takes more effort. A heap calls this first, and then [`LayoutPlacement::allocate`].
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
+
+    /// Returns true only if a request for `layout` certainly fails. A glance, which need not see every case.
+    #[inline(always)]
+    fn lacks(&self, layout: Layout) -> bool {
+        let _ = layout;
+        false
+    }
+
+    /// Allocates a block like [`LayoutPlacement::allocate`]. Also returns how many bytes at its start and at its end must be
+    /// cleared to make it all zero.
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
+
+    /// Frees a block and returns the bytes that become available.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`], with nothing changed, if the placement detects that there is no such block.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be the address of a live block for `layout` that is not used any more.
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
+
+    /// Frees a block like [`LayoutPlacement::deallocate`], but only in the common case and inline. Returns `None`, with nothing
+    /// changed, if that takes more effort or gains nothing.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be the address of a live block for `layout` that is not used any more.
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize>;
+
+    /// Changes a block's size without moving it. Returns the bytes that it took before and takes now, or `None` if that
+    /// is not possible.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be the address of a live block for `layout`; bytes that are cut off must not be used any more.
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
+
+    /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it. Where [`LayoutPlacement::PLAIN`] is true, it
+    /// may refuse a layout of no bytes, which a heap then replaces by one of a byte.
+    #[inline(always)]
+    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let grant = self.allocate_quick(layout)?;
+        statistics.allocated(grant.size);
+        Some(grant.start)
+    }
+
+    /// Frees a block like [`LayoutPlacement::deallocate`], and counts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::deallocate`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[inline(always)]
+    unsafe fn deallocate_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
+        // SAFETY: the caller keeps the contract.
+        statistics.freed(unsafe { self.deallocate(start, layout)? });
+        Ok(())
+    }
+
+    /// Changes a block's size like [`LayoutPlacement::resize`], and counts that. Returns whether it was possible.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::resize`].
+    #[inline(always)]
+    unsafe fn resize_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // SAFETY: the caller keeps the contract.
+        let resized = unsafe { self.resize(start, layout, size) };
+        if let Some((old, new)) = resized {
+            statistics.resized(old, new);
+        }
+        resized.is_some()
+    }
+
+    /// Makes memory available like [`LayoutPlacement::claim`], and counts it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::claim`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::claim`].
+    #[inline(always)]
+    unsafe fn claim_counted<S: Statistics>(
+        &mut self,
+        memory: Region,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        // SAFETY: the caller keeps the contract.
+        statistics.grown(unsafe { self.claim(memory)? });
+        Ok(())
+    }
+
+    /// Makes memory that is kept for speed available to every request. Returns whether there was any.
+    fn trim(&mut self) -> bool;
+
+    /// Checks in O(1) whether a live block for `layout` can be at `start`.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if there is certainly no such block.
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
+    fn largest_free(&self) -> usize;
+
+    /// Switches the memory-saving behaviour on or off. Depending on the placement, that is a longer search for a better
+    /// fit, or caches that are given back and not filled again. A heap under pressure calls this while it holds its lock,
+    /// when the pressure begins and when it ends; live blocks stay as they are. O(cached blocks). Does nothing if there
+    /// is nothing to save.
+    fn set_saving(&mut self, on: bool);
+
+    /// Shows `visit` the free and used runs of region number `region`, in address order and without gaps, until it
+    /// returns `false`. Shows nothing if there is no such region, or if the placement does not know.
+    /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in band O(region / granule / word) as well.
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool);
+
+    /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
+    /// not know its regions. O(1).
+    fn region(&self, n: usize) -> Option<Region>;
+}
+
+/// Returns the length and the alignment of a layout in granules.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil)]
+pub(super) fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
+    let granule = <S::Meta as Meta>::GRANULE;
+    // A layout's size cannot overflow when it is rounded up.
+    let len = ((layout.size() + (granule - 1)) >> granule.ilog2()).max(1);
+    (len, layout.align().max(granule) / granule)
+}
+
+/// Returns the memory of a block.
+#[inline(always)]
+fn grant<S: Placement>(space: &S, block: &Held<S>) -> Grant {
+    let start = space.meta().address(block.offset);
+    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+    let start = unsafe { NonNull::new_unchecked(start) };
+    Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
+}
+
+// SAFETY: a `Placement` keeps the same promises in granules, and `FreeBlocks::address` maps them to addresses.
+unsafe impl<S: Placement> LayoutPlacement for S {
+    const EMPTY: Self = <S as Placement>::EMPTY;
+    const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
+    const SHORT: bool = <S as Placement>::SHORT;
+    const KEEPS: bool = false;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { Placement::claim(self, memory) }
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { Placement::extend(self, start, bytes) }
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        Placement::release(self, start)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let (len, align) = measure::<S>(layout);
+        let block = Placement::allocate(self, len, align)?;
+        Some(grant(self, &block))
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        let (len, align) = measure::<S>(layout);
+        let (start, len) = self.allocate_quick_at(len, align)?;
+        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
+    }
+
+    #[inline(always)]
+    fn lacks(&self, layout: Layout) -> bool {
+        Placement::lacks(self, measure::<S>(layout).0)
+    }
+
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let mut zeroed = [(0, 0); 16];
+        for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
+            *zeroed = (record.mark, record.roof);
+        }
+        let quick = LayoutPlacement::allocate_quick(self, layout);
+        let grant = if quick.is_some() { quick } else { LayoutPlacement::allocate(self, layout) }?;
+        let start = grant.start.addr().get();
+        let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
+            let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
+            mark < roof && start >= at(mark) && start + grant.size <= at(roof)
+        });
+        let whole = self.meta().locate(grant.start.addr().get()).is_some_and(|offset| self.is_whole(offset));
+        let (front, back) =
+            if fresh && !whole { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size.max(layout.size()), 0) };
+        Some((grant, front, back))
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        let (len, align) = measure::<S>(layout);
+        // If the block has to be looked up anyway, the look-up finds out whether it exists.
+        let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
+            self.checked_block_at(start.addr().get(), len, align)?
+        } else {
+            // SAFETY: the caller guarantees that the block is live.
+            unsafe { self.block_at(start.addr().get(), len, align) }
+        };
+        // SAFETY: the caller guarantees that the block is live.
+        let freed = unsafe { Placement::deallocate(self, block, len, align)? };
+        Ok(freed * <S::Meta as Meta>::GRANULE)
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        if S::CHECKS || cfg!(debug_assertions) {
+            // `deallocate` checks the block.
+            return None;
+        }
+        let (len, _) = measure::<S>(layout);
+        // SAFETY: the caller guarantees that the block is live and not used any more.
+        let freed = unsafe { self.deallocate_quick_at(start.addr().get(), len)? };
+        Some(freed * <S::Meta as Meta>::GRANULE)
+    }
+
+    #[inline(always)]
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let (len, align) = measure::<S>(layout);
+        let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
+        let block = if <S::Meta as Meta>::BOUNDARY_BITS {
+            // SAFETY: the caller guarantees that the block is live.
+            unsafe { self.block_at(start.addr().get(), len, align) }
+        } else {
+            self.checked_block_at(start.addr().get(), len, align).ok()?
+        };
+        // SAFETY: the caller guarantees that the block is live.
+        let (old, new) = unsafe { (block.len, Placement::resize(self, block, len, to, align)?.len) };
+        Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
+    }
+
+    fn trim(&mut self) -> bool {
+        false
+    }
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let (len, align) = measure::<S>(layout);
+        self.checked_block_at(start.addr().get(), len, align).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn largest_free(&self) -> usize {
+        self.largest() * <S::Meta as Meta>::GRANULE
+    }
+
+    fn set_saving(&mut self, on: bool) {
+        Placement::set_saving(self, on);
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        if region < self.meta().regions().len() {
+            let size = |len: usize| len * <S::Meta as Meta>::GRANULE;
+            Placement::walk(self, region, &mut |offset, len, free| {
+                visit(Run { start: self.meta().address(offset).addr(), size: size(len), free })
+            });
+        }
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.meta().regions().get(n).map(Record::region)
+    }
+}
