@@ -5,13 +5,17 @@
 //!
 //! | level | type | costs |
 //! | --- | --- | --- |
-//! | `Off` | metadata [`Unchecked`](crate::meta::Unchecked), as in `Heap<Tlsf<Unchecked<u32>>>` | nothing |
-//! | `Basic` | every other heap | about 3 instructions for an operation |
+//! | `Off` | metadata [`Unchecked`](crate::meta::Unchecked), as in `Heap<Tlsf<Unchecked<u32>>>`; `MicroTlsf<4, false>`, the default of firmware | nothing |
+//! | `Basic` | every other heap | a few instructions for an operation |
 //! | `Full` | [`Full`] around the placement, as in `Heap<Full<Tiered>>` | 8 bytes for a block, 1/32 of the memory, and the time to fill freed blocks |
 //!
 //! `Basic` notices what the heap's bookkeeping shows anyway: a second free of a block that is still free and that was not
 //! merged with the free block in front of it, a second free of a block in a quick list, and a list of free blocks whose links
-//! do not point back. It does not look for anything.
+//! do not point back. It does not look for anything. [`Buddy`](crate::Buddy), [`Slab`](crate::Slab), the smallest heaps and
+//! side tables know more, and find foreign and misaligned addresses as well.
+//!
+//! In trees of free blocks ([`FirstFit`](crate::FirstFit), [`BestFit`](crate::BestFit)) every step is checked to lead down, at
+//! every level, so that no damage makes a search go on for ever.
 //!
 //! `Full` notices, whatever the placement:
 //!

@@ -150,7 +150,7 @@ unsafe impl Lock for Spin {
 ///
 /// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for
 /// its table of waiting threads), so a heap with it can serve single collections but not the whole program: it would
-/// call itself until the stack overflows.
+/// call itself until the stack overflows. With the feature `std` that is noticed, and ends the program with a line.
 #[cfg(feature = "lock_api")]
 pub struct Raw<R>(R);
 
@@ -169,9 +169,37 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
                 unsafe { self.0.unlock() }
             }
         }
-        self.0.lock();
+        if !self.0.try_lock() {
+            wait::until(|| self.0.lock());
+        }
         let _guard = Guard(&self.0);
         f()
+    }
+}
+
+/// Waiting for a mutex of another crate.
+#[cfg(feature = "lock_api")]
+mod wait {
+    #[cfg(feature = "std")]
+    std::thread_local! {
+        /// Whether the thread waits for a mutex. No destructor, so no allocation.
+        static WAITS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+    }
+
+    /// Runs `lock`, which waits until a mutex is free.
+    #[cold]
+    pub(super) fn until(lock: impl FnOnce()) {
+        #[cfg(feature = "std")]
+        if WAITS.replace(true) {
+            crate::report::print(format_args!(
+                "allotment: the mutex of a heap allocates from this heap while it waits, as parking_lot's does: \
+                 it cannot guard the global allocator"
+            ));
+            std::process::abort();
+        }
+        lock();
+        #[cfg(feature = "std")]
+        WAITS.set(false);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The caches of one thread.
 
+use super::at_end;
 use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
 use crate::memory::Memory;
@@ -317,7 +318,7 @@ const HEAPS: usize = 4;
 /// The caches of a thread.
 struct Caches {
     locals: [Local; HEAPS],
-    /// False while the thread's destructor is being registered, which may allocate, and after it has run.
+    /// False while the call at the thread's end is being registered, which may allocate, and after that call.
     open: bool,
     guarded: bool,
 }
@@ -327,26 +328,20 @@ thread_local! {
     static CACHES: UnsafeCell<Caches> = const {
         UnsafeCell::new(Caches { locals: [Local::UNUSED; HEAPS], open: true, guarded: false })
     };
-
-    static GUARD: Guard = const { Guard };
 }
 
 /// Gives everything back when the thread ends.
-struct Guard;
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let caches = caches();
-        // SAFETY: only this thread accesses its caches, and a closed one is not accessed again by what is called here.
-        unsafe {
-            (*caches).open = false;
-            for number in 0..HEAPS {
-                let local = (&raw mut (*caches).locals).cast::<Local>().add(number);
-                if let Some(owner) = (*local).owner {
-                    InUse::of(local).flush(owner);
-                }
-                *local = Local::UNUSED;
+fn give_all_back() {
+    let caches = caches();
+    // SAFETY: only this thread accesses its caches, and a closed one is not accessed again by what is called here.
+    unsafe {
+        (*caches).open = false;
+        for number in 0..HEAPS {
+            let local = (&raw mut (*caches).locals).cast::<Local>().add(number);
+            if let Some(owner) = (*local).owner {
+                InUse::of(local).flush(owner);
             }
+            *local = Local::UNUSED;
         }
     }
 }
@@ -472,15 +467,17 @@ fn find(owner: Owner) -> Option<InUse> {
 /// Makes a new cache for `owner`, if this thread may and can have one.
 #[cold]
 fn bind(caches: *mut Caches, owner: Owner) -> Option<InUse> {
-    // SAFETY: only this thread accesses its caches. No reference to them is held while `GUARD` is used, whose
-    // registration may allocate and so come back here, where it finds the caches closed.
+    // SAFETY: only this thread accesses its caches. No reference to them is held during the registration, which may
+    // allocate and so come back here, where it finds the caches closed.
     unsafe {
         if !(*caches).open {
             return None;
         }
         if !(*caches).guarded {
             (*caches).open = false;
-            GUARD.try_with(|_| ()).ok()?;
+            if !at_end::register(give_all_back) {
+                return None;
+            }
             (*caches).guarded = true;
             (*caches).open = true;
         }

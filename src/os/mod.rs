@@ -10,6 +10,7 @@
 //!
 //! [`Growing`] is another heap: that of the whole process, in memory of the system.
 
+mod at_end;
 mod cached;
 mod classes;
 mod depot;

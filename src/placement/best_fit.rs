@@ -2,7 +2,7 @@
 
 use super::coalescing::Coalescing;
 use super::coalescing::LARGE;
-use super::tree::{FreeTree, Order, scatter};
+use super::tree::{FreeTree, Order, below, scatter};
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 
 /// Best fit: the smallest block that is long enough, the lowest of equals.
@@ -39,12 +39,13 @@ unsafe impl<M: FreeBlocks> Order<M> for BySize {
         // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
         unsafe {
             while at != NIL {
-                if meta.len(at) >= len {
+                let to = if meta.len(at) >= len {
                     best = at;
-                    at = meta.next(at);
+                    meta.next(at)
                 } else {
-                    at = meta.prev(at);
-                }
+                    meta.prev(at)
+                };
+                at = below::<M, Self>(meta, at, to);
             }
         }
         best

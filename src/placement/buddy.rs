@@ -1,7 +1,9 @@
 //! Binary buddies.
 
+use super::coalescing::check_links;
 use super::{Held, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
+use crate::misuse::{Fault, corrupted};
 use crate::region::{Region, RegionError};
 use crate::units::Index;
 
@@ -62,6 +64,13 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         // SAFETY: `id` is in the list of its order.
         unsafe {
             let (next, prev) = (self.meta.next(id), self.meta.prev(id));
+            if prev != NIL {
+                check_links(&self.meta, id, prev, next);
+            } else if M::CHECKED
+                && (self.heads[order].get() != id || next != NIL && self.meta.prev(next) != id)
+            {
+                corrupted(Fault::BrokenList, 0);
+            }
             if next != NIL {
                 self.meta.set_prev(next, prev);
             }
@@ -143,9 +152,13 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         unsafe {
             let mut id = self.meta.first_free(region);
             let mut covered = 0;
-            while id != NIL {
+            while id != NIL && covered < whole {
                 let len = self.meta.len(id);
                 covered += len;
+                if len == 0 || covered > whole {
+                    // Not what was written there: the block was changed after it was freed.
+                    return false;
+                }
                 id = self.meta.after_free(id, len).0;
             }
             covered == whole

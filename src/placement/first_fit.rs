@@ -1,7 +1,7 @@
 //! First fit in address order.
 
 use super::coalescing::Coalescing;
-use super::tree::{FreeTree, Order, scatter};
+use super::tree::{FreeTree, Order, below, scatter};
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use core::cmp::Reverse;
 
@@ -54,7 +54,7 @@ unsafe impl<M: FreeBlocks, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
             }
             let mut at = root;
             for _ in 0..LIMIT {
-                let left = meta.next(at);
+                let left = below::<M, Self>(meta, at, meta.next(at));
                 if left == NIL || meta.len(left) < len {
                     break;
                 }

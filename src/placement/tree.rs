@@ -2,6 +2,7 @@
 
 use super::coalescing::{Found, FreeIndex};
 use crate::meta::{FreeBlocks, Id, NIL};
+use crate::misuse::{Fault, corrupted};
 use crate::units::Index;
 use core::marker::PhantomData;
 
@@ -40,6 +41,21 @@ pub unsafe trait Order<M: FreeBlocks> {
     unsafe fn find(meta: &M, root: Id, len: usize) -> Id;
 }
 
+/// Returns the block that a link of block `at` leads to, and ends the program if that does not belong below it. Each step then
+/// leads down, so that every walk in a damaged tree ends: at level `Off` as well, where a double free would make circles.
+///
+/// # Safety
+///
+/// `at` is in a tree of free blocks of `meta`, and `to` is one of its links.
+#[inline(always)]
+pub(super) unsafe fn below<M: FreeBlocks, O: Order<M>>(meta: &M, at: Id, to: Id) -> Id {
+    // SAFETY: blocks in a tree are free; a damaged link leads to a fault of the processor at worst, not to a write.
+    if to != NIL && !unsafe { O::above(meta, at, to) } {
+        corrupted(Fault::BrokenList, 0);
+    }
+    to
+}
+
 /// A number that looks random, from the place of a block: what balances the tree.
 pub(super) fn scatter(offset: usize) -> u32 {
     // The multiplier is 2^32 / golden ratio; the upper bits are the well mixed ones.
@@ -73,6 +89,24 @@ enum Slot {
 }
 
 impl<I: Index, O> FreeTree<I, O> {
+    /// Returns the link of block `at` to its left or to its right, and the block there.
+    ///
+    /// # Safety
+    ///
+    /// `at` is in the tree.
+    #[inline(always)]
+    unsafe fn down<M: FreeBlocks<Index = I>>(meta: &M, at: Id, left: bool) -> (Slot, Id)
+    where
+        O: Order<M>,
+    {
+        // SAFETY: blocks in the tree are free.
+        unsafe {
+            let (slot, to) =
+                if left { (Slot::Left(at), meta.next(at)) } else { (Slot::Right(at), meta.prev(at)) };
+            (slot, below::<M, O>(meta, at, to))
+        }
+    }
+
     #[inline]
     unsafe fn set<M: FreeBlocks<Index = I>>(&mut self, meta: &mut M, slot: Slot, to: Id) {
         // SAFETY: slots are made from blocks in the tree, which are free.
@@ -112,11 +146,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for Fr
             // Down to where the new block belongs from top to bottom.
             let (mut slot, mut at) = (Slot::Root, self.root.get());
             while at != NIL && O::above(meta, at, id) {
-                (slot, at) = if O::left_of(meta, id, at) {
-                    (Slot::Left(at), meta.next(at))
-                } else {
-                    (Slot::Right(at), meta.prev(at))
-                };
+                (slot, at) = Self::down::<M>(meta, at, O::left_of(meta, id, at));
             }
             self.set(meta, slot, id);
             // What was there falls apart into what stands left and right of the new block.
@@ -124,12 +154,10 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for Fr
             while at != NIL {
                 if O::left_of(meta, at, id) {
                     self.set(meta, left, at);
-                    left = Slot::Right(at);
-                    at = meta.prev(at);
+                    (left, at) = Self::down::<M>(meta, at, false);
                 } else {
                     self.set(meta, right, at);
-                    right = Slot::Left(at);
-                    at = meta.next(at);
+                    (right, at) = Self::down::<M>(meta, at, true);
                 }
             }
             self.set(meta, left, NIL);
@@ -145,34 +173,33 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for Fr
         unsafe {
             let (mut slot, mut at) = (Slot::Root, self.root.get());
             while at != id {
-                debug_assert!(at != NIL, "a linked block is in the tree");
-                (slot, at) = if O::left_of(meta, id, at) {
-                    (Slot::Left(at), meta.next(at))
-                } else {
-                    (Slot::Right(at), meta.prev(at))
-                };
+                if at == NIL {
+                    corrupted(Fault::BrokenList, 0);
+                }
+                (slot, at) = Self::down::<M>(meta, at, O::left_of(meta, id, at));
             }
             // Its subtrees are merged in its place.
-            let (mut left, mut right) = (meta.next(id), meta.prev(id));
+            let mut left = below::<M, O>(meta, id, meta.next(id));
+            let mut right = below::<M, O>(meta, id, meta.prev(id));
             while left != NIL && right != NIL {
                 if O::above(meta, left, right) {
                     self.set(meta, slot, left);
-                    slot = Slot::Right(left);
-                    left = meta.prev(left);
+                    (slot, left) = Self::down::<M>(meta, left, false);
                 } else {
                     self.set(meta, slot, right);
-                    slot = Slot::Left(right);
-                    right = meta.next(right);
+                    (slot, right) = Self::down::<M>(meta, right, true);
                 }
             }
             self.set(meta, slot, if left != NIL { left } else { right });
             if !O::ROOT_IS_LONGEST && len == self.longest.get() {
                 // In this order the longest block is the rightmost one.
                 let mut at = self.root.get();
-                while at != NIL && meta.prev(at) != NIL {
-                    at = meta.prev(at);
+                let mut longest = 0;
+                while at != NIL {
+                    longest = meta.len(at);
+                    (_, at) = Self::down::<M>(meta, at, false);
                 }
-                self.longest = I::new(if at == NIL { 0 } else { meta.len(at) });
+                self.longest = I::new(longest);
             }
         }
     }
@@ -185,12 +212,11 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for Fr
             // SAFETY: every id met is NIL or in the tree, hence free.
             unsafe {
                 while at != NIL {
-                    if last == NIL || O::left_of(meta, last, at) {
+                    let left = last == NIL || O::left_of(meta, last, at);
+                    if left {
                         next = at;
-                        at = meta.next(at);
-                    } else {
-                        at = meta.prev(at);
                     }
+                    (_, at) = Self::down::<M>(meta, at, left);
                 }
             }
             if next == NIL {

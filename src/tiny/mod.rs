@@ -48,13 +48,19 @@ use units::{UNIT, Units, units};
 /// * A block that grows stays in place if there is room behind it. A block that shrinks moves to another free block
 ///   if there is one for it, which leaves the heap less fragmented; otherwise it shrinks in place. To resize a block
 ///   without a copy, call [`TinyHeap::try_resize`].
-/// * Wrong frees are detected as by [`Heap`](crate::Heap): in debug builds they end the program; in release builds
-///   the global allocator does not check, but [`TinyHeap::try_deallocate`] does.
+/// * `CHECKED` is the [hardening level](crate::harden): whether the global allocator looks for wrong frees and damaged lists,
+///   as [`MicroTlsf`](crate::placement::MicroTlsf) does. That is the default where there is an operating system, and in
+///   debug builds wrong frees are found in any case. [`TinyHeap::try_deallocate`] always checks.
 ///
 /// A reference, `&TinyHeap<..>`, implements [`Memory`] and `Allocator`.
 ///
 /// The algorithm is two-level segregated fit (see [`Tlsf`](crate::Tlsf)) with two lists per power of two.
-pub struct TinyHeap<const BYTES: usize, L = lock::Default, S = NoStatistics> {
+pub struct TinyHeap<
+    const BYTES: usize,
+    L = lock::Default,
+    S = NoStatistics,
+    const CHECKED: bool = { !cfg!(target_os = "none") },
+> {
     lock: L,
     state: UnsafeCell<State<BYTES, S>>,
 }
@@ -66,7 +72,7 @@ struct State<const BYTES: usize, S> {
 }
 
 // SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<const BYTES: usize, L: Sync, S: Send> Sync for TinyHeap<BYTES, L, S> {}
+unsafe impl<const BYTES: usize, L: Sync, S: Send, const C: bool> Sync for TinyHeap<BYTES, L, S, C> {}
 
 /// Returns the length in units of a block of `size` bytes; a block of size zero takes one unit.
 #[inline(always)]
@@ -75,9 +81,9 @@ fn some_units(size: usize) -> usize {
 }
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
-impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
+impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, L, S, C> {
     /// Bytes available for blocks: `BYTES` less the free lists and boundary bits.
-    pub const CAPACITY: usize = Units::<BYTES>::LEN * UNIT;
+    pub const CAPACITY: usize = Units::<BYTES, C>::LEN * UNIT;
 
     /// Creates an empty heap, all zero.
     pub const fn new() -> Self {
@@ -87,7 +93,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
     }
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce(Units<BYTES>, &mut S) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(Units<BYTES, C>, &mut S) -> T) -> T {
         self.lock.with(|| {
             let state = self.state.get();
             // SAFETY: the lock lets only one closure run at a time; the memory was all zero at first, and the
@@ -98,7 +104,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
 
     /// Runs `f` like `with`, but makes the memory available first and reports it to the statistics once.
     #[cold]
-    fn with_settled<T>(&self, f: impl FnOnce(Units<BYTES>, &mut S) -> T) -> T {
+    fn with_settled<T>(&self, f: impl FnOnce(Units<BYTES, C>, &mut S) -> T) -> T {
         self.with(|units, statistics| {
             units.settle();
             if units.announce() {
@@ -157,13 +163,15 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
             let len = some_units(layout.size());
             units.check(block.addr().get(), len)?;
             // SAFETY: the block passed the check, so the caller guarantees that it is live and has `len` units.
-            unsafe { units.give(block.as_ptr(), len) };
+            if !unsafe { units.give(block.as_ptr(), len) } {
+                return Err(FreeError::AlreadyFree);
+            }
             statistics.freed(len * UNIT);
             Ok(())
         })
     }
 
-    /// Frees a block; only debug builds check it.
+    /// Frees a block. Debug builds check it beforehand.
     ///
     /// # Safety
     ///
@@ -175,7 +183,9 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
                 units.check(block.addr(), len)?;
             }
             // SAFETY: the caller guarantees that the block is live and has `len` units.
-            unsafe { units.give(block, len) };
+            if !unsafe { units.give(block, len) } {
+                return Err(units.check(block.addr(), len).err().unwrap_or(FreeError::AlreadyFree));
+            }
             statistics.freed(len * UNIT);
             Ok(())
         });
@@ -220,7 +230,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics> TinyHeap<BYTES, L, S> {
     }
 }
 
-impl<const BYTES: usize, L: Lock> TinyHeap<BYTES, L, Counters> {
+impl<const BYTES: usize, L: Lock, const C: bool> TinyHeap<BYTES, L, Counters, C> {
     /// Returns the bytes in live blocks, each rounded up to a multiple of 8. O(1).
     pub fn used(&self) -> usize {
         self.with(|_, statistics| statistics.used())
@@ -244,7 +254,9 @@ impl<const BYTES: usize, L: Lock> TinyHeap<BYTES, L, Counters> {
 
 // SAFETY: blocks are disjoint and have at least the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
-unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for TinyHeap<BYTES, L, S> {
+unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAlloc
+    for TinyHeap<BYTES, L, S, C>
+{
     // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -284,7 +296,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> GlobalAlloc for TinyHeap
 }
 
 // SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
-unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYTES, L, S> {
+unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory for &TinyHeap<BYTES, L, S, C> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         NonNull::new(self.take(some_units(layout.size()), layout, false))
     }
@@ -348,13 +360,13 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics> Memory for &TinyHeap<BYT
 
     fn region(&self, n: usize) -> Option<Region> {
         let start = self.with(|units, _| NonNull::new(units.start()))?;
-        (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S>::CAPACITY))
+        (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S, C>::CAPACITY))
     }
 }
 
-allocator!([const BYTES: usize, L: Lock, S: Statistics] &'_ TinyHeap<BYTES, L, S>);
+allocator!([const BYTES: usize, L: Lock, S: Statistics, const C: bool] &'_ TinyHeap<BYTES, L, S, C>);
 
-impl<const BYTES: usize, L: Lock> fmt::Debug for TinyHeap<BYTES, L, Counters> {
+impl<const BYTES: usize, L: Lock, const C: bool> fmt::Debug for TinyHeap<BYTES, L, Counters, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TinyHeap").field(&self.stats()).finish()
     }

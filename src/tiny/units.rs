@@ -35,11 +35,17 @@ pub(crate) const fn bytes_for(len: usize) -> usize {
 ///
 /// The same [`Blocks`] as those of [`MicroTlsf`](crate::placement::MicroTlsf), at distances from the start that the program knows.
 #[derive(Clone, Copy)]
-pub(super) struct Units<const BYTES: usize>(*mut u8);
+pub(super) struct Units<const BYTES: usize, const CHECKED: bool = false>(*mut u8);
 
 // SAFETY: `LEN` and `FIRST` are such that the parts lie one behind the other in the heap's bytes.
-unsafe impl<const BYTES: usize> Place for Units<BYTES> {
+unsafe impl<const BYTES: usize, const C: bool> Place for Units<BYTES, C> {
     const LISTS: usize = 2 * Self::BITS;
+    const CHECKED: bool = C;
+
+    #[inline(always)]
+    fn first(self) -> usize {
+        Self::FIRST
+    }
 
     #[inline(always)]
     fn unit(self, index: usize) -> *mut u8 {
@@ -69,7 +75,7 @@ unsafe impl<const BYTES: usize> Place for Units<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Units<BYTES> {
+impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
     /// Bits of the longest length.
     const BITS: usize = {
         assert!(BYTES % UNIT == 0, "a tiny heap has a multiple of 8 bytes");
@@ -138,9 +144,9 @@ impl<const BYTES: usize> Units<BYTES> {
         unsafe { self.take(len, mask) }
     }
 
-    /// Frees units.
+    /// Frees units. Returns false, with nothing done, if blocks are checked and these cannot be allocated.
     #[inline(never)]
-    unsafe fn put(self, index: usize, len: usize) {
+    unsafe fn put(self, index: usize, len: usize) -> bool {
         // SAFETY: the caller's contract.
         unsafe { Blocks(self).give(index, len) }
     }
@@ -172,15 +178,26 @@ impl<const BYTES: usize> Units<BYTES> {
         }
     }
 
-    /// Frees the block of `len` units at `start`. O(1).
+    /// Frees the block of `len` units at `start`. Returns false, with nothing done, if blocks are checked and this one cannot be
+    /// allocated. O(1).
     ///
     /// # Safety
     ///
     /// It is live, and not used any more.
     #[inline(always)]
-    pub(super) unsafe fn give(self, start: *mut u8, len: usize) {
+    pub(super) unsafe fn give(self, start: *mut u8, len: usize) -> bool {
+        if C && !self.holds(start) {
+            return false;
+        }
         // SAFETY: the caller's contract.
-        unsafe { self.put(Blocks(self).index(start.addr()), len) };
+        unsafe { self.put(Blocks(self).index(start.addr()), len) }
+    }
+
+    /// Returns whether a unit starts at this address.
+    #[inline(always)]
+    fn holds(self, start: *mut u8) -> bool {
+        let offset = start.addr().wrapping_sub(self.start().addr());
+        offset < Self::LEN * UNIT && offset % UNIT == 0
     }
 
     /// Changes the length of the block at `start` where it is, if there is room. O(1).
@@ -195,11 +212,16 @@ impl<const BYTES: usize> Units<BYTES> {
         // SAFETY: what was found behind the block is allocated then, and its rest is freed.
         unsafe {
             if old < new {
+                if C && (!self.holds(start)
+                    || old > Self::FIRST + Self::LEN - Blocks(self).index(start.addr()))
+                {
+                    return false;
+                }
                 let Some(found) = Blocks(self).take_behind(index + old, new - old) else { return false };
                 len += found;
             }
             if len > new {
-                self.put(index + new, len - new);
+                return self.put(index + new, len - new);
             }
         }
         true
@@ -214,7 +236,7 @@ impl<const BYTES: usize> Units<BYTES> {
     /// Finds out in O(1) what can be known of whether a live block of `len` units is at `address`.
     pub(super) fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         // SAFETY: the heap has its units.
-        unsafe { Blocks(self).check(address, len, Self::FIRST, Self::FIRST + Self::LEN) }
+        unsafe { Blocks(self).check(address, len) }
     }
 }
 

@@ -45,6 +45,11 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
         // Binaries beside the program, which starts them.
         build("allotment-benches-programs", peers)?;
     }
+    if !bench.check && matches!(peers, Peers::All) && (all || bench.names.iter().any(|name| name == "misuse"))
+    {
+        // mimalloc's secure build, for which one program has no room beside the usual one.
+        build("allotment-benches-secure", peers)?;
+    }
     let mut command = Command::new(program);
     command.env("PATH", setup::path_with(&valgrind)?);
     if bench.check {

@@ -83,16 +83,16 @@ where
 
 /// A [`TinyHeap`], whose memory is part of its value and is charged as the arena. It does not use the arena that
 /// it is given.
-pub struct Tiny<const BYTES: usize, L: 'static = lock::Default> {
-    heap: &'static TinyHeap<BYTES, L>,
+pub struct Tiny<const BYTES: usize, L: 'static = lock::Default, const CHECKED: bool = true> {
+    heap: &'static TinyHeap<BYTES, L, NoStatistics, CHECKED>,
     _memory: Arena,
 }
 
 // SAFETY: `TinyHeap` is a global allocator in its own memory, which lives as long as this value.
-unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Tiny<BYTES, L> {
+unsafe impl<const BYTES: usize, L: Lock + 'static, const C: bool> Registered for Tiny<BYTES, L, C> {
     unsafe fn over(_: Range) -> Option<Box<Self>> {
-        let memory = Arena::new(size_of::<TinyHeap<BYTES, L>>()).ok()?;
-        let place = memory.start().cast::<TinyHeap<BYTES, L>>();
+        let memory = Arena::new(size_of::<TinyHeap<BYTES, L, NoStatistics, C>>()).ok()?;
+        let place = memory.start().cast::<TinyHeap<BYTES, L, NoStatistics, C>>();
         // Touch all pages, as those of the arenas are.
         // SAFETY: the arena is that long, aligned to much more, and zero.
         let heap = unsafe {
@@ -104,12 +104,12 @@ unsafe impl<const BYTES: usize, L: Lock + 'static> Registered for Tiny<BYTES, L>
     }
 
     fn state() -> usize {
-        size_of::<TinyHeap<BYTES, L>>() - BYTES
+        size_of::<TinyHeap<BYTES, L, NoStatistics, C>>() - BYTES
     }
 }
 
 // SAFETY: the calls are passed on to a global allocator.
-unsafe impl<const BYTES: usize, L: Lock + 'static> GlobalAlloc for Tiny<BYTES, L> {
+unsafe impl<const BYTES: usize, L: Lock + 'static, const C: bool> GlobalAlloc for Tiny<BYTES, L, C> {
     #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract.

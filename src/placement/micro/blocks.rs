@@ -1,6 +1,7 @@
 //! The blocks of one small region: which are free, and in which list.
 
 use crate::meta::FreeError;
+use crate::misuse::{Fault, corrupted};
 use crate::units::{COUNTS_ZEROS, log2};
 use core::hint::assert_unchecked;
 
@@ -87,6 +88,10 @@ pub(crate) const fn bit_words(len: usize) -> usize {
 pub(crate) unsafe trait Place: Copy {
     /// Numbers below this are those of lists.
     const LISTS: usize;
+    /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
+    const CHECKED: bool;
+    /// Returns the number of the first unit.
+    fn first(self) -> usize;
     /// Returns the address of a unit. Numbers below the first unit's yield an address too, at the same distance.
     fn unit(self, index: usize) -> *mut u8;
     /// Returns the word that has the bit of a unit.
@@ -224,6 +229,9 @@ impl<P: Place> Blocks<P> {
         // SAFETY: heads are free blocks.
         unsafe {
             let next = self.get(index, NEXT);
+            if P::CHECKED && next != NONE && self.get(next, PREV) != index {
+                self.broken(index);
+            }
             *self.0.head(list) = next as u16;
             if next != NONE {
                 self.set(next, PREV, list);
@@ -239,6 +247,12 @@ impl<P: Place> Blocks<P> {
         // SAFETY: the block is free, and so are its neighbours in the list.
         unsafe {
             let (next, prev) = (self.get(index, NEXT), self.get(index, PREV));
+            if P::CHECKED {
+                let from = if prev < P::LISTS { *self.0.head(prev) as usize } else { self.get(prev, NEXT) };
+                if from != index || next != NONE && self.get(next, PREV) != index {
+                    self.broken(index);
+                }
+            }
             if prev < P::LISTS {
                 *self.0.head(prev) = next as u16;
                 if next == NONE {
@@ -254,14 +268,53 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Frees `len` units from `index` on, merged with their free neighbours.
+    /// Ends the program: the links of the free block `index` do not agree with its neighbours'.
+    #[cold]
+    #[inline(never)]
+    fn broken(self, index: usize) -> ! {
+        corrupted(Fault::BrokenList, self.0.unit(index).addr())
+    }
+
+    /// Returns whether free memory ends in front of unit `start`, by the lengths at both ends of it. A boundary is there.
     #[inline(always)]
-    pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) {
+    unsafe fn ends_free(self, start: usize) -> bool {
+        let room = start - self.0.first();
+        // SAFETY: only units of the region are read.
+        unsafe {
+            let len = if room > 0 { *self.word(start, 0).wrapping_sub(1) as usize } else { 0 };
+            len.wrapping_sub(1) < room && self.get(start - len, LEN) == len
+        }
+    }
+
+    /// Returns whether free memory begins with unit `stop`, like [`Self::ends_free`].
+    #[inline(always)]
+    unsafe fn begins_free(self, stop: usize) -> bool {
+        let room = self.0.first() + self.0.longest() - stop;
+        // SAFETY: only units of the region are read.
+        unsafe {
+            let len = if room > 0 { self.get(stop, LEN) } else { 0 };
+            len.wrapping_sub(1) < room && *self.word(stop + len, 0).wrapping_sub(1) as usize == len
+        }
+    }
+
+    /// Frees `len` units from `index` on, merged with their free neighbours. If blocks are checked and these units cannot be
+    /// allocated ones, returns false, with nothing done.
+    #[inline(always)]
+    pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) -> bool {
         // SAFETY: the bits say which neighbours are free, and where those end.
         unsafe {
             let end = index + len;
+            if P::CHECKED && len > self.0.first() + self.0.longest() - index {
+                return false;
+            }
             let left = self.flip_bound(index);
-            if self.flip_bound(end) {
+            let right = self.flip_bound(end);
+            if P::CHECKED && (left && !self.ends_free(index) || right && !self.begins_free(end)) {
+                self.flip_bound(index);
+                self.flip_bound(end);
+                return false;
+            }
+            if right {
                 len += self.unlink(end);
             }
             if left {
@@ -271,6 +324,7 @@ impl<P: Place> Blocks<P> {
             self.measure(index, len);
             self.enter(index, class(len));
         }
+        true
     }
 
     /// Finds a free block of at least `need` units, which is not zero: the first one of the list for so many if it is long
@@ -398,15 +452,10 @@ impl<P: Place> Blocks<P> {
         unsafe { self.get(index, LEN) }
     }
 
-    /// Finds out in O(1) what can be known of whether a live block of `len` units, one at least, is at `address`. `first` and `end`
-    /// are the region's.
-    pub(crate) unsafe fn check(
-        self,
-        address: usize,
-        len: usize,
-        first: usize,
-        end: usize,
-    ) -> Result<(), FreeError> {
+    /// Finds out in O(1) what can be known of whether a live block of `len` units, one at least, is at `address`.
+    pub(crate) unsafe fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
+        let first = self.0.first();
+        let end = first + self.0.longest();
         let offset = address.wrapping_sub(self.0.unit(first).addr()) / UNIT;
         if offset >= end - first || len > end - first - offset {
             return Err(FreeError::Foreign);
@@ -419,15 +468,7 @@ impl<P: Place> Blocks<P> {
         // ends; it is read only then, since a live one is another thread's.
         // SAFETY: only units of the region are read.
         let free = unsafe {
-            let before = || {
-                let len = if start > first { *self.word(start, 0).wrapping_sub(1) as usize } else { 0 };
-                len > 0 && len <= start - first && self.get(start - len, LEN) == len
-            };
-            let behind = || {
-                let len = if stop < end { self.get(stop, LEN) } else { 0 };
-                len > 0 && len <= end - stop && *self.word(stop + len, 0).wrapping_sub(1) as usize == len
-            };
-            self.is_bound(start) && !before() || self.is_bound(stop) && !behind()
+            self.is_bound(start) && !self.ends_free(start) || self.is_bound(stop) && !self.begins_free(stop)
         };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }

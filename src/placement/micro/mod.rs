@@ -33,14 +33,14 @@ const MAX_LEN: usize = u16::MAX as usize - FIRST;
 
 /// A region: where unit number 0 would be, and how many units there are. Its bits follow the units.
 #[derive(Clone, Copy)]
-struct Slot {
+struct Slot<const CHECKED: bool> {
     origin: *mut u8,
     len: usize,
     /// Where the bit of unit number 0 would be.
     bits: *mut u32,
 }
 
-impl Slot {
+impl<const C: bool> Slot<C> {
     const NONE: Self = Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut() };
 
     fn control(&self) -> *mut Control {
@@ -70,8 +70,14 @@ impl Slot {
 }
 
 // SAFETY: `claim` puts control data, units and bits one behind the other; `FIRST` is above the numbers of lists.
-unsafe impl Place for Slot {
+unsafe impl<const C: bool> Place for Slot<C> {
     const LISTS: usize = LISTS;
+    const CHECKED: bool = C;
+
+    #[inline(always)]
+    fn first(self) -> usize {
+        FIRST
+    }
 
     #[inline(always)]
     fn unit(self, index: usize) -> *mut u8 {
@@ -114,13 +120,17 @@ unsafe impl Place for Slot {
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with two
 /// lists per power of two. Memory that is known to be zero is cleared all the same.
-pub struct MicroTlsf<const REGIONS: usize = 4> {
-    slots: [Slot; REGIONS],
+///
+/// `CHECKED` is the [hardening level](crate::harden): with it, each free checks that the block lies in a region and that the lengths of
+/// free neighbours agree at both of their ends, and a block leaves its list only if its neighbours there point back to it. That is
+/// the default where there is an operating system. Firmware has the choice: the checks take some 200 bytes of code.
+pub struct MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(target_os = "none") }> {
+    slots: [Slot<CHECKED>; REGIONS],
     count: usize,
 }
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
-unsafe impl<const R: usize> Send for MicroTlsf<R> {}
+unsafe impl<const R: usize, const C: bool> Send for MicroTlsf<R, C> {}
 
 /// A region's parts as they follow from its memory: where its control data is, and its units.
 fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
@@ -156,22 +166,22 @@ unsafe fn clear(from: *mut u32, words: usize) {
     }
 }
 
-impl<const R: usize> MicroTlsf<R> {
+impl<const R: usize, const C: bool> MicroTlsf<R, C> {
     #[inline(always)]
-    fn first(&self) -> &Slot {
+    fn first(&self) -> &Slot<C> {
         const { assert!(R > 0, "a heap needs room for at least one region") }
         &self.slots[0]
     }
 
-    fn slots(&self) -> &[Slot] {
+    fn slots(&self) -> &[Slot<C>] {
         // SAFETY: there are no more regions than places for them.
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
     /// The region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
-    fn slot_of(&self, address: usize) -> Option<&Slot> {
-        let mut slot: *const Slot = self.first();
+    fn slot_of(&self, address: usize) -> Option<&Slot<C>> {
+        let mut slot: *const Slot<C> = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
             // The first region has its place whether it is there or not.
@@ -184,7 +194,7 @@ impl<const R: usize> MicroTlsf<R> {
 
     /// Returns the region that was claimed after that of `slot`.
     #[inline(always)]
-    fn behind(&self, slot: *const Slot) -> Option<*const Slot> {
+    fn behind(&self, slot: *const Slot<C>) -> Option<*const Slot<C>> {
         let next = slot.wrapping_add(1);
         // SAFETY: a field of this value, which is read only here: the common path has no use for it.
         let count = unsafe { (&raw const self.count).read_volatile() };
@@ -198,36 +208,66 @@ impl<const R: usize> MicroTlsf<R> {
     /// As for `give`.
     #[cold]
     #[inline(never)]
-    unsafe fn give_one<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) {
+    unsafe fn give_one<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { self.give(start, 1, statistics) };
+        unsafe { self.give(start, 1, statistics) }
     }
 
     /// Frees `size` bytes, and counts that: once in the program, for frees, resizes and new memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of a check, if this placement checks; nothing is changed then.
     ///
     /// # Safety
     ///
     /// They are a live block, or part of one, that is not used any more.
     #[inline(never)]
-    unsafe fn give<S: Statistics>(&mut self, start: *mut u8, size: usize, statistics: &mut S) {
+    unsafe fn give<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        size: usize,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         let len = units(size);
         if len == 0 {
             // SAFETY: a block of no bytes has a unit.
             return unsafe { self.give_one(start, statistics) };
         }
         let len = opaque(len);
-        let Some(slot) = self.slot_of(start.addr()) else { return };
-        statistics.freed(len * UNIT);
+        let Some(slot) = self.slot_of(start.addr()) else {
+            // Without checks it is ignored, since a report takes code.
+            return if C { Err(FreeError::Foreign) } else { Ok(()) };
+        };
+        if !C {
+            // Nothing can be wrong any more, and in this order the code is shorter.
+            statistics.freed(len * UNIT);
+        } else if !slot.holds(start.addr()) {
+            return Err(FreeError::Foreign);
+        }
+        if C && start.addr() % UNIT != 0 {
+            return Err(FreeError::Misaligned);
+        }
         // SAFETY: the caller's contract.
         unsafe {
             // Blocks start with a unit: else the compiler would round down.
             assert_unchecked(start.addr().wrapping_sub(slot.origin.addr()) % UNIT == 0);
-            Blocks(*slot).give(Blocks(*slot).index(start.addr()), len);
+            if !Blocks(*slot).give(Blocks(*slot).index(start.addr()), len) {
+                return Err(FreeError::AlreadyFree);
+            }
         }
+        if C {
+            statistics.freed(len * UNIT);
+        }
+        Ok(())
     }
 
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
-        let starts = |slot: &Slot| slot.region().start.as_ptr() == start;
+        let starts = |slot: &Slot<C>| slot.region().start.as_ptr() == start;
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
@@ -255,7 +295,7 @@ fn layout_of_one(other: Layout) -> Layout {
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
+unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
     const KEEPS: bool = false;
@@ -292,7 +332,8 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             (*control).size = memory.size;
             (*control).skipped = start.addr() - from;
             clear(bits, bit_words(len));
-            self.give(slot.unit(FIRST), len * UNIT, statistics);
+            // New memory is not free yet.
+            let _ = self.give(slot.unit(FIRST), len * UNIT, statistics);
         }
         Ok(())
     }
@@ -319,7 +360,8 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             ptr::copy(from, bits, words);
             clear(bits.wrapping_add(words), bit_words(len) - words);
             (*slot.control()).size = region.size;
-            self.give(slot.unit(old.end()), (len - old.len) * UNIT, &mut NoStatistics);
+            // If what is in front of it is damaged, the new memory stays allocated.
+            let _ = self.give(slot.unit(old.end()), (len - old.len) * UNIT, &mut NoStatistics);
         }
         Ok((len - old.len) * UNIT)
     }
@@ -348,7 +390,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
         }
         let len = opaque(len);
         // The first region has its place whether it is there or not: it has no room then.
-        let mut slot: *const Slot = self.first();
+        let mut slot: *const Slot<C> = self.first();
         let mut need = len + mask / UNIT;
         // SAFETY: the regions are there.
         unsafe {
@@ -392,8 +434,7 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             self.check(start, layout)?;
         }
         // SAFETY: the block is live, as the caller vouches.
-        unsafe { self.give(start.as_ptr(), layout.size(), statistics) };
-        Ok(())
+        unsafe { self.give(start.as_ptr(), layout.size(), statistics) }
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
@@ -423,6 +464,9 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             if new > old {
                 let Some(slot) = self.slot_of(start.addr().get()) else { return false };
                 let index = Blocks(*slot).index(start.addr().get());
+                if C && (!slot.holds(start.addr().get()) || old > slot.end() - index) {
+                    return false;
+                }
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
@@ -431,7 +475,8 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             }
             if len > new {
                 statistics.found(spare * UNIT);
-                self.give(start.as_ptr().wrapping_add(new * UNIT), (len - new) * UNIT, statistics);
+                let rest = start.as_ptr().wrapping_add(new * UNIT);
+                return self.give(rest, (len - new) * UNIT, statistics).is_ok();
             }
         }
         true
@@ -463,12 +508,12 @@ unsafe impl<const R: usize> LayoutPlacement for MicroTlsf<R> {
             return Err(FreeError::Foreign);
         }
         // SAFETY: the region is there.
-        unsafe { Blocks(slot).check(address, units_of(layout.size()), FIRST, slot.end()) }
+        unsafe { Blocks(slot).check(address, units_of(layout.size())) }
     }
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
-        let largest = |slot: &Slot| unsafe { Blocks(*slot).largest() };
+        let largest = |slot: &Slot<C>| unsafe { Blocks(*slot).largest() };
         self.slots().iter().map(largest).max().unwrap_or(0) * UNIT
     }
 

@@ -10,8 +10,9 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Unchecked};
 use allotment::misuse::{Fault, Misuse, set_hook};
+use allotment::observe::NoStatistics;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
-use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
+use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::process::Command;
@@ -158,6 +159,8 @@ fn basic<P: LayoutPlacement>(size: usize) {
 fn basic_finds_second_frees() {
     for size in [8, 16, 24, 48, 100, 256, 300, 1000] {
         basic::<Tiered>(size);
+        basic::<MicroTlsf<4, true>>(size);
+        basic::<MicroTlsf<1, true>>(size);
         basic::<QuickLists<Tlsf>>(size);
         if size > 8 {
             basic::<Tlsf>(size);
@@ -169,6 +172,32 @@ fn basic_finds_second_frees() {
     }
 }
 
+/// What the checks of the smallest heap find, in release builds as well.
+#[test]
+fn tiny_heaps_find_wrong_frees() {
+    static HEAP: TinyHeap<4096, allotment::lock::Default, NoStatistics, true> = TinyHeap::new();
+    // SAFETY: wrong frees are refused, which is what is tested; all others are right.
+    unsafe {
+        let blocks: Vec<_> = (0..5).map(|_| HEAP.alloc(layout(40))).collect();
+        blocks.iter().for_each(|block| block.write_bytes(0x5a, 40));
+        let wrong = |error| Some(Fault::WrongFree(error));
+        let mut other = [0x5a_u8; 64];
+        let place = other.as_mut_ptr();
+        let place = place.add(place.align_offset(8));
+        assert_eq!(reported(|| HEAP.dealloc(place, layout(40))), wrong(FreeError::Foreign));
+        assert_eq!(reported(|| HEAP.dealloc(blocks[1].add(4), layout(32))), wrong(FreeError::Misaligned));
+        assert_eq!(reported(|| HEAP.dealloc(blocks[1], layout(8000))), wrong(FreeError::Foreign));
+        for &block in &blocks[..4] {
+            assert_eq!(reported(|| HEAP.dealloc(block, layout(40))), None);
+            assert_eq!(reported(|| HEAP.dealloc(block, layout(40))), wrong(FreeError::AlreadyFree));
+            assert_eq!(HEAP.alloc(layout(40)), block);
+            block.write_bytes(0x5a, 40);
+        }
+        blocks.iter().for_each(|&block| HEAP.dealloc(block, layout(40)));
+    }
+    assert_eq!(HEAP.largest_free(), TinyHeap::<4096>::CAPACITY);
+}
+
 /// What a child process does. Each ends it with a line on standard error.
 const FATAL: &[(&str, fn(), &str)] = &[
     (
@@ -176,7 +205,18 @@ const FATAL: &[(&str, fn(), &str)] = &[
         write_after_free,
         "allotment: a block was written to after it was freed, address 0x",
     ),
-    ("links that do not point back", overwrite_links, "allotment: a list of free blocks is damaged"),
+    ("links that do not point back", overwrite_links, DAMAGED),
+    ("a tree with a circle, first fit", make_circle::<FirstFit>, DAMAGED),
+    ("a tree with a circle, best fit", make_circle::<BestFit>, DAMAGED),
+    ("a circle, buddies", make_circle::<Buddy>, DAMAGED),
+    ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
+    ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
+    #[cfg(all(feature = "std", feature = "lock_api"))]
+    (
+        "a mutex that allocates while it waits",
+        wait_and_allocate,
+        "allotment: the mutex of a heap allocates from this heap while it waits",
+    ),
     (
         "a hook that panics",
         panic_in_a_hook,
@@ -217,6 +257,70 @@ fn overwrite_links() {
         heap.dealloc(blocks[4], layout(64));
         heap.dealloc(blocks[2], layout(64));
     }
+}
+
+const DAMAGED: &str = "allotment: a list of free blocks is damaged";
+
+/// Makes a free block its own neighbour.
+fn make_circle<P: LayoutPlacement>() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<P>(&mut backing);
+    // SAFETY: writes to freed blocks are the misuse that is tested.
+    unsafe {
+        let blocks: Vec<_> = (0..21).map(|_| heap.alloc(layout(64))).collect();
+        let freed: Vec<_> = (1..10).map(|at| blocks[2 * at]).collect();
+        freed.iter().for_each(|&block| heap.dealloc(block, layout(64)));
+        let links = |block: *mut u8| [1, 2].map(|word| block.cast::<u32>().add(word));
+        // Blocks are cut from the back, so the highest one is not the rest of the memory.
+        let to = freed.iter().flat_map(|&block| links(block)).map(|link| link.read()).max();
+        for link in freed.iter().flat_map(|&block| links(block)) {
+            link.write(to.unwrap());
+        }
+        for _ in 0..20 {
+            heap.dealloc(heap.alloc(layout(64)), layout(64));
+            heap.alloc(layout(60));
+        }
+    }
+}
+
+/// Makes one link of a free block lead to a live one.
+fn overwrite_short_links<const WORD: usize>() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<MicroTlsf<4, true>>(&mut backing);
+    // SAFETY: a write to a freed block is the misuse that is tested.
+    unsafe {
+        let blocks: Vec<_> = (0..9).map(|_| heap.alloc(layout(64))).collect();
+        blocks.iter().for_each(|block| block.write_bytes(0x11, 64));
+        [1, 3, 5].iter().for_each(|&at: &usize| heap.dealloc(blocks[at], layout(64)));
+        let link = blocks[3].cast::<u16>().add(WORD);
+        link.write(link.read() + 8);
+        heap.dealloc(blocks[2], layout(64));
+    }
+}
+
+#[cfg(all(feature = "std", feature = "lock_api"))]
+fn wait_and_allocate() {
+    use parking_lot::lock_api::{GuardSend, RawMutex};
+    struct Allocating;
+    // SAFETY: the one thread never gets it.
+    unsafe impl RawMutex for Allocating {
+        const INIT: Self = Self;
+        type GuardMarker = GuardSend;
+
+        fn lock(&self) {
+            // SAFETY: the layout has a size.
+            unsafe { HEAP.alloc(layout(48)) };
+        }
+
+        fn try_lock(&self) -> bool {
+            false
+        }
+
+        unsafe fn unlock(&self) {}
+    }
+    static HEAP: Heap<Tlsf, allotment::lock::Raw<Allocating>> = allotment::heap!(16 * 1024);
+    // SAFETY: the layout has a size.
+    unsafe { HEAP.alloc(layout(48)) };
 }
 
 /// What a case prints that was not ended.

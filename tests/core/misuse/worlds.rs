@@ -205,7 +205,8 @@ worlds! {
     buddy: Buddy, [72, 136], false;
     buddy_full: Full<Buddy, 2>, [200], true;
     slab: Slab, [1024], false;
-    micro: MicroTlsf, [192, 232], false;
+    micro: MicroTlsf<4, true>, [192, 232], false;
+    micro_off: MicroTlsf<4, false>, [192, 232], false;
     micro_full: Full<MicroTlsf, 2>, [264], true;
     quick: QuickLists<Tlsf>, [104, 1024], false;
     tiered: Tiered, [104, 20_000], false;

@@ -79,7 +79,7 @@ impl<M: SubjectMeta, F: FreeIndex<M> + FreeIndex<M::Near>> Subject for Coalescin
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
 }
 
-impl<const R: usize> Subject for MicroTlsf<R> {
+impl<const R: usize, const C: bool> Subject for MicroTlsf<R, C> {
     fn taken(size: usize, _align: usize) -> usize {
         size.max(1).next_multiple_of(8)
     }
@@ -244,6 +244,7 @@ macro_rules! for_each_placement {
             tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
             tlsf_compact: Tlsf16;
             micro: allotment::placement::MicroTlsf;
+            micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
             tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
             tlsf_side: Tlsf<SideTable<u32, 16>>;

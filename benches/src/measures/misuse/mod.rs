@@ -1,17 +1,21 @@
 //! What allocators do when a program misuses them: every misuse against every allocator, in processes of their own.
 
-mod cases;
-mod lab;
 mod subjects;
 
+use std::alloc::Layout;
+use std::cell::UnsafeCell;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use allotment_benches_common::misuse::{
+    self as lab, Allocator, HARMLESS, INAPPLICABLE, LIMIT, Lab, Place, SILENT,
+};
 use anyhow::{Context, Result, bail};
 
 use super::{Measure, Options, parallel};
+use crate::arena::Arena;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::{Subject, Visitor};
@@ -29,18 +33,11 @@ const COUNT: &str = "misuses";
 /// The outcome of one misuse, as a place in [`WORDS`].
 const OUTCOME: &str = "outcome";
 
+/// Bytes of the arena: as many as the placement with the shortest regions takes.
+const ARENA: usize = 500 << 10;
+
 /// The outcomes, as they are written in the table. The first one stands for cases that do not apply.
 const WORDS: &[&str] = &["·", "found", "no harm", "crash", "hang", "**silent**"];
-
-/// How a child process tells its parent that a live block was changed or handed out twice.
-const SILENT: i32 = 10;
-/// How a child process tells that nothing happened.
-const HARMLESS: i32 = 11;
-/// How a child process tells that the case does not apply.
-const INAPPLICABLE: i32 = 12;
-
-/// Seconds of processor time that a child process may take.
-const LIMIT: u64 = 2;
 
 fn tables(_: &Results) -> Vec<Table> {
     let common = Table { better: Better::Neither, digits: 0, ..Table::default() };
@@ -53,7 +50,7 @@ fn tables(_: &Results) -> Vec<Table> {
                  allocator ended the process with a message. *no harm*: it went on and every block was intact. *crash*: a \
                  fault of the processor. *hang*: no end after {LIMIT} s of processor time. *silent*: live blocks overlapped or \
                  changed, and no report came. `Off`, `Basic` and `Full` are allotment's levels; `Basic` is the default.",
-                cases::ALL.len()
+                lab::ALL.len()
             ),
             metric: COUNT,
             ..common.clone()
@@ -72,9 +69,9 @@ fn tables(_: &Results) -> Vec<Table> {
 fn run(options: &Options) -> Result<Vec<Row>> {
     let jobs: Vec<(&str, &str)> = subjects::NAMES
         .iter()
-        .flat_map(|&subject| cases::ALL.iter().map(move |case| (subject, case.name)))
+        .flat_map(|&subject| lab::ALL.iter().map(move |case| (subject, case.name)))
         .collect();
-    let jobs = &jobs[..options.pick(jobs.len(), cases::ALL.len())];
+    let jobs = &jobs[..options.pick(jobs.len(), lab::ALL.len())];
     let outcomes = parallel(jobs, |&(subject, case)| attempt(subject, case));
     let mut rows = Vec::new();
     for (&(subject, case), outcome) in jobs.iter().zip(outcomes) {
@@ -93,12 +90,16 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 
 /// Lets a child process misuse an allocator. Returns the outcome, a place in [`WORDS`].
 fn attempt(subject: &str, case: &str) -> Result<usize> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .args(["misuse", subject, case])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
+    let program = std::env::current_exe()?;
+    let mut command = match subject == subjects::SECURE {
+        true => Command::new(program.with_file_name("allotment-benches-secure")),
+        false => Command::new(program),
+    };
+    if subject != subjects::SECURE {
+        command.args(["misuse", subject]);
+    }
+    let mut child =
+        command.arg(case).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
@@ -130,31 +131,48 @@ fn outcome(status: ExitStatus) -> Result<usize> {
 
 /// Misuses an allocator in this process, and ends it.
 pub fn misuse_once(subject: &str, case: &str) -> Result<()> {
-    for (resource, most) in [(libc::RLIMIT_CPU, LIMIT), (libc::RLIMIT_CORE, 0)] {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most + 1 };
-        // SAFETY: a valid limit of this process.
-        unsafe { libc::setrlimit(resource, &limit) };
+    lab::commit(case, || subjects::with(subject, Misused { subject }).context("there is no such subject")?)
+}
+
+/// Makes the program that misuses an allocator.
+struct Misused<'a> {
+    subject: &'a str,
+}
+
+impl Visitor for Misused<'_> {
+    type Out = Result<Lab>;
+
+    fn visit<S: Subject>(self) -> Result<Lab> {
+        // The process ends without giving anything back.
+        let memory = Box::leak(Box::new([Arena::new(ARENA)?, Arena::new(ARENA)?]));
+        let make = |at: usize| -> Option<Box<dyn Allocator>> {
+            // SAFETY: nothing else uses the arenas.
+            Some(Box::new(Shared(UnsafeCell::new(unsafe { S::new(memory[at].whole()) }?))))
+        };
+        let allocator = make(0).context("the arena is too small")?;
+        let other = if S::CONFINED { make(1) } else { None };
+        let whole = memory[0].whole();
+        let arena = S::CONFINED.then_some(Place { start: whole.start, size: whole.size });
+        Ok(Lab::new(allocator, other, arena, subjects::is_shared(self.subject)))
     }
-    let case = cases::ALL.iter().find(|known| known.name == case).context("there is no such misuse")?;
-    let outcome = subjects::with(subject, Misused { case }).context("there is no such subject")??;
-    // No destructors: the heap may be damaged.
-    // SAFETY: nothing is left to do.
-    unsafe { libc::_exit(outcome) }
 }
 
-/// Runs one case.
-struct Misused {
-    case: &'static cases::Case,
-}
+/// A subject that is called through a shared reference.
+struct Shared<S>(UnsafeCell<Box<S>>);
 
-impl Visitor for Misused {
-    type Out = Result<i32>;
+impl<S: Subject> Allocator for Shared<S> {
+    fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: no request has size zero; where threads call at the same time, the subject has a lock.
+        unsafe { Subject::alloc(&mut **self.0.get(), layout) }
+    }
 
-    fn visit<S: Subject>(self) -> Result<i32> {
-        let mut lab = lab::Lab::<dyn lab::Allocator>::new::<S>()?;
-        if !(self.case.run)(&mut lab) {
-            return Ok(INAPPLICABLE);
-        }
-        Ok(if lab.aftermath() { HARMLESS } else { SILENT })
+    fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as for `alloc`; none, if it is a misuse: that is what is tested, in a process that ends after it.
+        unsafe { Subject::dealloc(&mut **self.0.get(), block, layout) }
+    }
+
+    fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as for `dealloc`.
+        unsafe { Subject::realloc(&mut **self.0.get(), block, layout, size) }
     }
 }

@@ -2,17 +2,14 @@
 
 use std::alloc::Layout;
 
-use super::lab::{Allocator, Lab, layout};
-
-/// A program with an allocator of any type.
-type Any = Lab<dyn Allocator>;
+use super::lab::{Block, Lab, layout};
 
 /// A misuse.
 pub struct Case {
     /// Its name in tables.
     pub name: &'static str,
     /// Commits it. Returns false if it does not apply to the allocator.
-    pub run: fn(&mut Any) -> bool,
+    pub run: fn(&mut Lab) -> bool,
 }
 
 macro_rules! cases {
@@ -61,6 +58,19 @@ cases! {
         lab.allocator.dealloc(b.start, b.layout);
         lab.allocator.dealloc(b.start, b.layout);
     };
+    "double free by two threads at once": |lab| {
+        if !lab.shared { return false; }
+        for _ in 0..20 {
+            let [_, b, _] = lab.blocks(48);
+            lab.free_in_two_threads(b);
+        }
+    };
+    "double free by another thread": |lab| {
+        if !lab.shared { return false; }
+        let [_, b, _] = lab.blocks(48);
+        lab.free(b);
+        lab.free_in_another_thread(b);
+    };
     "free of a block that realloc has moved": |lab| {
         let [_, b, _] = lab.blocks(48);
         lab.forget(b);
@@ -90,7 +100,7 @@ cases! {
         lab.allocator.dealloc((&raw mut copy[8]).cast(), layout(48));
     };
     "free of another heap's block": |lab| {
-        let Some(other) = &mut lab.other else { return false };
+        let Some(other) = &lab.other else { return false };
         let block = other.alloc(layout(48));
         lab.allocator.dealloc(block, layout(48));
     };
@@ -98,6 +108,11 @@ cases! {
         let Some(arena) = lab.arena else { return false };
         let [_, _, _, _] = lab.blocks(48);
         lab.allocator.dealloc(arena.start.wrapping_add(24), layout(40));
+    };
+    "realloc of another heap's block": |lab| {
+        let Some(other) = &lab.other else { return false };
+        let block = other.alloc(layout(48));
+        lab.allocator.realloc(block, layout(48), 80);
     };
     "free beyond the arena": |lab| {
         let Some(arena) = lab.arena else { return false };
@@ -141,14 +156,14 @@ cases! {
     "overflow, 8 B": |lab| beyond(lab, 48, 48, 8);
     "overflow, 64 B": |lab| beyond(lab, 48, 48, 64);
     "overflow into a free block": |lab| {
-        let [_, b, c, _] = lab.blocks(600);
+        let [_, b, c, _] = in_order(lab, 600);
         lab.free(c);
         write(b.start.wrapping_add(600), 24, 0xee);
     };
     "underflow, 1 B": |lab| beyond(lab, 48, usize::MAX, 1);
     "underflow, 8 B": |lab| beyond(lab, 48, usize::MAX - 7, 8);
     "underflow, 16 B behind a free block": |lab| {
-        let [_, b, c, _] = lab.blocks(600);
+        let [_, b, c, _] = in_order(lab, 600);
         lab.free(b);
         write(c.start.wrapping_sub(16), 16, 0xee);
     };
@@ -192,13 +207,20 @@ cases! {
     };
 }
 
-fn twice(lab: &mut Any, size: usize) {
+/// Allocates four blocks, and returns them in the order of their addresses.
+fn in_order(lab: &mut Lab, size: usize) -> [Block; 4] {
+    let mut blocks: [Block; 4] = lab.blocks(size);
+    blocks.sort_by_key(|block| block.start.addr());
+    blocks
+}
+
+fn twice(lab: &mut Lab, size: usize) {
     let [_, b, _] = lab.blocks(size);
     lab.free(b);
     lab.allocator.dealloc(b.start, b.layout);
 }
 
-fn merged(lab: &mut Any, size: usize, before: bool) {
+fn merged(lab: &mut Lab, size: usize, before: bool) {
     let [_, a, b, c, _] = lab.blocks(size);
     if before {
         lab.free(a);
@@ -212,26 +234,26 @@ fn merged(lab: &mut Any, size: usize, before: bool) {
     lab.allocator.dealloc(b.start, b.layout);
 }
 
-fn inside(lab: &mut Any, size: usize, offset: usize) {
+fn inside(lab: &mut Lab, size: usize, offset: usize) {
     let [_, b, _] = lab.blocks(size);
     lab.allocator.dealloc(b.start.wrapping_add(offset), layout(size - offset.next_multiple_of(8)));
 }
 
-fn otherwise(lab: &mut Any, size: usize, wrong: Layout) {
+fn otherwise(lab: &mut Lab, size: usize, wrong: Layout) {
     let [_, b, _] = lab.blocks(size);
     lab.forget(b);
     lab.allocator.dealloc(b.start, wrong);
 }
 
 /// Writes `bytes` bytes at `offset` of a live block, which may be negative, and frees the block later.
-fn beyond(lab: &mut Any, size: usize, offset: usize, bytes: usize) {
+fn beyond(lab: &mut Lab, size: usize, offset: usize, bytes: usize) {
     let [_, b, _] = lab.blocks(size);
     write(b.start.wrapping_add(offset), bytes, 0xee);
     lab.free(b);
 }
 
 /// Writes to a freed block whose neighbours are live.
-fn after(lab: &mut Any, size: usize, offset: usize, bytes: usize, value: u8) {
+fn after(lab: &mut Lab, size: usize, offset: usize, bytes: usize, value: u8) {
     let [_, a, _, b, _] = lab.blocks(size);
     lab.free(a);
     lab.free(b);

@@ -2,40 +2,17 @@
 
 use std::alloc::Layout;
 use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::thread;
 
-use anyhow::{Context, Result};
-
-use crate::arena::{Arena, Range};
-use crate::subjects::Subject;
-
-/// Bytes of the arena.
-const ARENA: usize = 1 << 20;
-
-/// An allocator, whatever its type.
+/// An allocator that is to be misused, whatever its type.
 pub trait Allocator {
-    /// Calls [`Subject::alloc`].
-    fn alloc(&mut self, layout: Layout) -> *mut u8;
-    /// Calls [`Subject::dealloc`], rightly or not.
-    fn dealloc(&mut self, block: *mut u8, layout: Layout);
-    /// Calls [`Subject::realloc`], rightly or not.
-    fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8;
-}
-
-impl<S: Subject> Allocator for S {
-    fn alloc(&mut self, layout: Layout) -> *mut u8 {
-        // SAFETY: no request of this module has size zero.
-        unsafe { Subject::alloc(self, layout) }
-    }
-
-    fn dealloc(&mut self, block: *mut u8, layout: Layout) {
-        // SAFETY: none, if it is a misuse: that is what is tested, in a process that ends after it.
-        unsafe { Subject::dealloc(self, block, layout) }
-    }
-
-    fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as for `dealloc`.
-        unsafe { Subject::realloc(self, block, layout, size) }
-    }
+    /// Allocates a block, as `GlobalAlloc::alloc` does. No request has size zero.
+    fn alloc(&self, layout: Layout) -> *mut u8;
+    /// Frees a block, rightly or not.
+    fn dealloc(&self, block: *mut u8, layout: Layout);
+    /// Resizes a block, rightly or not.
+    fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8;
 }
 
 /// A live block.
@@ -49,18 +26,28 @@ pub struct Block {
     seed: u8,
 }
 
+/// The memory of an allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its first byte.
+    pub start: *mut u8,
+    /// Its bytes.
+    pub size: usize,
+}
+
 /// The program.
-pub struct Lab<A: ?Sized> {
+pub struct Lab {
     /// The allocator.
-    pub allocator: Box<A>,
+    pub allocator: Box<dyn Allocator>,
     /// Another one of its kind, if that has an arena.
-    pub other: Option<Box<A>>,
+    pub other: Option<Box<dyn Allocator>>,
     /// The allocator's memory; `None` if it is not confined to an arena.
-    pub arena: Option<Range>,
+    pub arena: Option<Place>,
+    /// Whether threads may share the allocator.
+    pub shared: bool,
     live: BTreeMap<usize, Block>,
     seed: u8,
     intact: bool,
-    _memory: [Arena; 2],
 }
 
 /// Returns the layout of `size` bytes aligned to 8.
@@ -68,25 +55,49 @@ pub fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap_or(Layout::new::<u64>())
 }
 
-impl Lab<dyn Allocator> {
+/// An allocator that is used by two threads.
+struct Both<'a>(&'a dyn Allocator, Block);
+
+// SAFETY: the allocator may be shared, which the caller of `free_in_two_threads` has found out.
+unsafe impl Sync for Both<'_> {}
+
+impl Lab {
     /// Makes the program, with some live blocks.
-    pub fn new<S: Subject>() -> Result<Self> {
-        let memory = [Arena::new(ARENA)?, Arena::new(ARENA)?];
-        // SAFETY: nothing else uses the arenas.
-        let make = |at: usize| unsafe { S::new(memory[at].whole()) };
-        let allocator = make(0).context("the arena is too small")?;
-        let other = if S::CONFINED { make(1).map(|other| other as Box<dyn Allocator>) } else { None };
-        let arena = S::CONFINED.then(|| memory[0].whole());
-        let live = BTreeMap::new();
-        let mut lab = Self { allocator, other, arena, live, seed: 0, intact: true, _memory: memory };
+    pub fn new(
+        allocator: Box<dyn Allocator>,
+        other: Option<Box<dyn Allocator>>,
+        arena: Option<Place>,
+        shared: bool,
+    ) -> Self {
+        let mut lab = Self { allocator, other, arena, shared, live: BTreeMap::new(), seed: 0, intact: true };
         for size in [8, 24, 48, 48, 100, 600, 48, 48, 16, 300, 48, 5000, 48, 600, 600] {
             lab.block(layout(size));
         }
-        Ok(lab)
+        lab
     }
-}
 
-impl<A: Allocator + ?Sized> Lab<A> {
+    /// Frees a block in another thread, and waits for that.
+    pub fn free_in_another_thread(&self, block: Block) {
+        let both = &Both(&*self.allocator, block);
+        thread::scope(|scope| {
+            scope.spawn(move || both.0.dealloc(both.1.start, both.1.layout));
+        });
+    }
+
+    /// Frees a block in two threads at about the same time. The program must not use it any more.
+    pub fn free_in_two_threads(&mut self, block: Block) {
+        self.forget(block);
+        let (both, barrier) = (&Both(&*self.allocator, block), &Barrier::new(2));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    barrier.wait();
+                    both.0.dealloc(both.1.start, both.1.layout);
+                });
+            }
+        });
+    }
+
     fn byte(seed: u8, at: usize) -> u8 {
         // Neither zero, nor what small numbers and addresses look like.
         (seed.wrapping_mul(37) ^ (at as u8).wrapping_mul(11)) | 0x81

@@ -1,0 +1,76 @@
+//! The call that each thread with caches makes when it ends.
+//!
+//! A thread-local value with a destructor is not good enough for a global allocator on Unix. Where the C library has no
+//! `__cxa_thread_atexit_impl` (musl, for one), the standard library keeps a list of destructors on the heap. If it is that list's
+//! own allocation which uses a thread's cache for the first time, registering one more destructor finds the list in use, and the
+//! standard library ends the program. A key of pthread needs no list.
+
+#[cfg(unix)]
+mod imp {
+    use core::ffi::c_void;
+    use core::mem;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    /// The key, plus one; 0 before the first use.
+    static KEY: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn at_end(value: *mut c_void) {
+        // SAFETY: the value of the key is null, in which case this is not called, or what `register` has set.
+        let call: fn() = unsafe { mem::transmute(value) };
+        call();
+    }
+
+    /// Returns the key that all threads share; `None` if the system has no more.
+    fn key() -> Option<libc::pthread_key_t> {
+        let known = KEY.load(Ordering::Acquire);
+        if known != 0 {
+            return Some((known - 1) as libc::pthread_key_t);
+        }
+        let mut new = 0;
+        // SAFETY: the function may be called at the end of any thread.
+        if unsafe { libc::pthread_key_create(&mut new, Some(at_end)) } != 0 {
+            return None;
+        }
+        match KEY.compare_exchange(0, new as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Some(new),
+            Err(other) => {
+                // SAFETY: no thread has used the new key.
+                unsafe { libc::pthread_key_delete(new) };
+                Some((other - 1) as libc::pthread_key_t)
+            }
+        }
+    }
+
+    /// Makes this thread call `call` when it ends. Returns whether it will.
+    pub(in crate::os) fn register(call: fn()) -> bool {
+        // SAFETY: the key is valid.
+        key().is_some_and(|key| unsafe { libc::pthread_setspecific(key, call as *const c_void) } == 0)
+    }
+}
+
+#[cfg(not(unix))]
+mod imp {
+    use core::cell::Cell;
+    use std::thread_local;
+
+    struct Guard(Cell<Option<fn()>>);
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            if let Some(call) = self.0.get() {
+                call();
+            }
+        }
+    }
+
+    thread_local! {
+        static GUARD: Guard = const { Guard(Cell::new(None)) };
+    }
+
+    /// Makes this thread call `call` when it ends. Returns whether it will.
+    pub(in crate::os) fn register(call: fn()) -> bool {
+        GUARD.try_with(|guard| guard.0.set(Some(call))).is_ok()
+    }
+}
+
+pub(super) use imp::register;
