@@ -1,7 +1,7 @@
 //! Placements, which choose the free block for a request.
 //!
 //! Every placement is written once, over any [`Meta`], in units of granules: that is the trait [`Placement`], which pools of
-//! memory that the CPU cannot access use directly. [`LayoutPlacement`] is the same in terms of addresses and [`Layout`]s; every
+//! memory that the CPU cannot access use directly. [`LayoutPlacement`] is the same in terms of addresses and [`Layout`](core::alloc::Layout)s; every
 //! `Placement` is a `LayoutPlacement`, and so are the adapters for other crates' allocators. [`Heap`](crate::Heap) takes any
 //! `LayoutPlacement`.
 //!
@@ -49,12 +49,12 @@ pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
 pub use micro::MicroTlsf;
 pub use slab::{Classes, DefaultClasses, Slab};
-pub use tiered::{Pages, QuickLists, Tier, Tiered};
+pub use tiered::{Pages, QuickLists, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
 pub use tree::{FreeTree, Order};
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
-/// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap) does not compile there, and is
+/// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap!) does not compile there, and is
 /// declared as `Heap<Tlsf>`.
 pub type Default = Chosen;
 

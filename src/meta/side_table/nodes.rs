@@ -26,7 +26,7 @@ impl<I: Index> Node<I> {
         Self { start: I::NIL, len: I::NIL, before: I::NIL, after: I::NIL, next: I::NIL, prev: I::NIL };
 }
 
-/// Memory for one node of a [`SideTable`] and one hash bucket.
+/// Memory for one node of a [`SideTable`](super::SideTable) and one hash bucket.
 #[derive(Clone, Copy)]
 pub struct NodeSlot<I: Copy> {
     cell: Cell<I>,

@@ -22,7 +22,7 @@ pub(super) const OBJECTS: usize = 16;
 ///
 /// It is kept as the bytes that the size has beyond the smallest one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Class(usize);
+pub(crate) struct Class(usize);
 
 impl Class {
     /// The class of a request of `size` bytes; `None` if it is for more than [`SMALL`] bytes, or for none at all.

@@ -8,7 +8,7 @@ mod small;
 mod tier;
 
 pub use pages::Pages;
-pub use tier::Tier;
+pub(crate) use tier::Tier;
 
 use super::{Grant, LayoutPlacement, Tlsf};
 use crate::meta::{FreeError, InBand};
@@ -64,7 +64,7 @@ pub type Tiered<L = Tlsf<InBand<u32>>> = QuickLists<Pages<L>>;
 /// requests too, if its address is suitable.
 ///
 /// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
-/// while more than 13/16 of it is in use. If there is no room for another block, a free gives back up to [`Tier::BOUND`]
+/// while more than 13/16 of it is in use. If there is no room for another block, a free gives back up to 4 (over pages) or 2
 /// others. A request that would otherwise fail first gives back everything, O(kept blocks). If kept large blocks rarely
 /// serve requests, none are kept for a while.
 ///
@@ -88,6 +88,7 @@ pub struct QuickLists<T> {
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<T: Send> Send for QuickLists<T> {}
 
+#[allow(private_bounds)] // Whatever is a `Placement` is a `Tier`, and so are `Pages`.
 impl<T: Tier> QuickLists<T> {
     /// Returns whether blocks of this alignment go through the lists of small blocks.
     #[inline(always)]

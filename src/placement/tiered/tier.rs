@@ -53,7 +53,7 @@ impl Free {
 pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
 
 /// Small blocks of one class that a tier hands over.
-pub struct Taken {
+pub(crate) struct Taken {
     /// The requested block.
     pub(super) first: NonNull<u8>,
     /// A list of further blocks.
@@ -71,7 +71,7 @@ pub struct Taken {
 ///
 /// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
 /// 8 bytes. If [`Tier::ALIKE`] is set, a block may be given back as if it had been requested with any other alignment.
-pub unsafe trait Tier: LayoutPlacement {
+pub(crate) unsafe trait Tier: LayoutPlacement {
     /// True if a block's length follows from the requested size alone, and its alignment does not matter when it is given
     /// back. A free block then serves any request of its length for which its address is aligned.
     const ALIKE: bool;
