@@ -1,19 +1,20 @@
 //! The proven sizes against adversarial programs: within its bound a heap serves all of them, and with less than
 //! Robson's bound for all allocators every heap fails.
 
-use crate::shadow::{self, Backing, Subject};
-use allotment::lock::Unsync;
+use crate::shadow::{AnyHeap, Backing, Case, Subject};
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{LayoutPlacement, Placement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// A program that keeps within its limits, and its heap; lengths in granules.
-struct Program<P: Subject + Placement> {
-    heap: Heap<P, Unsync>,
+struct Program {
+    heap: Box<dyn AnyHeap>,
+    /// The bytes of a granule.
+    unit: usize,
     _backing: Backing,
     /// Live blocks by address in granules: length and bytes.
     blocks: BTreeMap<usize, (NonNull<u8>, Layout)>,
@@ -24,27 +25,45 @@ struct Program<P: Subject + Placement> {
     newest: usize,
 }
 
-fn granule<P: Placement>() -> usize {
-    <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::FreeBlocks>::UNIT
+/// A placement, and the bytes of its smallest block.
+#[derive(Clone, Copy)]
+struct Target {
+    case: &'static Case,
+    unit: usize,
 }
 
-impl<P: Subject + Placement> Program<P> {
+/// Names a placement.
+fn target<P: Subject + Placement + 'static>() -> Target {
+    let unit = <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::FreeBlocks>::UNIT;
+    Target { case: Case::of::<P>(), unit }
+}
+
+impl Program {
     /// Makes a heap of `arena` bytes for a program with at most `max_live` bytes live.
-    fn new(arena: usize, skew: usize, max_live: usize) -> Self {
+    fn new(target: Target, arena: usize, skew: usize, max_live: usize) -> Self {
         let mut backing = Backing::new(arena, skew);
-        let heap = shadow::empty(arena);
+        let heap = (target.case.empty)(arena);
         // SAFETY: the memory lives as long as the heap.
         unsafe { heap.claim(backing.region()) }.unwrap();
-        Self { heap, _backing: backing, blocks: BTreeMap::new(), live: 0, max_live, failed: false, newest: 0 }
+        Self {
+            heap,
+            unit: target.unit,
+            _backing: backing,
+            blocks: BTreeMap::new(),
+            live: 0,
+            max_live,
+            failed: false,
+            newest: 0,
+        }
     }
 
     /// Makes a heap with `len` granules, or as few less as possible.
-    fn with_granules(len: usize, max_live: usize) -> Self {
-        let bytes = len * granule::<P>();
+    fn with_granules(target: Target, len: usize, max_live: usize) -> Self {
+        let bytes = len * target.unit;
         // The bookkeeping takes less than the blocks.
         let arenas = (bytes..2 * bytes + 512).step_by(8);
         let fitting = |program: &Self| program.heap.free() <= bytes;
-        arenas.map(|arena| Self::new(arena, 0, max_live)).take_while(fitting).last().unwrap()
+        arenas.map(|arena| Self::new(target, arena, 0, max_live)).take_while(fitting).last().unwrap()
     }
 
     /// Allocates `size` bytes if the limit allows it. Returns whether a block was served.
@@ -58,7 +77,7 @@ impl<P: Subject + Placement> Program<P> {
             return false;
         };
         self.live += size;
-        self.newest = block.addr().get() / granule::<P>();
+        self.newest = block.addr().get() / self.unit;
         self.blocks.insert(self.newest, (block, layout));
         true
     }
@@ -81,7 +100,7 @@ impl<P: Subject + Placement> Program<P> {
     }
 
     fn places(&self) -> Vec<(usize, usize)> {
-        let len = |layout: &Layout| layout.size().div_ceil(granule::<P>());
+        let len = |layout: &Layout| layout.size().div_ceil(self.unit);
         self.blocks.iter().map(|(&place, (_, layout))| (place, len(layout))).collect()
     }
 
@@ -89,7 +108,7 @@ impl<P: Subject + Placement> Program<P> {
     /// modulo `2^i`, where `f` is chosen so that they waste the most. It spends what it has freed on blocks of
     /// `2^i`.
     fn robson(&mut self, max_block: usize) {
-        let unit = granule::<P>();
+        let unit = self.unit;
         while self.allocate(unit) {}
         let mut f = 0;
         for i in 1..=(max_block / unit).ilog2() {
@@ -118,7 +137,7 @@ impl<P: Subject + Placement> Program<P> {
             if end.is_some_and(|end| following - end < next) {
                 self.free(place);
             } else {
-                let kept = if pin > 0 { pin.div_ceil(granule::<P>()).min(len) } else { len };
+                let kept = if pin > 0 { pin.div_ceil(self.unit).min(len) } else { len };
                 if pin > 0 {
                     self.shrink(place, pin);
                 }
@@ -132,7 +151,7 @@ impl<P: Subject + Placement> Program<P> {
         let mut size = min_block;
         for next in lengths {
             while self.allocate(size) {}
-            self.comb(next.div_ceil(granule::<P>()), if shrinks { min_block } else { 0 });
+            self.comb(next.div_ceil(self.unit), if shrinks { min_block } else { 0 });
             size = next;
         }
         while self.allocate(size) {}
@@ -157,17 +176,17 @@ impl<P: Subject + Placement> Program<P> {
 }
 
 /// Every adversary that only allocates and frees.
-fn attack<P: Subject + Placement>(arena: usize, skew: usize, limits: [usize; 3], seed: u64) {
+fn attack(target: Target, arena: usize, skew: usize, limits: [usize; 3], seed: u64) {
     let [max_live, least, most] = limits;
-    let run = |name: &str, program: &dyn Fn(&mut Program<P>)| {
-        let mut heap = Program::<P>::new(arena, skew, max_live);
+    let run = |name: &str, program: &dyn Fn(&mut Program)| {
+        let mut heap = Program::new(target, arena, skew, max_live);
         program(&mut heap);
         assert!(!heap.failed, "{name} broke {arena} bytes for {limits:?}: {:?}", heap.heap.stats());
     };
-    if least <= granule::<P>() && most >= granule::<P>() {
+    let unit = target.unit;
+    if least <= unit && most >= unit {
         run("Robson's program", &|heap| heap.robson(most));
     }
-    let unit = granule::<P>();
     run("combs of rising lengths", &|heap| {
         heap.combs(least, (least.next_multiple_of(unit)..=most).step_by(unit), false);
     });
@@ -176,16 +195,16 @@ fn attack<P: Subject + Placement>(arena: usize, skew: usize, limits: [usize; 3],
 }
 
 /// The adversaries that shrink blocks in place.
-fn attack_resizing<P: Subject + Placement>(arena: usize, limits: [usize; 3]) -> bool {
+fn attack_resizing(target: Target, arena: usize, limits: [usize; 3]) -> bool {
     let [max_live, least, most] = limits;
-    let mut rising = Program::<P>::new(arena, 0, max_live);
-    let unit = granule::<P>();
+    let mut rising = Program::new(target, arena, 0, max_live);
+    let unit = target.unit;
     rising.combs(least, (least.next_multiple_of(unit)..=most).step_by(unit), true);
-    let mut doubling_ = Program::<P>::new(arena, 0, max_live);
+    let mut doubling_ = Program::new(target, arena, 0, max_live);
     doubling_.combs(least, doubling(least, most), true);
-    let mut same = Program::<P>::new(arena, 0, max_live);
+    let mut same = Program::new(target, arena, 0, max_live);
     same.combs(most, std::iter::repeat_n(most, 2 * max_live / most), false);
-    let mut pins = Program::<P>::new(arena, 0, max_live);
+    let mut pins = Program::new(target, arena, 0, max_live);
     for _ in 0..2 * most / least {
         while pins.allocate(most) {}
         for (place, _) in pins.places() {
@@ -214,7 +233,7 @@ proptest! {
         let limits = [live, least, most];
         macro_rules! check {
             ($($placement:ty),*) => {$({
-                attack::<$placement>(<$placement>::worst_case_arena(live, least, most), skew, limits, seed);
+                attack(target::<$placement>(), <$placement>::worst_case_arena(live, least, most), skew, limits, seed);
             })*};
         }
         check!(FirstFit, FirstFit<InBand<u16>>, FirstFit<InBand<u32, 16>>, FirstFit<SideTable<u32, 16>>);
@@ -233,7 +252,7 @@ proptest! {
         macro_rules! check {
             ($($placement:ty: $arena:ident),*) => {$({
                 let arena = <$placement>::$arena(live, least, most);
-                assert!(attack_resizing::<$placement>(arena, limits), "{limits:?} in {arena}");
+                assert!(attack_resizing(target::<$placement>(), arena, limits), "{limits:?} in {arena}");
             })*};
         }
         check!(FirstFit: worst_case_arena_resizing, FirstFit<InBand<u32>, 4>: worst_case_arena);
@@ -248,7 +267,7 @@ proptest! {
         let least = least.min(total);
         let arena = <Bump>::worst_case_arena(total, least);
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut program = Program::<Bump>::new(arena, skew, total);
+        let mut program = Program::new(target::<Bump>(), arena, skew, total);
         while program.live + least <= total {
             let size = random.usize(least..=(2 * least).min(total - program.live));
             prop_assert!(program.allocate(size), "{} of {total} in {arena}", program.live);
@@ -260,20 +279,20 @@ proptest! {
 /// first fit's own bound, first fit withstands it.
 #[test]
 fn every_heap_fails_with_less_than_is_unavoidable() {
-    fn fails<P: Subject + Placement>(live: usize, most: usize, less: usize) -> bool {
-        let unit = granule::<P>();
+    fn fails(target: Target, live: usize, most: usize, less: usize) -> bool {
+        let unit = target.unit;
         let needed = bounds::unavoidable(live * unit, most * unit, unit) / unit;
-        let mut program = Program::<P>::with_granules(needed - less, live * unit);
+        let mut program = Program::with_granules(target, needed - less, live * unit);
         program.robson(most * unit);
         program.failed
     }
     for (live, most) in [(64, 4), (128, 8), (256, 16), (1024, 16), (1024, 64), (4096, 64)] {
-        assert!(fails::<FirstFit>(live, most, 1), "first fit, {live} {most}");
-        assert!(fails::<BestFit>(live, most, 1), "best fit, {live} {most}");
-        assert!(fails::<Tlsf>(live, most, 1), "tlsf, {live} {most}");
-        assert!(fails::<Tlsf4>(live, most, 1), "tlsf with 4 columns, {live} {most}");
-        assert!(fails::<Buddy>(live, most, 1), "buddy, {live} {most}");
-        assert!(fails::<FirstFit<SideTable<u32, 16>>>(live, most, 1), "side table, {live} {most}");
+        assert!(fails(target::<FirstFit>(), live, most, 1), "first fit, {live} {most}");
+        assert!(fails(target::<BestFit>(), live, most, 1), "best fit, {live} {most}");
+        assert!(fails(target::<Tlsf>(), live, most, 1), "tlsf, {live} {most}");
+        assert!(fails(target::<Tlsf4>(), live, most, 1), "tlsf with 4 columns, {live} {most}");
+        assert!(fails(target::<Buddy>(), live, most, 1), "buddy, {live} {most}");
+        assert!(fails(target::<FirstFit<SideTable<u32, 16>>>(), live, most, 1), "side table, {live} {most}");
         let bytes = bounds::unavoidable(live * 8, most * 8, 8);
         assert_eq!(bytes / 8, live + live / 2 * most.ilog2() as usize - most + 1);
         assert!(bytes <= <FirstFit>::worst_case_arena(live * 8, 8, most * 8));
@@ -289,13 +308,18 @@ fn every_heap_fails_with_less_than_is_unavoidable() {
 fn resizing_needs_its_own_bound() {
     let limits @ [live, least, most] = [8 * 1024, 8, 256];
     let arena = <FirstFit>::worst_case_arena(live, least, most);
-    assert!(!attack_resizing::<FirstFit>(arena, limits));
-    assert!(attack_resizing::<FirstFit>(<FirstFit>::worst_case_arena_resizing(live, least, most), limits));
+    assert!(!attack_resizing(target::<FirstFit>(), arena, limits));
+    assert!(attack_resizing(
+        target::<FirstFit>(),
+        <FirstFit>::worst_case_arena_resizing(live, least, most),
+        limits
+    ));
     let arena = <Buddy>::worst_case_arena(live, least, most);
-    assert!(!attack_resizing::<Buddy>(arena / 2, limits));
+    assert!(!attack_resizing(target::<Buddy>(), arena / 2, limits));
     for arena in [<BestFit>::worst_case_arena(live, least, most), <Tlsf>::worst_case_arena(live, least, most)]
     {
-        let smallest = (1..100).find(|step| attack_resizing::<BestFit>(arena * step / 100, limits)).unwrap();
+        let smallest =
+            (1..100).find(|step| attack_resizing(target::<BestFit>(), arena * step / 100, limits)).unwrap();
         println!("best fit withstands with {smallest} % of {arena} bytes");
         assert!(smallest > 40);
     }
@@ -307,9 +331,9 @@ fn the_count_is_reached() {
     /// Allocates pins of one granule with a gap of one granule behind each. If blocks are cut from the front and
     /// that granule was taken `first`, there is also a gap in front of all of them; if they are cut from the back,
     /// it remains there.
-    fn served<P: Subject + Placement>(len: usize, live: usize, first: bool) -> bool {
-        let unit = granule::<P>();
-        let mut program = Program::<P>::with_granules(len, live * unit);
+    fn served(target: Target, len: usize, live: usize, first: bool) -> bool {
+        let unit = target.unit;
+        let mut program = Program::with_granules(target, len, live * unit);
         let before = first.then(|| program.allocate(unit)).map(|_| program.newest);
         program.allocate(2 * unit);
         if let Some(before) = before {
@@ -324,14 +348,18 @@ fn the_count_is_reached() {
         }
         !program.failed && program.allocate(2 * unit)
     }
-    fn withstands<P: Subject + Placement>(len: usize, live: usize) -> bool {
-        served::<P>(len, live, false) && served::<P>(len, live, true)
+    fn withstands(target: Target, len: usize, live: usize) -> bool {
+        served(target, len, live, false) && served(target, len, live, true)
     }
     for live in [3, 10, 100] {
         for (less, expected) in [(2, true), (3, false)] {
-            assert_eq!(withstands::<BestFit>(2 * live - less, live), expected, "best fit, {live}");
-            assert_eq!(withstands::<Tlsf>(2 * live - less, live), expected, "tlsf, {live}");
-            assert_eq!(withstands::<FirstFit>(2 * live - less, live), expected, "first fit, {live}");
+            assert_eq!(withstands(target::<BestFit>(), 2 * live - less, live), expected, "best fit, {live}");
+            assert_eq!(withstands(target::<Tlsf>(), 2 * live - less, live), expected, "tlsf, {live}");
+            assert_eq!(
+                withstands(target::<FirstFit>(), 2 * live - less, live),
+                expected,
+                "first fit, {live}"
+            );
         }
     }
 }

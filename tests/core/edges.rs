@@ -1,12 +1,11 @@
 //! Exact edge cases, for every placement.
 
-use crate::shadow::{self, Backing, Shadow, Subject};
+use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{LayoutPlacement, Placement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
 use std::alloc::{GlobalAlloc, Layout};
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 fn layout(size: usize, align: usize) -> Layout {
@@ -16,8 +15,8 @@ fn layout(size: usize, align: usize) -> Layout {
 mod sizes_and_alignments {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        let mut shadow = Shadow::<P>::new(&[(40_000, 3)]);
+    fn run(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[(40_000, 3)]);
 
         // Layouts of size zero get distinct blocks.
         let a = shadow.allocate(layout(0, 1)).unwrap();
@@ -58,12 +57,12 @@ mod sizes_and_alignments {
 mod regions_of_every_size {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
+    fn run(case: &'static Case) {
         let (mut refused, mut accepted) = (0, 0);
         for skew in 0..20 {
             for size in (0..400).chain([511, 1023, 2047, 4095, 65_535]) {
                 let mut backing = Backing::new(size, skew);
-                let heap = shadow::empty::<P>(size);
+                let heap = (case.empty)(size);
                 // SAFETY: the backing outlives the heap.
                 match unsafe { heap.claim(backing.region()) } {
                     Ok(()) => {
@@ -71,7 +70,7 @@ mod regions_of_every_size {
                         let stats = heap.stats();
                         assert!(stats.capacity > 0 && stats.capacity <= size);
                         let Ok(one) = heap.try_allocate(layout(1, 1)) else {
-                            assert!(!P::SURE_LARGEST || stats.capacity <= P::BEHIND, "{stats:?}");
+                            assert!(!case.sure_largest || stats.capacity <= case.behind, "{stats:?}");
                             continue;
                         };
                         assert!(one.addr().get() >= backing.region().start.addr().get());
@@ -94,9 +93,9 @@ mod regions_of_every_size {
     // A slab needs a page for a small block; it has a test of its own below.
     mod others {
         use super::*;
-        fn run_unless_slab<P: Subject>(subject: PhantomData<P>) {
-            if P::MONOTONE {
-                run(subject);
+        fn run_unless_slab(case: &'static Case) {
+            if case.monotone {
+                run(case);
             }
         }
         for_each_placement!(run_unless_slab);
@@ -106,8 +105,8 @@ mod regions_of_every_size {
 mod init_as_others_have_it {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        let heap = shadow::empty::<P>(100_000);
+    fn run(case: &'static Case) {
+        let heap = (case.empty)(100_000);
         // SAFETY: an empty heap may be asked; it has no memory.
         assert!(unsafe { heap.alloc(layout(8, 8)) }.is_null());
         assert_eq!((heap.used(), heap.peak(), heap.free(), heap.largest_free()), (0, 0, 0, 0));
@@ -133,10 +132,10 @@ mod init_as_others_have_it {
 /// The reported largest block can be allocated, to the byte, right at the start (rlsf#15).
 #[test]
 fn all_that_is_free_can_be_had_in_one_piece() {
-    fn check<P: Subject>() {
+    fn check(case: &'static Case) {
         for size in [4096, 10_000, 65_536, 65_535] {
             let mut backing = Backing::new(size, 0);
-            let heap = shadow::empty::<P>(100_000);
+            let heap = (case.empty)(100_000);
             // SAFETY: the backing outlives the heap.
             unsafe { heap.claim(backing.region()).unwrap() };
             let all = layout(heap.free(), 1);
@@ -150,22 +149,22 @@ fn all_that_is_free_can_be_had_in_one_piece() {
             assert_eq!((heap.used(), heap.largest_free()), (0, heap.free()));
         }
     }
-    check::<Tlsf>();
-    check::<Tlsf16>();
-    check::<FirstFit>();
-    check::<BestFit>();
-    check::<Buddy>();
-    check::<Slab>();
-    check::<Bump>();
-    check::<Buddy<SideTable<u32, 16>>>();
+    check(Case::of::<Tlsf>());
+    check(Case::of::<Tlsf16>());
+    check(Case::of::<FirstFit>());
+    check(Case::of::<BestFit>());
+    check(Case::of::<Buddy>());
+    check(Case::of::<Slab>());
+    check(Case::of::<Bump>());
+    check(Case::of::<Buddy<SideTable<u32, 16>>>());
 }
 
 /// A region whose size is a power of two serves one request of exactly that size (buddy_system_allocator#20),
 /// although its bookkeeping lies in it, and is an ordinary heap afterwards.
 #[test]
 fn a_buddy_heap_lends_a_whole_region() {
-    fn check<P: Subject>(sizes: &[usize]) {
-        let heap = shadow::empty::<P>(100_000);
+    fn check(case: &'static Case, sizes: &[usize]) {
+        let heap = (case.empty)(100_000);
         let mut backings: Vec<_> = sizes.iter().map(|&size| Backing::new(size, 0)).collect();
         for backing in &mut backings {
             // SAFETY: the backings outlive the heap.
@@ -202,17 +201,17 @@ fn a_buddy_heap_lends_a_whole_region() {
             assert_eq!(heap.used(), 0);
         }
     }
-    check::<Buddy>(&[65_536]);
-    check::<Buddy>(&[4096, 20_000, 65_536]);
-    check::<Buddy<InBand<u16>>>(&[16_384, 1 << 17]);
-    check::<Buddy<SideTable<u32, 16>>>(&[4096, 65_536]);
+    check(Case::of::<Buddy>(), &[65_536]);
+    check(Case::of::<Buddy>(), &[4096, 20_000, 65_536]);
+    check(Case::of::<Buddy<InBand<u16>>>(), &[16_384, 1 << 17]);
+    check(Case::of::<Buddy<SideTable<u32, 16>>>(), &[4096, 65_536]);
 }
 
 /// Buddies use regions completely even if the size is not a power of two.
 #[test]
 fn buddies_use_odd_regions_whole() {
     for size in [1000, 12_345, 65_535, 100_000] {
-        let mut shadow = Shadow::<Buddy>::new(&[(size, 8)]);
+        let mut shadow = Shadow::new(Case::of::<Buddy>(), &[(size, 8)]);
         let capacity = shadow.heap.stats().capacity;
         assert!(capacity + size / 32 + 32 > size);
         let mut count = 0;
@@ -227,8 +226,8 @@ fn buddies_use_odd_regions_whole() {
 /// A slab refuses foreign and double frees, also in release builds, and stays intact.
 #[test]
 fn slabs_detect_foreign_and_double_frees() {
-    fn check<P: Subject>() {
-        let heap = shadow::empty::<P>(100_000);
+    fn check(case: &'static Case) {
+        let heap = (case.empty)(100_000);
         let mut backing = Backing::new(32_768, 0);
         // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
         unsafe {
@@ -252,15 +251,15 @@ fn slabs_detect_foreign_and_double_frees() {
             assert_eq!(heap.largest_free(), heap.free());
         }
     }
-    check::<Slab>();
-    check::<Slab<SideTable<u32, 16>>>();
+    check(Case::of::<Slab>());
+    check(Case::of::<Slab<SideTable<u32, 16>>>());
 }
 
 mod wrong_frees {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        let heap = shadow::empty::<P>(100_000);
+    fn run(case: &'static Case) {
+        let heap = (case.empty)(100_000);
         let mut backing = Backing::new(60_000, 0);
         let big = layout(600, 8);
         // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
@@ -270,7 +269,7 @@ mod wrong_frees {
             let used = heap.used();
             let foreign = NonNull::from(&mut 0u64).cast::<u8>();
             let end = backing.region().start.add(60_000);
-            if P::SURE_LARGEST {
+            if case.sure_largest {
                 assert_eq!(heap.try_deallocate(foreign, big), Err(FreeError::Foreign));
                 assert_eq!(heap.try_deallocate(end, big), Err(FreeError::Foreign));
                 assert!(heap.try_deallocate(block, layout(100_000, 8)).is_err());
@@ -278,12 +277,12 @@ mod wrong_frees {
             assert!(heap.try_deallocate(block.add(1), big).is_err());
             assert_eq!((heap.used(), heap.stats().live_blocks), (used, 1));
             heap.try_deallocate(block, big).unwrap();
-            if P::SURE_LARGEST {
+            if case.sure_largest {
                 // The block starts its region, so it is now at the edge of the free block.
                 assert!(heap.try_deallocate(block, big).is_err(), "double free");
                 assert_eq!(heap.stats().live_blocks, 0);
             }
-            if P::FINDS_DOUBLE_FREES {
+            if case.finds_double_frees {
                 let small = layout(48, 8);
                 let [a, b, c] = [(); 3].map(|()| heap.try_allocate(small).unwrap());
                 heap.try_deallocate(a, small).unwrap();
@@ -336,7 +335,7 @@ fn regions_that_do_not_fit_the_index_are_refused() {
 #[test]
 fn every_size_is_reused() {
     for size in (1..3000).chain([4097, 5000, 10_007]) {
-        let mut shadow = Shadow::<Tlsf>::new(&[(16 * 1024, 0)]);
+        let mut shadow = Shadow::new(Case::of::<Tlsf>(), &[(16 * 1024, 0)]);
         let block = shadow.allocate(layout(size, 1)).unwrap();
         let rest = shadow.heap.largest_free();
         if rest > 0 {
@@ -351,26 +350,26 @@ fn every_size_is_reused() {
 /// The alignment trap: memory skipped for an alignment can be used (rlsf fits 55 blocks where this fits all).
 #[test]
 fn alignment_gaps_are_given_back() {
-    fn check<P: Subject>() {
-        let mut shadow = Shadow::<P>::new(&[(1 << 20, 0)]);
+    fn check(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[(1 << 20, 0)]);
         while shadow.allocate(layout(512, 4096)).is_some() {}
-        let used = shadow.heap.used();
+        let used = shadow.heap.stats().used;
         while shadow.allocate(layout(8, 8)).is_some() {}
-        assert!(shadow.heap.used() > used + (1 << 20) * 8 / 10, "{}", shadow.heap.used() - used);
-        assert_eq!(shadow.heap.free(), 0);
+        assert!(shadow.heap.stats().used > used + (1 << 20) * 8 / 10, "{}", shadow.heap.stats().used - used);
+        assert_eq!(shadow.heap.stats().free, 0);
         shadow.finish();
     }
-    check::<Tlsf>();
-    check::<Tlsf<InBand<u16, 16>>>();
-    check::<FirstFit>();
-    check::<BestFit>();
+    check(Case::of::<Tlsf>());
+    check(Case::of::<Tlsf<InBand<u16, 16>>>());
+    check(Case::of::<FirstFit>());
+    check(Case::of::<BestFit>());
 }
 
 /// Growing into the free block behind and shrinking happen in place.
 #[test]
 fn blocks_grow_and_shrink_in_place() {
-    fn check<P: Subject>() {
-        let mut shadow = Shadow::<P>::new(&[(200_000, 0)]);
+    fn check(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[(200_000, 0)]);
         let a = shadow.allocate(layout(10_240, 8)).unwrap();
         assert_eq!(shadow.reallocate(a, 14_336), Some(a), "into free memory");
         let b = shadow.allocate(layout(10_240, 8)).unwrap();
@@ -381,30 +380,30 @@ fn blocks_grow_and_shrink_in_place() {
         shadow.free(b);
         shadow.finish();
     }
-    check::<Tlsf>();
-    check::<Tlsf16>();
-    check::<FirstFit>();
-    check::<BestFit>();
-    check::<Tlsf<SideTable<u32, 16>>>();
-    check::<Buddy<SideTable<u32, 16>>>();
+    check(Case::of::<Tlsf>());
+    check(Case::of::<Tlsf16>());
+    check(Case::of::<FirstFit>());
+    check(Case::of::<BestFit>());
+    check(Case::of::<Tlsf<SideTable<u32, 16>>>());
+    check(Case::of::<Buddy<SideTable<u32, 16>>>());
 
-    let mut shadow = Shadow::<Buddy>::new(&[(65_536, 0)]);
+    let mut shadow = Shadow::new(Case::of::<Buddy>(), &[(65_536, 0)]);
     let a = shadow.allocate(layout(20_000, 8)).unwrap();
     assert_eq!(shadow.reallocate(a, 1_000), Some(a), "the upper halves are freed");
-    assert_eq!(shadow.heap.used(), 1_024);
+    assert_eq!(shadow.heap.stats().used, 1_024);
     assert_eq!(shadow.reallocate(a, 32_768), Some(a), "and merged again");
     let b = shadow.allocate(layout(16_384, 8)).unwrap();
     assert_eq!(shadow.reallocate(a, 40_000), None, "no buddy is free");
-    assert_eq!(shadow.heap.used(), 32_768 + 16_384);
+    assert_eq!(shadow.heap.stats().used, 32_768 + 16_384);
     shadow.free(b);
     shadow.finish();
 
-    let mut shadow = Shadow::<Bump>::new(&[(65_536, 0)]);
+    let mut shadow = Shadow::new(Case::of::<Bump>(), &[(65_536, 0)]);
     let a = shadow.allocate(layout(1000, 8)).unwrap();
     assert_eq!(shadow.reallocate(a, 2000), Some(a));
     assert_eq!(shadow.reallocate(a, 500), Some(a));
     shadow.free(a);
-    assert_eq!(shadow.heap.used(), 0, "the last block is really freed");
+    assert_eq!(shadow.heap.stats().used, 0, "the last block is really freed");
 }
 
 #[test]
@@ -434,8 +433,8 @@ fn a_bump_heap_is_reset_as_a_whole() {
 /// A block of 8 bytes takes 8 bytes, with 16-bit and with 32-bit indices.
 #[test]
 fn small_blocks_take_what_they_ask_for() {
-    fn check<P: Subject>(size: usize, at_least: usize) {
-        let mut shadow = Shadow::<P>::new(&[(4096, 0)]);
+    fn check(case: &'static Case, size: usize, at_least: usize) {
+        let mut shadow = Shadow::new(case, &[(4096, 0)]);
         let mut count = 0;
         while shadow.allocate(layout(size, 8)).is_some() {
             count += 1;
@@ -443,22 +442,22 @@ fn small_blocks_take_what_they_ask_for() {
         assert!(count >= at_least, "{count} blocks of {size} bytes in 4 KiB");
         shadow.finish();
     }
-    check::<Tlsf16>(8, 503);
-    check::<Tlsf16>(24, 167);
-    check::<Tlsf>(8, 253);
-    check::<Tlsf>(24, 169);
-    check::<FirstFit<InBand<u16>>>(8, 503);
-    check::<BestFit<InBand<u16>>>(8, 503);
-    check::<Buddy<InBand<u16>>>(8, 503);
-    check::<Bump>(8, 512);
-    check::<Tlsf<InBand<u16, 4>>>(8, 495);
+    check(Case::of::<Tlsf16>(), 8, 503);
+    check(Case::of::<Tlsf16>(), 24, 167);
+    check(Case::of::<Tlsf>(), 8, 253);
+    check(Case::of::<Tlsf>(), 24, 169);
+    check(Case::of::<FirstFit<InBand<u16>>>(), 8, 503);
+    check(Case::of::<BestFit<InBand<u16>>>(), 8, 503);
+    check(Case::of::<Buddy<InBand<u16>>>(), 8, 503);
+    check(Case::of::<Bump>(), 8, 512);
+    check(Case::of::<Tlsf<InBand<u16, 4>>>(), 8, 495);
 }
 
 /// A block of the right size is preferred to larger free ones.
 #[test]
 fn the_right_block_is_found() {
     for size in [24, 400, 1_000, 3_000] {
-        let mut shadow = Shadow::<Tlsf>::new(&[(64 * 1024, 0)]);
+        let mut shadow = Shadow::new(Case::of::<Tlsf>(), &[(64 * 1024, 0)]);
         let block = shadow.allocate(layout(size, 8)).unwrap();
         shadow.allocate(layout(8, 8)).unwrap();
         shadow.free(block);
@@ -466,8 +465,8 @@ fn the_right_block_is_found() {
         shadow.finish();
     }
     // Holes of 512, 256 and 1,024 bytes, and the rest of the memory behind them.
-    fn holes<P: Subject>() -> (Shadow<P>, [usize; 3]) {
-        let mut shadow = Shadow::<P>::new(&[(64 * 1024, 0)]);
+    fn holes(case: &'static Case) -> (Shadow, [usize; 3]) {
+        let mut shadow = Shadow::new(case, &[(64 * 1024, 0)]);
         let holes = [512, 256, 1_024].map(|size| {
             let hole = shadow.allocate(layout(size, 8)).unwrap();
             shadow.allocate(layout(8, 8)).unwrap();
@@ -476,10 +475,10 @@ fn the_right_block_is_found() {
         holes.iter().for_each(|&hole| shadow.free(hole));
         (shadow, holes)
     }
-    let (mut shadow, [first, ..]) = holes::<FirstFit>();
+    let (mut shadow, [first, ..]) = holes(Case::of::<FirstFit>());
     assert_eq!(shadow.allocate(layout(200, 8)), Some(first), "the lowest that fits");
     shadow.finish();
-    let (mut shadow, [_, second, third]) = holes::<BestFit>();
+    let (mut shadow, [_, second, third]) = holes(Case::of::<BestFit>());
     let inside = |block: Option<usize>, hole, size| (hole..hole + size).contains(&block.unwrap());
     assert!(inside(shadow.allocate(layout(200, 8)), second, 256), "the smallest that fits");
     assert!(inside(shadow.allocate(layout(600, 8)), third, 1_024));
@@ -488,7 +487,7 @@ fn the_right_block_is_found() {
 
 #[test]
 fn slabs_open_page_after_page() {
-    let mut shadow = Shadow::<Slab>::new(&[(64 * 1024, 0)]);
+    let mut shadow = Shadow::new(Case::of::<Slab>(), &[(64 * 1024, 0)]);
     let blocks: Vec<_> = (0..500).map(|_| shadow.allocate(layout(16, 8)).unwrap()).collect();
     for block in blocks.into_iter().step_by(3) {
         shadow.free(block);

@@ -1,12 +1,11 @@
 //! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
-use crate::shadow::{self, Backing, Shadow, Subject};
+use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::observe::NoStatistics;
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 fn layout(size: usize) -> Layout {
@@ -67,8 +66,10 @@ fn linker_symbols_make_a_heap() {
 
 #[test]
 fn errors_say_why() {
-    let mut shadow = Shadow::<Tlsf>::new(&[(4096, 0)]);
-    let heap = &shadow.heap;
+    let heap = Heap::<Tlsf, Unsync>::empty();
+    let mut backing = Backing::new(4096, 0);
+    // SAFETY: the backing outlives the heap.
+    unsafe { heap.claim(backing.region()) }.unwrap();
     let free = heap.free();
     let error = heap.try_allocate(Layout::from_size_align(5000, 32).unwrap()).unwrap_err();
     assert_eq!(error, OutOfMemory { requested: 5000, align: 32, free, largest_free: free });
@@ -77,19 +78,18 @@ fn errors_say_why() {
     assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 5000));
     let error = heap.try_allocate_zeroed(layout(6000)).unwrap_err();
     assert_eq!((error.requested, heap.stats().failed, heap.stats().largest_failed), (6000, 2, 6000));
-    shadow = Shadow::new(&[(4096, 0)]);
-    shadow.allocate(layout(8)).unwrap();
+    assert!(heap.try_allocate(layout(8)).is_ok());
 }
 
 /// Zeroed memory is zero, whatever it contained, and no more than necessary is cleared.
 mod zeroed {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
+    fn run(case: &'static Case) {
         let size = 60_000;
         let mut memory = vec![0u64; size / 8];
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = shadow::empty::<P>(100_000);
+        let heap = (case.empty)(100_000);
         // SAFETY: the memory outlives the heap and is zero; blocks are used and freed as allocated.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
@@ -178,12 +178,17 @@ fn statistics_can_be_left_out() {
 
 #[test]
 fn the_peak_can_be_restarted() {
-    let mut shadow = Shadow::<Tlsf>::new(&[(4096, 0)]);
-    let block = shadow.allocate(layout(1000)).unwrap();
-    shadow.free(block);
-    assert_eq!(shadow.heap.peak(), 1000);
-    shadow.heap.reset_peak();
-    assert_eq!(shadow.heap.peak(), 0);
+    let heap = Heap::<Tlsf, Unsync>::empty();
+    let mut backing = Backing::new(4096, 0);
+    // SAFETY: the backing outlives the heap; the block is freed with its layout.
+    unsafe {
+        heap.claim(backing.region()).unwrap();
+        let block = heap.alloc(layout(1000));
+        heap.dealloc(block, layout(1000));
+    }
+    assert_eq!(heap.peak(), 1000);
+    heap.reset_peak();
+    assert_eq!(heap.peak(), 0);
 }
 
 #[test]
@@ -193,7 +198,7 @@ fn tables_follow_the_largest_heap() {
     type Large = Tlsf<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
     assert!(size_of::<Sixteen>() < size_of::<allotment::Tlsf16>());
     assert!(size_of::<allotment::Tlsf16>() < size_of::<Large>());
-    let mut shadow = Shadow::<Sixteen>::new(&[(16 * 1024, 0)]);
+    let mut shadow = Shadow::new(Case::of::<Sixteen>(), &[(16 * 1024, 0)]);
     let block = shadow.allocate(layout(16_000)).unwrap();
     shadow.free(block);
     shadow.finish();
@@ -202,15 +207,14 @@ fn tables_follow_the_largest_heap() {
 #[cfg(feature = "allocator-api2")]
 mod collections {
     use super::*;
-    use allocator_api2::alloc::Allocator;
     use allocator_api2::vec::Vec;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        let heap = shadow::empty::<P>(100_000);
+    fn run(case: &'static Case) {
+        let heap = (case.empty)(100_000);
         let mut backing = Backing::new(100_000, 0);
         // SAFETY: the backing outlives the heap.
         unsafe { heap.claim(backing.region()).unwrap() };
-        let mut numbers = Vec::new_in(&heap);
+        let mut numbers = Vec::new_in(&*heap);
         for number in 0..1_000u64 {
             numbers.push(number);
         }
@@ -218,7 +222,7 @@ mod collections {
         numbers.shrink_to_fit();
         assert!(numbers.iter().copied().eq(0..100));
         assert!(heap.used() >= 800);
-        let mut nothing: Vec<(), _> = Vec::new_in(&heap);
+        let mut nothing: Vec<(), _> = Vec::new_in(&*heap);
         nothing.push(());
         // SAFETY: the blocks are grown, shrunk and freed with their layouts.
         unsafe {
@@ -233,7 +237,7 @@ mod collections {
             heap.deallocate(some, layout(10));
         }
         drop(numbers);
-        if P::REUSES {
+        if case.reuses {
             assert_eq!(heap.used(), 0);
         }
         assert_eq!(heap.stats().live_blocks, 0);
@@ -282,8 +286,8 @@ fn wrong_frees_end_the_program() {
 
 #[test]
 fn buddies_merge_with_buddies_only() {
-    fn check<P: Subject>() {
-        let mut shadow = Shadow::<P>::new(&[(16_384, 0)]);
+    fn check(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[(16_384, 0)]);
         while shadow.allocate(layout(256)).is_some() {}
         while shadow.allocate(layout(1)).is_some() {}
         // The second and third quarter of a kilobyte are neighbours, but not buddies.
@@ -295,6 +299,6 @@ fn buddies_merge_with_buddies_only() {
         }
         shadow.finish();
     }
-    check::<Buddy>();
-    check::<Buddy<allotment::meta::SideTable<u32, 16>>>();
+    check(Case::of::<Buddy>());
+    check(Case::of::<Buddy<allotment::meta::SideTable<u32, 16>>>());
 }

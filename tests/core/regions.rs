@@ -1,11 +1,10 @@
 //! Several regions: claiming, extending and releasing, on every placement that supports them.
 
-use crate::shadow::{self, Backing, Shadow, Subject};
+use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::{Buddy, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
-use std::marker::PhantomData;
 
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
@@ -21,14 +20,14 @@ fn split(region: Region, size: usize) -> (Region, Region) {
 mod extending {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        if !P::RELEASES {
+    fn run(case: &'static Case) {
+        if !case.releases {
             return;
         }
         for skew in [0, 1, 7, 100] {
             let mut backing = Backing::new(60_000, skew);
             let (first, _) = split(backing.region(), 5_000);
-            let heap = shadow::empty::<P>(100_000);
+            let heap = (case.empty)(100_000);
             // SAFETY: the backing outlives the heap, and each extension follows the last.
             unsafe {
                 heap.claim(first).unwrap();
@@ -53,20 +52,20 @@ mod extending {
                     }
                 }
                 assert!(size > 59_000 && heap.stats().capacity > size - size / 16 - 512);
-                if P::MONOTONE && P::GENERAL {
+                if case.monotone && case.general {
                     // Old and new memory form one region.
                     let b =
-                        heap.try_allocate(layout(if P::EXACT_LARGEST { 54_000 } else { 16_384 })).unwrap();
-                    heap.dealloc(b.as_ptr(), layout(if P::EXACT_LARGEST { 54_000 } else { 16_384 }));
+                        heap.try_allocate(layout(if case.exact_largest { 54_000 } else { 16_384 })).unwrap();
+                    heap.dealloc(b.as_ptr(), layout(if case.exact_largest { 54_000 } else { 16_384 }));
                 }
                 for index in 0..1_000 {
                     assert_eq!(a.as_ptr().add(index).read(), 1);
                 }
                 assert_eq!(heap.release(start), Err(RegionError::InUse));
                 heap.dealloc(a.as_ptr(), layout(1_000));
-                if P::REUSES {
+                if case.reuses {
                     heap.trim();
-                    assert_eq!(heap.largest_free() + P::BEHIND, heap.free());
+                    assert_eq!(heap.largest_free() + case.behind, heap.free());
                 }
                 let region = heap.release(start).unwrap();
                 assert_eq!((region.start, region.size), (first.start, size));
@@ -81,20 +80,20 @@ mod extending {
 mod many {
     use super::*;
 
-    fn run<P: Subject>(_: PhantomData<P>) {
-        let mut shadow = Shadow::<P>::new(&[]);
-        for n in 0..P::REGIONS {
-            shadow.claim((P::LIMIT / P::REGIONS).min(20_000) - 100 * n, n).unwrap();
+    fn run(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[]);
+        for n in 0..case.regions {
+            shadow.claim((case.limit / case.regions).min(20_000) - 100 * n, n).unwrap();
         }
-        if P::RELEASES {
+        if case.releases {
             let error = shadow.claim(2_000, 0).unwrap_err();
-            assert_eq!(error, RegionError::TooMany { max: P::REGIONS });
+            assert_eq!(error, RegionError::TooMany { max: case.regions });
         }
         let mut blocks = Vec::new();
         while let Some(block) = shadow.allocate(layout(200)) {
             blocks.push(block);
         }
-        assert!(blocks.len() >= P::REGIONS * 30, "{} blocks", blocks.len());
+        assert!(blocks.len() >= case.regions * 30, "{} blocks", blocks.len());
         for block in blocks.into_iter().step_by(2) {
             shadow.free(block);
         }
@@ -135,10 +134,10 @@ fn the_gap_between_regions_costs_nothing() {
 /// Two adjacent regions stay separate: each can be released alone.
 #[test]
 fn blocks_never_cross_a_border() {
-    fn check<P: Subject>() {
+    fn check(case: &'static Case) {
         let mut backing = Backing::new(8_192, 0);
         let (low, high) = split(backing.region(), 4_096);
-        let heap = shadow::empty::<P>(100_000);
+        let heap = (case.empty)(100_000);
         // SAFETY: the backing outlives the heap.
         unsafe {
             heap.claim(low).unwrap();
@@ -156,10 +155,10 @@ fn blocks_never_cross_a_border() {
         assert_eq!(heap.release(high.start.as_ptr()), Err(RegionError::Unknown));
         assert_eq!(heap.release(low.start.as_ptr()), Ok(low));
     }
-    check::<Tlsf>();
-    check::<FirstFit>();
-    check::<Buddy>();
-    check::<Tlsf<SideTable<u32, 16>>>();
+    check(Case::of::<Tlsf>());
+    check(Case::of::<FirstFit>());
+    check(Case::of::<Buddy>());
+    check(Case::of::<Tlsf<SideTable<u32, 16>>>());
 }
 
 /// Without the global allocator a side table lies in a static array, and reports when it is full.
@@ -201,8 +200,8 @@ fn a_side_table_works_from_a_static_array() {
 /// A free block at the start of a region does not make the region free.
 #[test]
 fn regions_in_use_stay() {
-    fn check<P: Subject>() {
-        let mut shadow = Shadow::<P>::new(&[(8_192, 0)]);
+    fn check(case: &'static Case) {
+        let mut shadow = Shadow::new(case, &[(8_192, 0)]);
         let first = shadow.allocate(layout(512)).unwrap();
         let second = shadow.allocate(layout(512)).unwrap();
         shadow.free(first.min(second));
@@ -210,9 +209,9 @@ fn regions_in_use_stay() {
         assert_eq!(shadow.heap.release(start), Err(RegionError::InUse));
         shadow.finish();
     }
-    check::<Tlsf>();
-    check::<FirstFit>();
-    check::<Tlsf<SideTable<u32, 16>>>();
+    check(Case::of::<Tlsf>());
+    check(Case::of::<FirstFit>());
+    check(Case::of::<Tlsf<SideTable<u32, 16>>>());
 }
 
 /// A bump heap continues in a region that was added after its last one was released.
@@ -237,8 +236,8 @@ fn a_bump_heap_outlives_its_last_region() {
 /// Memory that extends a region is not assumed to be zero.
 #[test]
 fn extensions_are_cleared() {
-    fn check<P: Subject>() {
-        let heap = shadow::empty::<P>(100_000);
+    fn check(case: &'static Case) {
+        let heap = (case.empty)(100_000);
         let mut backing = Backing::new(8_192, 0);
         let (first, _) = split(backing.region(), 1_024);
         // SAFETY: the backing outlives the heap; the extension follows the region.
@@ -251,9 +250,9 @@ fn extensions_are_cleared() {
             }
         }
     }
-    check::<allotment::Bump>();
-    check::<allotment::Bump<SideTable<u32, 16>>>();
-    check::<Tlsf>();
+    check(Case::of::<allotment::Bump>());
+    check(Case::of::<allotment::Bump<SideTable<u32, 16>>>());
+    check(Case::of::<Tlsf>());
 }
 
 /// A region starts with what programs have: pointers to anything, addresses, borrowed memory, and all that in a `const`.

@@ -1,6 +1,6 @@
 //! Blocks that `Tiered` and `QuickLists` keep for reuse: when they keep them, that they come back, and the pages behind.
 
-use crate::shadow::Backing;
+use crate::shadow::{Backing, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::{DefaultClasses, LayoutPlacement, QuickLists};
@@ -195,9 +195,9 @@ fn kept_blocks_serve_aligned_requests() {
 
 #[test]
 fn regions_are_released_with_blocks_kept() {
-    fn check<P: crate::shadow::Subject>() {
+    fn check(case: &Case) {
         let [mut one, mut two] = [(); 2].map(|()| Backing::new(64 * 1024, 0));
-        let heap = crate::shadow::empty::<P>(200_000);
+        let heap = (case.empty)(200_000);
         // SAFETY: the backings outlive the heap, blocks are freed with their layouts.
         unsafe {
             heap.claim(one.region()).unwrap();
@@ -210,8 +210,8 @@ fn regions_are_released_with_blocks_kept() {
         assert_eq!(heap.release(one.region().start.as_ptr()), Ok(one.region()));
         assert_eq!(heap.release(two.region().start.as_ptr()), Ok(two.region()));
     }
-    check::<Tiered>();
-    check::<QuickLists<Tlsf>>();
+    check(Case::of::<Tiered>());
+    check(Case::of::<QuickLists<Tlsf>>());
 }
 
 /// Two regions that share a frame of 4 KiB: a page of one is not lost with the other.
@@ -306,10 +306,10 @@ fn a_check_ends_though_a_list_is_damaged() {
 /// What a whole region is lent for is cleared to its end, where its bookkeeping was.
 #[test]
 fn zeroed_memory_is_zero_over_any_pages() {
-    fn check<P: crate::shadow::Subject>() {
+    fn check(case: &Case) {
         let mut backing = Backing::new(24_000, 0);
         let region = backing.region();
-        let heap = crate::shadow::empty::<P>(100_000);
+        let heap = (case.empty)(100_000);
         // SAFETY: the backing outlives the heap and is zero, as the region says.
         unsafe {
             region.start.write_bytes(0, region.size);
@@ -318,7 +318,7 @@ fn zeroed_memory_is_zero_over_any_pages() {
             assert!((0..23_800).all(|byte| block.add(byte).read() == 0));
         }
     }
-    check::<Buddy>();
-    check::<Slab<InBand<u32>, DefaultClasses, Buddy>>();
-    check::<QuickLists<Buddy>>();
+    check(Case::of::<Buddy>());
+    check(Case::of::<Slab<InBand<u32>, DefaultClasses, Buddy>>());
+    check(Case::of::<QuickLists<Buddy>>());
 }

@@ -2,7 +2,7 @@
 
 use crate::shadow::steps::{follow, steps};
 use crate::shadow::trace::{self, Event};
-use crate::shadow::{Front, Shadow, random_run_on};
+use crate::shadow::{Case, Front, Shadow, random_run_on};
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::Counters;
 use allotment::{FreeError, Heap, Memory, Region, RegionError, Stats, TinyBump, TinyHeap, Tlsf16, bounds};
@@ -50,11 +50,7 @@ unsafe impl<const BYTES: usize> GlobalAlloc for Placed<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Front<Tlsf16> for Placed<BYTES> {
-    fn ready(_bytes: usize) -> Self {
-        Self(Cell::new(None))
-    }
-
+impl<const BYTES: usize> Front for Placed<BYTES> {
     fn stats(&self) -> Stats {
         // Without its region, return the statistics of a heap without regions.
         self.0.get().map_or_else(|| Heap::<Tlsf16, Unsync>::empty().stats(), |_| self.heap().stats())
@@ -92,8 +88,9 @@ fn region<const BYTES: usize>() -> [(usize, usize); 1] {
 }
 
 /// A heap in a region of its size.
-fn shadow<const BYTES: usize>() -> Shadow<Tlsf16, Placed<BYTES>> {
-    Shadow::new(&region::<BYTES>())
+fn shadow<const BYTES: usize>() -> Shadow {
+    let placed = Placed::<BYTES>(Cell::new(None));
+    Shadow::over(Case::of::<Tlsf16>(), |_| Box::new(placed), &region::<BYTES>())
 }
 
 #[test]

@@ -1,17 +1,16 @@
 //! Real programs: recorded traces are replayed on every placement, and every byte is checked.
 
 use crate::shadow::trace::{self, Event, Trace};
-use crate::shadow::{Shadow, Subject};
+use crate::shadow::{Case, Shadow};
 use std::alloc::Layout;
-use std::marker::PhantomData;
 use std::sync::LazyLock;
 
 static TRACES: LazyLock<Vec<Trace>> =
     LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
 
 /// Replays a trace, and returns the number of failed requests.
-fn replay<P: Subject>(trace: &Trace, arena: usize) -> usize {
-    let mut shadow = Shadow::<P>::new(&[(arena, 0)]);
+fn replay(case: &'static Case, trace: &Trace, arena: usize) -> usize {
+    let mut shadow = Shadow::new(case, &[(arena, 0)]);
     let mut blocks = vec![None; trace.ids];
     let mut failed = 0;
     for event in &trace.events {
@@ -40,14 +39,14 @@ fn replay<P: Subject>(trace: &Trace, arena: usize) -> usize {
     failed
 }
 
-fn run<P: Subject>(_: PhantomData<P>) {
+fn run(case: &'static Case) {
     assert!(TRACES.len() >= 5, "the recorded traces are there");
     for trace in TRACES.iter() {
-        let wanted = (trace.peak as f64 * P::SLACK) as usize + 64 * 1024;
-        let wanted = if P::REUSES { wanted } else { (trace.total + 16 * trace.events.len()).min(64 << 20) };
-        let arena = wanted.min(P::LIMIT);
-        let failed = replay::<P>(trace, arena);
-        if P::REUSES && P::GENERAL && arena == wanted {
+        let wanted = (trace.peak as f64 * case.slack) as usize + 64 * 1024;
+        let wanted = if case.reuses { wanted } else { (trace.total + 16 * trace.events.len()).min(64 << 20) };
+        let arena = wanted.min(case.limit);
+        let failed = replay(case, trace, arena);
+        if case.reuses && case.general && arena == wanted {
             assert_eq!(failed, 0, "{} in {arena} bytes", trace.name);
         }
     }

@@ -2,7 +2,7 @@
 //! see everything.
 
 use super::{layout, replay};
-use crate::shadow::{self, Front, Shadow, Subject};
+use crate::shadow::{self, Case, Front, Shadow, Subject};
 use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::{Leaks, Observation, Observer, Operation, Profile, Stats, Tags, Trace};
@@ -70,10 +70,7 @@ fn agree((model, profile, leaks, tags, trace): &mut All, used: usize) {
     );
 }
 
-impl<P: Subject> Front<P> for Watched<P> {
-    fn ready(bytes: usize) -> Self {
-        Observed::new(shadow::empty(bytes), all())
-    }
+impl<P: Subject> Front for Watched<P> {
     fn stats(&self) -> Stats {
         self.memory().stats()
     }
@@ -94,11 +91,12 @@ impl<P: Subject> Front<P> for Watched<P> {
     }
 }
 
-fn watched<P: Subject>() {
+fn watched<P: Subject + 'static>() {
     #[cfg(not(feature = "std"))]
     let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for seed in 0..4 {
-        let shadow = Shadow::<P, Watched<P>>::new(&[(40_000, 0), (30_000, 8)]);
+        let ready = |bytes| -> Box<dyn Front> { Box::new(Watched::<P>::new(shadow::empty(bytes), all())) };
+        let shadow = Shadow::over(Case::of::<P>(), ready, &[(40_000, 0), (30_000, 8)]);
         shadow::random_run_on(shadow, seed, 6_000, 900, 64);
     }
 }

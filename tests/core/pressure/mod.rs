@@ -5,11 +5,11 @@ mod outlive;
 mod reclaim;
 mod watermarks;
 
-use crate::shadow::{Backing, Front, Subject};
+use crate::shadow::{Backing, Front};
 use allotment::lock::Unsync;
 use allotment::placement::LayoutPlacement;
 use allotment::pressure::PressureHeap;
-use allotment::{Heap, Memory, Region, RegionError, Stats};
+use allotment::{Memory, Region, RegionError, Stats};
 use std::alloc::Layout;
 
 /// A layout of `size` bytes aligned to 8.
@@ -37,12 +37,7 @@ fn free<P: LayoutPlacement, const HOOKS: usize>(
     unsafe { heap.try_deallocate(block, layout(size)) }.unwrap();
 }
 
-impl<P: Subject, const HOOKS: usize> Front<P> for Local<P, HOOKS> {
-    fn ready(_: usize) -> Self {
-        PressureHeap::new(Heap::empty())
-            .watermarks(allotment::pressure::Watermarks::percent(60, 20))
-            .on_transition(&|_| ())
-    }
+impl<P: LayoutPlacement, const HOOKS: usize> Front for Local<P, HOOKS> {
     fn stats(&self) -> Stats {
         self.stats()
     }

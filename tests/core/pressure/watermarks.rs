@@ -1,7 +1,7 @@
 //! Pressure states, transitions, and what depends on them.
 
 use super::{Local, feed, free, layout};
-use crate::shadow::{Shadow, random_run_on};
+use crate::shadow::{Case, Shadow, Subject, random_run_on};
 use allotment::placement::{Grant, LayoutPlacement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
@@ -14,9 +14,11 @@ use std::ptr::NonNull;
 /// A heap with watermarks passes the shadow allocator's checks like a plain one.
 #[test]
 fn a_heap_under_watch_is_a_heap() {
-    fn run<P: super::Subject>() {
+    fn run<P: Subject + 'static>() {
         for seed in 0..4 {
-            let shadow = Shadow::<P, Local<P>>::new(&[(60_000, 0), (9_001, 5)]);
+            let watched =
+                Local::<P>::new(Heap::empty()).watermarks(Watermarks::percent(60, 20)).on_transition(&|_| ());
+            let shadow = Shadow::over(Case::of::<P>(), |_| Box::new(watched), &[(60_000, 0), (9_001, 5)]);
             random_run_on(shadow, seed, 6_000, 900, 64);
         }
     }

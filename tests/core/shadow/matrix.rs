@@ -232,7 +232,7 @@ pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
 /// Slabs whose pages are of a placement that lends whole regions.
 pub type SlabBuddy = Slab<InBand<u32>, DefaultClasses, Buddy>;
 
-/// Makes a module of tests, one per placement and metadata, each calling `$run::<LayoutPlacement>()`.
+/// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
 #[macro_export]
 macro_rules! for_each_placement {
     ($run:path) => {
@@ -312,7 +312,7 @@ macro_rules! for_each_placement {
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::meta::{InBand, SideTable};
-                $run(std::marker::PhantomData::<$placement>);
+                $run($crate::shadow::Case::of::<$placement>());
             }
         )*
     };

@@ -4,20 +4,22 @@
 //! aligned, inside a region, and disjoint; their contents stay until they are freed; the statistics are right; and
 //! when everything is freed, each region is one free block again.
 
+pub mod any;
 #[macro_use]
 pub mod matrix;
 pub mod steps;
 pub mod trace;
+
+pub use any::{AnyHeap, Case};
 
 use allotment::lock::Unsync;
 use allotment::placement::LayoutPlacement;
 use allotment::{Heap, Region, RegionError, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Additional information about a placement for the tests.
+/// Additional information about a placement for the tests, which use it as a [`Case`].
 pub trait Subject: LayoutPlacement {
     /// Returns the bytes that a block takes, computed independently of the code under test.
     fn taken(size: usize, align: usize) -> usize;
@@ -56,9 +58,7 @@ pub trait Subject: LayoutPlacement {
 }
 
 /// The front that a shadow drives: a plain heap, or something built around one.
-pub trait Front<P: Subject>: GlobalAlloc {
-    /// Makes a front that is prepared for `bytes` bytes of memory.
-    fn ready(bytes: usize) -> Self;
+pub trait Front: GlobalAlloc {
     fn stats(&self) -> Stats;
     fn largest_free(&self) -> usize;
     /// Adds a region; see [`Heap::claim`].
@@ -72,10 +72,7 @@ pub trait Front<P: Subject>: GlobalAlloc {
     fn trim(&self);
 }
 
-impl<P: Subject> Front<P> for Heap<P, Unsync> {
-    fn ready(bytes: usize) -> Self {
-        empty(bytes)
-    }
+impl<P: Subject> Front for Heap<P, Unsync> {
     fn stats(&self) -> Stats {
         self.stats()
     }
@@ -145,8 +142,9 @@ struct Live {
 }
 
 /// A heap and the model that it is compared with.
-pub struct Shadow<P: Subject, F: Front<P> = Heap<P, Unsync>> {
-    pub heap: F,
+pub struct Shadow {
+    pub heap: Box<dyn Front>,
+    case: &'static Case,
     backing: Vec<Backing>,
     live: BTreeMap<usize, Live>,
     used: usize,
@@ -155,7 +153,6 @@ pub struct Shadow<P: Subject, F: Front<P> = Heap<P, Unsync>> {
     largest_failed: usize,
     capacity: usize,
     next_pattern: u64,
-    placement: PhantomData<P>,
 }
 
 /// The expected byte at an index of a block.
@@ -178,11 +175,22 @@ fn verify(start: *const u8, pattern: u64, size: usize) {
     }
 }
 
-impl<P: Subject, F: Front<P>> Shadow<P, F> {
-    /// Makes a heap over regions with these sizes and skews.
-    pub fn new(regions: &[(usize, usize)]) -> Self {
+impl Shadow {
+    /// Makes a plain heap over regions with these sizes and skews.
+    pub fn new(case: &'static Case, regions: &[(usize, usize)]) -> Self {
+        Self::over(case, case.front, regions)
+    }
+
+    /// Makes a front over such regions. `ready` returns it, prepared for a number of bytes.
+    pub fn over(
+        case: &'static Case,
+        ready: impl FnOnce(usize) -> Box<dyn Front>,
+        regions: &[(usize, usize)],
+    ) -> Self {
+        let bytes = regions.iter().map(|region| region.0).sum::<usize>().max(200_000);
         let mut shadow = Self {
-            heap: F::ready(regions.iter().map(|region| region.0).sum::<usize>().max(200_000)),
+            heap: ready(bytes),
+            case,
             backing: Vec::new(),
             live: BTreeMap::new(),
             used: 0,
@@ -191,7 +199,6 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
             largest_failed: 0,
             capacity: 0,
             next_pattern: 1,
-            placement: PhantomData,
         };
         for &(size, skew) in regions {
             shadow.claim(size, skew).unwrap();
@@ -247,12 +254,12 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
 
     /// What a block takes: the placement's figure, or a whole region without other blocks.
     fn taken(&self, start: usize, layout: Layout, others: usize) -> usize {
-        let taken = P::taken(layout.size(), layout.align());
+        let taken = (self.case.taken)(layout.size(), layout.align());
         let really = self.heap.stats().used - others;
-        if really == P::taken_otherwise(layout.size(), layout.align()) {
+        if really == (self.case.taken_otherwise)(layout.size(), layout.align()) {
             return really;
         }
-        if P::LENDS && really != taken {
+        if self.case.lends && really != taken {
             let home = self.backing.iter().find(|backing| backing.contains(start, layout.size())).unwrap();
             assert!(!self.live.keys().any(|&other| other != start && home.contains(other, 1)), "not alone");
             assert!(really <= home.size && really + 2 * PAGE > layout.size());
@@ -288,10 +295,10 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
     }
 
     fn allocate_by(&mut self, layout: Layout, zeroed: bool) -> Option<usize> {
-        let sure = P::SURE_LARGEST
+        let sure = self.case.sure_largest
             && layout.align() <= 4
             && layout.size() > 0
-            && if P::MONOTONE {
+            && if self.case.monotone {
                 layout.size() <= self.heap.largest_free()
             } else {
                 layout.size() == self.heap.largest_free()
@@ -331,7 +338,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         let before = self.heap.stats().used;
         // SAFETY: the block is live with this layout, and forgotten from here on.
         unsafe { self.heap.dealloc(start, layout) };
-        if P::REUSES {
+        if self.case.reuses {
             self.used -= taken;
         } else {
             let gone = before - self.heap.stats().used;
@@ -360,7 +367,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         verify(moved, pattern, size.min(layout.size()));
         let pattern = self.enter(moved.addr(), new, self.used - taken);
         fill(moved, pattern, 0, size);
-        if P::REUSES {
+        if self.case.reuses {
             // A block that moves is live in both places for a moment.
             let both = self.used + self.live[&moved.addr()].taken;
             self.used = both - taken;
@@ -376,10 +383,10 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
     /// Requests exactly the largest free block, and one byte more.
     pub fn probe_largest(&mut self) {
         let largest = self.heap.largest_free();
-        if !P::SURE_LARGEST {
+        if !self.case.sure_largest {
             return;
         }
-        if P::EXACT_LARGEST {
+        if self.case.exact_largest {
             let more = Layout::from_size_align(largest + 1, 1).unwrap();
             assert_eq!(self.allocate(more), None, "more than the largest free block was found");
         }
@@ -387,7 +394,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
             let before = self.peak;
             let all = Layout::from_size_align(largest, 1).unwrap();
             let block = self.allocate(all).expect("the largest free block can be allocated");
-            if P::EXACT_LARGEST || P::REUSES {
+            if self.case.exact_largest || self.case.reuses {
                 self.free(block);
             }
             assert!(self.peak >= before);
@@ -412,10 +419,10 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
         self.heap.trim();
         let stats = self.heap.stats();
         assert_eq!(stats.live_blocks, 0);
-        if P::REUSES {
+        if self.case.reuses {
             assert_eq!(stats.used, 0);
             let mut regions = Vec::new();
-            if P::RELEASES {
+            if self.case.releases {
                 for backing in &mut self.backing {
                     let before = self.heap.stats().capacity;
                     let region = backing.region();
@@ -425,7 +432,7 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
                 }
                 assert_eq!(self.heap.stats().capacity, 0);
                 let largest = regions.into_iter().max().unwrap_or(0);
-                assert_eq!(stats.largest_free, largest.saturating_sub(P::BEHIND));
+                assert_eq!(stats.largest_free, largest.saturating_sub(self.case.behind));
                 assert_eq!(self.heap.largest_free(), 0);
             }
         }
@@ -435,24 +442,19 @@ impl<P: Subject, F: Front<P>> Shadow<P, F> {
 
 /// Runs random allocations, frees and reallocations of sizes up to `max_size` and alignments up to `max_align`,
 /// around a fill level that wanders between empty and full.
-pub fn random_run<P: Subject>(
+pub fn random_run(
+    case: &'static Case,
     seed: u64,
     steps: usize,
     regions: &[(usize, usize)],
     max_size: usize,
     max_align: usize,
 ) {
-    random_run_on(Shadow::<P>::new(regions), seed, steps, max_size, max_align);
+    random_run_on(Shadow::new(case, regions), seed, steps, max_size, max_align);
 }
 
 /// Runs the same through any front.
-pub fn random_run_on<P: Subject, F: Front<P>>(
-    mut shadow: Shadow<P, F>,
-    seed: u64,
-    steps: usize,
-    max_size: usize,
-    max_align: usize,
-) {
+pub fn random_run_on(mut shadow: Shadow, seed: u64, steps: usize, max_size: usize, max_align: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut target = 50;
     for step in 0..steps {

@@ -1,6 +1,6 @@
 //! Random programs for the property tests, and a shadow that follows them.
 
-use super::{Front, Shadow, Subject};
+use super::Shadow;
 use proptest::prelude::*;
 use std::alloc::Layout;
 
@@ -29,7 +29,7 @@ pub fn steps(bounds: [usize; 3], align: u32, count: usize) -> impl Strategy<Valu
 }
 
 /// Follows a program to its end, and checks everything.
-pub fn follow<P: Subject, F: Front<P>>(mut shadow: Shadow<P, F>, steps: &[Step]) {
+pub fn follow(mut shadow: Shadow, steps: &[Step]) {
     for step in steps {
         let live = shadow.live();
         match *step {

@@ -1,0 +1,128 @@
+//! Heaps of any placement behind one type, so that what drives and checks them is compiled once and not per placement.
+
+use super::{Front, Subject, empty};
+use allotment::lock::Unsync;
+use allotment::{FreeError, Heap, OutOfMemory, RegionError};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+/// What a [`Subject`] says about a placement, as values, and how to make a heap of it.
+pub struct Case {
+    /// Makes a heap that is prepared for a number of bytes.
+    pub empty: fn(usize) -> Box<dyn AnyHeap>,
+    /// Makes the same for the shadow allocator.
+    pub front: fn(usize) -> Box<dyn Front>,
+    pub taken: fn(usize, usize) -> usize,
+    pub taken_otherwise: fn(usize, usize) -> usize,
+    pub exact_largest: bool,
+    pub sure_largest: bool,
+    pub monotone: bool,
+    pub lends: bool,
+    pub reuses: bool,
+    pub releases: bool,
+    pub regions: usize,
+    pub limit: usize,
+    pub slack: f64,
+    pub general: bool,
+    pub behind: usize,
+    pub finds_double_frees: bool,
+}
+
+impl Case {
+    pub const fn of<P: Subject + 'static>() -> &'static Self {
+        &Self {
+            empty: boxed::<P>,
+            front: boxed_front::<P>,
+            taken: P::taken,
+            taken_otherwise: P::taken_otherwise,
+            exact_largest: P::EXACT_LARGEST,
+            sure_largest: P::SURE_LARGEST,
+            monotone: P::MONOTONE,
+            lends: P::LENDS,
+            reuses: P::REUSES,
+            releases: P::RELEASES,
+            regions: P::REGIONS,
+            limit: P::LIMIT,
+            slack: P::SLACK,
+            general: P::GENERAL,
+            behind: P::BEHIND,
+            finds_double_frees: P::FINDS_DOUBLE_FREES,
+        }
+    }
+}
+
+// Not closures and never inlined: else every part of the program that is compiled by itself gets a copy of the heap.
+#[inline(never)]
+fn boxed<P: Subject + 'static>(bytes: usize) -> Box<dyn AnyHeap> {
+    Box::new(empty::<P>(bytes))
+}
+
+#[inline(never)]
+fn boxed_front<P: Subject + 'static>(bytes: usize) -> Box<dyn Front> {
+    Box::new(empty::<P>(bytes))
+}
+
+/// The `Allocator` trait, where the library has it.
+#[cfg(feature = "allocator-api2")]
+pub use allocator_api2::alloc::Allocator as Collections;
+
+#[cfg(not(feature = "allocator-api2"))]
+pub trait Collections {}
+#[cfg(not(feature = "allocator-api2"))]
+impl<P: Subject> Collections for Heap<P, Unsync> {}
+
+/// The methods of a [`Heap`] of any placement; their contracts are those of the heap's methods.
+#[allow(clippy::missing_safety_doc, reason = "they are the heap's")]
+pub trait AnyHeap: Front + Collections {
+    unsafe fn init(&self, start: *mut u8, size: usize);
+    unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError>;
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool;
+    fn used(&self) -> usize;
+    fn free(&self) -> usize;
+    fn peak(&self) -> usize;
+}
+
+impl<P: Subject> AnyHeap for Heap<P, Unsync> {
+    unsafe fn init(&self, start: *mut u8, size: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { self.init(start, size) }
+    }
+
+    unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.extend(start, bytes) }
+    }
+
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.try_allocate(layout)
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.try_allocate_zeroed(layout)
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.try_deallocate(block, layout) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.try_resize(block, layout, size) }
+    }
+
+    fn used(&self) -> usize {
+        self.used()
+    }
+
+    fn free(&self) -> usize {
+        self.free()
+    }
+
+    fn peak(&self) -> usize {
+        self.peak()
+    }
+}
