@@ -4,9 +4,10 @@ use super::copies::Copies;
 use super::device::{self, Device};
 use super::error::{Error, call, failed};
 use super::relaxed::Relaxed;
-use crate::pool::{Capacity, SourceError};
+use crate::pool::{Capacity, CopyStats, Direction, SourceError};
 use core::fmt;
 use core::ptr;
+use core::sync::atomic::Ordering;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -209,6 +210,31 @@ impl Context {
         let _bound = self.enter_relaxed()?;
         // SAFETY: a context is current.
         unsafe { call!(cuCtxSynchronize()) }
+    }
+
+    /// Returns statistics of the copies and fills that buffers, [`Staging`](super::Staging), batches and the
+    /// compaction of pools have submitted to streams of this context. A copy between two devices counts in the
+    /// context of the destination's stream, and managed memory counts as a device's. Copies by other libraries are
+    /// not included. Does not wait. O(1), and O(copies under way) if [`Context::time_copies`] is or was on.
+    pub fn copy_stats(&self) -> CopyStats {
+        self.copies().stats()
+    }
+
+    /// Turns the timing of copies on or off. It is off by default.
+    ///
+    /// When on, each copy or fill is placed between two events on its stream. The measured time runs from the end
+    /// of the preceding work in that stream to the end of the copy, by the device's clock (with a resolution of
+    /// about half a microsecond). It excludes time in the queue and in the host's calls, but includes waiting for a
+    /// copy engine that other streams keep busy. A copy's time is counted once [`Context::copy_stats`] or a later
+    /// copy finds it done. At most 256 copies are timed at once, and copies in a graph capture are not timed at
+    /// all.
+    pub fn time_copies(&self, on: bool) {
+        self.copies().is_timed.store(on, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that a pool's compaction has moved, on the device or the host.
+    pub(super) fn count_moved(&self, direction: Direction, bytes: usize) {
+        self.copies().counters.count(direction, bytes);
     }
 
     /// Returns an event without timing, reused or new.

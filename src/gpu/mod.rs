@@ -8,6 +8,7 @@
 //!                Pinned Registered                  page-locked host memory, for fast asynchronous copies
 //!                HostMemory                         ordinary host memory
 //!                Managed                            memory of both
+//!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
 //!  IpcHandle  SharedMemory           memory shared with other processes
@@ -15,13 +16,13 @@
 //! ```
 //!
 //! ```no_run
-//! use allotment::gpu::{Buffer, Context, Stream, Virtual};
-//! use allotment::pool::{DevicePool, PoolOptions};
+//! use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+//! use allotment::pool::PoolOptions;
 //!
 //! let context = Context::new(0)?; // a typed error where there is no driver or no device
 //! let stream = Stream::new(&context)?;
-//! let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?; // grows without moving
-//! let weights = Buffer::<f32, _>::zeros(&pool, 1 << 20, &stream)?;
+//! let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?; // grows without moving
+//! let weights: Buffer<f32> = Buffer::zeros(&pool, 1 << 20, &stream)?; // keeps the pool
 //! # drop(weights);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -43,6 +44,7 @@ mod copies;
 mod device;
 mod error;
 mod fixed;
+mod launch;
 mod library;
 mod manager;
 mod relaxed;
@@ -52,23 +54,24 @@ mod staging;
 mod stream;
 
 pub use buffer::{
-    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, HostBacking, Lease, MemoryKind, Rows,
-    Touch, Transfer, View, ViewMut,
+    Allocate, AllocateError, Backing, Block, Buffer, CopyError, CudarcMemory, Foreign, Lease, MemoryKind,
+    Pool, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
 pub use error::Error;
 pub use fixed::{Fixed, FixedMut};
+pub use launch::Launch;
 pub use library::is_available;
 pub use manager::{
-    Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Placement, Policy, PolicyError,
-    Reason, Recommendation, Request, Rule, Site, StoreTotals, Target, Totals, Usage,
+    Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Policy, PolicyError, Reason,
+    Recommendation, Request, Rule, Site, StoreTotals, Totals, Usage,
 };
 pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, HostMemory, HostSource, Location, Managed, Pinned, PinnedOptions,
-    Registered, Virtual, pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
+    Virtual, pinned_bytes,
 };
 pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

@@ -32,6 +32,8 @@ struct Shared {
     driver_id: u64,
     /// Number of counted handles.
     handles: AtomicUsize,
+    /// The same queue for cudarc, once it was asked for.
+    cudarc: OnceLock<Arc<CudaStream>>,
 }
 
 enum Owner {
@@ -107,7 +109,8 @@ impl Stream {
             StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
         };
         let (context, handles) = (context.clone(), AtomicUsize::new(1));
-        let shared = Arc::new(Shared { context, raw, id, owner, driver_id: now, handles });
+        let cudarc = OnceLock::new();
+        let shared = Arc::new(Shared { context, raw, id, owner, driver_id: now, handles, cudarc });
         known.insert(key, Arc::downgrade(&shared));
         Self { shared, is_counted: true }
     }
@@ -166,6 +169,26 @@ impl Stream {
         }
     }
 
+    /// Returns the same queue for cudarc, to launch kernels in its order and for cudarc's own copies. It must be dropped
+    /// before the last clone of this stream; otherwise the queue is not destroyed.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub fn to_cudarc(&self) -> Result<Arc<CudaStream>, Error> {
+        let Shared { context, raw, owner, cudarc, .. } = &*self.shared;
+        if let Owner::Cudarc(stream) = owner {
+            return Ok(stream.clone());
+        }
+        if let Some(stream) = cudarc.get() {
+            return Ok(stream.clone());
+        }
+        // SAFETY: the queue is one of this context, and is not destroyed while the result exists. It is wrapped without
+        // being owned, and all submissions to a queue have one order.
+        let wrapped = unsafe { context.to_cudarc()?.wrap_borrowed_stream(*raw) };
+        Ok(cudarc.get_or_init(|| wrapped).clone())
+    }
+
     /// Returns the context of the stream.
     pub fn context(&self) -> &Context {
         &self.shared.context
@@ -210,7 +233,8 @@ impl Drop for Shared {
             map.remove(&key);
         }
         drop(known);
-        if let Owner::Ours = self.owner {
+        let is_lent = self.cudarc.get().is_some_and(|stream| Arc::strong_count(stream) > 1);
+        if let (Owner::Ours, false) = (&self.owner, is_lent) {
             // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
@@ -277,7 +301,7 @@ impl pool::Stream for Stream {
     fn is_abandoned(&self) -> bool {
         self.shared.handles.load(Ordering::Acquire) == 0
             && match &self.shared.owner {
-                Owner::Ours => true,
+                Owner::Ours => self.shared.cudarc.get().is_none_or(|stream| Arc::strong_count(stream) == 1),
                 Owner::Cudarc(stream) => Arc::strong_count(stream) == 1,
                 Owner::None | Owner::Foreign => false,
             }

@@ -1,9 +1,40 @@
 //! Blocks that free themselves.
 
-use super::Source;
 use super::front::{Allocation, Pool};
+use super::{PoolError, Source};
 use crate::placement::Placement;
 use core::fmt;
+
+impl<P: Placement, S: Source> Pool<P, S> {
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
+    /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
+    /// calls.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::OutOfMemory`] if there is no room after all that could be done, [`PoolError::TooLarge`] if the
+    /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
+    /// capture, and the other cases of [`PoolError`].
+    #[track_caller]
+    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
+        self.allocate_aligned(bytes, 1, stream)
+    }
+
+    /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
+    ///
+    /// # Errors
+    ///
+    /// The same errors as [`Pool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
+    #[track_caller]
+    pub fn allocate_aligned(
+        &self,
+        bytes: usize,
+        align: usize,
+        stream: &S::Stream,
+    ) -> Result<Buffer<'_, P, S>, PoolError> {
+        Ok(Buffer::new(self, self.allocate_raw(bytes, align, stream)?))
+    }
+}
 
 /// A block of a pool that is freed when it is dropped.
 pub struct Buffer<'a, P: Placement, S: Source> {

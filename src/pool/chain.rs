@@ -1,52 +1,47 @@
-//! A chain of pools, each a fallback for the one before.
+//! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
+use super::allocator::{AnyPool, DeviceAllocator};
 use super::error::{OutOfMemory, PoolError, ReturnError};
-use super::{Allocation, Pool, Source};
-use crate::placement::Placement;
+use super::front::Allocation;
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// A pool of any placement and source, as seen by a [`Chain`]; its streams have type `T`.
-pub trait Lender<T> {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes; see [`Pool::allocate_raw`].
-    ///
-    /// # Errors
-    ///
-    /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
-    fn lend(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError>;
-
-    /// Frees a block of this pool; see [`Pool::deallocate`].
-    ///
-    /// # Errors
-    ///
-    /// The [`ReturnError`] of [`Pool::deallocate`], such as [`ReturnError::AlreadyFree`].
-    fn take_back(&self, allocation: Allocation) -> Result<(), ReturnError>;
-
-    /// Returns whether the block is from this pool.
-    fn owns(&self, allocation: &Allocation) -> bool;
+/// Allocates from the first of several allocators that has room, and returns the block and the allocator's place.
+///
+/// # Errors
+///
+/// [`PoolError::OutOfMemory`] with the figures of all if none has room, else the first other error.
+#[track_caller]
+pub(crate) fn allocate_from_first<'a, T: 'a>(
+    allocators: impl Iterator<Item = &'a dyn DeviceAllocator<T>>,
+    bytes: usize,
+    align: usize,
+    stream: &T,
+) -> Result<(Allocation, usize), PoolError> {
+    let mut first: Option<Box<OutOfMemory>> = None;
+    for (number, allocator) in allocators.enumerate() {
+        match allocator.allocate(bytes, align, stream) {
+            Ok(block) => return Ok((block, number)),
+            Err(PoolError::OutOfMemory(full)) => match &mut first {
+                None => first = Some(full),
+                Some(first) => first.pools.extend(full.pools),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Err(first.map_or(PoolError::TooLarge { max: 0 }, PoolError::OutOfMemory))
 }
 
-impl<P: Placement, S: Source> Lender<S::Stream> for Pool<P, S> {
-    #[track_caller]
-    fn lend(&self, bytes: usize, align: usize, stream: &S::Stream) -> Result<Allocation, PoolError> {
-        self.allocate_raw(bytes, align, stream)
-    }
-
-    fn take_back(&self, allocation: Allocation) -> Result<(), ReturnError> {
-        self.deallocate(allocation)
-    }
-
-    fn owns(&self, allocation: &Allocation) -> bool {
-        self.is_owner(allocation)
-    }
-}
-
-/// A list of pools that are asked in turn: what the first has no room for comes from the second, for example from
+/// A list of allocators that are asked in turn: what the first has no room for comes from the second, for example from
 /// managed or pinned memory once device memory is full. For a block that must lie in one certain pool, ask that
 /// pool directly.
 ///
+/// Each pool tries everything it can (waiting, trimming, hooks) before the next one is asked. If none has room, the
+/// error has the figures of the first pool and the reserved bytes of every pool; any other error is returned at once,
+/// without asking the pools that follow. An empty chain fails with [`PoolError::TooLarge`].
+///
 /// ```
-/// use allotment::pool::{Chain, DevicePool, PoolOptions};
+/// use allotment::pool::{Chain, DeviceAllocator, DevicePool, PoolOptions};
 /// use allotment::sim::{DeviceMemory, HostMemory};
 ///
 /// let device = DeviceMemory::<false>::new(4 << 20);
@@ -54,58 +49,88 @@ impl<P: Placement, S: Source> Lender<S::Stream> for Pool<P, S> {
 /// let stream = device.stream();
 /// let fast = DevicePool::new(device, PoolOptions::new())?;
 /// let slow = DevicePool::new(host, PoolOptions::new())?;
-/// let chain = Chain::new(vec![&fast, &slow]);
+/// let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<_>, &slow]);
 ///
-/// let (block, place) = chain.allocate(8 << 20, 1, &stream)?;
-/// assert_eq!(place, 1); // the device has 4 MiB
+/// let block = chain.allocate(8 << 20, 1, &stream)?; // the device has 4 MiB
+/// assert_eq!(chain.pool_of(&block).unwrap().name(), "simulated host");
 /// chain.deallocate(block).unwrap();
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
-pub struct Chain<'a, T> {
-    pools: Vec<&'a (dyn Lender<T> + Sync)>,
+///
+/// Allocators may have a largest request each, so that small and large blocks do not scatter each other's memory:
+///
+/// ```
+/// use allotment::pool::{Chain, DeviceAllocator, DevicePool, PoolOptions};
+/// use allotment::sim::DeviceMemory;
+///
+/// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+/// let stream = device.stream();
+/// let pools = [(); 2].map(|()| DevicePool::new(device.clone(), PoolOptions::new()).unwrap());
+/// let by_size = Chain::by_size(vec![(1 << 20, &pools[0]), (usize::MAX, &pools[1])]);
+///
+/// let block = by_size.allocate(2 << 20, 1, &stream)?;
+/// assert_eq!(pools[1].stats().blocks.current, 1);
+/// by_size.deallocate(block).unwrap();
+/// # Ok::<(), allotment::pool::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Chain<A> {
+    /// The largest request in bytes of each allocator, ascending.
+    allocators: Vec<(usize, A)>,
 }
 
-impl<'a, T> Chain<'a, T> {
-    /// Makes a chain of pools in the order in which they are asked.
-    pub fn new(pools: Vec<&'a (dyn Lender<T> + Sync)>) -> Self {
-        Self { pools }
+impl<A> Chain<A> {
+    /// Makes a chain of allocators in the order in which they are asked: references, [`Arc`](std::sync::Arc)s or
+    /// values.
+    pub fn new(allocators: Vec<A>) -> Self {
+        Self { allocators: allocators.into_iter().map(|allocator| (usize::MAX, allocator)).collect() }
     }
 
-    /// Allocates `bytes` bytes for work on `stream` from the first pool that has room, and returns the block and
-    /// the pool's index. `align` is in bytes, a power of two. Each pool tries everything it can (waiting, trimming,
-    /// hooks) before the next one is asked.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError::OutOfMemory`] with the figures of the first pool and the reserved bytes of every pool. Any
-    /// other error is returned at once, without asking the pools that follow. An empty chain fails with
-    /// [`PoolError::TooLarge`].
+    /// Makes a chain of allocators and the largest request in bytes that each of them serves. A request goes to the one
+    /// with the least limit that it does not exceed, and to those with higher limits if that one has no room; it fails
+    /// with [`PoolError::TooLarge`] if it exceeds all.
+    pub fn by_size(mut allocators: Vec<(usize, A)>) -> Self {
+        allocators.sort_by_key(|of_size| of_size.0);
+        Self { allocators }
+    }
+}
+
+impl<A> Chain<A> {
+    /// The allocator that has the block.
+    fn owner<T>(&self, block: &Allocation) -> Option<&A>
+    where
+        A: DeviceAllocator<T>,
+    {
+        let mut each = self.allocators.iter().map(|(_, allocator)| allocator);
+        each.find(|allocator| allocator.pool_of(block).is_some())
+    }
+}
+
+impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Chain<A> {
     #[track_caller]
-    pub fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<(Allocation, usize), PoolError> {
-        let mut first: Option<Box<OutOfMemory>> = None;
-        for (number, pool) in self.pools.iter().enumerate() {
-            match pool.lend(bytes, align, stream) {
-                Ok(block) => return Ok((block, number)),
-                Err(PoolError::OutOfMemory(full)) => match &mut first {
-                    None => first = Some(full),
-                    Some(first) => first.pools.extend(full.pools),
-                },
-                Err(error) => return Err(error),
-            }
+    fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+        let max = self.allocators.last().map_or(0, |last| last.0);
+        if bytes > max {
+            return Err(PoolError::TooLarge { max });
         }
-        Err(first.map_or(PoolError::TooLarge { max: 0 }, PoolError::OutOfMemory))
+        let first = self.allocators.partition_point(|of_size| of_size.0 < bytes);
+        let each = self.allocators[first..].iter().map(|(_, allocator)| allocator as &dyn DeviceAllocator<T>);
+        allocate_from_first(each, bytes, align, stream).map(|(block, _)| block)
     }
 
-    /// Frees a block of any pool of the chain. O(pools).
-    ///
-    /// # Errors
-    ///
-    /// [`ReturnError::Foreign`] if no pool of the chain owns the block; otherwise the error of
-    /// [`Pool::deallocate`].
-    pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
-        match self.pools.iter().find(|pool| pool.owns(&allocation)) {
-            Some(pool) => pool.take_back(allocation),
-            None => Err(ReturnError::Foreign),
-        }
+    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+        self.owner(&block).ok_or(ReturnError::Foreign)?.deallocate(block)
+    }
+
+    fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
+        self.owner(block).ok_or(ReturnError::Foreign)?.record_stream(block, stream)
+    }
+
+    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+        self.allocators.iter().find_map(|(_, allocator)| allocator.pool_of(block))
+    }
+
+    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+        self.allocators.iter().for_each(|(_, allocator)| allocator.each_pool(visit));
     }
 }

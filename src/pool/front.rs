@@ -2,12 +2,12 @@
 
 use super::error::PoolError;
 use super::hooks::Hooks;
+use super::leak::LeakHook;
 use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
-use super::snapshot::LeakHook;
 use super::state::{Request, SizeKind, State};
 use super::usage::Usage;
-use super::{Buffer, CopyCounters, OptionsError, Source, Stream};
+use super::{CopyCounters, OptionsError, Source, Stream};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Placement, Token};
 use crate::units::granules;
@@ -25,7 +25,7 @@ pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
 pub type DevicePool<S> = Pool<DefaultPlacement, S>;
 
 /// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
-/// does not free the block; [`Pool::allocate`] returns a [`Buffer`], which frees itself.
+/// does not free the block; [`Pool::allocate`] returns a [`Buffer`](super::Buffer), which frees itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "the block stays allocated until `Pool::deallocate`"]
 pub struct Allocation {
@@ -187,35 +187,6 @@ impl<P: Placement, S: Source> Pool<P, S> {
             SizeKind::Large
         };
         Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
-    }
-
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
-    /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
-    /// calls.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError::OutOfMemory`] if there is no room after all that could be done, [`PoolError::TooLarge`] if the
-    /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
-    /// capture, and the other cases of [`PoolError`].
-    #[track_caller]
-    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
-        self.allocate_aligned(bytes, 1, stream)
-    }
-
-    /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
-    ///
-    /// # Errors
-    ///
-    /// The same errors as [`Pool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
-    #[track_caller]
-    pub fn allocate_aligned(
-        &self,
-        bytes: usize,
-        align: usize,
-        stream: &S::Stream,
-    ) -> Result<Buffer<'_, P, S>, PoolError> {
-        Ok(Buffer::new(self, self.allocate_raw(bytes, align, stream)?))
     }
 
     /// Allocates like [`Pool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when

@@ -1,6 +1,7 @@
 //! Memory of graphs. What a stream gets and frees while it is captured stays with the graph, because every launch of
 //! the graph uses it again, until the program gives the graph up.
 
+use super::capture::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream::follow;
@@ -9,23 +10,6 @@ use crate::placement::Placement;
 use core::fmt;
 use std::collections::HashSet;
 use std::vec::Vec;
-
-/// A capture that the pool has served, and the memory of its graph.
-pub(super) struct Capture<S: Source> {
-    id: CaptureId,
-    /// One of the captured streams, which tells whether the capture is still under way.
-    stream: S::Stream,
-    under_way: bool,
-    /// The arenas of the captured streams in this capture, one each.
-    arenas: Vec<usize>,
-    /// Freed blocks of other arenas, or used on several streams: nothing may use them before the graph is given up.
-    held: Vec<u32>,
-    /// Live blocks that captured streams use as well, with their serial numbers.
-    touched: HashSet<(u32, u32)>,
-    /// Streams on which the graph was launched.
-    launches: Vec<S::Stream>,
-    given_up: bool,
-}
 
 impl<P: Placement, S: Source> State<P, S> {
     /// Whether a capture that the pool has noticed is under way. O(captures under way).
@@ -170,9 +154,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
         Ok(GraphMemory { pool: self, id: state.captures[place].id })
     }
 
-    /// Gives up the memory of a graph, for programs that keep the number of its capture instead of a
-    /// [`GraphMemory`]. Returns whether the pool knew it.
-    pub fn release_graph(&self, id: CaptureId) -> bool {
+    /// Gives up the memory of a graph. Returns whether the pool knew it.
+    pub(super) fn release_graph(&self, id: CaptureId) -> bool {
         let mut state = self.lock();
         let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return false };
         capture.given_up = true;
@@ -181,7 +164,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Notes that a graph was launched on a stream; see [`GraphMemory::launched_on`].
-    pub fn graph_launched_on(&self, id: CaptureId, stream: &S::Stream) {
+    pub(super) fn graph_launched_on(&self, id: CaptureId, stream: &S::Stream) {
         let mut state = self.lock();
         let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return };
         if capture.launches.iter().all(|known| known.id() != stream.id()) {

@@ -12,7 +12,10 @@
 //! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
 //! pool does.
 
+mod adapt;
+mod allocator;
 mod buffer;
+mod capture;
 mod chain;
 mod check;
 mod classes;
@@ -24,6 +27,9 @@ mod graph;
 mod grow;
 mod holes;
 mod hooks;
+mod kind;
+mod leak;
+mod marks;
 mod options;
 mod order;
 mod pattern;
@@ -34,27 +40,35 @@ mod retire;
 mod returns;
 mod snapshot;
 mod source;
+mod source_error;
 mod state;
 mod stats;
 mod stream;
 mod tournament;
 mod trace;
+mod trace_output;
 mod upkeep;
 mod usage;
 mod wait;
 
+pub use allocator::{AnyPool, DeviceAllocator};
 pub use buffer::Buffer;
-pub use chain::{Chain, Lender};
+pub use chain::Chain;
+#[cfg(feature = "gpu")]
+pub(crate) use chain::allocate_from_first;
 pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
+pub use kind::MemoryKind;
+pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
-pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
-pub use source::{Capacity, Segment, Source, SourceError, SourceErrorKind};
+pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
+pub use source::{Capacity, Segment, Source};
+pub use source_error::{SourceError, SourceErrorKind};
 pub use state::SizeKind;
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};

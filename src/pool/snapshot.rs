@@ -1,12 +1,11 @@
 //! Snapshots of a pool: all segments and blocks at one moment, for a viewer, and the blocks that were never freed.
 
+use super::leak::Leak;
 use super::records::Holder;
 use super::state::bytes_of;
 use super::stats::PoolStats;
 use super::{Pool, SizeKind, Source};
 use crate::placement::Placement;
-use core::fmt;
-use core::panic::Location;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -71,30 +70,6 @@ pub struct Snapshot {
     /// The segments, by address.
     pub segments: Vec<SegmentSnapshot>,
 }
-
-/// A block that was never freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leak {
-    /// Address of the block.
-    pub address: usize,
-    /// Requested bytes.
-    pub bytes: u64,
-    /// Where it was requested, if [`Checks::sites`](super::Checks::sites) is on.
-    pub site: Option<&'static Location<'static>>,
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {:#x} were not freed", self.bytes, self.address)?;
-        match self.site {
-            Some(site) => write!(f, "; allocated at {site}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The function that is called with a pool's leaks.
-pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
 
 impl<P: Placement, S: Source> Pool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.

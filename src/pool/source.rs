@@ -1,8 +1,7 @@
 //! Sources: where a pool's memory comes from.
 
-use super::Stream;
+use super::{SourceError, Stream};
 use crate::region::Capabilities;
-use core::fmt;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::OnceLock;
@@ -27,68 +26,6 @@ pub struct Capacity {
     /// Memory that could be reserved now, by any process.
     pub free: usize,
 }
-
-/// The kind of a failed driver call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SourceErrorKind {
-    /// The device has no room. Giving memory back and asking again may help.
-    OutOfMemory,
-    /// The source does not support this operation.
-    Unsupported,
-    /// The arguments were refused, for example an unknown address or a size that is not a multiple of the
-    /// granularity.
-    Invalid,
-    /// A stream is capturing a graph, which does not allow this call.
-    Capturing,
-    /// The device, its driver or its context is lost. No later call will work.
-    Lost,
-    /// Any other failure.
-    Other,
-}
-
-/// A call of a source or a stream failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceError {
-    /// The kind of failure, which tells the pool what it can still do.
-    pub kind: SourceErrorKind,
-    /// The driver function, as its documentation names it.
-    pub call: &'static str,
-    /// The driver's own error code; 0 if there is none.
-    pub code: i64,
-}
-
-impl SourceError {
-    /// Makes the error of a source that does not support `call`.
-    pub const fn unsupported(call: &'static str) -> Self {
-        Self { kind: SourceErrorKind::Unsupported, call, code: 0 }
-    }
-
-    /// Returns whether the device had no room.
-    pub const fn is_out_of_memory(&self) -> bool {
-        matches!(self.kind, SourceErrorKind::OutOfMemory)
-    }
-}
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            SourceErrorKind::OutOfMemory => "the device is out of memory",
-            SourceErrorKind::Unsupported => "the source does not support this",
-            SourceErrorKind::Invalid => "the arguments were refused",
-            SourceErrorKind::Capturing => "a stream is capturing a graph",
-            SourceErrorKind::Lost => "the device is lost",
-            SourceErrorKind::Other => "the call failed",
-        };
-        write!(f, "{}: {kind}", self.call)?;
-        if self.code != 0 {
-            write!(f, " (code {})", self.code)?;
-        }
-        Ok(())
-    }
-}
-
-impl core::error::Error for SourceError {}
 
 /// Memory that a pool reserves in large segments and divides: that of a device, pinned or managed memory, or a
 /// simulation.

@@ -1,13 +1,13 @@
 //! The state behind a pool's lock: the arenas of streams, their segments, and the blocks that were handed out.
 
-use super::graph::Capture;
+use super::capture::Capture;
+use super::marks::{Queue, Waiting};
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, SourceCalls};
 use super::stream::StreamId;
 use super::tournament::Tournament;
-use super::trace::PoolTrace;
+use super::trace_output::PoolTrace;
 use super::usage::Usage;
-use super::wait::{Queue, Waiting};
 use super::{Segment, Source, Stream};
 use crate::meta::{FreeBlocks, Meta};
 use crate::placement::{Placement, Token};

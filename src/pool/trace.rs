@@ -1,52 +1,18 @@
 //! Recording of what a pool does, in the common trace format.
 
+use super::Source;
 use super::front::Pool;
 use super::records::Holder;
 use super::state::{Request, State};
-use super::{Source, StreamId};
+use super::trace_output::PoolTrace;
 use crate::meta::Meta;
-use crate::observe::event::{Action, Event, Record};
+use crate::observe::event::Action;
 use crate::observe::output::Output;
 use crate::placement::Placement;
 use core::time::Duration;
 use std::format;
 use std::io::{self, Write};
 use std::vec::Vec;
-
-/// A trace that is being written.
-pub(super) struct PoolTrace {
-    output: Output,
-    start: Duration,
-    /// The tag of each arena's stream; 0 if it has none yet.
-    tags: Vec<u32>,
-    /// The last tag.
-    last: u32,
-}
-
-impl PoolTrace {
-    fn event(&mut self, action: Action, now: Duration, arena: usize, stream: StreamId) {
-        if self.tags.len() <= arena {
-            self.tags.resize(arena + 1, 0);
-        }
-        if self.tags[arena] == 0 {
-            self.last += 1;
-            self.tags[arena] = self.last;
-            self.output.name(self.last, &format!("stream {}", stream.0));
-        }
-        let tag = self.tags[arena];
-        let time = now.saturating_sub(self.start).as_nanos() as u64;
-        self.output.write(&Record::Event(Event { action, time: Some(time), tag }));
-    }
-}
-
-impl PoolTrace {
-    /// Notes that an arena's place may go to another stream, which gets a tag of its own.
-    pub(super) fn forget(&mut self, arena: usize) {
-        if let Some(tag) = self.tags.get_mut(arena) {
-            *tag = 0;
-        }
-    }
-}
 
 impl<P: Placement, S: Source> Pool<P, S> {
     /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary

@@ -3,7 +3,7 @@
 use super::error::{OutOfMemory, PoolError};
 use super::front::Pool;
 use super::hooks::Place;
-use super::snapshot::Leak;
+use super::leak::Leak;
 use super::state::{SizeKind, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
 use super::{CopyCounters, Source, StreamId};

@@ -1,12 +1,7 @@
 //! What a program requests from a pool, and what the pool keeps because of it.
 
-use super::classes::fit;
-use super::options::{Adaptive, Reuse};
-use super::state::State;
-use super::{Pool, Source};
-use crate::placement::Placement;
+use super::options::Adaptive;
 use std::collections::{HashMap, VecDeque};
-use std::vec::Vec;
 
 /// How many different lengths are counted per window; further ones are ignored.
 const LENGTHS: usize = 1 << 16;
@@ -21,11 +16,11 @@ struct Blocks {
 
 /// Statistics of the requests in the last steps.
 pub(super) struct Usage {
-    follow: Adaptive,
+    pub(super) follow: Adaptive,
     /// Whether blocks are kept by class, so that lengths matter.
     by_class: bool,
     /// How often each length in granules was requested, in this window and in the one before.
-    asked: [HashMap<usize, u64>; 2],
+    pub(super) asked: [HashMap<usize, u64>; 2],
     /// Live blocks by their actual length.
     blocks: HashMap<usize, Blocks>,
     /// The most bytes that were active at once in this step; `peaks` holds those of the steps before.
@@ -62,7 +57,7 @@ impl Usage {
 
     /// Ends a step. Returns the most bytes that were active at once in the window, and whether the window ends
     /// here.
-    fn step(&mut self, step: u64, active: u64) -> (u64, bool) {
+    pub(super) fn step(&mut self, step: u64, active: u64) -> (u64, bool) {
         self.peaks.push_back(core::mem::replace(&mut self.peak, active));
         while self.peaks.len() as u64 > self.follow.window {
             self.peaks.pop_front();
@@ -80,74 +75,9 @@ impl Usage {
     }
 
     /// The number of free blocks of this length that are worth keeping besides the live ones.
-    fn keeps(&self, len: usize) -> usize {
+    pub(super) fn keeps(&self, len: usize) -> usize {
         let Blocks { live, peaks } = self.blocks.get(&len).copied().unwrap_or_default();
         let most = (peaks[0].max(peaks[1]) as f64 * self.follow.factor).ceil() as u64;
         most.saturating_sub(live) as usize
-    }
-}
-
-impl<P: Placement, S: Source> Pool<P, S> {
-    /// The classes of the options, in granules.
-    pub(super) fn given_classes(&self) -> Vec<usize> {
-        let mut classes: Vec<usize> =
-            self.options.classes.iter().map(|&bytes| self.length(bytes, 1)).collect();
-        classes.dedup();
-        classes
-    }
-
-    /// Gives back what the program does not use, at the end of a step. Returns the released bytes.
-    pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
-        let (step, active) = (state.step, state.figures.active());
-        let Some(mut usage) = state.usage.take() else { return 0 };
-        let (most, window_ends) = usage.step(step, active);
-        if self.options.reuse == Reuse::Basic {
-            if window_ends {
-                let asked = usage.asked[1].iter().map(|(&length, &times)| (length, times)).collect();
-                let mut classes = fit(asked, self.options.classes.len());
-                classes.extend(self.given_classes());
-                classes.sort_unstable();
-                classes.dedup();
-                state.classes = classes;
-            }
-            self.shed(state, &usage);
-        }
-        let (window, keep) = (usage.follow.window, most as f64 * usage.follow.factor);
-        state.usage = Some(usage);
-        let mut empty: Vec<(u64, u32, usize, usize)> = state
-            .empty_segments()
-            .map(|(number, entry)| {
-                (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.arena)
-            })
-            .collect();
-        empty.sort_unstable();
-        let mut released = 0;
-        for (emptied, number, bytes, arena) in empty {
-            let left = state.figures.reserved.current.saturating_sub(bytes as u64);
-            if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, arena) {
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
-    }
-
-    /// Gives surplus blocks of those kept by class back to their segments.
-    fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
-        let mut room: HashMap<usize, usize> = HashMap::new();
-        let mut surplus = Vec::new();
-        for arena in &mut state.arenas {
-            for (&len, kept) in &mut arena.cached {
-                let class = state.classes.binary_search(&len).is_ok();
-                let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
-                // The blocks that were freed last are used first, so drop the oldest.
-                let too_many = kept.len().saturating_sub(*room);
-                *room -= kept.len() - too_many;
-                surplus.extend(kept.drain(..too_many));
-            }
-            arena.cached.retain(|_, kept| !kept.is_empty());
-        }
-        for number in surplus {
-            state.put_back(number, || self.source.now());
-        }
     }
 }

@@ -3,35 +3,13 @@
 //! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
 //! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
 
+use super::marks::{Mark, Queue, Waiting};
 use super::records::Holder;
 use super::state::{Request, State, bytes_of};
 use super::{Event, Pool, Source, Stream, StreamId};
 use crate::placement::Placement;
 use std::collections::VecDeque;
 use std::vec::Vec;
-
-/// What one freed block waits for on one stream.
-struct Mark<E> {
-    /// `None` if it could not be recorded; then the next mark's event, or one that is recorded later, tells.
-    event: Option<E>,
-    record: u32,
-    /// The use of the record that was freed. If it is in another use, the block waits no more.
-    serial: u32,
-}
-
-/// The marks on one stream, in the order in which they were recorded.
-pub(super) struct Queue<S: Source> {
-    pub stream: S::Stream,
-    marks: VecDeque<Mark<<S::Stream as Stream>::Event>>,
-}
-
-/// A freed block that work on some streams may still use.
-pub(super) struct Waiting {
-    /// Number of its marks that have not passed.
-    left: u32,
-    /// Whether all of them are on its own stream, which may use it again at once.
-    own: bool,
-}
 
 impl<P: Placement, S: Source> Pool<P, S> {
     /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.

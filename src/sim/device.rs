@@ -1,10 +1,13 @@
 //! The state of a simulated device: its memory, queues and clock, and the misuses that it has noticed.
 
-use super::memory::BASE;
 use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
+
+/// The lowest simulated address.
+pub(super) const BASE: usize = 1 << (usize::BITS - 4);
 
 /// The driver calls that a simulated device counts and can let fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,8 +112,8 @@ pub enum Hazard {
 /// The bytes that work uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
-    pub address: usize,
-    pub bytes: usize,
+    pub(super) address: usize,
+    pub(super) bytes: usize,
 }
 
 impl Span {
@@ -159,22 +162,35 @@ struct Injection {
     kind: SourceErrorKind,
 }
 
-/// The device's state, which is behind one lock as in a driver.
+/// The state, behind one lock as in a driver.
+pub(super) struct Shared(Mutex<State>);
+
+impl Shared {
+    pub(super) fn new(state: State) -> Self {
+        Self(Mutex::new(state))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The device's state.
 pub(super) struct State {
-    pub capacity: usize,
-    pub used: usize,
-    pub segments: BTreeMap<usize, usize>,
+    pub(super) capacity: usize,
+    pub(super) used: usize,
+    pub(super) segments: BTreeMap<usize, usize>,
     /// Ranges of segments that have no memory.
     holes: BTreeMap<usize, usize>,
-    pub time: Duration,
-    pub latency: Latency,
+    pub(super) time: Duration,
+    pub(super) latency: Latency,
     counts: [u64; Call::ALL.len()],
     injections: Vec<Injection>,
     queues: Vec<Queue>,
     /// The number of work items and events so far; each gets the next number when it is submitted.
     submitted: u64,
     done: Vec<bool>,
-    pub hazards: Vec<Hazard>,
+    pub(super) hazards: Vec<Hazard>,
     /// Whether the memory is real, so that copies move bytes.
     visible: bool,
 }

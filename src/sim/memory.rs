@@ -1,6 +1,6 @@
 //! Memory of a simulated device.
 
-use super::device::{Call, Hazard, Latency, Span, State};
+use super::device::{BASE, Call, Hazard, Latency, Shared, Span, State};
 use super::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 use crate::region::Capabilities;
@@ -8,19 +8,8 @@ use crate::units::align_up;
 use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::vec::Vec;
-
-/// The lowest simulated address.
-pub(super) const BASE: usize = 1 << (usize::BITS - 4);
-
-pub(super) struct Shared(Mutex<State>);
-
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Memory of a simulated device, with a capacity, a latency in virtual time, and failures where a test wants them.
 /// Clones refer to the same device. The streams of one device may be used with the memory of another.
@@ -41,7 +30,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     /// Makes a device of `capacity` bytes.
     pub fn new(capacity: usize) -> Self {
         let state = State::new(capacity, VISIBLE);
-        Self { shared: Arc::new(Shared(Mutex::new(state))), granularity: 512, room: 0 }
+        Self { shared: Arc::new(Shared::new(state)), granularity: 512, room: 0 }
     }
 
     /// Rounds segments up to `bytes` bytes, a power of two of at least 512; other values are rounded up to one. The

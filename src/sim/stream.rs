@@ -1,7 +1,6 @@
 //! Queues whose work runs when the test says so.
 
-use super::device::{Call, Span};
-use super::memory::Shared;
+use super::device::{Call, Shared, Span};
 use crate::pool::{self, CaptureId, SourceError, SourceErrorKind, StreamId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

@@ -2,10 +2,11 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::PushKernelArg;
-use allotment::gpu::cudarc::driver::{LaunchConfig, sys};
+use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Pinned, Rows, Stream,
+    Allocate, AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, HostMemory, Pinned, Rows,
+    Stream,
 };
 use allotment::pool::{SourceErrorKind, Stream as _};
 use std::sync::Arc;
@@ -64,26 +65,20 @@ fn wrong_lengths_are_refused_before_any_call() {
     assert_eq!(buffer.copy_from(&[1, 2]), length(3, 2));
     assert_eq!(buffer.copy_from(&[1; 4]), length(3, 4));
     assert_eq!(buffer.copy_to(&mut [0; 4]), length(3, 4));
-    assert_eq!(buffer.copy_from(&[]), Err(CopyError::Empty));
+    assert_eq!(buffer.copy_from(&[]), length(3, 0));
     assert_eq!(buffer.as_view_mut().copy_from_view(&other.as_view()), length(3, 2));
-    assert_eq!(buffer.slice(2..2).unwrap().to_vec(), Err(CopyError::Empty));
-    assert_eq!(buffer.slice_mut(3..).unwrap().clear(), Err(CopyError::Empty));
     assert_eq!(buffer.slice(1..4).map(|view| view.len()), length(3, 4));
     #[allow(clippy::reversed_empty_ranges)]
     let reversed = buffer.slice(2..1).map(|view| view.len());
     assert_eq!(reversed, length(3, 2));
     assert_eq!(buffer.slice(..=usize::MAX).map(|view| view.len()), length(3, usize::MAX));
-    assert_eq!(buffer.as_view_mut().fill(1), Err(CopyError::ValueSize(8)));
     let rows = |width, height, pitch, host_pitch| Rows { width, height, pitch, host_pitch };
     let mut copy_rows = |rows| buffer.as_view_mut().copy_rows_from(&[0; 4], rows);
-    assert_eq!(copy_rows(rows(0, 1, 1, 1)), Err(CopyError::Empty));
     assert_eq!(copy_rows(rows(2, 1, 1, 2)), Err(CopyError::Pitch { pitch: 1, width: 2 }));
     assert_eq!(copy_rows(rows(1, 3, 2, 1)), length(3, 5));
     assert_eq!(copy_rows(rows(1, 3, 1, 2)), length(4, 5));
     assert_eq!(copy_rows(rows(1, usize::MAX, 2, 1)), length(3, usize::MAX));
     assert_eq!(buffer.as_view_mut().copy_from_async(vec![1, 2]).err(), length::<()>(3, 2).err());
-    let empty = Buffer::<u32, _>::zeros(&memory, 0, &gpu.stream).unwrap_err();
-    assert_eq!(empty, AllocateError::Copy(CopyError::Empty));
     let huge = Buffer::<u32, _>::zeros(&memory, usize::MAX, &gpu.stream).unwrap_err();
     assert!(matches!(huge, AllocateError::Copy(CopyError::Length { .. })));
     assert_eq!(gpu.control().calls(""), before);
@@ -93,6 +88,62 @@ fn wrong_lengths_are_refused_before_any_call() {
     drop((buffer, other, memory));
     gpu.finish();
 }
+
+#[test]
+fn nothing_is_copied_without_a_call() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = device(&gpu);
+    let mut empty = Buffer::<u32, _>::zeros(&memory, 0, &gpu.stream).unwrap();
+    let mut other = Buffer::from_slice(&memory, &[], &gpu.stream).unwrap();
+    let three = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let before = gpu.control().calls("");
+    assert!(empty.is_empty() && empty.address() > 0);
+    assert_eq!((empty.to_vec(), empty.copy_from(&[]), empty.copy_to(&mut [])), (Ok(vec![]), Ok(()), Ok(())));
+    assert_eq!(empty.as_view_mut().copy_from_view(&other.as_view()), Ok(()));
+    assert_eq!(other.as_view_mut().copy_from_view(&three.slice(3..).unwrap()), Ok(()));
+    assert_eq!((empty.as_view_mut().fill(7), empty.as_view_mut().clear()), (Ok(()), Ok(())));
+    let none = Rows { width: 0, height: 3, pitch: 0, host_pitch: 0 };
+    assert_eq!(empty.as_view_mut().copy_rows_from(&[1], none), Ok(()));
+    assert_eq!(gpu.control().calls(""), before);
+    assert_eq!(empty.as_view().copy_to_async(Vec::new()).unwrap().wait(), Ok(vec![]));
+    drop((empty, other, three, memory));
+    gpu.finish();
+}
+
+/// Every size of a value, in memory that a device fills and in memory that the CPU fills; with a neighbour that stays.
+#[test]
+fn any_value_fills() {
+    fn fills<T: Fill, A: Allocate>(gpu: &Gpu, memory: &A, value: T)
+    where
+        A::Error: std::fmt::Debug,
+    {
+        for len in [1, 2, 63, 64, 65, 300] {
+            let zeros = vec![T::zeroed(); len + 2];
+            let mut buffer = Buffer::from_slice(memory, &zeros, &gpu.stream).unwrap();
+            buffer.slice_mut(1..=len).unwrap().fill(value).unwrap();
+            let mut expected = vec![value; len + 2];
+            (expected[0], expected[len + 1]) = (T::zeroed(), T::zeroed());
+            assert!(buffer.to_vec().unwrap() == expected, "{} bytes, {len} values", size_of::<T>());
+        }
+    }
+    let gpu = Gpu::new();
+    let (device, host) = (device(&gpu), Arc::new(HostMemory::new(1 << 20)));
+    macro_rules! each {
+        ($($value:expr),*) => {$(
+            fills(&gpu, &device, $value);
+            fills(&gpu, &host, $value);
+        )*};
+    }
+    each!(1u8, 0x0102u16, 1.5f32, -2.5f64, u64::MAX, 3u128, [1u8, 2, 3], [1u32, 2, 3], [7u16; 5], [1u8; 7]);
+    drop((device, host));
+    gpu.finish();
+}
+
+trait Fill: DeviceRepr + bytemuck::Pod + PartialEq {}
+impl<T: DeviceRepr + bytemuck::Pod + PartialEq> Fill for T {}
 
 #[test]
 fn rows() {

@@ -3,7 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Access, AsyncMemory, Buffer, DeviceMemory, Managed, ManagerOptions, MemoryManager, Pinned, Placement,
+    Access, AsyncMemory, Buffer, DeviceMemory, Managed, ManagerOptions, MemoryKind, MemoryManager, Pinned,
     Stream, Virtual,
 };
 use allotment::pool::{
@@ -160,7 +160,7 @@ fn buffers_and_managers_record() {
     let records = |gpu: &Gpu| (!on_system()).then(|| gpu.control().calls("cuEventRecord"));
     let recorded = records(&gpu);
     let buffer = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
-    let pinned = manager.request().placement(Placement::Pinned);
+    let pinned = manager.request().memory(MemoryKind::Pinned);
     let pinned = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap();
     assert_eq!(manager.cleanup().bytes, 0);
     far.as_view_mut().fill(1).unwrap();

@@ -4,7 +4,7 @@
 use crate::support::{on_system, stand_in};
 use allotment::gpu::{
     AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, ManageError, Managed,
-    ManagerOptions, MemoryManager, Pinned, Placement, Registered, ShareError, Staging, StagingOptions,
+    ManagerOptions, MemoryKind, MemoryManager, Pinned, Registered, ShareError, Staging, StagingOptions,
     Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Event as _, PoolError, Source, Stream as _};
@@ -222,8 +222,8 @@ fn of_managers_and_batches() {
         let stream = manager.streams().next().unwrap();
         let mut staging = Staging::new(&context, StagingOptions { chunk: 64 << 10, slots: 2 })?;
         let mut buffers = Vec::new();
-        for placement in [Placement::Device, Placement::ReadOnly, Placement::Pinned, Placement::Host] {
-            let request = manager.request().placement(placement);
+        for placement in [MemoryKind::Device, MemoryKind::ReadMostly, MemoryKind::Pinned, MemoryKind::Host] {
+            let request = manager.request().memory(placement);
             buffers.push(Buffer::from_slice(&request, &[1u8; 100], stream).map_err(call_of)?);
         }
         let mut batch = staging.batch(stream);

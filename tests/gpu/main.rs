@@ -9,6 +9,7 @@ mod capture;
 mod copies;
 mod failures;
 mod manager;
+mod owned;
 mod pools;
 mod share;
 mod sources;

@@ -4,8 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagerOptions, MemoryKind,
-    MemoryManager, Placed, Placement, Policy, PolicyError, Reason, Request, Rule, Stream, Target,
-    pinned_bytes,
+    MemoryManager, Placed, Policy, PolicyError, Reason, Request, Rule, Stream, pinned_bytes,
 };
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
@@ -24,32 +23,32 @@ fn the_table_decides() {
     let gpu = Gpu::new();
     let manager = manager(&gpu);
     let cases = [
-        (Placement::Auto, Access::Unknown, 64 << 10, Target::Pinned),
-        (Placement::Auto, Access::Unknown, (64 << 10) + 1, Target::Device),
-        (Placement::Auto, Access::Random, 16, Target::Device),
-        (Placement::Auto, Access::WriteOnce, 16, Target::Device),
-        (Placement::Auto, Access::HostHeavy, MIB, Target::Pinned),
-        (Placement::Auto, Access::Streaming, MIB, Target::Pinned),
-        (Placement::Auto, Access::ReadOnly, MIB, Target::ReadMostly),
-        (Placement::ReadOnly, Access::Unknown, 16, Target::ReadMostly),
-        (Placement::Device, Access::HostHeavy, 16, Target::Device),
-        (Placement::Managed, Access::Unknown, 16, Target::Managed),
-        (Placement::Pinned, Access::Random, MIB, Target::Pinned),
-        (Placement::Host, Access::Random, MIB, Target::Host),
+        (None, Access::Unknown, 64 << 10, MemoryKind::Pinned),
+        (None, Access::Unknown, (64 << 10) + 1, MemoryKind::Device),
+        (None, Access::Random, 16, MemoryKind::Device),
+        (None, Access::WriteOnce, 16, MemoryKind::Device),
+        (None, Access::HostHeavy, MIB, MemoryKind::Pinned),
+        (None, Access::Streaming, MIB, MemoryKind::Pinned),
+        (None, Access::ReadOnly, MIB, MemoryKind::ReadMostly),
+        (Some(MemoryKind::ReadMostly), Access::Unknown, 16, MemoryKind::ReadMostly),
+        (Some(MemoryKind::Device), Access::HostHeavy, 16, MemoryKind::Device),
+        (Some(MemoryKind::Managed), Access::Unknown, 16, MemoryKind::Managed),
+        (Some(MemoryKind::Pinned), Access::Random, MIB, MemoryKind::Pinned),
+        (Some(MemoryKind::Host), Access::Random, MIB, MemoryKind::Host),
     ];
-    for (placement, access, len, target) in cases {
-        let mut buffer = manager.allocate::<u8>(len, placement, access).unwrap();
-        assert_eq!(buffer.backing().target(), target, "{placement:?} {access:?} {len}");
+    for (named, access, len, target) in cases {
+        let mut buffer = manager.allocate::<u8>(len, named, access).unwrap();
+        assert_eq!(buffer.kind(), target, "{named:?} {access:?} {len}");
         assert!(buffer.to_vec().unwrap().iter().all(|&value| value == 0));
         buffer.slice_mut(len - 1..).unwrap().fill(9).unwrap();
         assert_eq!(buffer.to_vec().unwrap().last(), Some(&9));
         // The CPU can access everything but the device's own memory.
-        match buffer.try_as_mut_slice() {
+        match buffer.as_mut_slice() {
             Ok(values) => values[0] = 7,
-            Err(error) => assert_eq!((error, target), (CopyError::Invisible, Target::Device)),
+            Err(error) => assert_eq!((error, target), (CopyError::Invisible, MemoryKind::Device)),
         }
-        let visible = buffer.try_as_slice().map(|values| values[0]);
-        assert_eq!(visible.is_ok(), target != Target::Device);
+        let visible = buffer.as_slice().map(|values| values[0]);
+        assert_eq!(visible.is_ok(), target != MemoryKind::Device);
         assert_eq!(buffer.slice(..1).unwrap().to_vec().unwrap()[0], visible.unwrap_or(0));
     }
     drop(manager);
@@ -66,18 +65,20 @@ fn the_table_can_be_replaced() {
         let options = ManagerOptions { policy, ..ManagerOptions::default() };
         MemoryManager::new(std::slice::from_ref(&gpu.context), options)
     };
-    let table =
-        with(vec![rule(&[Access::Random], Some(1000), Target::Host), rule(&[], None, Target::Managed)]);
+    let table = with(vec![
+        rule(&[Access::Random], Some(1000), MemoryKind::Host),
+        rule(&[], None, MemoryKind::Managed),
+    ]);
     let manager = make(table).unwrap();
     for (access, len, target) in [
-        (Access::Random, 1000, Target::Host),
-        (Access::Random, 1001, Target::Managed),
-        (Access::Unknown, 1, Target::Managed),
-        (Access::ReadOnly, 1, Target::Managed),
+        (Access::Random, 1000, MemoryKind::Host),
+        (Access::Random, 1001, MemoryKind::Managed),
+        (Access::Unknown, 1, MemoryKind::Managed),
+        (Access::ReadOnly, 1, MemoryKind::Managed),
     ] {
         let request = manager.request().access(access);
         assert_eq!(request.targets(len), [target]);
-        assert_eq!(bytes(&request, len, &gpu).backing().target(), target);
+        assert_eq!(bytes(&request, len, &gpu).kind(), target);
     }
     drop(manager);
     let wrong = |policy| match make(policy) {
@@ -85,10 +86,10 @@ fn the_table_can_be_replaced() {
         other => panic!("{other:?}"),
     };
     assert_eq!(wrong(with(vec![])), PolicyError::NotTotal);
-    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), Target::Host)])), PolicyError::NotTotal);
-    assert_eq!(wrong(with(vec![rule(&[Access::Random], None, Target::Host)])), PolicyError::NotTotal);
-    let empty = Rule { targets: vec![], ..rule(&[Access::Random], None, Target::Host) };
-    assert_eq!(wrong(with(vec![empty, rule(&[], None, Target::Host)])), PolicyError::NoTarget(0));
+    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), PolicyError::NotTotal);
+    assert_eq!(wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])), PolicyError::NotTotal);
+    let empty = Rule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
+    assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), PolicyError::NoTarget(0));
     for share in [0.5, 1.1, f64::NAN] {
         assert_eq!(wrong(Policy { share, ..Policy::default() }), PolicyError::Share);
     }
@@ -112,23 +113,23 @@ fn full_places_fall_back_as_far_as_allowed() {
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
     let any = manager.request().access(Access::Random);
     let held: Vec<_> = (0..4).map(|_| bytes(&any, 6 * MIB, &gpu)).collect();
-    let targets: Vec<_> = held.iter().map(|buffer| buffer.backing().target()).collect();
-    assert_eq!(targets, [Target::Device, Target::Managed, Target::Pinned, Target::Host]);
+    let targets: Vec<_> = held.iter().map(|buffer| buffer.kind()).collect();
+    assert_eq!(targets, [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host]);
     let full = |request: &Request<'_>| match Buffer::<u8, _>::zeros(request, 6 * MIB, &gpu.stream) {
         Err(AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full)))) => full,
         other => panic!("{other:?}"),
     };
     let error = full(&any);
     assert_eq!((error.requested, error.pools.len()), (6 * MIB, 4));
-    let device_only = manager.request().placement(Placement::Device);
+    let device_only = manager.request().memory(MemoryKind::Device);
     assert_eq!(full(&device_only).pools.len(), 1);
-    let two = device_only.clone().fallback(&[Target::Pinned, Target::Device, Target::Pinned]);
-    assert_eq!(two.targets(1), [Target::Device, Target::Pinned]);
+    let two = device_only.clone().fallback(&[MemoryKind::Pinned, MemoryKind::Device, MemoryKind::Pinned]);
+    assert_eq!(two.targets(1), [MemoryKind::Device, MemoryKind::Pinned]);
     assert_eq!(full(&two).pools.len(), 2);
     assert_eq!(full(&any.clone().fallback(&[])).pools.len(), 1);
     // Freed room is used again.
     drop(held.into_iter().nth(2));
-    assert_eq!(bytes(&two, 6 * MIB, &gpu).backing().target(), Target::Device);
+    assert_eq!(bytes(&two, 6 * MIB, &gpu).kind(), MemoryKind::Device);
     assert_eq!(manager.totals().blocks, 0);
     drop(manager);
     gpu.finish();
@@ -147,18 +148,21 @@ fn what_a_device_lacks_is_a_typed_error_or_passed_over() {
     let second = Context::new(1).unwrap();
     let both = MemoryManager::new(&[gpu.context.clone(), second.clone()], ManagerOptions::default()).unwrap();
     let streams: Vec<_> = both.streams().cloned().collect();
-    let on = |placement, stream| {
-        let made = Buffer::<u8, _>::zeros(&both.request().placement(placement), 100, stream);
-        made.map(|buffer| (buffer.backing().target(), buffer.as_view().address() >= (1 << 48) + (1 << 44)))
+    let (managed, read_only) =
+        (both.request().memory(MemoryKind::Managed), both.request().access(Access::ReadOnly));
+    let on = |request, stream| {
+        let made = Buffer::<u8, _>::zeros(request, 100, stream);
+        made.map(|buffer| (buffer.kind(), buffer.as_view().address() >= (1 << 48) + (1 << 44)))
     };
-    assert_eq!(on(Placement::Managed, &streams[0]), Ok((Target::Managed, false)));
-    let lacks = AllocateError::Allocation(ManageError::Unavailable(Target::Managed));
-    assert_eq!(on(Placement::Managed, &streams[1]), Err(lacks));
-    assert_eq!(on(Placement::ReadOnly, &streams[1]), Ok((Target::Device, true)));
+    assert_eq!(on(&managed, &streams[0]), Ok((MemoryKind::Managed, false)));
+    let lacks = AllocateError::Allocation(ManageError::Unavailable(MemoryKind::Managed));
+    assert_eq!(on(&managed, &streams[1]), Err(lacks));
+    assert_eq!(on(&read_only, &streams[1]), Ok((MemoryKind::Device, true)));
     // A stream of one manager with memory of another.
     let one = manager(&gpu);
     let error = Buffer::<u8, _>::zeros(&one.request(), 100, &streams[1]).unwrap_err();
     assert_eq!(error, AllocateError::Allocation(ManageError::OtherDevice { ordinal: 1 }));
+    drop((managed, read_only));
     drop((one, streams, both, second));
     gpu.finish();
 }
@@ -170,8 +174,8 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
         return;
     }
     let manager = manager(&gpu);
-    let table = bytes(&manager.request().placement(Placement::ReadOnly), 1000, &gpu);
-    let plain = bytes(&manager.request().placement(Placement::Managed), 1000, &gpu);
+    let table = bytes(&manager.request().access(Access::ReadOnly), 1000, &gpu);
+    let plain = bytes(&manager.request().memory(MemoryKind::Managed), 1000, &gpu);
     let advised = |buffer: &Buffer<u8, Placed<'_>>| {
         let mut value = 0i32;
         let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
@@ -187,8 +191,8 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     for name in ["cuMemAdvise", "cuMemAdvise_v2"] {
         gpu.control().fail(name, 1, 1, 999);
     }
-    let failed = Buffer::<u8, _>::zeros(&manager.request().placement(Placement::ReadOnly), 10, &gpu.stream)
-        .unwrap_err();
+    let failed =
+        Buffer::<u8, _>::zeros(&manager.request().access(Access::ReadOnly), 10, &gpu.stream).unwrap_err();
     assert!(matches!(failed, AllocateError::Allocation(ManageError::Driver(_))), "{failed:?}");
     assert_eq!(manager.totals().blocks, 0);
     gpu.control().clear_failures();
@@ -203,15 +207,15 @@ fn measured_accesses_revise_the_table() {
     let gpu = Gpu::new();
     let manager = manager(&gpu);
     fn polled(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
-        manager.allocate(MIB, Placement::Auto, Access::Unknown).unwrap()
+        manager.allocate(MIB, None, Access::Unknown).unwrap()
     }
     fn small(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
-        manager.allocate(16, Placement::Auto, Access::Unknown).unwrap()
+        manager.allocate(16, None, Access::Unknown).unwrap()
     }
     let flags = polled(&manager);
     let mut kernel = small(&manager);
-    assert_eq!(flags.backing().target(), Target::Device);
-    assert_eq!(kernel.backing().target(), Target::Pinned);
+    assert_eq!(flags.kind(), MemoryKind::Device);
+    assert_eq!(kernel.kind(), MemoryKind::Pinned);
     assert_eq!(manager.recommendations(), []);
     for _ in 0..40 {
         flags.slice(..1).unwrap().to_vec().unwrap();
@@ -220,11 +224,14 @@ fn measured_accesses_revise_the_table() {
     let usage = flags.backing().usage();
     assert_eq!((usage.to_host, usage.host_bytes, usage.on_device), (40, 160, 1));
     let [first, second] = manager.recommendations().try_into().unwrap();
-    assert_eq!((first.from, first.to, first.reason), (Target::Device, Target::Pinned, Reason::HostHeavy));
+    assert_eq!(
+        (first.from, first.to, first.reason),
+        (MemoryKind::Device, MemoryKind::Pinned, Reason::HostHeavy)
+    );
     assert_eq!((first.address as u64, first.bytes, first.usage), (flags.address(), 4 * MIB, usage));
     assert_eq!(
         (second.from, second.to, second.reason),
-        (Target::Pinned, Target::Device, Reason::DeviceHeavy)
+        (MemoryKind::Pinned, MemoryKind::Device, Reason::DeviceHeavy)
     );
     assert!(first.site.file().ends_with("manager.rs"));
     let text = first.to_string();
@@ -232,19 +239,16 @@ fn measured_accesses_revise_the_table() {
         text.contains("4194304 bytes in device memory belong in pinned memory: 40 accesses by the host, 1"),
         "{text}"
     );
-    assert!(manager.request().targets(4 * MIB)[0] == Target::Device, "another place in the program");
+    assert!(manager.request().targets(4 * MIB)[0] == MemoryKind::Device, "another place in the program");
     // The next requests.
     let (next, last) = (polled(&manager), small(&manager));
-    assert_eq!((next.backing().target(), last.backing().target()), (Target::Pinned, Target::Device));
-    assert_eq!(
-        manager.allocate::<u8>(MIB, Placement::Auto, Access::Unknown).unwrap().kind(),
-        MemoryKind::Device
-    );
+    assert_eq!((next.kind(), last.kind()), (MemoryKind::Pinned, MemoryKind::Device));
+    assert_eq!(manager.allocate::<u8>(MIB, None, Access::Unknown).unwrap().kind(), MemoryKind::Device);
     // Existing buffers can be moved.
-    let request = manager.request().placement(Placement::Pinned);
+    let request = manager.request().memory(MemoryKind::Pinned);
     let moved = flags.migrate(&request, &gpu.stream).unwrap();
     // Its first own access is that of the device, which wrote it.
-    assert_eq!((moved.backing().target(), moved.backing().usage().on_device), (Target::Pinned, 1));
+    assert_eq!((moved.kind(), moved.backing().usage().on_device), (MemoryKind::Pinned, 1));
     assert_eq!(manager.recommendations().len(), 1);
     drop((next, last, moved, kernel));
     assert_eq!(manager.recommendations(), []);
@@ -259,7 +263,7 @@ fn measured_accesses_revise_the_table() {
         flags.slice(..1).unwrap().to_vec().unwrap();
     }
     assert_eq!(manager.recommendations().len(), 1);
-    assert_eq!(polled(&manager).backing().target(), Target::Device);
+    assert_eq!(polled(&manager).kind(), MemoryKind::Device);
     drop(flags);
     drop(manager);
     gpu.finish();
@@ -273,12 +277,12 @@ fn read_only_memory_that_is_changed_is_named() {
     let read = bytes(&request, 1000, &gpu);
     let mut changed = bytes(&request, 1000, &gpu);
     for number in 0..40 {
-        read.try_as_slice().unwrap();
+        read.as_slice().unwrap();
         changed.copy_from(&[number; 1000]).unwrap();
     }
     let [only] = manager.recommendations().try_into().unwrap();
     assert_eq!((only.address as u64, only.reason), (changed.address(), Reason::NotReadOnly));
-    assert_eq!((only.from, only.to), (Target::ReadMostly, Target::Pinned));
+    assert_eq!((only.from, only.to), (MemoryKind::ReadMostly, MemoryKind::Pinned));
     assert!(only.to_string().ends_with("declared read-only, but changed 40 times"), "{only}");
     drop((read, changed));
     drop(manager);
@@ -297,8 +301,8 @@ fn totals_and_cleanup_are_of_all_devices() {
     let streams: Vec<_> = manager.streams().cloned().collect();
     let mut held = Vec::new();
     for stream in &streams {
-        for placement in [Placement::Device, Placement::Managed, Placement::Pinned, Placement::Host] {
-            let request = manager.request().placement(placement);
+        for kind in [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host] {
+            let request = manager.request().memory(kind);
             held.push(Buffer::from_slice(&request, &[1u32; 1000], stream).unwrap());
         }
     }
@@ -374,8 +378,8 @@ fn options_and_reports_are_data() {
     assert_eq!(again, options);
     assert_eq!((options.policy.least_touches, options.policy.share), (32, 0.9));
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
-    let buffer = manager.allocate::<u8>(5, Placement::Auto, Access::Unknown).unwrap();
-    assert_eq!(buffer.backing().target(), Target::Host);
+    let buffer = manager.allocate::<u8>(5, None, Access::Unknown).unwrap();
+    assert_eq!(buffer.kind(), MemoryKind::Host);
     let totals = manager.totals();
     let read: allotment::gpu::Totals =
         serde_json::from_str(&serde_json::to_string(&totals).unwrap()).unwrap();

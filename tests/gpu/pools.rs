@@ -3,8 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::arena;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Buffer, DeviceMemory, HostBacking, Managed, Pinned, Registered, Stream,
-    Virtual,
+    AllocateError, AsyncMemory, Backing, Buffer, DeviceMemory, Managed, Pinned, Registered, Stream, Virtual,
 };
 use allotment::plan::Planned;
 use allotment::pool::{
@@ -222,7 +221,7 @@ fn movable_blocks_keep_their_contents() {
 
 #[test]
 fn pinned_blocks_are_slices() {
-    fn first<B: HostBacking>(buffer: &Buffer<u16, B>) -> u16 {
+    fn first<B: Backing>(buffer: &Buffer<u16, B>) -> u16 {
         buffer.as_slice().unwrap()[0]
     }
     let gpu = Gpu::new();

@@ -2,7 +2,8 @@
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{
-    BlockState, Chain, Checks, DevicePool, PoolError, PoolOptions, ReturnError, SizeKind, Stream as _,
+    Allocation, BlockState, Chain, Checks, DeviceAllocator, DevicePool, PoolError, PoolOptions, ReturnError,
+    SizeKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
@@ -145,11 +146,12 @@ fn a_chain_falls_back_and_says_what_all_have() {
     let stream = device.stream();
     let fast = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
     let slow = DevicePool::new(HostMemory::new(24 * MIB), PoolOptions::new()).unwrap();
-    let chain = Chain::new(vec![&fast, &slow]);
-    let (small, place) = chain.allocate(100 * KIB, 1, &stream).unwrap();
-    assert_eq!(place, 0);
-    let (large, place) = chain.allocate(10 * MIB, 1, &stream).unwrap();
-    assert_eq!(place, 1);
+    let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<_>, &slow]);
+    let name = |block: &Allocation| chain.pool_of(block).unwrap().name();
+    let small = chain.allocate(100 * KIB, 1, &stream).unwrap();
+    assert_eq!(name(&small), "simulated device");
+    let large = chain.allocate(10 * MIB, 1, &stream).unwrap();
+    assert_eq!(name(&large), "simulated host");
     let Err(PoolError::OutOfMemory(full)) = chain.allocate(15 * MIB, 1, &stream) else {
         panic!("15 MiB fit into no pool")
     };
@@ -158,6 +160,38 @@ fn a_chain_falls_back_and_says_what_all_have() {
     assert_eq!(full.reserved, 2 * MIB);
     let foreign = slow.allocate_raw(1, 1, &stream).unwrap();
     assert_eq!(Chain::new(vec![&fast]).deallocate(foreign), Err(ReturnError::Foreign));
+    // A block that another stream uses waits for it, through the chain as well.
+    chain.record_stream(&small, &device.stream()).unwrap();
     assert_eq!((chain.deallocate(small), chain.deallocate(large)), (Ok(()), Ok(())));
+    assert_eq!(fast.stats().calls.record, 1);
     assert_eq!(device.calls(Call::Synchronize), 0);
+}
+
+/// Adaptors hold each other by value, by reference or shared, and each request goes where its size says.
+#[test]
+fn adaptors_compose() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let stream = device.stream();
+    let pool = || Arc::new(DevicePool::new(device.clone(), PoolOptions::new()).unwrap());
+    let (small, large, spare) = (pool(), pool(), pool());
+    let both = Chain::by_size(vec![(8 * MIB, large.clone()), (KIB, small.clone())]);
+    let all: [Arc<dyn DeviceAllocator<_>>; 2] = [Arc::new(both), spare.clone()];
+    let chain = Chain::new(all.into());
+    let blocks: Vec<_> =
+        [1, KIB, KIB + 1, 8 * MIB].map(|bytes| chain.allocate(bytes, 1, &stream).unwrap()).into();
+    let live = || [&small, &large, &spare].map(|pool| pool.stats().blocks.current);
+    assert_eq!(live(), [2, 2, 0]);
+    let mut names = 0;
+    chain.each_pool(&mut |pool| names += usize::from(pool.name() == "simulated device"));
+    assert_eq!(names, 3);
+    // Beyond the last bin there is no allocator, and that is no lack of memory to fall back from.
+    assert_eq!(chain.allocate(9 * MIB, 1, &stream).err(), Some(PoolError::TooLarge { max: 8 * MIB }));
+    for block in blocks {
+        chain.deallocate(block).unwrap();
+    }
+    assert_eq!(live(), [0; 3]);
+    assert_eq!(
+        Chain::<&DevicePool<DeviceMemory>>::new(vec![]).allocate(1, 1, &stream).err(),
+        Some(PoolError::TooLarge { max: 0 })
+    );
 }

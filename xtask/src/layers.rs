@@ -14,24 +14,7 @@ use std::str::FromStr;
 
 /// Arrows that point up or close a circle and are known: who uses whom. An entry that no longer holds is an error, so this list
 /// only gets shorter.
-const KNOWN: &[(&str, &str)] = &[
-    ("gpu::buffer", "gpu::copies"),
-    ("gpu::buffer::view", "gpu::buffer::host"),
-    ("gpu::context", "gpu::copies"),
-    ("gpu::manager::usage", "gpu::manager::policy"),
-    ("gpu::source", "gpu::copies"),
-    ("placement::tiered::page", "placement::tiered::classes"),
-    ("pool::front", "pool::buffer"),
-    ("pool::front", "pool::snapshot"),
-    ("pool::front", "pool::usage"),
-    ("pool::source", "pool::stream"),
-    ("pool::state", "pool::graph"),
-    ("pool::state", "pool::trace"),
-    ("pool::state", "pool::usage"),
-    ("pool::state", "pool::wait"),
-    ("sim::device", "sim::memory"),
-    ("sim::memory", "sim::stream"),
-];
+const KNOWN: &[(&str, &str)] = &[("placement::tiered::page", "placement::tiered::classes")];
 
 /// Checks all files in `src` that git tracks. Prints each arrow that points up or closes a circle, and returns how many there are.
 ///

@@ -1,26 +1,10 @@
 //! The memory that buffers lie in.
 
-use crate::gpu::source::HostSource;
 use crate::gpu::stream::Stream;
-use crate::pool::{CopyCounters, Segment, Source, SourceError, Stream as _};
-use crate::region::Capabilities;
+use crate::pool::{CopyCounters, MemoryKind, Segment, Source, SourceError, Stream as _};
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
-
-/// The kind of memory that a buffer lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum MemoryKind {
-    /// A device's own memory.
-    Device,
-    /// Managed memory: one address on host and device, and it moves to where it is used.
-    Managed,
-    /// Page-locked host memory, which devices read and write in place over the bus.
-    Pinned,
-    /// Ordinary host memory: only the CPU can access it, and copies to and from it are not asynchronous.
-    Host,
-}
 
 /// One use of a buffer's memory, as far as this module sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,28 +24,14 @@ pub enum Touch {
     Kernel,
 }
 
-impl MemoryKind {
-    pub(in crate::gpu) fn of<S: Source>(source: &S) -> Self {
-        let can = source.capabilities();
-        if can.contains(Capabilities::DEVICE) || !S::CPU_VISIBLE {
-            Self::Device
-        } else if can.contains(Capabilities::PINNED) {
-            Self::Pinned
-        } else if can.contains(Capabilities::DMA) {
-            Self::Managed
-        } else {
-            Self::Host
-        }
-    }
-}
-
 /// Memory that a buffer owns and that is given back when this value is dropped.
 ///
 /// # Safety
 ///
 /// The range must belong to this value alone. It must stay valid and unused by anything else until all work is done
 /// that was submitted before the drop, both to its own stream and to the streams given to [`Backing::used_on`]. The
-/// CPU must be able to access it as [`HostBacking`] says, unless [`Backing::kind`] is [`MemoryKind::Device`].
+/// memory must be readable and writable through pointers with exposed provenance while no work uses it, unless
+/// [`Backing::kind`] is [`MemoryKind::Device`].
 pub unsafe trait Backing {
     /// Returns the device address of the first byte.
     fn address(&self) -> usize;
@@ -94,16 +64,6 @@ pub unsafe trait Backing {
         let _ = (touch, bytes);
     }
 }
-
-/// Memory that the CPU can read and write in place.
-///
-/// # Safety
-///
-/// The memory must be readable and writable through pointers with exposed provenance while no work uses it.
-pub unsafe trait HostBacking: Backing {}
-
-// SAFETY: the CPU can use memory of such a source.
-unsafe impl<S: HostSource> HostBacking for Lease<S> {}
 
 /// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
 pub trait Allocate {
@@ -152,7 +112,7 @@ pub struct Lease<S: Source<Stream = Stream>> {
 
 impl<S: Source<Stream = Stream>> Lease<S> {
     /// Returns the source that lent the segment.
-    pub fn lender(&self) -> &S {
+    pub(in crate::gpu) fn lender(&self) -> &S {
         &self.source
     }
 }

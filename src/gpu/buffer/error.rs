@@ -7,8 +7,6 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// There are no values to copy or to make a buffer of. The driver was not called.
-    Empty,
     /// The lengths differ, or a range exceeds the buffer. The driver was not called.
     Length {
         /// The number of values that the buffer or slice has.
@@ -23,9 +21,6 @@ pub enum CopyError {
         /// Values per row.
         width: usize,
     },
-    /// The driver can fill only with values of 1, 2 or 4 bytes; this is the size of the refused value. The driver
-    /// was not called.
-    ValueSize(usize),
     /// No device can access the memory ([`MemoryKind::Host`](super::MemoryKind::Host)). The driver was not called.
     Unreachable,
     /// The CPU cannot access the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). The driver was not
@@ -38,13 +33,9 @@ pub enum CopyError {
 impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("there are no values"),
             Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
             Self::Pitch { pitch, width } => {
                 write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
-            }
-            Self::ValueSize(bytes) => {
-                write!(f, "memory cannot be filled with values of {bytes} bytes, only of 1, 2 or 4")
             }
             Self::Unreachable => f.write_str("no device can access ordinary host memory"),
             Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),

@@ -4,7 +4,7 @@
 //! and a copy into it is complete by then.
 
 use super::Rows;
-use crate::gpu::copies::Job;
+use super::job::Job;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
 use crate::pool::SourceError;

@@ -10,17 +10,25 @@
 mod backing;
 mod cudarc_slice;
 mod error;
+mod foreign;
 mod host;
+mod job;
+mod owned;
 mod pooled;
+mod rows;
 mod transfer;
 mod view;
 
-pub(super) use backing::Uses;
-pub use backing::{Allocate, Backing, HostBacking, Lease, MemoryKind, Touch};
+pub use crate::pool::MemoryKind;
+pub use backing::{Allocate, Backing, Lease, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
+pub use foreign::Foreign;
+pub(super) use job::Job;
+pub use owned::{Block, Pool};
+pub use rows::Rows;
 pub use transfer::Transfer;
-pub use view::{Rows, View, ViewMut};
+pub use view::{View, ViewMut};
 
 use super::stream::Stream;
 use crate::pool::Stream as _;
@@ -30,6 +38,9 @@ use core::ops::{Bound, RangeBounds};
 use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
+
+/// The alignment in bytes that [`Allocate`] promises.
+const ALIGNMENT: usize = 256;
 
 /// Values of one type in memory that a device can use. Dropping the buffer gives the memory back.
 ///
@@ -48,7 +59,7 @@ use std::vec::Vec;
 /// assert_eq!(numbers.to_vec()?, [5, 6, 3, 4]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Buffer<T, B: Backing> {
+pub struct Buffer<T, B: Backing = Block> {
     backing: B,
     len: usize,
     stream: Stream,
@@ -61,12 +72,11 @@ unsafe impl<T: Send, B: Backing + Send> Send for Buffer<T, B> {}
 unsafe impl<T: Sync, B: Backing + Sync> Sync for Buffer<T, B> {}
 
 impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// Allocates memory for `len` values, whose contents are unspecified.
+    /// Allocates memory for `len` values, which may be 0, and whose contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`] if there are no values or they have no size, [`CopyError::Length`] if there are more
-    /// than can be counted, or the error of the allocator.
+    /// [`CopyError::Length`] if there are more values than can be counted, or the error of the allocator.
     ///
     /// # Safety
     ///
@@ -79,15 +89,13 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     where
         A: Allocate<Backing<'a> = B>,
     {
-        if len == 0 || size_of::<T>() == 0 {
-            return Err(CopyError::Empty.into());
-        }
-        let most = isize::MAX as usize / size_of::<T>();
+        let most = isize::MAX as usize / size_of::<T>().max(1);
         if len > most {
             return Err(CopyError::Length { have: most, asked: len }.into());
         }
         let bytes = len * size_of::<T>();
-        let backing = allocator.allocate(bytes, stream).map_err(AllocateError::Allocation)?;
+        // A buffer without values has an address all the same.
+        let backing = allocator.allocate(bytes.max(1), stream).map_err(AllocateError::Allocation)?;
         debug_assert!(backing.bytes() >= bytes && backing.address() % align_of::<T>() == 0);
         Ok(Self { backing, len, stream: stream.clone(), _values: PhantomData })
     }
@@ -146,6 +154,42 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
         buffer.as_view_mut().copy_from_view(&self.as_view())?;
         Ok(buffer)
+    }
+
+    /// Changes the number of values to `len`, and sets new ones to zero. Does not wait. Values stay where they are if
+    /// the memory is long enough ([`Buffer::capacity`]); otherwise they are copied to new memory of `allocator`. A
+    /// buffer that becomes shorter keeps its memory.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Buffer::uninit`], or the error of the driver. The buffer is unchanged then.
+    pub fn resize<'a, A>(&mut self, allocator: &'a A, len: usize) -> Result<(), AllocateError<A::Error>>
+    where
+        A: Allocate<Backing<'a> = B>,
+        T: ValidAsZeroBits,
+    {
+        let before = self.len;
+        if len <= self.capacity() {
+            self.len = len;
+        } else {
+            // SAFETY: all values are written next.
+            let mut longer = unsafe { Self::uninit(allocator, len, &self.stream)? };
+            longer.slice_mut(..before)?.copy_from_view(&self.as_view())?;
+            *self = longer;
+        }
+        if len > before {
+            let cleared = self.slice_mut(before..).and_then(|mut new| new.clear());
+            if cleared.is_err() {
+                self.len = before;
+            }
+            cleared?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of values that the memory has room for.
+    pub fn capacity(&self) -> usize {
+        self.backing.bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
     }
 
     /// Copies all values to a vector on the host. Waits.
@@ -216,7 +260,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
-    pub fn try_as_slice(&self) -> Result<&[T], CopyError> {
+    pub fn as_slice(&self) -> Result<&[T], CopyError> {
         if self.kind() == MemoryKind::Device {
             return Err(CopyError::Invisible);
         }
@@ -234,7 +278,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
-    pub fn try_as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
+    pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
         if self.kind() == MemoryKind::Device {
             return Err(CopyError::Invisible);
         }
@@ -243,26 +287,6 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         let values = ptr::with_exposed_provenance_mut(self.backing.address());
         // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
         Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
-    }
-}
-
-impl<T: DeviceRepr + Copy, B: HostBacking> Buffer<T, B> {
-    /// Returns the values in place, once all work on them is done. Waits.
-    ///
-    /// # Errors
-    ///
-    /// The error of the driver.
-    pub fn as_slice(&self) -> Result<&[T], CopyError> {
-        self.try_as_slice()
-    }
-
-    /// Returns the values in place for changes, once all work on them is done. Waits.
-    ///
-    /// # Errors
-    ///
-    /// The error of the driver.
-    pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
-        self.try_as_mut_slice()
     }
 }
 
@@ -278,7 +302,7 @@ impl<T, B: Backing> Buffer<T, B> {
         self.len
     }
 
-    /// Returns whether there are no values, which is never the case.
+    /// Returns whether there are no values.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

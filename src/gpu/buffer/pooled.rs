@@ -1,7 +1,6 @@
 //! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
 
-use super::{Allocate, Backing, HostBacking, MemoryKind};
-use crate::gpu::source::HostSource;
+use super::{ALIGNMENT, Allocate, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -10,9 +9,6 @@ use crate::pool::{
     Source,
 };
 use std::sync::Arc;
-
-/// The alignment in bytes that [`Allocate`] promises.
-const ALIGNMENT: usize = 256;
 
 // SAFETY: the pool lends a block to one buffer at a time. It comes back when the buffer is dropped, and is lent
 // again only after the work of its stream and of those that were noted.
@@ -45,9 +41,6 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for pool::Buffer<'
         Some(self.pool().copies())
     }
 }
-
-// SAFETY: the CPU can use memory of such a source.
-unsafe impl<P: Placement, S: HostSource> HostBacking for pool::Buffer<'_, P, S> {}
 
 /// The alignment to request: blocks start at granules, so usually none.
 const fn alignment<P: Placement>() -> usize {
@@ -95,9 +88,6 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PlannedBuffer<
     }
 }
 
-// SAFETY: the CPU can use memory of such a source.
-unsafe impl<P: Placement, S: HostSource> HostBacking for PlannedBuffer<'_, '_, P, S> {}
-
 impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
     type Backing<'b>
         = PlannedBuffer<'a, 'p, P, S>
@@ -140,9 +130,6 @@ unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PatternBuffer<
         Some(self.pool().copies())
     }
 }
-
-// SAFETY: the CPU can use memory of such a source.
-unsafe impl<P: Placement, S: HostSource> HostBacking for PatternBuffer<'_, '_, P, S> {}
 
 impl<'p, P: Placement, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
     type Backing<'a>

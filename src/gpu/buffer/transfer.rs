@@ -1,23 +1,57 @@
 //! Asynchronous copies that keep the host's side alive until they are done.
 
 use super::CopyError;
+use crate::gpu::error::{call, check};
 use crate::gpu::stream::{Event, Stream};
-use crate::pool::{Event as _, Stream as _};
+use crate::pool::{Event as _, SourceError, Stream as _};
+use core::ffi::c_void;
 use core::mem;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use cudarc::driver::sys::{CUresult, CUstream};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A copy that was submitted, together with the host's side of it. Dropping it waits for the copy; forgetting it
 /// leaks the host memory.
+///
+/// It is a future of the host's side, for any executor: `let values = transfer.await?;`. The driver wakes the task.
 #[must_use = "dropping it waits for the copy"]
 pub struct Transfer<O> {
     stream: Stream,
     /// Marks the end of the copy; without an event the whole stream is waited for.
     event: Option<Event>,
     owner: Option<O>,
+    /// The task that waits, once it was polled.
+    task: Option<Arc<Task>>,
+}
+
+/// The task to wake when the copy is done.
+#[derive(Default)]
+struct Task(Mutex<Notice>);
+
+#[derive(Default)]
+struct Notice {
+    waker: Option<Waker>,
+    /// How the work was, once the driver has come to the end of the copy.
+    given: Option<CUresult>,
+}
+
+/// Called by a thread of the driver once, also after a fault of the device.
+unsafe extern "C" fn give_notice(_: CUstream, status: CUresult, task: *mut c_void) {
+    // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
+    let task = unsafe { Arc::from_raw(task.cast_const().cast::<Task>()) };
+    let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+    notice.given = Some(status);
+    let waker = notice.waker.take();
+    drop(notice);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
 }
 
 impl<O> Transfer<O> {
     pub(super) fn new(stream: &Stream, owner: O) -> Self {
-        Self { stream: stream.clone(), event: stream.record().ok(), owner: Some(owner) }
+        Self { stream: stream.clone(), event: stream.record().ok(), owner: Some(owner), task: None }
     }
 
     /// Returns whether the copy is done. Does not wait.
@@ -30,6 +64,31 @@ impl<O> Transfer<O> {
             Some(event) => Ok(event.is_done()?),
             None => Ok(false),
         }
+    }
+
+    /// Asks the driver to wake the task once the copy is done. Returns whether it is done already.
+    fn notify(&mut self, waker: &Waker) -> Result<bool, SourceError> {
+        if let Some(task) = &self.task {
+            let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+            notice.waker = Some(waker.clone());
+            let given = notice.given.map(|status| check("cuStreamAddCallback", status));
+            return given.transpose().map(|given| given.is_some());
+        }
+        let notice = Notice { waker: Some(waker.clone()), given: None };
+        let task = Arc::new(Task(Mutex::new(notice)));
+        let argument = Arc::into_raw(task.clone());
+        let _bound = self.stream.context().enter()?;
+        // SAFETY: the handle is alive, the function takes this argument, and 0 is the only flag.
+        let added = unsafe {
+            call!(cuStreamAddCallback(self.stream.raw(), Some(give_notice), argument.cast_mut().cast(), 0))
+        };
+        if added.is_err() {
+            // SAFETY: made above, and the driver does not have it.
+            drop(unsafe { Arc::from_raw(argument) });
+        }
+        added?;
+        self.task = Some(task);
+        Ok(false)
     }
 
     fn finish(&mut self) -> Result<(), CopyError> {
@@ -53,6 +112,34 @@ impl<O> Transfer<O> {
             return Err(error);
         }
         Ok(owner)
+    }
+}
+
+// No reference to a field is ever pinned.
+impl<O> Unpin for Transfer<O> {}
+
+/// Completes with the host's side when the copy is done. If the driver fails, the memory is leaked, since it may still be
+/// in use. Once it has completed it stays pending.
+impl<O> Future for Transfer<O> {
+    type Output = Result<O, CopyError>;
+
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let done = match this.is_done() {
+            Ok(false) if this.owner.is_some() => this.notify(task.waker()).map_err(CopyError::Call),
+            done => done,
+        };
+        match (done, this.owner.take()) {
+            (Ok(true), Some(owner)) => Poll::Ready(Ok(owner)),
+            (Err(error), Some(owner)) => {
+                mem::forget(owner);
+                Poll::Ready(Err(error))
+            }
+            (_, owner) => {
+                this.owner = owner;
+                Poll::Pending
+            }
+        }
     }
 }
 

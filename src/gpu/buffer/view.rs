@@ -1,13 +1,14 @@
 //! Parts of buffers, and copies to and from them.
 
 use super::host::{self, Element};
-use super::{Backing, CopyError, MemoryKind, Transfer, bounds};
-use crate::gpu::copies::Job;
+use super::job::Job;
+use super::{Backing, CopyError, MemoryKind, Rows, Transfer, bounds};
 use crate::gpu::error::call;
 use crate::gpu::fixed::{Fixed, FixedMut};
 use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, Stream as _};
+use bytemuck::NoUninit;
 use core::marker::PhantomData;
 use core::ops::RangeBounds;
 use core::ptr;
@@ -35,45 +36,6 @@ impl<T> Copy for View<'_, T> {}
 /// A mutable view of a part of a buffer.
 pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
-/// The shape of a copy of rows. All lengths are in values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
-    /// Values per row.
-    pub width: usize,
-    /// Number of rows.
-    pub height: usize,
-    /// Values from the start of one row to the start of the next in the buffer.
-    pub pitch: usize,
-    /// The same distance in the host's slice.
-    pub host_pitch: usize,
-}
-
-impl Rows {
-    /// Bytes to copy, for a shape that was checked.
-    fn bytes<T>(&self) -> usize {
-        self.width * self.height * size_of::<T>()
-    }
-
-    /// Refuses a shape that does not fit into the two lengths.
-    fn check(&self, buffer: usize, host: usize) -> Result<(), CopyError> {
-        let Self { width, height, pitch, host_pitch } = *self;
-        if width == 0 || height == 0 {
-            return Err(CopyError::Empty);
-        }
-        for (pitch, have) in [(pitch, buffer), (host_pitch, host)] {
-            if pitch < width {
-                return Err(CopyError::Pitch { pitch, width });
-            }
-            let span = pitch.checked_mul(height - 1).and_then(|before| before.checked_add(width));
-            let asked = span.unwrap_or(usize::MAX);
-            if asked > have {
-                return Err(CopyError::Length { have, asked });
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Waits for a copy to or from host memory, which must have ended even after an error.
 fn finish(stream: &Stream) -> Result<(), CopyError> {
     stream.synchronize().map_err(|error| {
@@ -98,6 +60,10 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         self.address
     }
 
+    const fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
     /// Returns a part of the view.
     ///
     /// # Errors
@@ -108,11 +74,8 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(Self { address: self.address + (start * size_of::<T>()) as u64, len, ..self })
     }
 
-    /// Refuses empty copies and lengths that differ.
+    /// Refuses lengths that differ.
     pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), CopyError> {
-        if self.len == 0 || asked == 0 {
-            return Err(CopyError::Empty);
-        }
         if asked != self.len {
             return Err(CopyError::Length { have: self.len, asked });
         }
@@ -125,7 +88,10 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// `place` must have room for all values until the copy is done.
     unsafe fn submit_to(&self, place: *mut T) -> Result<(), SourceError> {
-        let bytes = self.len * size_of::<T>();
+        let bytes = self.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
         let job = Job::download(self.backing, bytes);
         if self.backing.kind() == MemoryKind::Host {
             // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
@@ -142,35 +108,39 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
+    /// [`CopyError::Length`], or the error of the driver.
     pub fn copy_to(&self, values: &mut [T]) -> Result<(), CopyError> {
         self.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
-        finish(self.stream)
+        self.finish()
     }
 
     /// Copies all values to a vector on the host. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or the error of the driver.
+    /// The error of the driver.
     pub fn to_vec(&self) -> Result<Vec<T>, CopyError> {
-        self.check(self.len)?;
         let mut values = Vec::with_capacity(self.len);
         // SAFETY: there is room for this many values, and the vector lives until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
-        finish(self.stream)?;
+        self.finish()?;
         // SAFETY: all values were copied from a buffer of this type.
         unsafe { values.set_len(self.len) };
         Ok(values)
+    }
+
+    /// Waits for a copy to or from the host, if there is anything to copy.
+    fn finish(&self) -> Result<(), CopyError> {
+        if self.bytes() == 0 { Ok(()) } else { finish(self.stream) }
     }
 
     /// Copies all values to memory that the transfer keeps alive. Waits only if that memory is not pinned.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
+    /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
     pub fn copy_to_async<O: FixedMut<T>>(&self, mut values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_mut_slice();
         self.check(place.len())?;
@@ -183,12 +153,13 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or the error of the driver, which refuses memory that is not from
+    /// The error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
     pub fn prefetch(&self, to: Location) -> Result<(), CopyError> {
-        self.check(self.len)?;
-        // SAFETY: the range is that of the view.
-        unsafe { source::prefetch(self.address, self.len * size_of::<T>(), to, self.stream)? };
+        if self.bytes() > 0 {
+            // SAFETY: the range is that of the view.
+            unsafe { source::prefetch(self.address, self.bytes(), to, self.stream)? };
+        }
         Ok(())
     }
 
@@ -196,13 +167,13 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or the error of the driver, which refuses memory that is not from
+    /// The error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
     pub fn advise(&self, advice: Advice) -> Result<(), CopyError> {
-        self.check(self.len)?;
-        let context = self.stream.context();
-        // SAFETY: the range is that of the view.
-        unsafe { source::advise(context, self.address, self.len * size_of::<T>(), advice)? };
+        if self.bytes() > 0 {
+            // SAFETY: the range is that of the view.
+            unsafe { source::advise(self.stream.context(), self.address, self.bytes(), advice)? };
+        }
         Ok(())
     }
 
@@ -210,9 +181,12 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
+    /// [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
     pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.len, values.len())?;
+        if rows.bytes::<T>() == 0 {
+            return Ok(());
+        }
         if self.backing.kind() == MemoryKind::Host {
             let job = Job::download(self.backing, rows.bytes::<T>());
             let (from, to) = (host::pointer(self.address), values.as_mut_ptr().cast());
@@ -307,7 +281,10 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// `place` must hold all values until the copy is done.
     unsafe fn submit_from(&mut self, place: *const T) -> Result<(), SourceError> {
         let View { address, backing, stream, .. } = self.0;
-        let bytes = self.0.len * size_of::<T>();
+        let bytes = self.0.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
         let job = Job::upload(backing, bytes);
         if backing.kind() == MemoryKind::Host {
             // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
@@ -324,19 +301,19 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
+    /// [`CopyError::Length`], or the error of the driver.
     pub fn copy_from(&mut self, values: &[T]) -> Result<(), CopyError> {
         self.0.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_from(values.as_ptr())? };
-        finish(self.0.stream)
+        self.0.finish()
     }
 
     /// Copies all values from memory that the transfer keeps alive. Does not wait.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
+    /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
     pub fn copy_from_async<O: Fixed<T>>(&mut self, values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_slice();
         self.0.check(place.len())?;
@@ -350,9 +327,12 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver.
+    /// [`CopyError::Length`], or the error of the driver.
     pub fn copy_from_view(&mut self, from: &View<'_, T>) -> Result<(), CopyError> {
         self.0.check(from.len)?;
+        if from.bytes() == 0 {
+            return Ok(());
+        }
         let (here, there) = (self.0.stream, from.stream);
         let is_other = here.id() != there.id();
         if is_other {
@@ -360,7 +340,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             // Even if the wait below fails, the source's memory outlives this copy.
             from.backing.used_on(here);
         }
-        let (bytes, to) = (self.0.len * size_of::<T>(), self.0.backing);
+        let (bytes, to) = (from.bytes(), self.0.backing);
         let job = Job::between(from.backing, to, bytes);
         if [from.backing.kind(), to.kind()] == [MemoryKind::Host; 2] {
             let places = (host::pointer(from.address), host::pointer(self.0.address));
@@ -396,45 +376,51 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], or the error of the driver.
+    /// The error of the driver.
     pub fn clear(&mut self) -> Result<(), CopyError>
     where
         T: ValidAsZeroBits,
     {
-        self.0.check(self.0.len)?;
         // SAFETY: zero bytes are valid for the type.
-        unsafe { self.fill_with::<u8>(0, self.0.len * size_of::<T>()) }
+        unsafe { self.fill_with(0u8, self.0.bytes()) }
     }
 
-    /// Sets all values to `value`. Does not wait.
+    /// Sets all values to `value`. Does not wait. The driver fills with values of 1, 2 and 4 bytes, or of any size if
+    /// all bytes are equal, in one call. Others take a call for every 4 bytes of the value, and O(log values) copies
+    /// within the view.
     ///
     /// # Errors
     ///
-    /// [`CopyError::ValueSize`] if a value is not 1, 2 or 4 bytes large, [`CopyError::Empty`], or the error of the
-    /// driver.
-    pub fn fill(&mut self, value: T) -> Result<(), CopyError> {
-        let place = (&raw const value).cast::<u8>();
+    /// The error of the driver.
+    pub fn fill(&mut self, value: T) -> Result<(), CopyError>
+    where
+        T: NoUninit,
+    {
+        let value = bytemuck::bytes_of(&value);
         let len = self.0.len;
-        if !matches!(size_of::<T>(), 1 | 2 | 4) {
-            return Err(CopyError::ValueSize(size_of::<T>()));
-        }
-        self.0.check(len)?;
-        // SAFETY: the value has this many bytes, and the range is that of the view.
+        // SAFETY: the bytes are those of a value, and the range is that of the view.
         unsafe {
-            match size_of::<T>() {
-                1 => self.fill_with::<u8>(place.read(), len),
-                2 => self.fill_with::<u16>(place.cast::<u16>().read_unaligned(), len),
-                _ => self.fill_with::<u32>(place.cast::<u32>().read_unaligned(), len),
+            match *value {
+                [] => Ok(()),
+                [first, ref others @ ..] if others.iter().all(|&byte| byte == first) => {
+                    self.fill_with(first, self.0.bytes())
+                }
+                [a, b] => self.fill_with(u16::from_ne_bytes([a, b]), len),
+                [a, b, c, d] => self.fill_with(u32::from_ne_bytes([a, b, c, d]), len),
+                _ => self.fill_by_columns(value),
             }
         }
     }
 
-    /// Fills `len` elements from the start of the view, which has been checked.
+    /// Fills `len` elements from the start of the view.
     ///
     /// # Safety
     ///
     /// The elements must end where the view ends, and the resulting bytes must be valid for the view's type.
     unsafe fn fill_with<E: Element>(&mut self, value: E, len: usize) -> Result<(), CopyError> {
+        if len == 0 {
+            return Ok(());
+        }
         let View { address, backing, stream, .. } = self.0;
         let job = Job::fill(backing, len * size_of::<E>());
         if backing.kind() == MemoryKind::Host {
@@ -446,13 +432,74 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         Ok(job.submit(stream, || unsafe { value.submit(address, len, stream) })?)
     }
 
+    /// Fills the view with a value of more than 4 bytes, or of 3: the first values column by column, and then twice as
+    /// many each time by copying them.
+    ///
+    /// # Safety
+    ///
+    /// These must be the bytes of one value.
+    unsafe fn fill_by_columns(&mut self, value: &[u8]) -> Result<(), CopyError> {
+        /// Values that are written by columns.
+        const FIRST: usize = 64;
+        let (View { address, backing, stream, len, .. }, size) = (self.0, value.len());
+        if len == 0 {
+            return Ok(());
+        }
+        let job = Job::fill(backing, len * size);
+        if backing.kind() == MemoryKind::Host {
+            for number in 0..len {
+                let to = host::pointer(address + (number * size) as u64);
+                // SAFETY: the view is alive, of this kind and this long.
+                unsafe { ptr::copy_nonoverlapping(value.as_ptr(), to, size) };
+            }
+            job.done(stream);
+            return Ok(());
+        }
+        let first = len.min(FIRST);
+        let unit = if size % 4 == 0 && address % 4 == 0 { 4 } else { 1 };
+        job.submit(stream, || {
+            for (column, bytes) in value.chunks(unit).enumerate() {
+                let to = address + (column * unit) as u64;
+                // SAFETY: the columns of the first values are within the view, and aligned to their width.
+                unsafe {
+                    match *bytes {
+                        [a, b, c, d] => {
+                            let word = u32::from_ne_bytes([a, b, c, d]);
+                            call!(cuMemsetD2D32Async(to, size, word, 1, first, stream.raw()))?;
+                        }
+                        _ => call!(cuMemsetD2D8Async(to, size, bytes[0], 1, first, stream.raw()))?,
+                    }
+                }
+            }
+            let mut filled = first;
+            while filled < len {
+                let more = filled.min(len - filled);
+                // SAFETY: both ranges are within the view, and do not overlap.
+                unsafe {
+                    call!(cuMemcpyAsync(
+                        address + (filled * size) as u64,
+                        address,
+                        more * size,
+                        stream.raw()
+                    ))?;
+                }
+                filled += more;
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
     /// Copies rows from a slice into the view. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
+    /// [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
     pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), CopyError> {
         rows.check(self.0.len, values.len())?;
+        if rows.bytes::<T>() == 0 {
+            return Ok(());
+        }
         if self.0.backing.kind() == MemoryKind::Host {
             let job = Job::upload(self.0.backing, rows.bytes::<T>());
             let (from, to) = (values.as_ptr().cast(), host::pointer(self.0.address));

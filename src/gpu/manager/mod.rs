@@ -13,23 +13,22 @@ mod request;
 mod store;
 mod usage;
 
-pub use policy::{Access, Placement, Policy, PolicyError, Rule, Target};
+pub use policy::{Policy, PolicyError, Rule};
 pub use report::{Cleanup, Reason, Recommendation, StoreTotals, Totals};
 pub use request::{ManageError, Request};
 pub use store::Placed;
-pub use usage::{Site, Usage};
+pub use usage::{Access, Site, Usage};
 
 use super::buffer::{AllocateError, Buffer};
 use super::context::Context;
 use super::error::Error;
 use super::source::{DeviceMemory, HostMemory, Managed, Pinned, PinnedOptions, Virtual};
 use super::stream::Stream;
-use crate::pool::{DevicePool, PoolOptions};
+use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
 use core::fmt;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::boxed::Box;
 use std::vec::Vec;
-use store::Store;
 use usage::Registry;
 
 /// Options of a [`MemoryManager`].
@@ -59,11 +58,11 @@ pub struct ManagerOptions {
 /// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
 ///
 /// ```no_run
-/// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager, Placement};
+/// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager};
 ///
 /// let manager = MemoryManager::new(&[Context::new(0)?], ManagerOptions::default())?;
-/// let weights = manager.allocate::<f32>(1 << 20, Placement::Auto, Access::Random)?; // on the device
-/// let settings = manager.allocate::<u32>(16, Placement::Auto, Access::Unknown)?; // pinned, since it is small
+/// let weights = manager.allocate::<f32>(1 << 20, None, Access::Random)?; // on the device
+/// let settings = manager.allocate::<u32>(16, None, Access::Unknown)?; // pinned, since it is small
 /// for advice in manager.recommendations() {
 ///     println!("{advice}"); // main.rs:7:24: 4194304 bytes in device memory belong in pinned memory: 90 accesses ...
 /// }
@@ -73,25 +72,28 @@ pub struct ManagerOptions {
 /// ```
 pub struct MemoryManager {
     devices: Vec<DeviceStores>,
-    pinned: Box<dyn Store>,
-    host: Box<dyn Store>,
+    pinned: Store,
+    host: Store,
     policy: Policy,
     registry: Registry,
 }
+
+/// A pool of any source.
+type Store = Box<dyn DeviceAllocator<Stream>>;
 
 /// The pools of one device.
 struct DeviceStores {
     context: Context,
     /// The stream for requests that name none.
     stream: Stream,
-    own: Box<dyn Store>,
+    own: Store,
     /// `None` if host and device cannot use managed memory at the same time.
-    managed: Option<[Box<dyn Store>; 2]>,
+    managed: Option<[Store; 2]>,
 }
 
 impl DeviceStores {
     fn new(context: &Context, options: &ManagerOptions) -> Result<Self, ManageError> {
-        let own: Box<dyn Store> = if context.device().virtual_memory {
+        let own: Store = if context.device().virtual_memory {
             Box::new(DevicePool::new(Virtual::new(context)?, options.device.clone())?)
         } else {
             Box::new(DevicePool::new(DeviceMemory::new(context), options.device.clone())?)
@@ -100,7 +102,7 @@ impl DeviceStores {
             Ok(managed) => {
                 let pool = |source| DevicePool::new(source, options.managed.clone());
                 // Advice applies to whole pages, so blocks of the two pools must not share any.
-                Some([Box::new(pool(managed.clone())?) as Box<dyn Store>, Box::new(pool(managed)?)])
+                Some([Box::new(pool(managed.clone())?) as Store, Box::new(pool(managed)?)])
             }
             Err(Error::Unsupported(_)) => None,
             Err(error) => return Err(error.into()),
@@ -108,7 +110,7 @@ impl DeviceStores {
         Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
     }
 
-    fn stores(&self) -> impl Iterator<Item = &dyn Store> {
+    fn stores(&self) -> impl Iterator<Item = &dyn DeviceAllocator<Stream>> {
         core::iter::once(&*self.own).chain(self.managed.iter().flatten().map(|store| &**store))
     }
 }
@@ -140,7 +142,8 @@ impl MemoryManager {
         })
     }
 
-    /// Allocates a buffer of `len` zeros for work on the manager's stream of the first device. Does not wait.
+    /// Allocates a buffer of `len` zeros of this kind of memory, or of the one that the policy selects (`None`), for
+    /// work on the manager's stream of the first device. Does not wait.
     ///
     /// # Errors
     ///
@@ -149,10 +152,10 @@ impl MemoryManager {
     pub fn allocate<T: DeviceRepr + Copy + ValidAsZeroBits>(
         &self,
         len: usize,
-        placement: Placement,
+        kind: impl Into<Option<MemoryKind>>,
         access: Access,
     ) -> Result<Buffer<T, Placed<'_>>, AllocateError<ManageError>> {
-        let request = self.request().placement(placement).access(access);
+        let request = self.request().memory(kind).access(access);
         Buffer::zeros(&request, len, &self.devices[0].stream)
     }
 
@@ -177,8 +180,15 @@ impl MemoryManager {
         self.devices.iter().map(|device| &device.context)
     }
 
-    fn stores(&self) -> impl Iterator<Item = &dyn Store> {
+    fn stores(&self) -> impl Iterator<Item = &dyn DeviceAllocator<Stream>> {
         self.devices.iter().flat_map(DeviceStores::stores).chain([&*self.pinned, &*self.host])
+    }
+
+    /// The pools, each with its own facts and figures.
+    fn pools(&self) -> impl Iterator<Item = &dyn AnyPool> {
+        let mut pools = Vec::new();
+        self.stores().for_each(|store| store.each_pool(&mut |pool| pools.push(pool)));
+        pools.into_iter()
     }
 
     fn registry(&self) -> &Registry {
@@ -186,18 +196,22 @@ impl MemoryManager {
     }
 
     /// Whether any device has memory of this kind.
-    fn has(&self, target: Target) -> bool {
-        self.devices.iter().any(|device| self.store(device, target).is_some())
+    fn has(&self, kind: MemoryKind) -> bool {
+        self.devices.iter().any(|device| self.store(device, kind).is_some())
     }
 
-    fn store<'m>(&'m self, device: &'m DeviceStores, target: Target) -> Option<&'m dyn Store> {
+    fn store<'m>(
+        &'m self,
+        device: &'m DeviceStores,
+        kind: MemoryKind,
+    ) -> Option<&'m dyn DeviceAllocator<Stream>> {
         let managed = |which: usize| device.managed.as_ref().map(|stores| &*stores[which]);
-        match target {
-            Target::Device => Some(&*device.own),
-            Target::Managed => managed(0),
-            Target::ReadMostly => managed(1),
-            Target::Pinned => Some(&*self.pinned),
-            Target::Host => Some(&*self.host),
+        match kind {
+            MemoryKind::Device => Some(&*device.own),
+            MemoryKind::Managed => managed(0),
+            MemoryKind::ReadMostly => managed(1),
+            MemoryKind::Pinned => Some(&*self.pinned),
+            MemoryKind::Host => Some(&*self.host),
         }
     }
 }

@@ -1,80 +1,10 @@
 //! Policies: plain tables that select a pool for each request.
 
-use super::usage::Usage;
+use super::usage::{Access, Usage};
+use crate::pool::MemoryKind;
 use core::fmt;
 use std::vec;
 use std::vec::Vec;
-
-/// The memory that a request names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Placement {
-    /// The memory that the [`Policy`] selects.
-    #[default]
-    Auto,
-    /// The device's own memory.
-    Device,
-    /// Page-locked host memory.
-    Pinned,
-    /// Managed memory, which moves to where it is used.
-    Managed,
-    /// Ordinary host memory, which no device can access.
-    Host,
-    /// The memory that the [`Policy`] selects for [`Access::ReadOnly`].
-    ReadOnly,
-}
-
-/// How memory will be used, as far as the caller knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Access {
-    /// The caller does not know. Measured accesses of the same call site decide, if there are any.
-    #[default]
-    Unknown,
-    /// Written once, then read, by the host as well.
-    ReadOnly,
-    /// Written once, by the host or a kernel, then read by kernels.
-    WriteOnce,
-    /// Every value is written once and read once, in order.
-    Streaming,
-    /// Kernels read and write it in any order.
-    Random,
-    /// The host reads or writes it more than kernels do.
-    HostHeavy,
-}
-
-/// A kind of memory that a policy can select.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Target {
-    /// The device's own memory.
-    Device,
-    /// Managed memory.
-    Managed,
-    /// Managed memory advised as read-mostly, so that every reader may have its own copy.
-    ReadMostly,
-    /// Page-locked host memory.
-    Pinned,
-    /// Ordinary host memory.
-    Host,
-}
-
-impl Target {
-    /// All targets.
-    pub const ALL: [Self; 5] = [Self::Device, Self::Managed, Self::ReadMostly, Self::Pinned, Self::Host];
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Device => "device memory",
-            Self::Managed => "managed memory",
-            Self::ReadMostly => "read-mostly managed memory",
-            Self::Pinned => "pinned memory",
-            Self::Host => "host memory",
-        })
-    }
-}
 
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,11 +14,11 @@ pub struct Rule {
     pub access: Vec<Access>,
     /// The largest request in bytes that the row applies to; `None` for all.
     pub up_to: Option<usize>,
-    /// Where such requests go: to the first target that has room.
-    pub targets: Vec<Target>,
+    /// Where such requests go: to the first kind of memory that has room.
+    pub targets: Vec<MemoryKind>,
 }
 
-/// Selects the memory for [`Placement::Auto`]: the first row that fits a request decides. Also defines when
+/// Selects the memory for requests that name none: the first row that fits a request decides. Also defines when
 /// measured accesses count.
 ///
 /// | access | bytes | default |
@@ -116,8 +46,8 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        use Target::{Device, Host, Managed, Pinned, ReadMostly};
-        let rule = |access: &[Access], up_to, targets: &[Target]| Rule {
+        use MemoryKind::{Device, Host, Managed, Pinned, ReadMostly};
+        let rule = |access: &[Access], up_to, targets: &[MemoryKind]| Rule {
             access: access.to_vec(),
             up_to,
             targets: targets.to_vec(),
@@ -182,7 +112,7 @@ impl Policy {
     }
 
     /// Returns the targets for a request of `bytes` bytes, in order of preference; empty if no row fits. O(rules).
-    pub fn targets(&self, bytes: usize, access: Access) -> &[Target] {
+    pub fn targets(&self, bytes: usize, access: Access) -> &[MemoryKind] {
         let fits = |rule: &&Rule| {
             (rule.access.is_empty() || rule.access.contains(&access))
                 && rule.up_to.is_none_or(|up_to| bytes <= up_to)

@@ -1,13 +1,11 @@
 //! Reports of a manager: totals, cleanup and recommendations.
 
 use super::MemoryManager;
-use super::policy::{Access, Target};
-use super::usage::{Site, Usage};
-use crate::gpu::buffer::MemoryKind;
-use crate::pool::{CopyStats, PoolStats};
+use super::usage::{Access, Site, Usage};
+use crate::pool::{CopyStats, MemoryKind, PoolStats};
 use core::cmp::Reverse;
 use core::fmt;
-use std::string::String;
+use std::string::{String, ToString};
 use std::vec::Vec;
 
 /// The figures of one pool of a manager.
@@ -81,9 +79,9 @@ pub struct Recommendation {
     /// Its length in bytes.
     pub bytes: usize,
     /// The memory that it lies in.
-    pub from: Target,
+    pub from: MemoryKind,
     /// The memory that the policy would select for it.
-    pub to: Target,
+    pub to: MemoryKind,
     /// The reason.
     pub reason: Reason,
     /// The accesses that were counted.
@@ -109,9 +107,9 @@ impl MemoryManager {
     /// Returns the statistics of all pools and the copies of all contexts. O(pools · streams).
     pub fn totals(&self) -> Totals {
         let stores: Vec<StoreTotals> = self
-            .stores()
+            .pools()
             .map(|store| StoreTotals {
-                name: store.name(),
+                name: store.name().to_string(),
                 kind: store.kind(),
                 device: store.device(),
                 stats: store.stats(),
@@ -132,7 +130,7 @@ impl MemoryManager {
     /// stay. Most drivers wait for the stream of the memory that goes back. O(segments · log segments).
     pub fn cleanup(&self) -> Cleanup {
         let cleaned =
-            self.stores().map(|store| (store.name(), store.clean())).filter(|&(_, bytes)| bytes > 0);
+            self.pools().map(|pool| (pool.name().to_string(), pool.trim(0))).filter(|&(_, bytes)| bytes > 0);
         let stores: Vec<_> = cleaned.collect();
         Cleanup { bytes: stores.iter().map(|&(_, bytes)| bytes).sum(), stores }
     }
@@ -156,17 +154,16 @@ impl MemoryManager {
                 Access::Random => (Access::Random, Reason::DeviceHeavy),
                 _ => continue,
             };
-            let Some(&to) = policy.targets(record.bytes, access).iter().find(|&&target| self.has(target))
-            else {
+            let Some(&to) = policy.targets(record.bytes, access).iter().find(|&&kind| self.has(kind)) else {
                 continue;
             };
-            let settled = [to, record.target].map(|target| match target {
+            let settled = [to, record.kind].map(|kind| match kind {
                 // Read-mostly copies serve every reader as well as the device's own memory.
-                Target::ReadMostly if reason == Reason::DeviceHeavy => Target::Device,
-                target => target,
+                MemoryKind::ReadMostly if reason == Reason::DeviceHeavy => MemoryKind::Device,
+                kind => kind,
             });
             if settled[0] != settled[1] {
-                let (site, address, bytes, from) = (record.site, record.address, record.bytes, record.target);
+                let (site, address, bytes, from) = (record.site, record.address, record.bytes, record.kind);
                 found.push(Recommendation { site, address, bytes, from, to, reason, usage });
             }
         }

@@ -1,14 +1,14 @@
 //! Requests to a manager, and how they are served.
 
-use super::policy::{Access, Placement, PolicyError, Target};
+use super::policy::PolicyError;
 use super::store::Placed;
-use super::usage::Site;
+use super::usage::{Access, Site};
 use super::{DeviceStores, MemoryManager};
 use crate::gpu::buffer::Allocate;
 use crate::gpu::error::Error;
 use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
-use crate::pool::{Chain, Lender, PoolError, SourceError};
+use crate::pool::{MemoryKind, PoolError, SourceError, allocate_from_first};
 use core::fmt;
 use std::vec;
 use std::vec::Vec;
@@ -27,7 +27,7 @@ pub enum ManageError {
         ordinal: usize,
     },
     /// The device has no such memory, and no other kind was allowed.
-    Unavailable(Target),
+    Unavailable(MemoryKind),
     /// No allowed pool has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
     Pool(PoolError),
     /// A driver call failed.
@@ -42,7 +42,7 @@ impl fmt::Display for ManageError {
             Self::OtherDevice { ordinal } => {
                 write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
             }
-            Self::Unavailable(target) => write!(f, "the device has no {target}"),
+            Self::Unavailable(kind) => write!(f, "the device has no {kind}"),
             Self::Pool(error) => error.fmt(f),
             Self::Driver(error) => error.fmt(f),
         }
@@ -72,16 +72,16 @@ impl From<SourceError> for ManageError {
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///
 /// ```no_run
-/// # use allotment::gpu::{Access, Buffer, Context, ManagerOptions, MemoryManager, Placement, Stream, Target};
+/// # use allotment::gpu::{Access, Buffer, Context, ManagerOptions, MemoryKind, MemoryManager, Stream};
 /// # let context = Context::new(0)?;
 /// # let stream = Stream::new(&context)?;
 /// # let manager = MemoryManager::new(&[context], ManagerOptions::default())?;
 /// let request = manager.request().access(Access::ReadOnly);
 /// let table = Buffer::from_slice(&request, &[1u32, 2, 3], &stream)?;
 /// // In device memory, or where that is full, pinned: nowhere else.
-/// let large = manager.request().placement(Placement::Device).fallback(&[Target::Pinned]);
+/// let large = manager.request().memory(MemoryKind::Device).fallback(&[MemoryKind::Pinned]);
 /// let frames = Buffer::<u8, _>::zeros(&large, 1 << 30, &stream)?;
-/// let frames = frames.migrate(&manager.request().placement(Placement::Pinned), &stream)?;
+/// let frames = frames.migrate(&manager.request().memory(MemoryKind::Pinned), &stream)?;
 /// # drop((table, frames));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -89,20 +89,21 @@ impl From<SourceError> for ManageError {
 pub struct Request<'m> {
     manager: &'m MemoryManager,
     site: Site,
-    placement: Placement,
+    /// `None` for what the policy selects.
+    memory: Option<MemoryKind>,
     access: Access,
-    fallback: Option<Vec<Target>>,
+    fallback: Option<Vec<MemoryKind>>,
 }
 
 impl<'m> Request<'m> {
     pub(super) fn new(manager: &'m MemoryManager, site: Site) -> Self {
-        Self { manager, site, placement: Placement::Auto, access: Access::Unknown, fallback: None }
+        Self { manager, site, memory: None, access: Access::Unknown, fallback: None }
     }
 
-    /// Names the memory. The default is [`Placement::Auto`].
+    /// Names the memory. The default is `None`: what the [`Policy`](super::Policy) selects.
     #[must_use]
-    pub fn placement(mut self, placement: Placement) -> Self {
-        self.placement = placement;
+    pub fn memory(mut self, kind: impl Into<Option<MemoryKind>>) -> Self {
+        self.memory = kind.into();
         self
     }
 
@@ -114,31 +115,23 @@ impl<'m> Request<'m> {
     }
 
     /// Sets the other kinds of memory to try, in this order, when the first has no room or the device lacks it. By
-    /// default, these are the policy's further targets with [`Placement::Auto`] and [`Placement::ReadOnly`], and
-    /// none if another placement was named.
+    /// default, these are the policy's further kinds, and none if a kind was named.
     #[must_use]
-    pub fn fallback(mut self, targets: &[Target]) -> Self {
-        self.fallback = Some(targets.to_vec());
+    pub fn fallback(mut self, kinds: &[MemoryKind]) -> Self {
+        self.fallback = Some(kinds.to_vec());
         self
     }
 
     /// Returns the kinds of memory that a request of `bytes` bytes would try, in order, each once. O(rules).
-    pub fn targets(&self, bytes: usize) -> Vec<Target> {
-        let access = match self.placement {
-            Placement::ReadOnly => Access::ReadOnly,
-            _ => self.access,
-        };
+    pub fn targets(&self, bytes: usize) -> Vec<MemoryKind> {
         let policy = &self.manager.policy;
-        let mut targets = match self.placement {
-            Placement::Device => vec![Target::Device],
-            Placement::Pinned => vec![Target::Pinned],
-            Placement::Managed => vec![Target::Managed],
-            Placement::Host => vec![Target::Host],
-            Placement::Auto if access == Access::Unknown && policy.revise => {
+        let mut targets = match self.memory {
+            Some(kind) => vec![kind],
+            None if self.access == Access::Unknown && policy.revise => {
                 let measured = policy.judge(&self.manager.registry.of_site(self.site));
                 policy.targets(bytes, measured).to_vec()
             }
-            Placement::Auto | Placement::ReadOnly => policy.targets(bytes, access).to_vec(),
+            None => policy.targets(bytes, self.access).to_vec(),
         };
         if let Some(fallback) = &self.fallback {
             targets.truncate(1);
@@ -160,7 +153,7 @@ impl fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
             .field("site", &self.site)
-            .field("placement", &self.placement)
+            .field("memory", &self.memory)
             .field("access", &self.access)
             .field("fallback", &self.fallback)
             .finish_non_exhaustive()
@@ -185,15 +178,14 @@ impl<'m> Allocate for Request<'m> {
         if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
             return Err(ManageError::Unavailable(wished));
         }
-        let chain = stores.iter().map(|&(_, store)| store as &(dyn Lender<Stream> + Sync)).collect();
         // Blocks start at granules of 256 bytes, which is the alignment that buffers need.
-        let (block, place) = Chain::new(chain).allocate(bytes, 1, stream)?;
-        let (target, store) = stores[place];
+        let each = stores.iter().map(|&(_, store)| store);
+        let (block, place) = allocate_from_first(each, bytes, 1, stream)?;
+        let (kind, store) = stores[place];
         let (address, registry) = (block.address(), &manager.registry);
-        let access = if self.placement == Placement::ReadOnly { Access::ReadOnly } else { self.access };
-        let record = registry.enter(self.site, address, bytes, access, target);
+        let record = registry.enter(self.site, address, bytes, self.access, kind);
         let placed = Placed::new(store, block, registry, record);
-        if target == Target::ReadMostly {
+        if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
             // SAFETY: the block is owned here, and is given back after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };

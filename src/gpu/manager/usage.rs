@@ -1,11 +1,30 @@
 //! Accesses of buffers, counted as they happen.
 
-use super::policy::{Access, Target};
 use crate::gpu::buffer::Touch;
+use crate::pool::MemoryKind;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How memory will be used, as far as the caller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Access {
+    /// The caller does not know. Measured accesses of the same call site decide, if there are any.
+    #[default]
+    Unknown,
+    /// Written once, then read, by the host as well.
+    ReadOnly,
+    /// Written once, by the host or a kernel, then read by kernels.
+    WriteOnce,
+    /// Every value is written once and read once, in order.
+    Streaming,
+    /// Kernels read and write it in any order.
+    Random,
+    /// The host reads or writes it more than kernels do.
+    HostHeavy,
+}
 
 /// How often memory was used, as far as this crate can see. A kernel launched with a bare address is not seen; one
 /// launched through [`Buffer::with_cudarc`](crate::gpu::Buffer::with_cudarc) counts once.
@@ -97,7 +116,7 @@ pub(super) struct Record {
     pub address: usize,
     pub bytes: usize,
     pub access: Access,
-    pub target: Target,
+    pub kind: MemoryKind,
     own: Counters,
     /// The counters of all buffers from the same call site.
     shared: Arc<Counters>,
@@ -143,14 +162,14 @@ impl Registry {
         address: usize,
         bytes: usize,
         access: Access,
-        target: Target,
+        kind: MemoryKind,
     ) -> Arc<Record> {
         let mut tables = self.lock();
         let shared = tables.sites.entry(site).or_default().clone();
         let number = tables.next;
         tables.next += 1;
         let own = Counters::default();
-        let record = Arc::new(Record { number, site, address, bytes, access, target, own, shared });
+        let record = Arc::new(Record { number, site, address, bytes, access, kind, own, shared });
         tables.live.insert(number, record.clone());
         record
     }

@@ -1,9 +1,8 @@
 //! Virtual memory shared as file descriptors.
 
-use super::foreign::Foreign;
 use super::{ShareError, values, within};
 use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Backing, Buffer, Lease};
+use crate::gpu::buffer::{Backing, Buffer, Foreign, Lease};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::source::Virtual;

@@ -1,8 +1,7 @@
 //! Handles with which other processes open a device's memory.
 
-use super::foreign::Foreign;
 use super::{ShareError, values, within};
-use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
+use crate::gpu::buffer::{Backing, Buffer, Foreign, MemoryKind};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;

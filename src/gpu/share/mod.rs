@@ -6,7 +6,6 @@
 //! ```
 
 mod descriptor;
-mod foreign;
 mod ipc;
 
 pub use descriptor::{Mapped, Shareable, SharedMemory, SharedPiece};

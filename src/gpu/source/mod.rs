@@ -17,29 +17,11 @@ pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
-use super::copies::count_moved;
 use super::error::{Error, call};
-use super::fixed::FixedMut;
 use super::stream::Stream;
-use crate::pool::{Direction, Segment, Source, SourceError, SourceErrorKind};
+use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
-
-/// A source of memory that the CPU reads and writes in place, so that buffers in it are slices.
-///
-/// # Safety
-///
-/// [`Source::CPU_VISIBLE`] must be set.
-pub unsafe trait HostSource: Source<Stream = Stream> {}
-
-// SAFETY: it is `CPU_VISIBLE`.
-unsafe impl HostSource for Pinned {}
-// SAFETY: as above.
-unsafe impl HostSource for Managed {}
-// SAFETY: as above.
-unsafe impl HostSource for HostMemory {}
-// SAFETY: as above.
-unsafe impl<M: FixedMut<u8>> HostSource for Registered<M> {}
 
 /// The size of a device's large pages in bytes.
 const PAGE: usize = 2 << 20;
@@ -94,6 +76,6 @@ unsafe fn copy(
     let _bound = stream.context().enter_relaxed()?;
     // SAFETY: the caller guarantees both ranges; the stream is alive.
     unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw()))? };
-    count_moved(stream, direction, bytes);
+    stream.context().count_moved(direction, bytes);
     Ok(())
 }

@@ -2,8 +2,7 @@
 
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
-use crate::gpu::buffer::{Backing, CopyError, MemoryKind, View, ViewMut};
-use crate::gpu::copies::Job;
+use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
 use crate::gpu::error::{Error, call, check};
 use crate::gpu::library;
 use crate::gpu::stream::Stream;
@@ -324,7 +323,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn upload<T: DeviceRepr + Copy>(
         &mut self,
@@ -363,7 +362,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Empty`], [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn download<T: DeviceRepr + Copy>(
         &mut self,
@@ -378,7 +377,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         if self.staging.results.is_empty() {
             self.staging.pin_results().map_err(|error| match error {
                 Error::Call(error) => CopyError::Call(error),
-                _ => CopyError::Empty,
+                _ => CopyError::Call(SourceError::unsupported("cuMemHostAlloc")),
             })?;
         }
         let View { address, stream, backing, .. } = from;

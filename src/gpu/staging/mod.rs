@@ -5,10 +5,9 @@ mod batch;
 pub use batch::{Batch, BatchReport};
 
 use crate::gpu::buffer::{
-    Allocate, AllocateError, Backing as _, Buffer, CopyError, Lease, MemoryKind, ViewMut,
+    Allocate, AllocateError, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
 };
 use crate::gpu::context::Context;
-use crate::gpu::copies::Job;
 use crate::gpu::error::{Error, call};
 use crate::gpu::source::Pinned;
 use crate::gpu::stream::{Event, Stream};
@@ -232,7 +231,7 @@ impl Staging {
         if self.results.is_empty() {
             self.pin_results().map_err(|error| match error {
                 Error::Call(error) => StagingError::from(error),
-                _ => CopyError::Empty.into(),
+                _ => StagingError::from(SourceError::unsupported("cuMemHostAlloc")),
             })?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);

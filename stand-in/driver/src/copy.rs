@@ -382,4 +382,16 @@ exports! {
     ) {
         driver.fill(address, pitch, &[value], (width, height), stream, false)
     }
+
+    fn cuMemsetD2D32Async(
+        driver,
+        address: Address,
+        pitch: usize,
+        value: u32,
+        width: usize,
+        height: usize,
+        stream: Handle,
+    ) {
+        driver.fill(address, pitch, &value.to_ne_bytes(), (width, height), stream, false)
+    }
 }

@@ -39,7 +39,13 @@ exports! {
         record(driver, event, stream)
     }
 
+    // Documentation: "Note that this function may also return error codes from previous, asynchronous launches", and an
+    // error such as 700 "leaves the process in an inconsistent state and any further CUDA work will return the same error".
     fn cuEventQuery(driver, event: Handle) {
+        let context = driver.events.find(event, &mut driver.misuse)?.context;
+        if let Some(fault) = driver.contexts.get(context).and_then(|context| context.fault) {
+            return Err(fault);
+        }
         let event = driver.events.find(event, &mut driver.misuse)?;
         if event.captured.is_some() {
             return Err(Code::CAPTURED_EVENT);

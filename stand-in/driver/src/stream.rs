@@ -248,6 +248,21 @@ exports! {
         driver.submit(stream, Work::Host { function, argument }, Vec::new()).map(drop)
     }
 
+    // Documentation: "callbacks ... receive the current device status"; unlike a host function, one is called after a
+    // fault as well. "This function ... may not be used during stream capture."
+    fn cuStreamAddCallback(
+        driver,
+        stream: Handle,
+        function: Option<extern "C" fn(Handle, u32, usize)>,
+        argument: usize,
+        _flags: u32,
+    ) {
+        let handle = driver.stream(stream)?;
+        let function = function.ok_or(Code::INVALID_VALUE)?;
+        driver.refuse_of_captured(&[handle], "cuStreamAddCallback")?;
+        driver.submit(handle, Work::Callback { function, stream, argument }, Vec::new()).map(drop)
+    }
+
     fn cuStreamBeginCapture_v2(driver, stream: Handle, mode: u32) {
         graph::begin(driver, stream, mode)
     }

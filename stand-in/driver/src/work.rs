@@ -36,6 +36,11 @@ pub enum Work {
         function: extern "C" fn(usize),
         argument: usize,
     },
+    Callback {
+        function: extern "C" fn(Handle, u32, usize),
+        stream: Handle,
+        argument: usize,
+    },
 }
 
 impl Work {
@@ -50,7 +55,8 @@ impl Work {
             | Self::Mark { .. }
             | Self::Alive { .. }
             | Self::Free { .. }
-            | Self::Host { .. } => vec![],
+            | Self::Host { .. }
+            | Self::Callback { .. } => vec![],
         };
         places.into_iter().flatten()
     }
@@ -59,7 +65,7 @@ impl Work {
 impl Driver {
     fn run(&mut self, work: &Work) -> Result<(), Code> {
         match work {
-            Work::Nothing | Work::Host { .. } => Ok(()),
+            Work::Nothing | Work::Host { .. } | Work::Callback { .. } => Ok(()),
             Work::Mark { event } => {
                 let now = self.now();
                 if let Some(event) = self.events.get_mut(*event) {
@@ -130,12 +136,23 @@ pub fn run_first(
     handle: Handle,
 ) -> (MutexGuard<'static, Driver>, bool) {
     let Some((context, item)) = begin(&mut driver, handle) else { return (driver, false) };
-    if let Work::Host { function, argument } = item.work {
-        drop(driver);
-        call::as_host_function(|| function(argument));
-        driver = call::lock();
-    } else {
-        execute(&mut driver, context, &item.work);
+    let fault = driver.contexts.get(context).and_then(|context| context.fault);
+    match item.work {
+        // Documentation of `cuLaunchHostFunc`: "the function will not be called in the event of an error in the CUDA
+        // context".
+        Work::Host { .. } if fault.is_some() => {}
+        Work::Host { function, argument } => {
+            drop(driver);
+            call::as_host_function(|| function(argument));
+            driver = call::lock();
+        }
+        Work::Callback { function, stream, argument } => {
+            drop(driver);
+            let status = fault.unwrap_or(Code::SUCCESS).0;
+            call::as_host_function(|| function(stream, status, argument));
+            driver = call::lock();
+        }
+        ref work => execute(&mut driver, context, work),
     }
     end(&mut driver, handle, item.sequence);
     (driver, true)
@@ -144,7 +161,7 @@ pub fn run_first(
 /// Runs the first piece of a stream while the lock is held, unless it is a host function.
 pub fn run_here(driver: &mut Driver, handle: Handle) -> bool {
     let first = driver.streams.get(handle).and_then(|stream| stream.queue.front());
-    if first.is_none_or(|item| matches!(item.work, Work::Host { .. })) {
+    if first.is_none_or(|item| matches!(item.work, Work::Host { .. } | Work::Callback { .. })) {
         return false;
     }
     let Some((context, item)) = begin(driver, handle) else { return false };

@@ -1,0 +1,87 @@
+//! Memory that does not come from an allocator of this crate: of another library, process or mapping.
+
+use super::backing::Uses;
+use super::{Backing, Buffer, MemoryKind};
+use crate::gpu::stream::Stream;
+use crate::pool::Stream as _;
+use core::mem::{self, ManuallyDrop};
+use cudarc::driver::DeviceRepr;
+
+/// Device memory that is accessible as long as its owner `P` exists. Dropping this waits for the work on the memory and
+/// then drops the owner; if `P` has no destructor, as `()`, it does neither.
+#[derive(Debug)]
+pub struct Foreign<P> {
+    piece: ManuallyDrop<P>,
+    address: usize,
+    bytes: usize,
+    stream: Stream,
+    uses: Uses,
+}
+
+impl<P> Foreign<P> {
+    /// Makes a backing of the `bytes` bytes at `address`.
+    ///
+    /// # Safety
+    ///
+    /// They must be memory of the stream's device, and nothing else in this process may use them until `piece` is
+    /// dropped.
+    pub(in crate::gpu) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
+        let piece = ManuallyDrop::new(piece);
+        Self { piece, address, bytes, stream: stream.clone(), uses: Uses::default() }
+    }
+}
+
+// SAFETY: the creator guarantees that the memory is there until the piece is dropped, which happens after the work
+// on it.
+unsafe impl<P> Backing for Foreign<P> {
+    fn address(&self) -> usize {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        self.uses.add(stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Device
+    }
+
+    fn device(&self) -> Option<usize> {
+        Some(self.stream.context().device().ordinal)
+    }
+}
+
+impl<P> Drop for Foreign<P> {
+    /// Waits for the work on the memory. A drop cannot report an error; the memory is leaked in that case, since it
+    /// may still be in use.
+    fn drop(&mut self) {
+        let settled = self.uses.settle(&self.stream);
+        if !mem::needs_drop::<P>() {
+            return;
+        }
+        if settled.and_then(|()| self.stream.synchronize()).is_ok() {
+            // SAFETY: the piece is dropped only here, once.
+            unsafe { ManuallyDrop::drop(&mut self.piece) };
+        }
+    }
+}
+
+impl<T: DeviceRepr + Copy, P> Buffer<T, Foreign<P>> {
+    /// Makes a buffer of `len` values that another library has in a device's memory, for work on `stream`. `owner` frees
+    /// the memory when it is dropped, after the work of this buffer; with `()` the other library frees it.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be that of the stream's device, aligned for `T` and hold `len` values from `address` on. Until
+    /// this buffer is dropped nothing else may use it, and it must not be freed; with an owner that has no destructor,
+    /// not before the work that was submitted to the stream is done either.
+    pub unsafe fn from_raw(address: u64, len: usize, owner: P, stream: &Stream) -> Self {
+        // SAFETY: the caller's contract.
+        let backing = unsafe { Foreign::new(owner, address as usize, len * size_of::<T>(), stream) };
+        Self::from_backing(backing, len, stream)
+    }
+}

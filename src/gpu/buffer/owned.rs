@@ -1,0 +1,169 @@
+//! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
+
+use super::{Allocate, Backing, MemoryKind};
+use crate::gpu::stream::Stream;
+use crate::pool::{
+    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, ReturnError,
+    Source,
+};
+use core::fmt;
+use std::sync::Arc;
+use std::vec::Vec;
+
+/// A pool that its clones and all [`Buffer`](super::Buffer)s in it share: the last of them ends it. The type of its memory is not part
+/// of its own.
+///
+/// ```no_run
+/// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+/// use allotment::pool::PoolOptions;
+///
+/// struct Layer {
+///     weights: Buffer<f32>, // no lifetime: the buffer keeps its pool
+/// }
+///
+/// let context = Context::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let layer = Layer { weights: Buffer::zeros(&pool, 1 << 20, &stream)? };
+/// std::thread::spawn(move || layer.weights.to_vec()).join().unwrap()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A buffer takes one atomic operation more than one that borrows its
+/// [`DevicePool`](crate::pool::DevicePool). The methods are those of [`DeviceAllocator`].
+#[derive(Clone)]
+pub struct Pool(Arc<dyn DeviceAllocator<Stream>>);
+
+impl Pool {
+    /// Makes a pool over a source, which reserves nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pool::new`](crate::pool::Pool::new).
+    pub fn new<S>(source: S, options: PoolOptions) -> Result<Self, PoolError>
+    where
+        S: Source<Stream = Stream> + Send + Sync + 'static,
+    {
+        Ok(Self::over(DevicePool::new(source, options)?))
+    }
+
+    /// Makes a pool of any allocator: of an `Arc<DevicePool<_>>` whose other methods the program calls as well, or of an
+    /// adaptor such as [`Chain`](crate::pool::Chain).
+    pub fn over(allocator: impl DeviceAllocator<Stream> + 'static) -> Self {
+        Self(Arc::new(allocator))
+    }
+
+    /// Returns the pools that serve requests, the first choice first; one unless this is an adaptor over several.
+    pub fn pools(&self) -> Vec<&dyn AnyPool> {
+        let mut pools = Vec::new();
+        self.0.each_pool(&mut |pool| pools.push(pool));
+        pools
+    }
+}
+
+impl DeviceAllocator<Stream> for Pool {
+    #[track_caller]
+    fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
+        self.0.allocate(bytes, align, stream)
+    }
+
+    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+        self.0.deallocate(block)
+    }
+
+    fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
+        self.0.record_stream(block, stream)
+    }
+
+    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+        self.0.pool_of(block)
+    }
+
+    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+        self.0.each_pool(visit);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.pools().into_iter().map(AnyPool::name);
+        f.debug_list().entries(names).finish()
+    }
+}
+
+impl Allocate for Pool {
+    type Backing<'a> = Block;
+    type Error = PoolError;
+
+    #[track_caller]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Block, PoolError> {
+        // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
+        let block = self.0.allocate(bytes, super::ALIGNMENT, stream)?;
+        Ok(Block { pool: self.clone(), block: Some(block) })
+    }
+}
+
+/// A block of a [`Pool`], which it keeps alive. Dropping it frees the block.
+#[derive(Debug)]
+pub struct Block {
+    pool: Pool,
+    /// Taken when the block is freed.
+    block: Option<Allocation>,
+}
+
+impl Block {
+    /// Returns the pool, for further buffers.
+    pub const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The pool that the block lies in, of those that serve the requests.
+    fn home(&self) -> Option<&dyn AnyPool> {
+        self.pool.pool_of(self.block.as_ref()?)
+    }
+}
+
+// SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
+// again only after the work of its stream and of those that were noted.
+unsafe impl Backing for Block {
+    fn address(&self) -> usize {
+        self.block.as_ref().map_or(0, Allocation::address)
+    }
+
+    fn bytes(&self) -> usize {
+        self.block.as_ref().map_or(0, Allocation::bytes)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        if let Some(block) = &self.block {
+            let noted = self.pool.record_stream(block, stream);
+            debug_assert!(noted.is_ok(), "a block is live and from its pool");
+        }
+    }
+
+    fn kind(&self) -> MemoryKind {
+        self.home().map_or(MemoryKind::Device, AnyPool::kind)
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.home().and_then(AnyPool::device)
+    }
+
+    fn segment(&self) -> (usize, usize) {
+        let segment = self.home().and_then(|home| home.segment_of(self.block.as_ref()?));
+        segment.map_or((self.address(), self.bytes()), |segment| (segment.address.get(), segment.bytes))
+    }
+
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        self.home().map(AnyPool::copies)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            let freed = self.pool.deallocate(block);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+}

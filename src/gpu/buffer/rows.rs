@@ -1,0 +1,42 @@
+//! The shape of copies of rows.
+
+use super::CopyError;
+
+/// The shape of a copy of rows. All lengths are in values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Values per row.
+    pub width: usize,
+    /// Number of rows.
+    pub height: usize,
+    /// Values from the start of one row to the start of the next in the buffer.
+    pub pitch: usize,
+    /// The same distance in the host's slice.
+    pub host_pitch: usize,
+}
+
+impl Rows {
+    /// Bytes to copy, for a shape that was checked.
+    pub(super) fn bytes<T>(&self) -> usize {
+        self.width * self.height * size_of::<T>()
+    }
+
+    /// Refuses a shape that does not fit into the two lengths.
+    pub(super) fn check(&self, buffer: usize, host: usize) -> Result<(), CopyError> {
+        let Self { width, height, pitch, host_pitch } = *self;
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        for (pitch, have) in [(pitch, buffer), (host_pitch, host)] {
+            if pitch < width {
+                return Err(CopyError::Pitch { pitch, width });
+            }
+            let span = pitch.checked_mul(height - 1).and_then(|before| before.checked_add(width));
+            let asked = span.unwrap_or(usize::MAX);
+            if asked > have {
+                return Err(CopyError::Length { have, asked });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! Kernels with buffers as arguments.
+
+use super::buffer::{Backing, CopyError, MemoryKind, Touch, View, ViewMut};
+use super::error::{Error, failed};
+use super::stream::Stream;
+use crate::pool::{SourceError, Stream as _};
+use core::fmt;
+use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
+use std::vec::Vec;
+
+/// A kernel that is about to be launched on a stream, with its arguments so far.
+///
+/// ```no_run
+/// use allotment::gpu::cudarc::driver::LaunchConfig;
+/// use allotment::gpu::cudarc::nvrtc::Ptx;
+/// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+/// use allotment::pool::PoolOptions;
+///
+/// let context = Context::new(0)?;
+/// let module = context.to_cudarc()?.load_module(Ptx::from_file("add.ptx"))?;
+/// let kernel = module.load_function("add")?; // sums[i] = a[i] + b[i]
+/// let stream = Stream::new(&context)?;
+/// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let a = Buffer::from_slice(&pool, &[1.0f32; 1000], &stream)?;
+/// let b = Buffer::from_slice(&pool, &[2.0f32; 1000], &stream)?;
+/// let mut sums = Buffer::<f32>::zeros(&pool, 1000, &stream)?;
+/// let launch = stream.launch(&kernel).write(sums.as_view_mut()).read(a.as_view()).read(b.as_view());
+/// // SAFETY: these are the kernel's arguments, and it writes as many values as there are.
+/// unsafe { launch.value(&1000u64).submit(LaunchConfig::for_num_elems(1000))? };
+/// assert_eq!(sums.to_vec()?, [3.0; 1000]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The arguments may belong to other streams: the kernel then waits for the work on them that was submitted so far, and
+/// their later work waits for the kernel.
+#[must_use = "the kernel runs once it is submitted"]
+pub struct Launch<'a> {
+    stream: &'a Stream,
+    kernel: &'a CudaFunction,
+    arguments: Vec<Argument<'a>>,
+}
+
+enum Argument<'a> {
+    Memory { address: u64, bytes: usize, backing: &'a dyn Backing, stream: &'a Stream },
+    Value(&'a dyn Value),
+}
+
+/// A value that kernels take.
+trait Value {
+    /// Adds it to the arguments.
+    fn push<'v>(&'v self, to: &mut LaunchArgs<'v>);
+}
+
+impl<T: DeviceRepr> Value for T {
+    fn push<'v>(&'v self, to: &mut LaunchArgs<'v>) {
+        to.arg(self);
+    }
+}
+
+impl Stream {
+    /// Begins the launch of a kernel in the order of this stream.
+    pub fn launch<'a>(&'a self, kernel: &'a CudaFunction) -> Launch<'a> {
+        Launch { stream: self, kernel, arguments: Vec::new() }
+    }
+}
+
+impl<'a> Launch<'a> {
+    /// Adds the address of values that the kernel reads.
+    pub fn read<T>(mut self, view: View<'a, T>) -> Self {
+        let View { address, len, stream, backing, .. } = view;
+        self.arguments.push(Argument::Memory { address, bytes: len * size_of::<T>(), backing, stream });
+        self
+    }
+
+    /// Adds the address of values that the kernel writes.
+    pub fn write<T>(self, view: ViewMut<'a, T>) -> Self {
+        self.read(view.0)
+    }
+
+    /// Adds a value, such as a number.
+    pub fn value<T: DeviceRepr>(mut self, value: &'a T) -> Self {
+        self.arguments.push(Argument::Value(value));
+        self
+    }
+
+    /// Launches the kernel. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Unreachable`] if no device can access one of the buffers, or the error of the driver.
+    ///
+    /// # Safety
+    ///
+    /// The arguments must be those of the kernel in their order, and it must write only to what was given to
+    /// [`Launch::write`], within its length.
+    pub unsafe fn submit(self, config: LaunchConfig) -> Result<(), CopyError> {
+        let Self { stream, kernel, arguments } = self;
+        let mut others: Vec<&Stream> = Vec::new();
+        let mut addresses = Vec::new();
+        for argument in &arguments {
+            let Argument::Memory { address, backing, stream: own, .. } = argument else { continue };
+            if backing.kind() == MemoryKind::Host {
+                return Err(CopyError::Unreachable);
+            }
+            addresses.push(*address);
+            if own.id() != stream.id() && others.iter().all(|other| other.id() != own.id()) {
+                others.push(own);
+            }
+        }
+        for other in &others {
+            stream.wait(&other.record()?)?;
+        }
+        let cudarc = stream.to_cudarc().map_err(|error| match error {
+            Error::Call(error) => error,
+            _ => SourceError::unsupported("cuDevicePrimaryCtxRetain"),
+        })?;
+        let _bound = stream.context().enter()?;
+        let mut launch = cudarc.launch_builder(kernel);
+        let mut addresses = addresses.iter();
+        for argument in &arguments {
+            match argument {
+                Argument::Memory { backing, bytes, stream: own, .. } => {
+                    if own.id() != stream.id() {
+                        // Even if a wait below fails, the memory outlives the kernel.
+                        backing.used_on(stream);
+                    }
+                    backing.touched(Touch::Kernel, *bytes);
+                    addresses.next().into_iter().for_each(|address| {
+                        launch.arg(address);
+                    });
+                }
+                Argument::Value(value) => value.push(&mut launch),
+            }
+        }
+        // SAFETY: the caller guarantees the arguments; the memory is alive, and its users are in order.
+        unsafe { launch.launch(config) }.map_err(|error| failed("cuLaunchKernel", error.0))?;
+        for other in others {
+            other.wait(&stream.record()?)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Launch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch").field("stream", self.stream).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
+
+use super::error::{PoolError, ReturnError};
+use super::front::{Allocation, Pool};
+use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};
+use crate::placement::Placement;
+use std::sync::Arc;
+
+/// An allocator of device memory whose streams have type `T`: a [`Pool`] of any placement and source, or an adaptor
+/// that wraps other allocators, such as [`Chain`](super::Chain).
+///
+/// An adaptor implements the required methods and passes everything else on to what it wraps. References and [`Arc`]s
+/// of an allocator are allocators too.
+pub trait DeviceAllocator<T>: Send + Sync {
+    /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
+    /// [`Pool::allocate_raw`].
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
+    fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError>;
+
+    /// Frees a block; see [`Pool::deallocate`].
+    ///
+    /// # Errors
+    ///
+    /// The [`ReturnError`] of [`Pool::deallocate`], such as [`ReturnError::AlreadyFree`].
+    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError>;
+
+    /// Notes that work on `stream` uses a block; see [`Pool::record_stream`].
+    ///
+    /// # Errors
+    ///
+    /// The [`ReturnError`] of [`Pool::record_stream`].
+    fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError>;
+
+    /// Returns the pool that a block is from; `None` if it is of another allocator. O(1), and O(pools) for adaptors
+    /// over several.
+    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool>;
+
+    /// Calls a function with each pool that serves requests.
+    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool));
+}
+
+/// A pool of any placement and source: what is known of its memory.
+pub trait AnyPool: Send + Sync {
+    /// Returns the name of the pool's source.
+    fn name(&self) -> &str;
+
+    /// Returns the kind of its memory.
+    fn kind(&self) -> MemoryKind;
+
+    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    fn device(&self) -> Option<usize>;
+
+    /// Returns the counters of copies to and from the pool's blocks.
+    fn copies(&self) -> &Arc<CopyCounters>;
+
+    /// Returns the segment that contains a live block of this pool. O(1).
+    fn segment_of(&self, block: &Allocation) -> Option<Segment>;
+
+    /// Returns the pool's statistics.
+    fn stats(&self) -> PoolStats;
+
+    /// Gives empty segments back while at least `keep` bytes stay reserved, and returns the released bytes.
+    fn trim(&self, keep: usize) -> usize;
+}
+
+impl<P: Placement, S: Source> AnyPool for Pool<P, S>
+where
+    Self: Send + Sync,
+{
+    fn name(&self) -> &str {
+        self.source().name()
+    }
+
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::of(self.source())
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.source().device()
+    }
+
+    fn copies(&self) -> &Arc<CopyCounters> {
+        Self::copies(self)
+    }
+
+    fn segment_of(&self, block: &Allocation) -> Option<Segment> {
+        Self::segment_of(self, block)
+    }
+
+    fn stats(&self) -> PoolStats {
+        Self::stats(self)
+    }
+
+    fn trim(&self, keep: usize) -> usize {
+        Self::trim(self, keep)
+    }
+}
+
+impl<P: Placement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
+where
+    Self: Send + Sync,
+{
+    #[track_caller]
+    fn allocate(&self, bytes: usize, align: usize, stream: &S::Stream) -> Result<Allocation, PoolError> {
+        self.allocate_raw(bytes, align, stream)
+    }
+
+    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+        Self::deallocate(self, block)
+    }
+
+    fn record_stream(&self, block: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
+        Self::record_stream(self, block, stream)
+    }
+
+    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+        self.is_owner(block).then_some(self)
+    }
+
+    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+        visit(self);
+    }
+}
+
+/// Passes all requests on to what a pointer points to.
+macro_rules! behind {
+    ($($pointer:ty),*) => {$(
+        impl<T, A: DeviceAllocator<T> + ?Sized> DeviceAllocator<T> for $pointer {
+            #[track_caller]
+            fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+                (**self).allocate(bytes, align, stream)
+            }
+
+            fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+                (**self).deallocate(block)
+            }
+
+            fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
+                (**self).record_stream(block, stream)
+            }
+
+            fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+                (**self).pool_of(block)
+            }
+
+            fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+                (**self).each_pool(visit);
+            }
+        }
+    )*};
+}
+
+behind!(&A, Arc<A>);

@@ -1,0 +1,22 @@
+//! What a pool knows of the capture of a graph.
+
+use super::{CaptureId, Source};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// A capture that the pool has served, and the memory of its graph.
+pub(super) struct Capture<S: Source> {
+    pub(super) id: CaptureId,
+    /// One of the captured streams, which tells whether the capture is still under way.
+    pub(super) stream: S::Stream,
+    pub(super) under_way: bool,
+    /// The arenas of the captured streams in this capture, one each.
+    pub(super) arenas: Vec<usize>,
+    /// Freed blocks of other arenas, or used on several streams: nothing may use them before the graph is given up.
+    pub(super) held: Vec<u32>,
+    /// Live blocks that captured streams use as well, with their serial numbers.
+    pub(super) touched: HashSet<(u32, u32)>,
+    /// Streams on which the graph was launched.
+    pub(super) launches: Vec<S::Stream>,
+    pub(super) given_up: bool,
+}

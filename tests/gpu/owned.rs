@@ -1,0 +1,297 @@
+//! Pools and buffers without lifetimes, and launches of kernels with several of them.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::{CudaFunction, LaunchConfig};
+use allotment::gpu::cudarc::nvrtc::Ptx;
+use allotment::gpu::{
+    Buffer, CopyError, DeviceMemory, Foreign, HostMemory, MemoryKind, Pinned, Pool, Stream,
+};
+use allotment::pool::{Chain, DevicePool, Limit, PoolOptions, Stream as _};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+
+fn pool(gpu: &Gpu) -> Pool {
+    Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()
+}
+
+fn scale(gpu: &Gpu) -> CudaFunction {
+    let cudarc = gpu.context.to_cudarc().unwrap();
+    let module = cudarc.load_module(Ptx::from_src(include_str!("scale.ptx"))).unwrap();
+    module.load_function("scale_f32").unwrap()
+}
+
+/// A struct holds the pool and its buffers, and goes to another thread, which may outlive everything else.
+#[test]
+fn a_struct_holds_pool_and_buffers() {
+    struct Model {
+        pool: Pool,
+        layers: Vec<Buffer<f32>>,
+    }
+    impl Model {
+        fn sum(&self) -> f32 {
+            self.layers.iter().flat_map(|layer| layer.to_vec().unwrap()).sum()
+        }
+    }
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let layers = (1..=3).map(|n| Buffer::from_slice(&pool, &[n as f32; 100], &gpu.stream).unwrap()).collect();
+    let mut model = Model { pool: pool.clone(), layers };
+    drop(pool);
+    let (sum, last) = thread::spawn(move || {
+        let stream = model.layers[0].stream().clone();
+        model.layers.push(Buffer::zeros(&model.pool, MIB, &stream).unwrap());
+        assert_eq!(model.pool.pools()[0].stats().blocks.current, 4);
+        let sum = model.sum();
+        drop(model.pool); // the buffers still have it
+        (sum, model.layers.swap_remove(0))
+    })
+    .join()
+    .unwrap();
+    assert_eq!(sum, 600.0);
+    assert_eq!(last.to_vec().unwrap(), [1.0; 100]);
+    assert_eq!(last.backing().pool().pools()[0].stats().blocks.current, 1);
+    drop(last);
+    gpu.finish();
+}
+
+#[test]
+fn adaptors_back_buffers() {
+    let gpu = Gpu::new();
+    let options = || PoolOptions::new().limit(Limit::Bytes(8 * MIB)).exact_above(MIB, MIB);
+    let device = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options()).unwrap());
+    let pinned = Pool::new(Pinned::new(&gpu.context), options()).unwrap();
+    let chain = Pool::over(Chain::new(vec![Pool::over(device.clone()), pinned.clone()]));
+    let first: Buffer<u8> = Buffer::zeros(&chain, 6 * MIB, &gpu.stream).unwrap();
+    let second: Buffer<u8> = Buffer::zeros(&chain, 6 * MIB, &gpu.stream).unwrap();
+    assert_eq!((first.kind(), second.kind()), (MemoryKind::Device, MemoryKind::Pinned));
+    assert_eq!(second.as_slice().unwrap(), [0; 6 * MIB]);
+    assert!(Buffer::<u8>::zeros(&chain, 6 * MIB, &gpu.stream).is_err());
+    drop(first);
+    assert_eq!(device.stats().blocks.current, 0);
+    let binned = Pool::over(Chain::by_size(vec![(KIB, pinned), (usize::MAX, Pool::over(device))]));
+    let small = Buffer::from_slice(&binned, &[1u8; KIB], &gpu.stream).unwrap();
+    let large = small.migrate(&chain, &gpu.stream).unwrap();
+    assert_eq!((large.kind(), large.to_vec().unwrap()), (MemoryKind::Device, vec![1; KIB]));
+    assert_eq!(format!("{binned:?}"), "[\"pinned\", \"device 0\"]");
+    drop((second, large, chain, binned));
+    gpu.finish();
+}
+
+const KIB: usize = 1 << 10;
+
+#[test]
+fn buffers_are_resized() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    if !on_system() {
+        gpu.control().poison(0xcd);
+    }
+    let mut buffer = Buffer::from_slice(&pool, &[1u32, 2, 3], &gpu.stream).unwrap();
+    let address = buffer.address();
+    assert_eq!((buffer.len(), buffer.capacity()), (3, 3));
+    buffer.resize(&pool, 2).unwrap();
+    buffer.resize(&pool, 3).unwrap();
+    assert_eq!((buffer.address(), buffer.to_vec().unwrap()), (address, vec![1, 2, 0]));
+    buffer.resize(&pool, 1000).unwrap();
+    assert_eq!(buffer.to_vec().unwrap()[..4], [1, 2, 0, 0]);
+    assert!(buffer.slice(2..).unwrap().to_vec().unwrap().iter().all(|&value| value == 0));
+    buffer.resize(&pool, 0).unwrap();
+    assert!(buffer.is_empty() && buffer.capacity() == 1000);
+    // What cannot be had leaves the buffer as it is.
+    assert!(buffer.resize(&pool, 1 << 60).is_err());
+    buffer.resize(&pool, 1).unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [0]);
+    let mut empty = Buffer::<u32>::zeros(&pool, 0, &gpu.stream).unwrap();
+    empty.resize(&pool, 5).unwrap();
+    assert_eq!(empty.to_vec().unwrap(), [0; 5]);
+    drop((buffer, empty, pool));
+    gpu.finish();
+}
+
+/// A kernel takes buffers of several streams: it waits for their work, and their later work for it.
+#[test]
+fn a_launch_takes_several_buffers() {
+    let gpu = Gpu::new();
+    let (pool, kernel) = (pool(&gpu), scale(&gpu));
+    let other = Stream::new(&gpu.context).unwrap();
+    let mut values = Buffer::from_slice(&pool, &[1.0f32, 2.0, 3.0], &other).unwrap();
+    let config = LaunchConfig::for_num_elems(3);
+    let scaled = |values: &mut Buffer<f32>| {
+        let launch = gpu.stream.launch(&kernel).write(values.as_view_mut()).value(&2.5f32).value(&3u64);
+        // SAFETY: these are the kernel's arguments, and there are three values.
+        unsafe { launch.submit(config) }
+    };
+    if !on_system() {
+        let control = gpu.control();
+        control.hold_all(true);
+        values.as_view_mut().fill(1.0).unwrap();
+        scaled(&mut values).unwrap();
+        values.slice_mut(..1).unwrap().fill(9.0).unwrap();
+        assert_eq!(control.run(Gpu::number(&gpu.stream)), 0, "the kernel waits for the fill");
+        assert!(control.run(Gpu::number(&other)) <= 2, "the second fill waits for the kernel");
+        control.hold_all(false);
+        assert_eq!(values.to_vec().unwrap(), [9.0, 2.5, 2.5]);
+    }
+    values.copy_from(&[2.0, 4.0, 6.0]).unwrap();
+    scaled(&mut values).unwrap();
+    assert_eq!(values.to_vec().unwrap(), [5.0, 10.0, 15.0]);
+    // The memory of a buffer that goes waits for the kernel.
+    scaled(&mut values).unwrap();
+    drop(values);
+    let host = Arc::new(HostMemory::new(MIB));
+    let mut unreachable = Buffer::<f32, _>::zeros(&host, 3, &gpu.stream).unwrap();
+    let launch = gpu.stream.launch(&kernel).write(unreachable.as_view_mut()).value(&2.5f32).value(&3u64);
+    // SAFETY: as above; it is refused.
+    assert_eq!(unsafe { launch.submit(config) }, Err(CopyError::Unreachable));
+    drop((unreachable, host, pool, other, kernel));
+    gpu.finish();
+}
+
+#[test]
+fn a_stream_is_cudarcs_too() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let stream = Stream::new(&gpu.context).unwrap();
+    let cudarc = stream.to_cudarc().unwrap();
+    assert!(Arc::ptr_eq(&cudarc, &stream.to_cudarc().unwrap()));
+    assert_eq!(Stream::from_cudarc(&gpu.context, cudarc.clone()).unwrap().id(), stream.id());
+    let mut values: Buffer<u8> = Buffer::zeros(&pool, 10, &stream).unwrap();
+    values.with_cudarc(&cudarc, |values| cudarc.memcpy_htod(&[7; 10], values)).unwrap().unwrap();
+    assert_eq!(values.to_vec().unwrap(), [7; 10]);
+    drop(values);
+    // While cudarc has it the program may submit work, so its memory is not given away.
+    drop(stream);
+    assert_eq!(cudarc.synchronize(), Ok(()));
+    let default = Stream::default_of(&gpu.context).to_cudarc().unwrap();
+    assert!(default.cu_stream().is_null());
+    drop((pool, default));
+    assert_eq!(cudarc.synchronize(), Ok(()), "a queue that cudarc has is not destroyed");
+    if let (Some(driver), handle) = (&gpu.driver, cudarc.cu_stream()) {
+        assert_eq!(driver.live().streams, 2);
+        // SAFETY: nothing uses it any more.
+        unsafe { allotment::gpu::cudarc::driver::result::stream::destroy(handle) }.unwrap();
+    }
+    drop(cudarc);
+    gpu.finish();
+}
+
+/// Memory of another library as a buffer: its owner goes after the work, or is left alone.
+#[test]
+fn foreign_memory_is_wrapped() {
+    struct Owner<'a>(&'a AtomicUsize, Option<Buffer<u32>>);
+    impl Drop for Owner<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            drop(self.1.take());
+        }
+    }
+    let gpu = Gpu::new();
+    let (pool, dropped) = (pool(&gpu), AtomicUsize::new(0));
+    let memory: Buffer<u32> = Buffer::zeros(&pool, 100, &gpu.stream).unwrap();
+    let address = memory.address();
+    let other = Stream::new(&gpu.context).unwrap();
+    gpu.stream.synchronize().unwrap();
+    // SAFETY: the memory is not used otherwise, and its work is done.
+    let mut borrowed = unsafe { Buffer::<u32, Foreign<()>>::from_raw(address, 100, (), &other) };
+    borrowed.as_view_mut().fill(5).unwrap();
+    drop(borrowed);
+    other.synchronize().unwrap();
+    assert_eq!(memory.to_vec().unwrap(), [5; 100]);
+    if !on_system() {
+        gpu.control().hold_all(true);
+    }
+    // SAFETY: as above, and the memory stays as long as its owner.
+    let mut owned = unsafe { Buffer::<u32, _>::from_raw(address, 50, Owner(&dropped, Some(memory)), &other) };
+    owned.as_view_mut().fill(6).unwrap();
+    assert_eq!(dropped.load(Ordering::Relaxed), 0);
+    drop(owned);
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+    if !on_system() {
+        assert_eq!(gpu.control().pending(Gpu::number(&other)), 0, "the work was done before the owner went");
+        gpu.control().hold_all(false);
+    }
+    drop((pool, other));
+    gpu.finish();
+}
+
+/// Wakes by a message.
+struct Sender(mpsc::Sender<()>);
+
+impl Wake for Sender {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Runs a future to its end, asleep while it has nothing to do. Returns how often it was polled as well.
+fn block_on<F: Future>(future: F) -> (F::Output, usize) {
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Sender(sender)));
+    let mut future = pin!(future);
+    for polls in 1.. {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return (output, polls);
+        }
+        woken.recv_timeout(Duration::from_secs(60)).expect("the driver wakes the task");
+    }
+    unreachable!("it counts for ever")
+}
+
+#[test]
+fn transfers_are_futures() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let mut buffer: Buffer<u8> = Buffer::zeros(&pool, 1000, &gpu.stream).unwrap();
+    let whole = async {
+        buffer.as_view_mut().copy_from_async(vec![3; 1000])?.await?;
+        buffer.as_view().copy_to_async(vec![0; 1000])?.await
+    };
+    assert_eq!(block_on(whole).0.unwrap(), [3; 1000]);
+    if !on_system() {
+        // The task sleeps until the device comes to the copy, and not longer.
+        let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
+        control.hold(number, true);
+        let transfer = buffer.as_view().copy_to_async(vec![0; 1000]).unwrap();
+        let (values, polls) = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                control.hold(number, false);
+            });
+            block_on(transfer)
+        });
+        assert_eq!((values.unwrap(), polls), (vec![3; 1000], 2));
+        // Another task may take over; the one that polled last is woken.
+        control.hold(number, true);
+        let mut transfer = pin!(buffer.as_view().copy_to_async(vec![0; 1000]).unwrap());
+        assert!(transfer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        control.hold(number, false);
+        assert_eq!(block_on(transfer.as_mut()).0.unwrap(), [3; 1000]);
+        assert!(transfer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        // A fault of the device wakes the task as well.
+        control.hold(number, true);
+        let transfer = buffer.as_view().copy_to_async(vec![0; 1000]).unwrap();
+        let failed = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                control.fault(0, 700);
+                control.hold(number, false);
+            });
+            block_on(transfer).0
+        });
+        assert!(matches!(failed, Err(CopyError::Call(error)) if error.code == 700), "{failed:?}");
+        control.reset();
+        std::mem::forget((buffer, pool));
+        std::mem::forget(gpu.stream);
+        std::mem::forget(gpu.context);
+        return;
+    }
+    drop((buffer, pool));
+    gpu.finish();
+}
