@@ -6,6 +6,7 @@
 //! which `wcet` looks for the worst. `gpu_bundle` packs what is to run on a machine with a GPU.
 
 mod bench;
+mod c_firmware;
 mod child;
 mod ci;
 mod commands;
@@ -144,6 +145,8 @@ enum Command {
     Malloc(malloc::Options),
     /// Change the library's code bit by bit and count the changes that its tests notice (`cargo install cargo-mutants`)
     Mutants(mutants::Options),
+    /// Build C firmware on the heap's static library with a C compiler, and boot it in QEMU
+    CFirmware,
     /// Build the library for every kind of target that it supports
     CheckTargets,
     /// Render the book in `docs` to target/book, and check its links
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::CFirmware => c_firmware::run(&setup),
         Command::CheckTargets => commands::check_targets(&setup),
         Command::Book => commands::book(),
     };

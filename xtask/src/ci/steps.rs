@@ -57,6 +57,9 @@ pub const STEPS: &[Step] = &[
     // Programs that also depend on another user of cudarc.
     Step::new("beside candle", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
     Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
+    // Systems that nothing here runs: the standard library is checked with it, since its compiled form is not to be had.
+    Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
+    Step::new("macOS", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-apple-darwin --no-default-features --features std --lib"),
     Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
 
     // Packages in ways of their own.
@@ -73,6 +76,7 @@ pub const STEPS: &[Step] = &[
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets"),
+    Step::new("firmware in C", Full, "cargo xtask c-firmware"),
     Step::new("boards that are linked", Full, "cargo xtask link"),
     Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin"),
     Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/demo.trace --view target/ci/demo.html -- qemu-system-arm -machine mps2-an386 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}"),

@@ -51,6 +51,7 @@ const PROGRAMS: &[Program] = &[
             "usr/bin/qemu-system-riscv32",
         )
     },
+    program("arm-none-eabi-gcc", &["gcc-arm-none-eabi"], "usr/bin/arm-none-eabi-gcc"),
     program("chromium", &["chromium"], "usr/lib/chromium/chromium"),
     program("jq", &["jq"], "usr/bin/jq"),
     program("sqlite3", &["sqlite3"], "usr/bin/sqlite3"),

@@ -1,0 +1,135 @@
+/* C firmware on the heap of liballotment_heap.a: two regions, random requests that are checked byte by byte, and FreeRTOS's names. */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "allotment_heap.h"
+#include "heap_allotment.h"
+
+void say(const char *text);
+void say_number(const char *name, size_t number);
+_Noreturn void finish(bool ok);
+
+static uint8_t first[24 * 1024];
+static uint8_t second[8 * 1024];
+
+enum { SLOTS = 64, ROUNDS = 20000 };
+
+static struct {
+  uint8_t *block;
+  size_t size;
+  uint8_t fill;
+} live[SLOTS];
+
+static uint32_t state = 1;
+
+static uint32_t below(uint32_t limit) {
+  state = state * 1664525u + 1013904223u;
+  return (state >> 8) % limit;
+}
+
+static void check(bool holds, const char *what) {
+  if (!holds) {
+    say("failed: ");
+    say(what);
+    say("\n");
+    finish(false);
+  }
+}
+
+static void check_fill(const uint8_t *block, size_t size, uint8_t fill) {
+  for (size_t n = 0; n < size; n++) check(block[n] == fill, "a live block has changed");
+}
+
+static void fill(uint8_t *block, size_t size, uint8_t with) {
+  for (size_t n = 0; n < size; n++) block[n] = with;
+}
+
+static void edges(void) {
+  check(allotment_malloc(100) == NULL, "a heap without memory has no room");
+  check(!allotment_add(NULL, 100), "no region starts at null");
+  check(allotment_add(first, sizeof first) && allotment_add(second, sizeof second), "both regions are taken");
+  check(allotment_free(NULL) && allotment_size(NULL) == 0, "null is ignored");
+  check(allotment_malloc(SIZE_MAX) == NULL && allotment_calloc(SIZE_MAX / 2, 4) == NULL, "too large");
+  check(allotment_aligned_alloc(24, 8) == NULL, "24 is no alignment");
+  void *nothing = allotment_malloc(0);
+  check(nothing != NULL && allotment_free(nothing), "an empty block is one");
+  check(!allotment_free(nothing), "a second free is found");
+  for (size_t align = 1; align <= 1024; align *= 2) {
+    uint8_t *block = allotment_aligned_alloc(align, 40);
+    check(block && (uintptr_t)block % align == 0 && (uintptr_t)block % 8 == 0, "alignment");
+    check(allotment_size(block) == 40, "size");
+    check(allotment_free(block), "an aligned block is freed");
+  }
+  check(allotment_figures().live_blocks == 0, "all is free");
+}
+
+static void random_requests(void) {
+  unsigned refused = 0, moved = 0;
+  for (unsigned round = 0; round < ROUNDS; round++) {
+    unsigned n = below(SLOTS);
+    if (!live[n].block) {
+      size_t size = 1 + below(below(2) ? 200 : 2000);
+      bool zeroed = below(4) == 0;
+      uint8_t *block = zeroed ? allotment_calloc(1, size) : allotment_malloc(size);
+      if (!block) {
+        refused++;
+        continue;
+      }
+      check((uintptr_t)block % 8 == 0, "alignment");
+      if (zeroed) check_fill(block, size, 0);
+      live[n].block = block;
+      live[n].size = size;
+    } else if (below(3) == 0) {
+      size_t size = 1 + below(400), kept = size < live[n].size ? size : live[n].size;
+      uint8_t *block = allotment_realloc(live[n].block, size);
+      if (!block) {
+        refused++;
+        continue;
+      }
+      check_fill(block, kept, live[n].fill);
+      moved += block != live[n].block;
+      live[n].block = block;
+      live[n].size = size;
+    } else {
+      check_fill(live[n].block, live[n].size, live[n].fill);
+      check(allotment_free(live[n].block), "a live block is freed");
+      live[n].block = NULL;
+      continue;
+    }
+    live[n].fill = (uint8_t)round;
+    fill(live[n].block, live[n].size, live[n].fill);
+    check(allotment_size(live[n].block) == live[n].size, "size");
+  }
+  for (unsigned n = 0; n < SLOTS; n++) {
+    if (live[n].block) check_fill(live[n].block, live[n].size, live[n].fill);
+    check(allotment_free(live[n].block), "the last blocks are freed");
+  }
+  AllotmentFigures figures = allotment_figures();
+  check(figures.used == 0 && figures.free == figures.capacity, "nothing is lost");
+  check(refused > 0 && moved > 0 && figures.failed > refused, "both ends were met");
+  say_number("peak", figures.peak);
+  say_number("capacity", figures.capacity);
+}
+
+static void freertos(void) {
+  size_t all = xPortGetFreeHeapSize();
+  uint8_t *block = pvPortMalloc(100);
+  check(block && xPortGetFreeHeapSize() <= all - 100, "pvPortMalloc");
+  fill(block, 100, 1);
+  vPortFree(block);
+  check(xPortGetFreeHeapSize() == all && xPortGetMinimumEverFreeHeapSize() < all, "vPortFree");
+  uint8_t *zeroed = pvPortCalloc(10, 10);
+  check_fill(zeroed, 100, 0);
+  vPortFree(zeroed);
+  vPortFree(NULL);
+}
+
+int main(void) {
+  edges();
+  random_requests();
+  freertos();
+  say("passed\n");
+  finish(true);
+}

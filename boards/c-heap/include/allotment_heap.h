@@ -1,0 +1,79 @@
+/* A heap for C firmware. Made by cbindgen from boards/c-heap/src/lib.rs: change that. */
+
+#ifndef ALLOTMENT_HEAP_H
+#define ALLOTMENT_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// The heap's figures at one moment, in bytes; what blocks have in front of them counts.
+typedef struct AllotmentFigures {
+  // Bytes for blocks.
+  size_t capacity;
+  // Bytes in live blocks.
+  size_t used;
+  // The largest value that `used` has had.
+  size_t peak;
+  // Bytes that are free, in one piece or in several.
+  size_t free;
+  // The largest request that is sure to succeed.
+  size_t largest_free;
+  // Number of live blocks.
+  size_t live_blocks;
+  // Number of requests that found no room.
+  size_t failed;
+} AllotmentFigures;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Gives the heap the `bytes` bytes at `start`, which nothing else may use from then on. Up to four regions of up to 511 KiB can be
+// given. Returns whether they could be used.
+//
+// # Safety
+//
+// The bytes must be valid for reads and writes, and nothing else may use them.
+bool allotment_add(void *start,
+                   size_t bytes);
+
+// Allocates `size` bytes aligned to 8; null if there is no room.
+void *allotment_malloc(size_t size);
+
+// Allocates `count` times `size` bytes, all zero; null if there is no room.
+void *allotment_calloc(size_t count, size_t size);
+
+// Allocates `size` bytes aligned to `align`, a power of two; null if there is no room or the alignment is none.
+void *allotment_aligned_alloc(size_t align,
+                              size_t size);
+
+// Frees a block; null is ignored. Returns false, with nothing done, if it is certain that the address is no live block's.
+//
+// # Safety
+//
+// The block must be live or null, and must not be used afterwards.
+bool allotment_free(void *block);
+
+// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was.
+//
+// # Safety
+//
+// The block must be live or null. If it moves, it must not be used any more at its old address.
+void *allotment_realloc(void *block,
+                        size_t size);
+
+// Returns the bytes that were asked for at the last change of a live block's size; 0 for null.
+//
+// # Safety
+//
+// The block must be live or null.
+size_t allotment_size(void *block);
+
+// Returns the heap's figures.
+struct AllotmentFigures allotment_figures(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ALLOTMENT_HEAP_H */

@@ -1,0 +1,82 @@
+//! `c-firmware`: a C program on the heap's static library, compiled by a C compiler for Cortex-M and booted in QEMU.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{Setup, child, firmware, setup, toolchain};
+
+/// The core of the machine, for both compilers.
+const TARGET: &str = "thumbv7m-none-eabi";
+
+/// What the program may take in QEMU.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Builds the library and the program, boots it, and prints what it says.
+pub fn run(setup: &Setup) -> Result<ExitCode> {
+    let emulator = setup::provide("qemu-system-arm", false, setup)?;
+    let compiler = setup::provide("arm-none-eabi-gcc", false, setup)?;
+    let toolchain = toolchain::find(&[TARGET], setup)?;
+    let boards = firmware::root().join("boards");
+    let target = boards.join("target");
+    let mut cargo = toolchain.cargo("build");
+    cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&target);
+    ensure!(child::status(&mut cargo, "building the library")?.success(), "the library does not build");
+
+    let program = target.join("c-firmware.elf");
+    let library = target.join(TARGET).join("release/liballotment_heap.a");
+    let output = compile(&compiler, &library, &program).output().context("the compiler does not start")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+
+    let mut qemu = child::command(emulator);
+    qemu.args(["-machine", "lm3s6965evb", "-nographic", "-monitor", "none", "-serial", "null"]);
+    qemu.args(["-semihosting-config", "enable=on,target=native", "-kernel"]).arg(&program);
+    let (status, text) = child::run_limited(&mut qemu, LIMIT)?;
+    print!("{text}");
+    let status = status.with_context(|| format!("stopped after {} s", LIMIT.as_secs()))?;
+    ensure!(status.success() && text.lines().any(|line| line == "passed"), "the firmware failed ({status})");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compiles and links the program without any other library than the heap's and the compiler's own.
+fn compile(compiler: &Path, library: &Path, program: &Path) -> Command {
+    let folder: PathBuf = firmware::root().join("boards/c-heap");
+    let mut command = child::command(compiler);
+    command.args(["-mcpu=cortex-m3", "-mthumb", "-Os", "-g", "-std=c11", "-ffreestanding", "-nostdlib"]);
+    command.args(["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-Wmissing-prototypes"]);
+    // The loops that copy and fill must not become calls of themselves.
+    command.arg("-fno-tree-loop-distribute-patterns");
+    for include in ["include", "freertos"] {
+        command.arg("-I").arg(folder.join(include));
+    }
+    for source in ["firmware/main.c", "firmware/start.c", "freertos/heap_allotment.c"] {
+        command.arg(folder.join(source));
+    }
+    command.arg("-T").arg(folder.join("firmware/link.ld")).arg("-Wl,--gc-sections").arg(library);
+    command.args(["-lgcc", "-o"]).arg(program);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::firmware;
+
+    #[test]
+    fn the_header_is_that_of_the_source() {
+        let folder = firmware::root().join("boards/c-heap");
+        let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
+        let builder = cbindgen::Builder::new().with_src(folder.join("src/lib.rs")).with_config(config);
+        let mut header = Vec::new();
+        builder.generate().expect("cbindgen reads the source").write(&mut header);
+        let path = folder.join("include/allotment_heap.h");
+        if std::env::var_os("UPDATE_HEADER").is_some() {
+            std::fs::write(&path, &header).unwrap();
+        }
+        let kept = std::fs::read(&path).unwrap_or_default();
+        let [kept, made] = [&kept, &header].map(|text| String::from_utf8_lossy(text));
+        assert_eq!(kept, made, "set UPDATE_HEADER and run again");
+    }
+}
