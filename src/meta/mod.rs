@@ -49,6 +49,8 @@ pub(crate) type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
+// As wide as a size, so that a `Result` of either comes back in registers.
+#[repr(usize)]
 pub enum FreeError {
     /// The address is in none of the heap's regions, or the block would reach beyond its region.
     Foreign,

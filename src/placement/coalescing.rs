@@ -129,7 +129,7 @@ pub unsafe trait FreeIndex<M: FreeBlocks>: Sized {
 pub(super) unsafe fn check_links<M: FreeBlocks>(meta: &M, id: Id, prev: Id, next: Id) {
     // SAFETY: linked blocks are free; damaged links lead to a fault of the processor at worst, not to a write.
     let agree = unsafe {
-        !M::CHECKED || (prev != NIL && meta.next(prev) == id && (next == NIL || meta.prev(next) == id))
+        !M::CHECKED || (meta.next(prev) == id && (next == NIL || meta.prev(next) == id))
     };
     if !agree {
         corrupted(Fault::BrokenList, 0);
@@ -544,14 +544,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         _len: usize,
         _align: usize,
     ) -> Result<usize, FreeError> {
-        let Self { meta, fit } = self;
         // SAFETY: the block is live and not used any more, as the caller vouches.
-        unsafe {
-            match meta.near() {
-                Some(mut meta) => Work { meta: &mut meta, fit }.put(block)?,
-                None => self.put_parts(block.offset, block.len, block.token)?,
-            }
-        }
+        unsafe { self.put_parts(block.offset, block.len, block.token)? }
         Ok(block.len)
     }
 

@@ -40,53 +40,43 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
         self.address(end).cast::<I>().wrapping_sub(1)
     }
 
-    /// Whether free memory begins with granule `end`, by what it would have written to both of its ends.
+    /// Returns the length of the free block that begins with granule `end`; `None` if the lengths at its two ends do not agree.
     ///
     /// # Safety
     ///
     /// The granule must be one of the region's or the one behind its last, with the bit of its boundary set: it is free, or
     /// else the one in front of it.
     #[inline(always)]
-    unsafe fn begins_free(&self, end: usize) -> bool {
-        // SAFETY: only granules of the region are read.
+    unsafe fn len_behind(&self, end: usize) -> Option<usize> {
+        // SAFETY: only granules of the region are read, or the boundary bits behind its last.
         unsafe {
-            let stop = (*self.record).end();
-            if end >= stop {
-                return false;
-            }
             let len = (*self.word(end, 0)).get();
-            len > 0 && len <= stop - end && (*self.tail(end + len)).get() == len
+            // No length is 0, which becomes the largest number.
+            let agrees = !C
+                || (len.wrapping_sub(1) < (*self.record).end().wrapping_sub(end)
+                    && (*self.tail(end + len)).get() == len);
+            agrees.then_some(len)
         }
     }
 
-    /// Returns whether free memory ends in front of granule `start`, like [`Self::begins_free`].
+    /// Returns the length of the free block that ends in front of granule `start`, like [`Self::len_behind`].
     ///
     /// # Safety
     ///
-    /// As for [`Self::begins_free`].
+    /// As for [`Self::len_behind`].
     #[inline(always)]
-    unsafe fn ends_free(&self, start: usize) -> bool {
+    unsafe fn len_before(&self, start: usize) -> Option<usize> {
         // SAFETY: only granules of the region are read.
         unsafe {
-            let first = (*self.record).first;
-            if start <= first {
-                return false;
+            let room = if C { start - (*self.record).first } else { 1 };
+            if room == 0 {
+                return None;
             }
             let len = (*self.tail(start)).get();
-            len > 0 && len <= start - first && (*self.word(start - len, 0)).get() == len
+            let agrees =
+                !C || (len.wrapping_sub(1) < room && (*self.word(start - len, 0)).get() == len);
+            agrees.then_some(len)
         }
-    }
-
-    /// Undoes what [`FreeBlocks::free`] has changed for a block that turns out to be free already.
-    #[cold]
-    #[inline(never)]
-    unsafe fn refuse(&self, block: Block<Bounds>) -> FreeError {
-        // SAFETY: the caller has flipped both bits.
-        unsafe {
-            self.bounds.flip(block.offset / Self::UNIT);
-            self.bounds.flip((block.offset + block.len) / Self::UNIT);
-        }
-        FreeError::AlreadyFree
     }
 
     /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
@@ -239,18 +229,21 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
         // free, and those begin and end with their lengths.
         unsafe {
-            let left = self.bounds.flip(start / Self::UNIT);
-            let right = self.bounds.flip(end / Self::UNIT);
-            if C && ((left && !self.ends_free(start)) || (right && !self.begins_free(end))) {
-                return Err(self.refuse(block));
-            }
-            let right = if right { (end, self.len(end)) } else { (NIL, 0) };
-            Ok(if left {
-                let len = (*self.tail(start)).get();
-                [(start - len, len), right]
+            let (left, right) = (self.bounds.get(start / Self::UNIT), self.bounds.get(end / Self::UNIT));
+            let left = if left {
+                let len = self.len_before(start).ok_or(FreeError::AlreadyFree)?;
+                (start - len, len)
             } else {
-                [(NIL, 0), right]
-            })
+                (NIL, 0)
+            };
+            let right = if right {
+                (end, self.len_behind(end).ok_or(FreeError::AlreadyFree)?)
+            } else {
+                (NIL, 0)
+            };
+            self.bounds.flip(start / Self::UNIT);
+            self.bounds.flip(end / Self::UNIT);
+            Ok([left, right])
         }
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Large {
     room: isize,
     /// Bytes that may be kept.
     share: isize,
+    /// Bytes of the largest block that is looked for or kept: [`LARGEST`], or 0 while nothing is kept and nothing may be.
+    limit: usize,
     /// The list that was last made to give a block back.
     hand: usize,
     /// Requests that a kept block served since the last review.
@@ -45,7 +47,7 @@ const LISTS: usize = 64;
 /// Lists that are looked at for a block to give back, where there is no room for another one.
 const SOME: usize = 4;
 /// Bytes of the largest block that is kept.
-pub(super) const LARGEST: usize = 32 * 1024;
+const LARGEST: usize = 32 * 1024;
 
 /// Requests without a kept block between two reviews of whether keeping blocks is worth it.
 const REVIEW: u32 = 256;
@@ -59,6 +61,7 @@ impl Large {
             lists: [END; LISTS],
             room: 0,
             share: 0,
+            limit: 0,
             hand: 0,
             hits: 0,
             misses: REVIEW,
@@ -71,6 +74,17 @@ impl Large {
     pub(super) fn allow(&mut self, share: usize) {
         self.room += share as isize - self.share;
         self.share = share as isize;
+        self.set_limit();
+    }
+
+    fn set_limit(&mut self) {
+        self.limit = if self.share > 0 || self.kept() > 0 { LARGEST } else { 0 };
+    }
+
+    /// Bytes of the largest block that is looked for or kept now.
+    #[inline(always)]
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Bytes that are kept.
@@ -166,8 +180,16 @@ impl Large {
     }
 
     /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
+    #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, usize)> {
-        (0..SOME).find_map(|_| self.evict_next())
+        if self.kept() == 0 {
+            return None;
+        }
+        let block = (0..SOME).find_map(|_| self.evict_next());
+        if self.kept() == 0 {
+            self.set_limit();
+        }
+        block
     }
 
     /// Takes a block out of the next list that has any.
@@ -175,7 +197,9 @@ impl Large {
         if self.kept() == 0 {
             return None;
         }
-        (0..LISTS).find_map(|_| self.evict_next())
+        let block = (0..LISTS).find_map(|_| self.evict_next());
+        self.set_limit();
+        block
     }
 
     fn evict_next(&mut self) -> Option<(NonNull<u8>, usize)> {
@@ -186,6 +210,9 @@ impl Large {
         }
         // SAFETY: as in `pop`.
         let Kept { next, size } = unsafe { block.read() };
+        // Else the next block at this place might look as if it were kept.
+        // SAFETY: as above.
+        unsafe { (*block).size = 0 };
         self.lists[self.hand] = next;
         self.room += size as isize;
         // The list it was taken from comes first the next time.

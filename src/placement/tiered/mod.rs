@@ -17,7 +17,7 @@ use crate::region::{Region, RegionError};
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use large::{LARGEST, Large};
+use large::Large;
 use small::Small;
 use tier::Free;
 
@@ -96,9 +96,9 @@ impl<T: Tier> QuickLists<T> {
         T::ALIKE || align <= STEP
     }
 
-    /// Returns the bytes of a large block for `layout`, if such a block may be kept.
+    /// Returns the bytes of a large block for `layout`, if such a block may be kept now.
     #[inline(always)]
-    fn large_size(layout: Layout) -> Option<usize> {
+    fn large_size(&self, layout: Layout) -> Option<usize> {
         if !T::ALIKE {
             return None;
         }
@@ -109,7 +109,7 @@ impl<T: Tier> QuickLists<T> {
         // SAFETY: no layout is larger, so that rounding up does not overflow.
         unsafe { core::hint::assert_unchecked(layout.size() <= isize::MAX as usize) };
         let size = T::taken(layout);
-        (size <= LARGEST).then_some(size)
+        (size <= self.large.limit()).then_some(size)
     }
 
     /// Computes again how much may be kept.
@@ -260,7 +260,7 @@ impl<T: Tier> QuickLists<T> {
         unsafe {
             match Class::of_any(layout.size()) {
                 Some(_) => Self::is_listed(layout.align()) && Free::may_be(start),
-                None => Self::large_size(layout).is_some_and(|size| Large::may_hold(start, size)),
+                None => self.large_size(layout).is_some_and(|size| Large::may_hold(start, size)),
             }
         }
     }
@@ -332,7 +332,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
             let start = self.small.pop(class, align)?;
             return Some(Grant { start, size: class.bytes() });
         }
-        let size = Self::large_size(layout)?;
+        let size = self.large_size(layout)?;
         let start = self.large.pop(size, align)?;
         Some(Grant { start, size })
     }
@@ -375,7 +375,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 let kept = Self::is_listed(layout.align()) && self.small.push(start, class);
                 return kept.then_some(class.bytes());
             }
-            let size = Self::large_size(layout)?;
+            let size = self.large_size(layout)?;
             if T::CHECKS && Large::may_hold(start, size) {
                 return None;
             }
@@ -401,7 +401,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 }
                 return Ok(class.bytes());
             }
-            if let Some(size) = Self::large_size(layout) {
+            if let Some(size) = self.large_size(layout) {
                 if self.large.push(start, size) {
                     return Ok(size);
                 }

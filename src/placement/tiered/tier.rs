@@ -43,9 +43,11 @@ impl Free {
     /// The block must have room for a link.
     #[inline(always)]
     pub(super) unsafe fn may_be(start: NonNull<u8>) -> bool {
-        // Volatile, because the user may never have written there: whatever is read does no harm.
+        // Only the half word with the tag, and volatile, because the user may never have written there: whatever is read does
+        // no harm.
+        let at = if cfg!(target_endian = "little") { size_of::<usize>() - size_of::<u16>() } else { 0 };
         // SAFETY: the caller guarantees a block.
-        usize::BITS == 64 && unsafe { start.cast::<usize>().read_volatile() } as u64 >> 48 == 0xffff
+        usize::BITS == 64 && unsafe { start.byte_add(at).cast::<u16>().read_volatile() } == u16::MAX
     }
 }
 
@@ -146,7 +148,12 @@ pub(super) unsafe fn give_to<P: LayoutPlacement>(
     layout: Layout,
 ) -> Result<usize, FreeError> {
     // SAFETY: the caller keeps the same contract.
-    unsafe { space.deallocate(start, layout) }
+    unsafe {
+        match space.deallocate_quick(start, layout) {
+            Some(size) => Ok(size),
+            None => space.deallocate(start, layout),
+        }
+    }
 }
 
 /// Fails to compile as [`Tier::CHECKED`] describes.
