@@ -88,12 +88,24 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     /// Finds a block by every means of the placement, and claims pending memory if there is none. Does not count it.
     #[inline(always)]
     pub(crate) fn grant(&mut self, layout: Layout) -> Option<Grant> {
-        loop {
+        match self.placement.allocate(layout) {
+            Some(grant) => Some(grant),
+            None => self.grant_later(layout),
+        }
+    }
+
+    /// Claims pending memory, if there is any, and tries again. Out of line and not in a loop around the first attempt, which
+    /// the compiler would prepare for a second one.
+    #[cold]
+    #[inline(never)]
+    fn grant_later(&mut self, layout: Layout) -> Option<Grant> {
+        while self.settle() {
             let grant = self.placement.allocate(layout);
-            if grant.is_some() || !self.settle() {
+            if grant.is_some() {
                 return grant;
             }
         }
+        None
     }
 
     /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is not possible.

@@ -128,9 +128,7 @@ pub unsafe trait FreeIndex<M: FreeBlocks>: Sized {
 #[inline(always)]
 pub(super) unsafe fn check_links<M: FreeBlocks>(meta: &M, id: Id, prev: Id, next: Id) {
     // SAFETY: linked blocks are free; damaged links lead to a fault of the processor at worst, not to a write.
-    let agree = unsafe {
-        !M::CHECKED || (meta.next(prev) == id && (next == NIL || meta.prev(next) == id))
-    };
+    let agree = unsafe { !M::CHECKED || (meta.next(prev) == id && (next == NIL || meta.prev(next) == id)) };
     if !agree {
         corrupted(Fault::BrokenList, 0);
     }

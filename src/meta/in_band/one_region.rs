@@ -73,10 +73,21 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
                 return None;
             }
             let len = (*self.tail(start)).get();
-            let agrees =
-                !C || (len.wrapping_sub(1) < room && (*self.word(start - len, 0)).get() == len);
+            let agrees = !C || (len.wrapping_sub(1) < room && (*self.word(start - len, 0)).get() == len);
             agrees.then_some(len)
         }
+    }
+
+    /// Undoes what [`FreeBlocks::free`] has changed for a block that turns out to be free already.
+    #[cold]
+    #[inline(never)]
+    unsafe fn refuse(&self, block: Block<Bounds>) -> FreeError {
+        // SAFETY: the caller has flipped both bits.
+        unsafe {
+            self.bounds.flip(block.offset / Self::UNIT);
+            self.bounds.flip((block.offset + block.len) / Self::UNIT);
+        }
+        FreeError::AlreadyFree
     }
 
     /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
@@ -229,20 +240,20 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
         // free, and those begin and end with their lengths.
         unsafe {
-            let (left, right) = (self.bounds.get(start / Self::UNIT), self.bounds.get(end / Self::UNIT));
+            let left = self.bounds.flip(start / Self::UNIT);
+            let right = self.bounds.flip(end / Self::UNIT);
             let left = if left {
-                let len = self.len_before(start).ok_or(FreeError::AlreadyFree)?;
+                let Some(len) = self.len_before(start) else { return Err(self.refuse(block)) };
                 (start - len, len)
             } else {
                 (NIL, 0)
             };
             let right = if right {
-                (end, self.len_behind(end).ok_or(FreeError::AlreadyFree)?)
+                let Some(len) = self.len_behind(end) else { return Err(self.refuse(block)) };
+                (end, len)
             } else {
                 (NIL, 0)
             };
-            self.bounds.flip(start / Self::UNIT);
-            self.bounds.flip(end / Self::UNIT);
             Ok([left, right])
         }
     }

@@ -179,7 +179,7 @@ impl<T: Tier> QuickLists<T> {
     }
 
     /// Allocates a small block when the first one of its list does not fit.
-    #[inline(always)]
+    #[inline(never)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
         if Self::is_listed(align) && (align > STEP || !self.small.is_empty(class)) {
@@ -249,20 +249,31 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Returns whether the block at `start`, which is being freed, looks as if it were in a list already.
+    /// Frees a small block of `class` by every means.
     ///
     /// # Safety
     ///
-    /// There must be a block of `layout`, live or free.
-    #[inline(always)]
-    unsafe fn may_be_kept(&self, start: NonNull<u8>, layout: Layout) -> bool {
-        // SAFETY: the caller guarantees the memory of a block.
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[inline(never)]
+    unsafe fn deallocate_small(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        class: Class,
+    ) -> Result<usize, FreeError> {
+        // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
-            match Class::of_any(layout.size()) {
-                Some(_) => Self::is_listed(layout.align()) && Free::may_be(start),
-                None => self.large_size(layout).is_some_and(|size| Large::may_hold(start, size)),
+            if Self::is_listed(layout.align()) {
+                if T::CHECKS && Free::may_be(start) {
+                    self.check_among(start, layout, ALL_LOOKS)?;
+                }
+                self.free_small(start, class);
+            } else {
+                let returned = self.tier.put(start, class, layout.align())?;
+                self.count_allocated(-(returned as isize));
             }
         }
+        Ok(class.bytes())
     }
 
     /// Checks whether a live block for `layout` can be at `start`, looking at `most` kept blocks.
@@ -281,7 +292,12 @@ impl<T: Tier> QuickLists<T> {
     #[inline(always)]
     unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { LayoutPlacement::deallocate(&mut self.tier, start, layout)? };
+        let size = unsafe {
+            match LayoutPlacement::deallocate_quick(&mut self.tier, start, layout) {
+                Some(size) => size,
+                None => LayoutPlacement::deallocate(&mut self.tier, start, layout)?,
+            }
+        };
         self.count_allocated(-(size as isize));
         if let Some((start, size)) = self.large.evict() {
             // SAFETY: a kept block is a live block of the tier that its user has freed.
@@ -337,6 +353,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
         Some(Grant { start, size })
     }
 
+    #[inline(always)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         match Class::of_any(layout.size()) {
             Some(class) => self.allocate_small(class, layout.align()),
@@ -383,25 +400,20 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
         }
     }
 
+    #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         if cfg!(debug_assertions) {
             self.check_among(start, layout, LOOKS)?;
         }
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
-            if T::CHECKS && self.may_be_kept(start, layout) {
-                self.check_among(start, layout, ALL_LOOKS)?;
-            }
             if let Some(class) = Class::of_any(layout.size()) {
-                if Self::is_listed(layout.align()) {
-                    self.free_small(start, class);
-                } else {
-                    let returned = self.tier.put(start, class, layout.align())?;
-                    self.count_allocated(-(returned as isize));
-                }
-                return Ok(class.bytes());
+                return self.deallocate_small(start, layout, class);
             }
             if let Some(size) = self.large_size(layout) {
+                if T::CHECKS && Large::may_hold(start, size) {
+                    self.check_among(start, layout, ALL_LOOKS)?;
+                }
                 if self.large.push(start, size) {
                     return Ok(size);
                 }
