@@ -164,6 +164,7 @@ fn buffers_and_managers_record() {
     let pinned = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap();
     assert_eq!(manager.cleanup().bytes, 0);
     far.as_view_mut().fill(1).unwrap();
+    other.synchronize().unwrap();
     let figures = gpu.context.copy_stats().fill;
     assert_eq!(figures.count, fills + 3);
     if let Some(recorded) = recorded {

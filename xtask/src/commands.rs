@@ -235,6 +235,21 @@ pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitC
     Ok(if missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// `gpu-seeds`: the GPU tests with so many orders of the stand-in driver's work. All seeds are run, and those that failed named.
+pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
+    let mut failed = Vec::new();
+    for seed in 1..=count {
+        let mut tests = child::command("cargo");
+        tests.current_dir(firmware::root()).args(["test", "--quiet", "--features", "gpu", "--test", "gpu"]);
+        println!("seed {seed} of {count}");
+        if !tests.env("ALLOTMENT_STAND_IN_SEED", seed.to_string()).status()?.success() {
+            failed.push(seed);
+        }
+    }
+    anyhow::ensure!(failed.is_empty(), "the tests failed with ALLOTMENT_STAND_IN_SEED={failed:?}");
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `lint`: the style of comments and documents, the layers of the library and its public items, then clippy over all firmware.
 pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();

@@ -130,6 +130,12 @@ enum Command {
     },
     /// Pack tests and benchmark of GPU pools for a machine without Rust, into target/gpu-bundle
     GpuBundle(gpu_bundle::Bundle),
+    /// Run the GPU tests on the stand-in driver, whose work comes late and in an order that a seed decides
+    GpuSeeds {
+        /// The seeds are 1, 2 and so on
+        #[arg(default_value = "100")]
+        count: u64,
+    },
     /// Check the style of comments and documents, the library's layers and public items, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers and public items
@@ -169,6 +175,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
+        Command::GpuSeeds { count } => commands::gpu_seeds(count),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

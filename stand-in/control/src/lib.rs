@@ -39,6 +39,7 @@ functions! {
     set_attribute: fn(i32, u32, i32);
     poison: fn(u32);
     rate: fn(u64);
+    seed: fn(u64);
     hold: fn(u64, bool);
     step: fn(u64) -> bool;
     pending: fn(u64) -> u64;
@@ -173,6 +174,13 @@ impl StandIn {
     pub fn poison(&self, byte: u8) {
         // SAFETY: as above.
         unsafe { (self.functions.poison)(u32::from(byte)) }
+    }
+
+    /// Makes work run late, and in an order between streams that the seed decides, as on a device; at once if the seed is 0.
+    /// By default the seed is that of the environment variable `ALLOTMENT_STAND_IN_SEED`, else 1.
+    pub fn seed(&self, seed: u64) {
+        // SAFETY: as above.
+        unsafe { (self.functions.seed)(seed) }
     }
 
     /// Holds the work of a stream, or releases it.

@@ -7,6 +7,7 @@ use crate::work;
 use std::cell::Cell;
 use std::mem;
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Defines functions of the C interface. Each counts itself, fails if a test asked for it, and runs work that is
 /// ready.
@@ -61,6 +62,7 @@ const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuG
 pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> Code {
     let mut driver = lock();
     *driver.calls.entry(name).or_default() += 1;
+    driver.called = Instant::now();
     if IN_HOST_FUNCTION.get() {
         driver.forbidden(format!("{name} was called by a host function in a stream"));
         return Code::INVALID_VALUE;
@@ -85,9 +87,9 @@ pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> C
     result.err().unwrap_or(Code::SUCCESS)
 }
 
-/// Runs all work that may run on streams that are not held.
+/// Runs work that may run on streams that are not held: all of it, or as much as the seed says.
 pub fn run_ready(mut driver: MutexGuard<'static, Driver>) -> MutexGuard<'static, Driver> {
-    while let Some(stream) = driver.ready() {
+    while let Some(stream) = driver.next_ready() {
         driver = work::run_first(driver, stream).0;
     }
     driver

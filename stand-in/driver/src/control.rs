@@ -3,6 +3,7 @@
 use crate::abi::{Code, Handle, Out};
 use crate::call::{Failure, lock, run_ready};
 use crate::driver::Driver;
+use crate::late::Late;
 use crate::memory::space::Kind;
 use crate::work;
 use std::ffi::{CStr, c_char};
@@ -51,6 +52,14 @@ pub extern "C" fn stand_in_rate(bytes_per_second: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_poison(byte: u32) {
     lock().poison = u8::try_from(byte).ok();
+}
+
+/// Makes work run late, in an order that the seed decides; at once if the seed is 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_seed(seed: u64) {
+    let mut driver = lock();
+    driver.late = Late::new(seed);
+    drop(run_ready(driver));
 }
 
 /// Holds or releases a stream; stream 0 means all streams, existing and new ones.

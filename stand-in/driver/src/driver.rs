@@ -6,6 +6,7 @@ use crate::context::{self, Context};
 use crate::device::Device;
 use crate::event::Event;
 use crate::graph::{Capture, Executable, Graph};
+use crate::late::Late;
 use crate::memory::pool::Pool;
 use crate::memory::space::Space;
 use crate::memory::virtual_memory::Physical;
@@ -109,6 +110,10 @@ pub struct Driver {
     pub waits: Vec<(Handle, u64)>,
     /// Whether new streams are held.
     pub hold_new: bool,
+    /// Decides how late work runs, and in which order between streams; `None` if it runs at once.
+    pub late: Option<Late>,
+    /// When the driver was last called.
+    pub called: Instant,
     /// The byte that new device memory is filled with; zero by default.
     pub poison: Option<u8>,
     /// Bytes per second of copies and fills, in a simulated time that only they take. Without it events tell the
@@ -123,10 +128,11 @@ pub struct Driver {
 /// Capacity of a device by default, in bytes.
 const DEFAULT_BYTES: u64 = 4 << 30;
 const DEFAULT_DEVICES: u64 = 2;
+const DEFAULT_SEED: u64 = 1;
 
 impl Driver {
     /// Makes a driver with the settings of the environment variables `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of
-    /// each device) and `_FAIL` (see [`Failure::parse`]; separated by commas).
+    /// each device), `_SEED` (see [`Late`]) and `_FAIL` (see [`Failure::parse`]; separated by commas).
     pub fn new() -> Self {
         let number = |name: &str, default| {
             std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
@@ -150,6 +156,8 @@ impl Driver {
             failures: Vec::new(),
             waits: Vec::new(),
             hold_new: false,
+            late: Late::new(number("ALLOTMENT_STAND_IN_SEED", DEFAULT_SEED)),
+            called: Instant::now(),
             poison: None,
             rate: None,
             elapsed: Duration::ZERO,

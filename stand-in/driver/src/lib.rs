@@ -19,7 +19,7 @@
 //! Physical memory only counts against a device's capacity: as on a real device, there is no fragmentation below
 //! the page.
 //!
-//! Differences from a real driver: a stream that is not held runs its work at submission; the per-thread default
+//! Differences from a real driver: the per-thread default
 //! stream is the legacy default stream; a memory pool keeps bytes, not blocks; and only the kernels of `kernel`
 //! exist.
 
@@ -33,6 +33,7 @@ mod driver;
 mod event;
 mod graph;
 mod kernel;
+mod late;
 mod memory;
 mod misuse;
 mod module;

@@ -8,6 +8,7 @@ use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
 use crate::graph;
+use crate::late;
 use crate::work::Work;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -101,6 +102,9 @@ impl Driver {
         let stream = self.streams.find(handle, &mut self.misuse)?;
         stream.submitted += 1;
         stream.queue.push_back(Item { sequence: stream.submitted, waits, work });
+        if self.late.is_some() {
+            late::continue_alone();
+        }
         Ok(Some(stream.submitted))
     }
 
@@ -121,11 +125,6 @@ impl Driver {
                 .queue
                 .front()
                 .is_some_and(|item| item.waits.iter().all(|&(on, at)| self.is_done(on, at)))
-    }
-
-    /// A stream that is not held and whose first piece may run.
-    pub fn ready(&self) -> Option<Handle> {
-        self.streams.iter().find(|(_, stream)| !stream.held && self.may_run(stream)).map(|(handle, _)| handle)
     }
 
     /// A stream, held or not, whose first piece may run and is needed to reach one of the positions.

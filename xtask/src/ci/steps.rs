@@ -48,6 +48,7 @@ pub const STEPS: &[Step] = &[
     Step::new("example, planned model", Landing, "cargo run --quiet --features {all} --example planned_model"),
     Step::new("example, value", Landing, "cargo run --quiet --features {all} --example plain_value"),
     Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
+    Step::new("tests, gpu, other seeds", Full, "cargo xtask gpu-seeds 3"),
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
     Step::new("tests, C functions for PyTorch", Full, "cargo test --package allotment-capi --features gpu --test torch"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
@@ -88,6 +89,7 @@ pub const STEPS: &[Step] = &[
 
     // What users get.
     Step::new("packages to publish", Full, "cargo package --quiet --allow-dirty --package allotment --package allotment-trace --package allotment-planner --package allotment-planner-capi --package allotment-common --package allotment-preload --package allotment-cli"),
+    Step::new("tests, gpu, 100 seeds", Deep, "cargo xtask gpu-seeds 100"),
     Step::new("GPU bundle", Deep, "cargo xtask gpu-bundle --check"),
 
     // What a nightly compiler can look for.

@@ -174,3 +174,52 @@ fn a_stream_that_is_destroyed_ends_its_work() {
     ok!(cuMemFree_v2(address));
     test.finish(&[]);
 }
+
+/// Programming guide: "Different streams ... may execute their commands out of order with respect to one another or
+/// concurrently; this behavior is not guaranteed and should not be relied upon for correctness".
+#[test]
+fn work_runs_late_and_in_any_order_between_streams() {
+    let mut outcomes = std::collections::BTreeSet::new();
+    let mut late = 0;
+    for seed in 1..40 {
+        let test = Test::new();
+        test.0.seed(seed);
+        let (bytes, pointer) = pinned(1);
+        let (first, second) = (test.stream(), test.stream());
+        let address = bytes.as_ptr() as u64;
+        ok!(cuMemsetD8Async(address, 1, 1, first.0));
+        ok!(cuMemsetD8Async(address, 2, 1, second.0));
+        late += test.0.pending(first.1) + test.0.pending(second.1);
+        ok!(cuCtxSynchronize());
+        outcomes.insert(bytes[0]);
+        ok!(cuMemFreeHost(pointer));
+        ok!(cuStreamDestroy_v2(first.0));
+        ok!(cuStreamDestroy_v2(second.0));
+        test.finish(&[]);
+    }
+    assert!(late > 0, "no work was late");
+    assert_eq!(Vec::from_iter(outcomes), [1, 2]);
+}
+
+/// The device needs no calls to continue, and the seed 0 makes it as fast as the calls.
+#[test]
+fn the_device_continues_alone() {
+    let test = Test::new();
+    let (stream, number) = test.stream();
+    let event = test.event();
+    test.0.seed(7);
+    for _ in 0..50 {
+        ok!(cuEventRecord(event, stream));
+    }
+    while test.0.pending(number) > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    test.0.seed(0);
+    for _ in 0..50 {
+        ok!(cuEventRecord(event, stream));
+        assert_eq!(test.0.pending(number), 0);
+    }
+    ok!(cuEventDestroy_v2(event));
+    ok!(cuStreamDestroy_v2(stream));
+    test.finish(&[]);
+}
