@@ -107,6 +107,8 @@ mod report;
 pub mod sim;
 mod tiny;
 mod units;
+#[cfg(any(target_family = "wasm", test))]
+mod wasm;
 pub mod zones;
 
 pub use bounded::Bounded;
@@ -124,6 +126,8 @@ pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf,
 pub use planned::PlannedHeap;
 pub use region::{Region, RegionError};
 pub use tiny::{TinyBump, TinyHeap};
+#[cfg(any(target_family = "wasm", test))]
+pub use wasm::WasmHeap;
 
 /// Compiles and runs the snippets of README.md as doc tests.
 #[cfg(doctest)]

@@ -6,10 +6,10 @@ extern crate alloc;
 use alloc::string::ToString;
 use core::fmt::Write;
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Memory, Tlsf, WasmHeap, lock::CriticalSection};
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(48 * 1024);
+static HEAP: WasmHeap<Tlsf, CriticalSection> = WasmHeap::new();
 
 #[link(wasm_import_module = "host")]
 unsafe extern "C" {
@@ -25,7 +25,7 @@ fn say(text: &str) {
 /// Runs the demo. Returns the exit status.
 #[unsafe(no_mangle)]
 pub extern "C" fn run() -> u32 {
-    let outcome = demo::run(&demo::INVENTORY, 100, || HEAP.stats());
+    let outcome = demo::run(&demo::INVENTORY, 100, || HEAP.statistics().expect("it counts"));
     match outcome {
         Ok(summary) => say(&summary.to_string()),
         Err(failure) => say(&failure.to_string()),
