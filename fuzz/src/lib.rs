@@ -1,4 +1,6 @@
-//! What a reader accepts must be fit for all that follows.
+//! What a reader accepts must be fit for all that follows, and a heap for every sequence of operations.
+
+pub mod heaps;
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::replay;
 use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::mean;
-use crate::subjects::{LOADING, NULL, Subject, Visitor, isolated, with};
+use crate::subjects::{LOADING, NULL, Subject, Visitor, isolated};
 use crate::trace::Trace;
 
 /// The measure.
@@ -185,7 +185,8 @@ pub fn replay_once(id: &str, file: &Path) -> Result<()> {
         }
     }
     let trace = Trace::load(file)?;
-    match with(id, Once(trace)) {
+    // The subjects of the hardening levels are that measure's own.
+    match super::misuse::with(id, Once(trace)) {
         Some(outcome) => outcome,
         None => bail!("there is no subject {id:?}"),
     }

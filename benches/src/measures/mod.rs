@@ -4,6 +4,7 @@ pub mod alignment;
 pub mod efficiency;
 pub mod fill;
 pub mod instructions;
+pub mod levels;
 pub mod misuse;
 pub mod offsets;
 pub mod pathological;
@@ -57,6 +58,7 @@ pub const ALL: &[Measure] = &[
     programs::MEASURE,
     pathological::MEASURE,
     misuse::MEASURE,
+    levels::MEASURE,
     offsets::MEASURE,
     pools::MEASURE,
     scale::MEASURE,

@@ -123,7 +123,7 @@ unsafe impl<const C: bool> Place for Slot<C> {
 ///
 /// `CHECKED` is the [hardening level](crate::harden): with it, each free checks that the block lies in a region and that the lengths of
 /// free neighbours agree at both of their ends, and a block leaves its list only if its neighbours there point back to it. That is
-/// the default where there is an operating system. Firmware has the choice: the checks take some 200 bytes of code.
+/// the default where there is an operating system. Firmware has the choice: the checks take 316 bytes of code on Cortex-M3.
 pub struct MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(target_os = "none") }> {
     slots: [Slot<CHECKED>; REGIONS],
     count: usize,

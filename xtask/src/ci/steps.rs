@@ -106,6 +106,7 @@ pub const STEPS: &[Step] = &[
     // Every sequence of four steps in arenas of a few granules; three among all tests.
     Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
+    Step::new("fuzz, heaps", Deep, "rustup run nightly cargo fuzz run heaps -- -max_total_time=120 -max_len=4000 -timeout=20"),
     Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),
     Step::new("fuzz, plc", Deep, "rustup run nightly cargo fuzz run plc -- -max_total_time=60 -max_len=20000 -timeout=20"),
     Step::new("fuzz, trace", Deep, "rustup run nightly cargo fuzz run trace -- -max_total_time=60 -max_len=20000 -timeout=20"),

@@ -29,7 +29,7 @@ const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'
 }
 
 /// All of them, the zero first.
-pub const SUBJECTS: [Subject; 18] = [
+pub const SUBJECTS: [Subject; 20] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
     ours("tiny", "`TinyHeap`: two classes per power of two, no statistics, its memory included"),
     ours("tiny-bump", "`TinyBump`, which never frees"),
@@ -37,6 +37,8 @@ pub const SUBJECTS: [Subject; 18] = [
     ours("tlsf16-4", "the same with 4 classes per power of two"),
     ours("tlsf-u32", "the same with 32-bit links and 8 classes"),
     ours("heap", "`Heap` without any choice: `MicroTlsf`, four regions, statistics"),
+    ours("heap-basic", "the same with the checks of level `Basic`: `MicroTlsf<4, true>`"),
+    ours("heap-full", "the same at level `Full`: `harden::Full<MicroTlsf>`"),
     ours("tlsf", "`Heap<Tlsf>`: for 16 MiB, 32-bit links, four regions, statistics"),
     ours("first-fit", "`FirstFit`, 16-bit links, one region, no statistics"),
     ours("best-fit", "`BestFit`, the same"),

@@ -2,6 +2,8 @@
 
 mod subjects;
 
+pub use subjects::with;
+
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::os::unix::process::ExitStatusExt;
@@ -57,7 +59,11 @@ fn tables(_: &Results) -> Vec<Table> {
         },
         Table {
             title: "Each misuse",
-            text: "*·*: does not apply, for instance a free of memory beside the arena of an allocator that has none.".into(),
+            text: "*·*: does not apply, for instance a free of memory beside the arena of an allocator that has none. `Cached` hides \
+                   frees from the heap behind it, which its levels cannot change; a depot of 0 bytes keeps nothing, and hides nothing. \
+                   The *crash* at `Full` is a write long after the free, when the block has left the quarantine and its links are read: \
+                   no level promises to find it."
+                .into(),
             metric: OUTCOME,
             transposed: true,
             words: WORDS,

@@ -1,6 +1,6 @@
 //! allotment's heaps.
 
-#[cfg(not(any(feature = "tlsf", feature = "heap")))]
+#[cfg(not(any(feature = "tlsf", feature = "_micro")))]
 use allotment::observe::NoStatistics;
 use allotment::observe::Statistics;
 #[cfg(feature = "slab")]
@@ -17,7 +17,7 @@ use allotment::{Heap, Region};
 use core::ptr::NonNull;
 
 #[cfg(not(any(
-    feature = "heap",
+    feature = "_micro",
     feature = "tlsf",
     feature = "first-fit",
     feature = "best-fit",
@@ -28,7 +28,7 @@ use super::Subject;
 use super::lock::Alone;
 
 /// 16-bit links in 8-byte granules, one region.
-#[cfg(not(any(feature = "heap", feature = "tlsf", feature = "tlsf-u32")))]
+#[cfg(not(any(feature = "_micro", feature = "tlsf", feature = "tlsf-u32")))]
 type Links = allotment::meta::InBand<u16, 8, 1>;
 /// The same with 32-bit links.
 #[cfg(feature = "tlsf-u32")]
@@ -47,6 +47,12 @@ pub type Chosen = Heap<Table, Alone, NoStatistics>;
 /// The chosen heap, with all defaults.
 #[cfg(feature = "heap")]
 pub type Chosen = Heap<allotment::placement::Default, Alone>;
+/// The same with the checks of level `Basic`.
+#[cfg(feature = "heap-basic")]
+pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
+/// The same at level `Full`.
+#[cfg(feature = "heap-full")]
+pub type Chosen = Heap<allotment::harden::Full<allotment::placement::MicroTlsf>, Alone>;
 /// The chosen heap, with statistics and four regions.
 #[cfg(feature = "tlsf")]
 pub type Chosen = Heap<allotment::Tlsf, Alone>;
