@@ -20,6 +20,24 @@ impl<P: Placement, S: Source> Pool<P, S> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
+    /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call
+    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`Pool::preallocate`]
+    /// reserves for all sizes together. O(count) requests.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Pool::allocate`]. What was reserved by then stays in the pool.
+    #[track_caller]
+    pub fn preallocate_blocks(
+        &self,
+        bytes: usize,
+        count: usize,
+        stream: &S::Stream,
+    ) -> Result<(), PoolError> {
+        let ready = (0..count).map(|_| self.allocate(bytes, stream));
+        ready.collect::<Result<std::vec::Vec<_>, _>>().map(drop)
+    }
+
     /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
     ///
     /// # Errors

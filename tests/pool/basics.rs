@@ -369,3 +369,25 @@ fn a_pool_gives_everything_back_when_it_ends() {
     assert_eq!(device.take_hazards(), []);
     assert_eq!(device.capacity().unwrap().free, 64 * MIB);
 }
+
+/// As many blocks of a size as were made ready need no driver call, and one more does.
+#[test]
+fn blocks_are_made_ready_by_size_and_count() {
+    for reuse in [Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
+        let device: DeviceMemory = DeviceMemory::new(256 * MIB);
+        let stream = device.stream();
+        let options =
+            PoolOptions::new().reuse(reuse).growth(Growth::Fixed(3 * MIB)).exact_above(64 * MIB, MIB);
+        let pool = DevicePool::new(device.clone(), options).unwrap();
+        pool.preallocate_blocks(3 * MIB, 5, &stream).unwrap();
+        assert_eq!((device.calls(Call::Reserve), pool.stats().blocks.current), (5, 0));
+        let blocks: Vec<_> = (0..5).map(|_| pool.allocate(3 * MIB, &stream).unwrap()).collect();
+        assert_eq!(device.calls(Call::Reserve), 5, "{reuse:?}");
+        let more = pool.allocate(3 * MIB, &stream).unwrap();
+        assert_eq!(device.calls(Call::Reserve), 6);
+        drop((blocks, more));
+        // What cannot be had leaves no block behind.
+        assert!(pool.preallocate_blocks(30 * MIB, 10, &stream).is_err());
+        assert_eq!(pool.stats().blocks.current, 0);
+    }
+}

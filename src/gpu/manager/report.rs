@@ -40,13 +40,6 @@ pub struct Totals {
     pub copies: CopyStats,
 }
 
-impl Totals {
-    /// Returns the bytes in segments of one kind of memory, on all devices.
-    pub fn reserved_of(&self, kind: MemoryKind) -> u64 {
-        self.stores.iter().filter(|store| store.kind == kind).map(|store| store.stats.reserved.current).sum()
-    }
-}
-
 /// The memory that [`MemoryManager::cleanup`] gave back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -46,7 +46,7 @@ impl Driver {
     }
 }
 
-/// Starts the thread with which the device continues while nobody calls the driver.
+/// Starts the thread with which the device continues while the program does not call the driver.
 pub fn continue_alone() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
