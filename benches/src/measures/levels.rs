@@ -22,7 +22,7 @@ pub const MEASURE: Measure = Measure {
 };
 
 /// Traces that the placement with the shortest regions serves as well.
-const TRACES: [&str; 3] = ["lua_small", "mosquitto", "jq_small"];
+const TRACES: [&str; 2] = ["lua_small", "mosquitto"];
 
 /// How many operations of each trace are counted.
 const OPERATIONS: usize = 40_000;
