@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Location, Managed, Pinned,
-    PinnedOptions, Registered, Stream, Virtual, pinned_bytes,
+    PinnedOptions, Pool, Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
@@ -126,6 +126,36 @@ fn async_memory() {
     gpu.stream.synchronize().unwrap();
     assert_eq!(source.reserved().unwrap(), 0, "with a threshold of 0 the driver gives all back");
     drop(source);
+    gpu.finish();
+}
+
+/// A pool of the driver that others use as well: what they have stays, and it does not end with the source.
+#[test]
+fn a_pool_of_the_driver_is_wrapped() {
+    let gpu = Gpu::new();
+    let (mut shared, mut theirs) = (std::ptr::null_mut(), 0);
+    gpu.context.bind().unwrap();
+    // SAFETY: the outputs have the types that the functions write.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&mut shared, 0).result().unwrap();
+        sys::cuMemAllocFromPoolAsync(&mut theirs, 1000, shared, gpu.stream.raw()).result().unwrap();
+    }
+    // SAFETY: the default pool exists as long as the device.
+    let source = unsafe { AsyncMemory::from_raw(&gpu.context, shared) };
+    let before = source.used().unwrap();
+    keeps_the_contract(&gpu, &source);
+    let pool = Pool::new(source, PoolOptions::new()).unwrap();
+    let buffer = Buffer::from_slice(&pool, &[5u8; 100], &gpu.stream).unwrap();
+    assert_eq!(pool.pools()[0].name(), "shared pool of device 0");
+    assert_eq!(buffer.to_vec().unwrap(), [5; 100]);
+    drop((buffer, pool));
+    // SAFETY: as above; the memory is not used any more.
+    let source = unsafe { AsyncMemory::from_raw(&gpu.context, shared) };
+    gpu.stream.synchronize().unwrap();
+    assert_eq!(source.used().unwrap(), before);
+    drop(source);
+    // SAFETY: allocated above, from a pool that still exists.
+    unsafe { sys::cuMemFreeAsync(theirs, gpu.stream.raw()) }.result().unwrap();
     gpu.finish();
 }
 

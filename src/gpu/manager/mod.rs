@@ -166,7 +166,7 @@ impl MemoryManager {
     }
 
     /// Returns the table that selects pools.
-    pub fn policy(&self) -> &Policy {
+    fn policy(&self) -> &Policy {
         &self.policy
     }
 

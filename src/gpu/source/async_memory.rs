@@ -22,6 +22,8 @@ use std::string::String;
 pub struct AsyncMemory {
     context: Context,
     pool: CUmemoryPool,
+    /// Whether the driver's pool ends with this value.
+    is_own: bool,
     name: String,
 }
 
@@ -56,9 +58,20 @@ impl AsyncMemory {
         // SAFETY: all pointers are to values of these types or of the same layout.
         unsafe { call!(cuMemPoolCreate(&mut pool, (&raw const props).cast()))? };
         let name = format!("ordered device {}", context.device().ordinal);
-        let memory = Self { context: context.clone(), pool, name };
+        let memory = Self { context: context.clone(), pool, is_own: true, name };
         memory.set(Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)?;
         Ok(memory)
+    }
+
+    /// Makes a source of a pool of the driver that another library uses as well, such as the device's default pool, whose
+    /// options stay as they are.
+    ///
+    /// # Safety
+    ///
+    /// The pool must be one of the context's device, and must exist as long as this source.
+    pub unsafe fn from_raw(context: &Context, pool: CUmemoryPool) -> Self {
+        let name = format!("shared pool of device {}", context.device().ordinal);
+        Self { context: context.clone(), pool, is_own: false, name }
     }
 
     fn set(&self, which: Attribute, mut value: u64) -> Result<(), SourceError> {
@@ -137,9 +150,11 @@ impl fmt::Debug for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
-        // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
-        // error.
-        let _ = unsafe { call!(cuMemPoolDestroy(self.pool)) };
+        if self.is_own {
+            // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
+            // error.
+            let _ = unsafe { call!(cuMemPoolDestroy(self.pool)) };
+        }
     }
 }
 
