@@ -176,7 +176,7 @@ impl MemoryManager {
     }
 
     /// Returns the contexts in the order in which they were given.
-    pub fn contexts(&self) -> impl Iterator<Item = &Context> {
+    fn contexts(&self) -> impl Iterator<Item = &Context> {
         self.devices.iter().map(|device| &device.context)
     }
 
