@@ -30,6 +30,7 @@ mod toolchain;
 mod tools;
 mod traced;
 mod unlinked;
+mod wasm;
 mod wcet;
 mod words;
 
@@ -153,6 +154,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Build C firmware on the heap's static library with a C compiler, and boot it in QEMU
     CFirmware,
+    /// Compare our heap with others in a WebAssembly module: size, time and memory in Node
+    Wasm,
     /// Build the library for every kind of target that it supports
     CheckTargets,
     /// Render the book in `docs` to target/book, and check its links
@@ -183,6 +186,7 @@ fn main() -> ExitCode {
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::Mutants(options) => mutants::run(&options),
         Command::CFirmware => c_firmware::run(&setup),
+        Command::Wasm => wasm::run(&setup),
         Command::CheckTargets => commands::check_targets(&setup),
         Command::Book => commands::book(),
     };
