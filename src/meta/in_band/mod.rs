@@ -1,5 +1,45 @@
 //! Metadata inside the free blocks themselves.
 
+/// The methods of [`FreeBlocks`] whose answers are in the words of a free block, which the method `word` finds.
+macro_rules! words_of_free_blocks {
+    () => {
+        #[inline(always)]
+        unsafe fn len(&self, id: Id) -> usize {
+            // SAFETY: a free block starts with its length (the common rules).
+            unsafe { (*self.word(id, 0)).get() }
+        }
+
+        #[inline(always)]
+        unsafe fn offset(&self, id: Id) -> usize {
+            id
+        }
+
+        #[inline(always)]
+        unsafe fn next(&self, id: Id) -> Id {
+            // SAFETY: a free block of a unit or more has its links there (the common rules).
+            unsafe { (*self.word(id, 1)).get() }
+        }
+
+        #[inline(always)]
+        unsafe fn prev(&self, id: Id) -> Id {
+            // SAFETY: as for `next`.
+            unsafe { (*self.word(id, 2)).get() }
+        }
+
+        #[inline(always)]
+        unsafe fn set_next(&mut self, id: Id, to: Id) {
+            // SAFETY: as for `next`; the granule is free, hence ours to write.
+            unsafe { *self.word(id, 1) = I::new(to) }
+        }
+
+        #[inline(always)]
+        unsafe fn set_prev(&mut self, id: Id, to: Id) {
+            // SAFETY: as for `set_next`.
+            unsafe { *self.word(id, 2) = I::new(to) }
+        }
+    };
+}
+
 mod bounds;
 mod one_region;
 mod walk;
@@ -7,6 +47,7 @@ mod walk;
 pub use bounds::Bounds;
 pub use one_region::OneRegion;
 
+use super::free_blocks::Cut;
 use super::{
     Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
     addressable, region_size,
@@ -213,40 +254,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
         self.regions.at(offset).addr() >> Self::SHIFT
     }
 
-    #[inline(always)]
-    unsafe fn len(&self, id: Id) -> usize {
-        // SAFETY: a free block starts with its length (the common rules).
-        unsafe { (*self.word(id, 0)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn offset(&self, id: Id) -> usize {
-        id
-    }
-
-    #[inline(always)]
-    unsafe fn next(&self, id: Id) -> Id {
-        // SAFETY: a free block of a unit or more has its links there (the common rules).
-        unsafe { (*self.word(id, 1)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn prev(&self, id: Id) -> Id {
-        // SAFETY: as for `next`.
-        unsafe { (*self.word(id, 2)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `next`; the granule is free, hence ours to write.
-        unsafe { *self.word(id, 1) = I::new(to) }
-    }
-
-    #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `set_next`.
-        unsafe { *self.word(id, 2) = I::new(to) }
-    }
+    words_of_free_blocks!();
 
     #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (BlockOf<Self>, Id) {
@@ -261,13 +269,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
     }
 
     #[inline(always)]
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(BlockOf<Self>, Id)> {
+    unsafe fn take_middle(&mut self, id: Id, len: usize, front: usize, want: usize) -> Cut<Self> {
         // SAFETY: the caller keeps the same contract.
         unsafe { self.region_of(id).take_middle(id, len, front, want) }
     }

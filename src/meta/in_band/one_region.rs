@@ -1,6 +1,7 @@
 //! The free blocks of one region.
 
 use super::Bounds;
+use crate::meta::free_blocks::Cut;
 use crate::meta::{Block, FreeBlocks, FreeError, Id, NIL};
 use crate::region::Record;
 use crate::units::Index;
@@ -126,40 +127,7 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         self.address(offset).addr() >> Self::SHIFT
     }
 
-    #[inline(always)]
-    unsafe fn len(&self, id: Id) -> usize {
-        // SAFETY: a free block starts with its length (the common rules).
-        unsafe { (*self.word(id, 0)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn offset(&self, id: Id) -> usize {
-        id
-    }
-
-    #[inline(always)]
-    unsafe fn next(&self, id: Id) -> Id {
-        // SAFETY: a free block of a unit or more has its links there (the common rules).
-        unsafe { (*self.word(id, 1)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn prev(&self, id: Id) -> Id {
-        // SAFETY: as for `next`.
-        unsafe { (*self.word(id, 2)).get() }
-    }
-
-    #[inline(always)]
-    unsafe fn set_next(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `next`; the granule is free, hence ours to write.
-        unsafe { *self.word(id, 1) = I::new(to) }
-    }
-
-    #[inline(always)]
-    unsafe fn set_prev(&mut self, id: Id, to: Id) {
-        // SAFETY: as for `set_next`.
-        unsafe { *self.word(id, 2) = I::new(to) }
-    }
+    words_of_free_blocks!();
 
     #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Bounds>, Id) {
@@ -207,13 +175,7 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
     }
 
     #[inline(always)]
-    unsafe fn take_middle(
-        &mut self,
-        id: Id,
-        len: usize,
-        front: usize,
-        want: usize,
-    ) -> Option<(Block<Bounds>, Id)> {
+    unsafe fn take_middle(&mut self, id: Id, len: usize, front: usize, want: usize) -> Cut<Self> {
         let (start, end, back) = (id + front, id + front + want, len - front - want);
         let bounds = self.bounds;
         let block = Block { offset: start, len: want, token: bounds };

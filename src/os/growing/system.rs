@@ -154,12 +154,11 @@ mod windows {
     use core::ffi::c_void;
     use core::ptr;
 
+    /// Kinds of `VirtualAlloc` and `VirtualFree`.
     const COMMIT: u32 = 0x1000;
     const RESERVE: u32 = 0x2000;
     const DECOMMIT: u32 = 0x4000;
     const RELEASE: u32 = 0x8000;
-    const NO_ACCESS: u32 = 1;
-    const READ_WRITE: u32 = 4;
 
     #[link(name = "kernel32")]
     unsafe extern "system" {
@@ -167,6 +166,10 @@ mod windows {
         fn VirtualFree(address: *mut c_void, size: usize, kind: u32) -> i32;
         fn GetTickCount64() -> u64;
     }
+
+    /// Protections of pages.
+    const NO_ACCESS: u32 = 1;
+    const READ_WRITE: u32 = 4;
 
     // SAFETY: `VirtualAlloc` returns a range that nothing else uses, aligned to a page; committed memory is zero.
     unsafe impl System for Host {
