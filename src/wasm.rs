@@ -241,7 +241,7 @@ mod tests {
     const PAGES: usize = 64;
 
     std::thread_local! {
-        /// Where the fake memory begins, its pages so far, and pages that somebody else takes before each growth.
+        /// Where the fake memory begins, its pages so far, and pages that other code takes before each growth.
         static FAKE: Cell<(usize, usize, usize)> = const { Cell::new((0, 0, 0)) };
     }
 
