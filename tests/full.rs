@@ -148,7 +148,7 @@ fn a_hook_may_allocate() {
     assert_eq!((CALLS.load(Ordering::Relaxed), OTHERS.load(Ordering::Relaxed)), (4, 1));
 }
 
-/// A request that fails on purpose gives null and is reported to nobody; one for which there is no room is.
+/// A request that fails on purpose gives null and is not reported; one for which there is no room is.
 #[test]
 fn injected_failures_are_not_reported() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
