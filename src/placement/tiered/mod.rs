@@ -12,6 +12,7 @@ pub(crate) use tier::Tier;
 
 use super::{Grant, LayoutPlacement, Tlsf};
 use crate::meta::{FreeError, InBand};
+use crate::misuse::{Fault, corrupted};
 use crate::region::Run;
 use crate::region::{Region, RegionError};
 use classes::{Class, SMALL, STEP};
@@ -182,6 +183,12 @@ impl<T: Tier> QuickLists<T> {
     #[inline(never)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
+        if T::CHECKS {
+            // Such a block is never taken, so the common way need not look for it.
+            if let Some(address) = self.small.damage(class) {
+                corrupted(Fault::BrokenList, address);
+            }
+        }
         if Self::is_listed(align) && (align > STEP || !self.small.is_empty(class)) {
             if let Some(start) = self.small.pop_later(class, align) {
                 return Some(Grant { start, size });
@@ -264,7 +271,7 @@ impl<T: Tier> QuickLists<T> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
             if Self::is_listed(layout.align()) {
-                if T::CHECKS && Free::may_be(start) {
+                if T::CHECKS && (start.addr().get() % STEP != 0 || Free::may_be(start)) {
                     self.check_among(start, layout, ALL_LOOKS)?;
                 }
                 self.free_small(start, class);
@@ -393,7 +400,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 return kept.then_some(class.bytes());
             }
             let size = self.large_size(layout)?;
-            if T::CHECKS && Large::may_hold(start, size) {
+            if T::CHECKS && (start.addr().get() % STEP != 0 || Large::may_hold(start, size)) {
                 return None;
             }
             self.large.push(start, size).then_some(size)
@@ -411,7 +418,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 return self.deallocate_small(start, layout, class);
             }
             if let Some(size) = self.large_size(layout) {
-                if T::CHECKS && Large::may_hold(start, size) {
+                if T::CHECKS && (start.addr().get() % STEP != 0 || Large::may_hold(start, size)) {
                     self.check_among(start, layout, ALL_LOOKS)?;
                 }
                 if self.large.push(start, size) {

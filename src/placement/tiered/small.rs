@@ -57,6 +57,14 @@ impl Small {
         *self.list(class) == END
     }
 
+    /// Returns the address of the first block of the list of `class` if it is none: what was written to a freed block, or what
+    /// was freed there, led to it.
+    #[inline(always)]
+    pub(super) fn damage(&mut self, class: Class) -> Option<usize> {
+        let block = *self.list(class);
+        (block != END && block.addr() % STEP != 0).then(|| block.addr())
+    }
+
     /// Takes the first block of the list of `class`, if it is aligned to `align`.
     #[inline(always)]
     pub(super) fn pop(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {

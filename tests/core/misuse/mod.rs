@@ -222,6 +222,7 @@ const FATAL: &[(&str, fn(), &str)] = &[
         panic_in_a_hook,
         "a hook panicked inside a global allocator, which must not unwind",
     ),
+    ("zeros over a block of a quick list", overwrite_a_quick_list, DAMAGED),
     (
         "a second free, global allocator",
         free_twice,
@@ -240,6 +241,19 @@ fn write_after_free() {
         for _ in 0..16 {
             heap.dealloc(heap.alloc(layout(48)), layout(48));
         }
+    }
+}
+
+fn overwrite_a_quick_list() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Tiered>(&mut backing);
+    // SAFETY: a write to a freed block is the misuse that is tested.
+    unsafe {
+        let blocks = [48, 48, 48].map(|size| heap.alloc(layout(size)));
+        blocks.iter().for_each(|&block| heap.dealloc(block, layout(48)));
+        blocks[2].write_bytes(0, 48);
+        heap.alloc(layout(48));
+        heap.alloc(layout(48));
     }
 }
 
