@@ -50,6 +50,9 @@ enum Command {
     },
     /// Compares instruction counts with results/ceilings.csv
     Check {
+        /// Count what needs thousands of instructions per operation, which takes minutes, and not the rest
+        #[arg(long, conflicts_with = "bless")]
+        slow: bool,
         /// Make the present counts the new ceilings
         #[arg(long)]
         bless: bool,
@@ -85,7 +88,7 @@ fn home() -> &'static Path {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run { quick, subjects, names } => run(quick, subjects, &names),
-        Command::Check { bless } => check::run(&home().join("results"), bless),
+        Command::Check { slow, bless } => check::run(&home().join("results"), slow, bless),
         Command::Count { traces, subjects } => check::count(&traces, &subjects),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
         Command::Plan(args) => plan::run(&args, home()),

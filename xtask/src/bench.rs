@@ -17,6 +17,9 @@ pub struct Bench {
     /// Only count instructions, and fail if there are more than benches/results/ceilings.csv allows
     #[arg(long)]
     check: bool,
+    /// With --check: count what needs thousands of instructions per operation, which takes minutes, and not the rest
+    #[arg(long, requires = "check", conflicts_with = "bless")]
+    slow: bool,
     /// With --check: make the present counts the ceilings
     #[arg(long, requires = "check")]
     bless: bool,
@@ -53,7 +56,7 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.env("PATH", setup::path_with(&valgrind)?);
     if bench.check {
-        command.arg("check").args(bench.bless.then_some("--bless"));
+        command.arg("check").args(bench.slow.then_some("--slow")).args(bench.bless.then_some("--bless"));
     } else {
         command.arg("run").args(bench.quick.then_some("--quick"));
         bench.subjects.iter().for_each(|subject| {

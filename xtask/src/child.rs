@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -75,6 +75,36 @@ pub fn status(command: &mut Command, doing: &str) -> Result<ExitStatus> {
         line.clear();
     }
     Ok(child.wait()?)
+}
+
+/// Waits until a child ends. Returns its status, and the seconds of CPU time that it and its own children took; 0 where the system does
+/// not tell.
+///
+/// Unlike time on the clock, CPU time says what a command costs on a machine that is busy with other things.
+pub fn wait(child: Child) -> Result<(ExitStatus, f64)> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::ExitStatusExt;
+        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+        let id = child.id().try_into().context("a process has an id")?;
+        loop {
+            // SAFETY: both pointers are valid, and the child has not been waited for, since `child` was not used so far.
+            if unsafe { libc::wait4(id, &raw mut status, 0, usage.as_mut_ptr()) } == id {
+                break;
+            }
+            let error = std::io::Error::last_os_error();
+            anyhow::ensure!(error.kind() == std::io::ErrorKind::Interrupted, error);
+        }
+        // SAFETY: zeros are a valid value, and the system has overwritten them.
+        let usage = unsafe { usage.assume_init() };
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Ok((ExitStatus::from_raw(status), seconds(usage.ru_utime) + seconds(usage.ru_stime)))
+    }
+    #[cfg(not(unix))]
+    {
+        let mut child = child;
+        Ok((child.wait()?, 0.0))
+    }
 }
 
 /// Runs for at most `limit`. Returns the status, or `None` after the limit, and everything that was printed.

@@ -293,6 +293,8 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
             cargo.current_dir(firmware::root()).arg("--locked");
             cargo.args(["--package", "allotment", "--no-default-features"]);
             cargo.args(["--target", target, "--features", features]);
+            // The boards' folder: in the project's own it would wait for whatever is built there.
+            cargo.arg("--target-dir").arg(firmware::target_folder());
             let built = child::status(&mut cargo, &format!("building for {target}"))?.success();
             failed |= !built;
             let features = if features.is_empty() { "none" } else { features };

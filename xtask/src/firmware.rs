@@ -49,6 +49,7 @@ pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     Ok(target_folder().join(&board.target).join("release").join(file))
 }
 
-fn target_folder() -> PathBuf {
+/// Where firmware is built.
+pub fn target_folder() -> PathBuf {
     root().join("boards/target")
 }

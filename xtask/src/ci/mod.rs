@@ -1,18 +1,22 @@
 //! `ci`: what must hold before a change lands, what is looked at besides, and what takes hours.
 //!
-//! The checks are data, in [`steps`]. All steps run even if one fails, since one failure seldom explains the others.
+//! The checks are data, in [`steps`]. All steps run even if one fails, since one failure seldom explains the others. Two run at the
+//! same time; see [`lanes`].
 
+mod lanes;
+mod output;
 mod steps;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{Setup, child, firmware, progress, setup};
+use crate::{Setup, child, firmware, setup};
+use output::Output;
 use steps::{FEATURES, STEPS};
 
 /// When a step runs; each tier holds those before it.
@@ -36,15 +40,21 @@ struct Step {
     /// The folder that it runs in, from the project's root.
     folder: &'static str,
     variable: Option<(&'static str, &'static str)>,
+    /// Whether it runs beside the others, which build in other target folders.
+    beside: bool,
 }
 
 impl Step {
     const fn new(name: &'static str, tier: Tier, command: &'static str) -> Self {
-        Self { name, tier, command, folder: ".", variable: None }
+        Self { name, tier, command, folder: ".", variable: None, beside: false }
     }
 
     const fn folder(self, folder: &'static str) -> Self {
         Self { folder, ..self }
+    }
+
+    const fn beside(self) -> Self {
+        Self { beside: true, ..self }
     }
 
     const fn env(self, variable: (&'static str, &'static str)) -> Self {
@@ -91,6 +101,15 @@ struct Tests {
 }
 
 impl Tests {
+    /// Adds others.
+    fn add(&self, others: &Self) {
+        for (sum, more) in
+            [(&self.passed, &others.passed), (&self.failed, &others.failed), (&self.skipped, &others.skipped)]
+        {
+            sum.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
     /// Counts what a test program says in its last line: `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn count(&self, line: &str) {
         let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
@@ -121,28 +140,14 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
         bail!("no step of this tier is called so; `cargo xtask ci deep --list` lists them");
     }
     std::fs::create_dir_all(firmware::root().join("target/ci"))?;
-    let tests = Tests::default();
-    let mut failures = Vec::new();
+    let runner = Runner { setup, xtask: copy_of_this_program()?, tests: Tests::default() };
     let begun = Instant::now();
-    for step in chosen {
-        println!("\n== {}: {}", step.name, step.command);
-        let (started, cpu) = (Instant::now(), cpu_seconds());
-        let failed = tests.failed.load(Ordering::Relaxed);
-        if let Err(error) = execute(step, setup, &tests) {
-            println!("-- failed: {}: {error:#}", step.name);
-            failures.push(step.name);
-            if tests.failed.load(Ordering::Relaxed) == failed {
-                // It had no test program that could say so.
-                tests.failed.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        println!("-- {} s, {:.0} s of CPU: {}", started.elapsed().as_secs(), cpu_seconds() - cpu, step.name);
-    }
+    let failures = lanes::run(&chosen, |step, output| runner.run(step, output));
     println!("\n{} s in all, {:.0} s of CPU", begun.elapsed().as_secs(), cpu_seconds());
     if !failures.is_empty() {
         println!("failed: {}", failures.join("; "));
     }
-    let Tests { passed, failed, skipped } = tests;
+    let Tests { passed, failed, skipped } = runner.tests;
     let [passed, failed, skipped] = [passed, failed, skipped].map(AtomicU64::into_inner);
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(if failures.is_empty() && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -166,25 +171,76 @@ fn children_seconds(stat: &str) -> Option<f64> {
     Some((ticks()? + ticks()?) / TICKS)
 }
 
-/// Runs one step to its end.
-fn execute(step: &Step, setup: &Setup, tests: &Tests) -> Result<()> {
-    let words = words(step.command)?;
-    let (program, arguments) = words.split_first().context("a step has a command")?;
-    let mut command = child::command(program);
-    command.args(arguments).current_dir(firmware::root().join(step.folder));
-    // Programs that `.ci/setup` unpacked stand behind those of the system.
-    command.env("PATH", setup::path_with(&setup::bin(setup)?.join("any"))?);
-    // Everything is built once: less to write and to link. A test that would skip for want of a program fails.
-    let variables = [
-        ("CI", "1"),
-        ("CARGO_TERM_COLOR", "never"),
-        ("CARGO_INCREMENTAL", "0"),
-        ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
-        ("CARGO_PROFILE_TEST_DEBUG", "line-tables-only"),
-    ];
-    command.envs(variables).envs(step.variable);
-    // A log that cannot be written is no reason to stop.
-    show_and_count(&mut command, step.name, tests, &|line| drop(std::io::stdout().write_all(line)))
+/// What the steps need.
+struct Runner<'a> {
+    setup: &'a Setup,
+    xtask: PathBuf,
+    tests: Tests,
+}
+
+impl Runner<'_> {
+    /// Runs one step, says how long it took, and returns whether it succeeded.
+    fn run(&self, step: &Step, output: &Output<'_>) -> bool {
+        output.say(&format!("\n== {}: {}\n", step.name, step.command));
+        let started = Instant::now();
+        let failed = Tests::default();
+        let (outcome, cpu) = self.execute(step, output, &failed).unwrap_or_else(|error| (Err(error), 0.0));
+        if let Err(error) = &outcome {
+            output.say(&format!("-- failed: {}: {error:#}\n", step.name));
+            if failed.failed.load(Ordering::Relaxed) == 0 {
+                // It had no test program that could say so.
+                failed.failed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.tests.add(&failed);
+        output.say(&format!("-- {} s, {cpu:.0} s of CPU: {}\n", started.elapsed().as_secs(), step.name));
+        outcome.is_ok()
+    }
+
+    /// Runs one step to its end. Returns its outcome, and the seconds of CPU time that it took.
+    fn execute(&self, step: &Step, output: &Output<'_>, tests: &Tests) -> Result<(Result<()>, f64)> {
+        let words = words(step.command)?;
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let mut command = match words.as_slice() {
+            // A Cargo that builds would hold up one that only asks whether this program is up to date.
+            ["cargo", "xtask", arguments @ ..] if step.beside => {
+                let mut command = child::command(&self.xtask);
+                command.args(arguments);
+                command
+            }
+            [program, arguments @ ..] => {
+                let mut command = child::command(program);
+                command.args(arguments);
+                command
+            }
+            [] => bail!("a step has a command"),
+        };
+        command.current_dir(firmware::root().join(step.folder));
+        // Programs that `.ci/setup` unpacked stand behind those of the system.
+        command.env("PATH", setup::path_with(&setup::bin(self.setup)?.join("any"))?);
+        // Everything is built once: less to write and to link. A test that would skip for want of a program fails.
+        let variables = [
+            ("CI", "1"),
+            ("CARGO_TERM_COLOR", "never"),
+            ("CARGO_INCREMENTAL", "0"),
+            ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
+            ("CARGO_PROFILE_TEST_DEBUG", "line-tables-only"),
+        ];
+        command.envs(variables).envs(step.variable);
+        output.of(&mut command, tests)
+    }
+}
+
+/// Copies this program to where no build replaces it, and returns the copy's path.
+fn copy_of_this_program() -> Result<PathBuf> {
+    let copy = firmware::root()
+        .join("target/ci")
+        .join(Path::new("xtask").with_extension(std::env::consts::EXE_EXTENSION));
+    // The last copy may be running still.
+    let _ = std::fs::remove_file(&copy);
+    let this = std::env::current_exe().context("the path of this program is unknown")?;
+    std::fs::copy(&this, &copy).with_context(|| format!("{} cannot be copied", this.display()))?;
+    Ok(copy)
 }
 
 /// The words of a command, with what is in braces replaced.
@@ -207,42 +263,6 @@ fn words(command: &str) -> Result<Vec<String>> {
 fn stated_version(manifest: &str) -> Result<&str> {
     let value = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \""));
     value.and_then(|value| value.strip_suffix('"')).context("Cargo.toml states no Rust version")
-}
-
-/// Hands what a command prints to `show`, line by line, and counts the tests in it.
-fn show_and_count(
-    command: &mut Command,
-    doing: &str,
-    tests: &Tests,
-    show: &(dyn Fn(&[u8]) + Sync),
-) -> Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("{command:?} does not start"))?;
-    let progress = progress::show(doing.into());
-    let pass_on = |from: Box<dyn Read + Send>, count: bool| {
-        let progress = &progress;
-        move || {
-            let mut lines = BufReader::new(from);
-            let mut line = Vec::new();
-            while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-                progress.spoken();
-                if count {
-                    tests.count(&String::from_utf8_lossy(&line));
-                }
-                show(&line);
-                line.clear();
-            }
-        }
-    };
-    let stdout = pass_on(Box::new(child.stdout.take().expect("it is piped")), true);
-    let stderr = pass_on(Box::new(child.stderr.take().expect("it is piped")), false);
-    std::thread::scope(|scope| {
-        scope.spawn(stdout);
-        scope.spawn(stderr);
-    });
-    let status = child.wait()?;
-    anyhow::ensure!(status.success(), "{status}");
-    Ok(())
 }
 
 #[cfg(test)]
@@ -290,17 +310,6 @@ mod tests {
         }
         let counts = [tests.passed, tests.failed, tests.skipped].map(AtomicU64::into_inner);
         assert_eq!(counts, [5, 4, 1]);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_command_that_fails_is_a_failure() {
-        let tests = Tests::default();
-        let run =
-            |script: &str| show_and_count(Command::new("sh").args(["-c", script]), "trying", &tests, &|_| ());
-        run("echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; echo on stderr >&2").unwrap();
-        assert!(run("echo 'test result: ok. 1 passed; 0 failed; 0 ignored'; exit 3").is_err());
-        assert_eq!(tests.passed.into_inner(), 3);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub const FEATURES: &[(&str, &str)] = &[
 const WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
 /// All steps. Each is named, says when it runs, and is one command without quotes: words are split at spaces.
+///
+/// Those that build in the target folders of `boards` and `benches` run in their order beside the others in theirs.
 #[rustfmt::skip]
 pub const STEPS: &[Step] = &[
     // What reads the source.
@@ -24,16 +26,16 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,{all} -- -D warnings"),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --no-default-features -- -D warnings"),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
-    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches"),
+    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
-    Step::new("clippy, firmware", Full, "cargo xtask lint"),
+    Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
     Step::new("documents", Landing, "cargo doc --quiet --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS),
     Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
 
     // README's two commands. The first is `set-up` here: emulators from an empty cache, then every board once.
-    Step::new("set-up", Landing, "cargo xtask prove-setup"),
-    Step::new("no emulator", Full, "cargo xtask run --no-emulator"),
-    Step::new("boards", Landing, "cargo xtask run --all"),
+    Step::new("set-up", Landing, "cargo xtask prove-setup").beside(),
+    Step::new("no emulator", Full, "cargo xtask run --no-emulator").beside(),
+    Step::new("boards", Landing, "cargo xtask run --all").beside(),
     Step::new("tests, default features", Landing, "cargo test"),
 
     // The library in its other forms, and all packages: one command, so that what they share is compiled once.
@@ -68,21 +70,22 @@ pub const STEPS: &[Step] = &[
     Step::new("Python package", Full, "python3 planner/python/check.py"),
     Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
     Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
-    Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards"),
-    Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches"),
+    Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards").beside(),
+    Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches").beside(),
 
     Step::new("book", Full, "cargo xtask book"),
     Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
     Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
-    Step::new("library's targets", Landing, "cargo xtask check-targets"),
-    Step::new("firmware in C", Full, "cargo xtask c-firmware"),
-    Step::new("boards that are linked", Full, "cargo xtask link"),
-    Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin"),
-    Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/demo.trace --view target/ci/demo.html -- qemu-system-arm -machine mps2-an386 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}"),
-    Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native"),
-    Step::new("worst-case ceilings", Full, "cargo xtask wcet --check"),
+    Step::new("library's targets", Landing, "cargo xtask check-targets").beside(),
+    Step::new("firmware in C", Full, "cargo xtask c-firmware").beside(),
+    Step::new("boards that are linked", Full, "cargo xtask link").beside(),
+    Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin").beside(),
+    Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/demo.trace --view target/ci/demo.html -- qemu-system-arm -machine mps2-an386 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}").beside(),
+    Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native").beside(),
+    Step::new("instruction ceilings, slow ones", Full, "cargo xtask bench --check --slow --no-native").beside(),
+    Step::new("worst-case ceilings", Full, "cargo xtask wcet --check").beside(),
 
     // Whole programs on our `malloc`: the same output, forks, limits.
     Step::new("programs on malloc", Full, "cargo xtask malloc --check"),
