@@ -13,8 +13,6 @@ mod bounded;
 mod bounds;
 #[cfg(feature = "spin")]
 mod compositions;
-#[cfg(feature = "defmt")]
-mod defmt;
 mod edges;
 #[cfg(any(feature = "critical-section", feature = "spin"))]
 mod heap;

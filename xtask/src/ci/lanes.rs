@@ -58,8 +58,8 @@ pub fn run(
 mod tests {
     use super::super::Tier;
     use super::*;
-    use std::sync::Barrier;
-    use std::sync::Mutex;
+    use std::sync::{Condvar, Mutex};
+    use std::time::Duration;
 
     #[test]
     fn two_steps_run_at_a_time_and_each_lane_keeps_its_order() {
@@ -70,13 +70,20 @@ mod tests {
             Step::new("d", Tier::Landing, "d"),
             Step::new("e", Tier::Landing, "e"),
         ];
-        let both = Barrier::new(2);
+        let (count, changed) = (Mutex::new(0_usize), Condvar::new());
         let order = Mutex::new(String::new());
         let steps: Vec<_> = STEPS.iter().collect();
         let failed = run(&steps, |step, output| {
             if matches!(step.name, "a" | "b" | "c" | "d") {
                 // None of these two ends without the other.
-                both.wait();
+                let mut begun = count.lock().unwrap();
+                *begun += 1;
+                changed.notify_all();
+                let both = begun.next_multiple_of(2);
+                let limit = Duration::from_secs(60);
+                let (_begun, outcome) =
+                    changed.wait_timeout_while(begun, limit, |begun| *begun < both).unwrap();
+                assert!(!outcome.timed_out(), "no other step runs");
             }
             output.say("");
             order.lock().unwrap().push_str(step.name);

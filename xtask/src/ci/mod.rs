@@ -209,7 +209,9 @@ impl Runner<'_> {
                 command
             }
             [program, arguments @ ..] => {
-                let mut command = child::command(program);
+                // A path is that of what another step has built.
+                let built = program.contains('/').then(|| firmware::root().join(program));
+                let mut command = child::command(built.unwrap_or_else(|| program.into()));
                 command.args(arguments);
                 command
             }
@@ -249,6 +251,7 @@ fn words(command: &str) -> Result<Vec<String>> {
     for (name, features) in FEATURES {
         text = text.replace(name, features);
     }
+    text = text.replace("{examples}", "target/debug/examples/");
     text = text.replace("{firmware}", "boards/target/thumbv7em-none-eabihf/release/mps2-an386");
     if text.contains("{msrv}") {
         text = text.replace("{msrv}", stated_version(include_str!("../../../Cargo.toml"))?);

@@ -10,6 +10,11 @@ pub const FEATURES: &[(&str, &str)] = &[
         "alloc,std,critical-section,spin,lock_api,allocator-api2,linked-list,buddy-system,defmt,\
          backtrace,serde",
     ),
+    // A shared library, which the planner for C is, does not link with the symbols of defmt.
+    (
+        "{linked}",
+        "alloc,std,critical-section,spin,lock_api,allocator-api2,linked-list,buddy-system,backtrace,serde",
+    ),
     ("{asan}", "alloc,linked-list,buddy-system,allocator-api2"),
 ];
 
@@ -39,16 +44,16 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, default features", Landing, "cargo test"),
 
     // The library in its other forms, and all packages: one command, so that what they share is compiled once.
-    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{all}"),
-    // By itself: a shared library does not link with the symbols of defmt, which the step above asks for.
-    Step::new("tests, planner for C", Landing, "cargo test --package allotment-planner-capi"),
-    Step::new("example, host", Landing, "cargo run --quiet --features {all} --example host"),
-    Step::new("example, caches", Landing, "cargo run --quiet --features {all} --example cached"),
-    Step::new("example, service", Landing, "cargo run --quiet --features {all} --example service -- 20000"),
-    Step::new("example, pressure", Landing, "cargo run --quiet --features {all} --example under_pressure"),
-    Step::new("example, zones", Landing, "cargo run --quiet --features {all} --example zones"),
-    Step::new("example, planned model", Landing, "cargo run --quiet --features {all} --example planned_model"),
-    Step::new("example, value", Landing, "cargo run --quiet --features {all} --example plain_value"),
+    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{linked}"),
+    Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
+    // The step before the last has built them.
+    Step::new("example, host", Landing, "{examples}host"),
+    Step::new("example, caches", Landing, "{examples}cached"),
+    Step::new("example, service", Landing, "{examples}service 20000"),
+    Step::new("example, pressure", Landing, "{examples}under_pressure"),
+    Step::new("example, zones", Landing, "{examples}zones"),
+    Step::new("example, planned model", Landing, "{examples}planned_model"),
+    Step::new("example, value", Landing, "{examples}plain_value"),
     Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
     Step::new("tests, gpu, other seeds", Full, "cargo xtask gpu-seeds 3"),
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
