@@ -1,6 +1,7 @@
 //! Lists of large blocks that were freed and are kept without merging.
 
-use super::classes::{SMALL, read_anew};
+use super::classes::{SMALL, STEP, read_anew};
+use crate::misuse::{Fault, corrupted};
 use crate::placement::rare;
 use core::ptr::{self, NonNull};
 
@@ -134,7 +135,8 @@ impl Large {
         // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
         // length no block has.
         unsafe {
-            if (*block).size != size || block.addr() & (align - 1) != 0 {
+            // A block at an odd place was never handed out: giving it back ends in a report.
+            if (*block).size != size || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
                 return None;
             }
             *list = (*block).next;
@@ -207,6 +209,9 @@ impl Large {
         let block = self.lists[self.hand];
         if block == END {
             return None;
+        }
+        if block.addr() % STEP != 0 {
+            corrupted(Fault::BrokenList, block.addr());
         }
         // SAFETY: as in `pop`.
         let Kept { next, size } = unsafe { block.read() };

@@ -183,13 +183,13 @@ impl<T: Tier> QuickLists<T> {
     #[inline(never)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
-        if T::CHECKS {
-            // Such a block is never taken, so the common way need not look for it.
-            if let Some(address) = self.small.damage(class) {
-                corrupted(Fault::BrokenList, address);
-            }
-        }
         if Self::is_listed(align) && (align > STEP || !self.small.is_empty(class)) {
+            if T::CHECKS {
+                // Such a block is never taken, so the common way need not look for it.
+                if let Some(address) = self.small.damage(class) {
+                    corrupted(Fault::BrokenList, address);
+                }
+            }
             if let Some(start) = self.small.pop_later(class, align) {
                 return Some(Grant { start, size });
             }
@@ -400,7 +400,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 return kept.then_some(class.bytes());
             }
             let size = self.large_size(layout)?;
-            if T::CHECKS && (start.addr().get() % STEP != 0 || Large::may_hold(start, size)) {
+            if T::CHECKS && Large::may_hold(start, size) {
                 return None;
             }
             self.large.push(start, size).then_some(size)
