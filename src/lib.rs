@@ -129,7 +129,7 @@ pub use tiny::{TinyBump, TinyHeap};
 #[cfg(any(target_family = "wasm", test))]
 pub use wasm::WasmHeap;
 
-/// Compiles and runs the snippets of README.md as doc tests.
-#[cfg(doctest)]
+/// Compiles and runs the snippets of README.md as doc tests. One of them needs the feature `gpu`.
+#[cfg(all(doctest, feature = "gpu"))]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

@@ -84,7 +84,7 @@ pub unsafe trait Source {
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver.
+    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver.
     fn reserve(&self, bytes: usize, stream: &Self::Stream) -> Result<Segment, SourceError>;
 
     /// Takes a segment back. All work on it was submitted to `stream`, is done, or is waited for by `stream`. A
@@ -111,7 +111,7 @@ pub unsafe trait Source {
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver. The segment is
+    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. The segment is
     /// unchanged then.
     ///
     /// # Safety
@@ -158,7 +158,7 @@ pub unsafe trait Source {
     ///
     /// # Errors
     ///
-    /// [`SourceErrorKind::OutOfMemory`] if there is no room, otherwise the error of the driver. The pages are
+    /// [`OutOfMemory`](super::SourceErrorKind::OutOfMemory) if there is no room, otherwise the error of the driver. The pages are
     /// unchanged then.
     ///
     /// # Safety

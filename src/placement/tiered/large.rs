@@ -17,7 +17,7 @@ pub(super) struct Large {
     share: isize,
     /// Bytes of the largest block that is looked for or kept: [`LARGEST`], or 0 while nothing is kept and nothing may be.
     limit: usize,
-    /// The list that was last made to give a block back.
+    /// The list that gives the next block back.
     hand: usize,
     /// Requests that a kept block served since the last review.
     hits: u32,
@@ -184,45 +184,44 @@ impl Large {
     /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
     #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, usize)> {
-        if self.kept() == 0 {
-            return None;
-        }
-        let block = (0..SOME).find_map(|_| self.evict_next());
-        if self.kept() == 0 {
-            self.set_limit();
-        }
-        block
+        self.evict_from(SOME)
     }
 
     /// Takes a block out of the next list that has any.
     pub(super) fn evict_any(&mut self) -> Option<(NonNull<u8>, usize)> {
+        self.evict_from(LISTS)
+    }
+
+    #[inline(always)]
+    fn evict_from(&mut self, lists: usize) -> Option<(NonNull<u8>, usize)> {
         if self.kept() == 0 {
             return None;
         }
-        let block = (0..LISTS).find_map(|_| self.evict_next());
-        self.set_limit();
-        block
-    }
-
-    fn evict_next(&mut self) -> Option<(NonNull<u8>, usize)> {
-        self.hand = (self.hand + 1) % LISTS;
-        let block = self.lists[self.hand];
-        if block == END {
-            return None;
+        let mut hand = self.hand;
+        for _ in 0..lists {
+            let block = self.lists[hand];
+            if block != END {
+                // This list comes first the next time.
+                self.hand = hand;
+                if block.addr() % STEP != 0 {
+                    corrupted(Fault::BrokenList, block.addr());
+                }
+                // SAFETY: as in `pop`. The length goes, because the next block at this place would look as if it were kept.
+                unsafe {
+                    let Kept { next, size } = block.read();
+                    (*block).size = 0;
+                    self.lists[hand] = next;
+                    self.room += size as isize;
+                    if self.kept() == 0 {
+                        self.set_limit();
+                    }
+                    return Some((NonNull::new_unchecked(block.cast()), size));
+                }
+            }
+            hand = (hand + 1) % LISTS;
         }
-        if block.addr() % STEP != 0 {
-            corrupted(Fault::BrokenList, block.addr());
-        }
-        // SAFETY: as in `pop`.
-        let Kept { next, size } = unsafe { block.read() };
-        // Else the next block at this place might look as if it were kept.
-        // SAFETY: as above.
-        unsafe { (*block).size = 0 };
-        self.lists[self.hand] = next;
-        self.room += size as isize;
-        // The list it was taken from comes first the next time.
-        self.hand = (self.hand + LISTS - 1) % LISTS;
-        NonNull::new(block.cast()).map(|block| (block, size))
+        self.hand = hand;
+        None
     }
 
     /// Returns whether the block at `start` is kept; looks at no more than `most` blocks.

@@ -174,8 +174,9 @@ impl<T: Tier> QuickLists<T> {
         // alike, so this layout does for them.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
-            let returned = LayoutPlacement::deallocate(&mut self.tier, start, layout);
-            self.count_allocated(-(returned.unwrap_or(0) as isize));
+            if let Ok(returned) = LayoutPlacement::deallocate(&mut self.tier, start, layout) {
+                self.count_allocated(-(returned as isize));
+            }
         }
     }
 
