@@ -233,9 +233,30 @@ pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
 pub type SlabBuddy = Slab<InBand<u32>, DefaultClasses, Buddy>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
+///
+/// Placements know no operating system, so all of them are tested without `std`, as `cargo test` does, and one of a kind
+/// with it.
 #[macro_export]
 macro_rules! for_each_placement {
     ($run:path) => {
+        #[cfg(feature = "std")]
+        $crate::for_each_placement! { @ $run;
+            tlsf_u32: Tlsf<InBand<u32>>;
+            tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
+            tlsf_side: Tlsf<SideTable<u32, 16>>;
+            micro: allotment::placement::MicroTlsf;
+            first_fit_u32: FirstFit<InBand<u32>>;
+            best_fit_u32: BestFit<InBand<u32>>;
+            good_fit_u32: GoodFit<InBand<u32>>;
+            buddy_u32: Buddy<InBand<u32>>;
+            slab_odd: $crate::shadow::matrix::SlabOdd;
+            slab_buddy: $crate::shadow::matrix::SlabBuddy;
+            tiered: Tiered;
+            quick_tlsf: QuickLists<Tlsf>;
+            full_tiered: Full<Tiered>;
+            bump_u32: Bump<InBand<u32>>;
+        }
+        #[cfg(not(feature = "std"))]
         $crate::for_each_placement! { @ $run;
             tlsf_u16: Tlsf<InBand<u16>>;
             tlsf_u32: Tlsf<InBand<u32>>;

@@ -225,8 +225,8 @@ impl Runner<'_> {
             ("CI", "1"),
             ("CARGO_TERM_COLOR", "never"),
             ("CARGO_INCREMENTAL", "0"),
-            ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only"),
-            ("CARGO_PROFILE_TEST_DEBUG", "line-tables-only"),
+            ("CARGO_PROFILE_DEV_DEBUG", "0"),
+            ("CARGO_PROFILE_TEST_DEBUG", "0"),
         ];
         command.envs(variables).envs(step.variable);
         output.of(&mut command, tests)

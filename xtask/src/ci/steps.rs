@@ -22,19 +22,20 @@ const WARNINGS: (&str, &str) = ("RUSTDOCFLAGS", "-D warnings");
 
 /// All steps. Each is named, says when it runs, and is one command without quotes: words are split at spaces.
 ///
-/// Those that build in the target folders of `boards` and `benches` run in their order beside the others in theirs.
+/// Those that do not build in the common target folder (`boards`, `benches`, and what only checks) run in their order beside
+/// the others in theirs.
 #[rustfmt::skip]
 pub const STEPS: &[Step] = &[
     // What reads the source.
     Step::new("format", Landing, "cargo fmt --all --check"),
-    Step::new("clippy, default features", Landing, "cargo clippy --quiet --all-targets -- -D warnings"),
-    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,{all} -- -D warnings"),
-    Step::new("clippy, no features", Landing, "cargo clippy --quiet --no-default-features -- -D warnings"),
+    Step::new("clippy, default features", Landing, "cargo clippy --quiet --target-dir target/lint --all-targets -- -D warnings").beside(),
+    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,{all} -- -D warnings").beside(),
+    Step::new("clippy, no features", Landing, "cargo clippy --quiet --target-dir target/lint --no-default-features -- -D warnings").beside(),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
     Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
-    Step::new("documents", Landing, "cargo doc --quiet --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS),
+    Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS).beside(),
     Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
 
     // README's two commands. The first is `set-up` here: emulators from an empty cache, then every board once.
@@ -59,7 +60,8 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
     Step::new("tests, C functions for PyTorch", Full, "cargo test --package allotment-capi --features gpu --test torch"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
-    Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test core --test global --test pool"),
+    Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test global --test pool"),
+    Step::new("tests, release, every placement", Full, "cargo test --release --features {asan} --test core"),
     Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
     Step::new("oldest CUDA", Full, "cargo check --quiet --target-dir target/cuda --features gpu").env(("CUDARC_CUDA_VERSION", "11040")),
     // Programs that also depend on another user of cudarc.
