@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// A request, as a [`FailureRule`] sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Request {
+pub struct Attempt {
     /// Its number: how many requests there were before it since the last [`Failing::restart`].
     pub number: usize,
     /// What is requested; for a resize, the new size.
@@ -38,12 +38,12 @@ pub struct Request {
 }
 
 #[cfg(feature = "defmt")]
-impl defmt::Format for Request {
+impl defmt::Format for Attempt {
     fn format(&self, fmt: defmt::Formatter<'_>) {
         let (size, align) = (self.layout.size(), self.layout.align());
         defmt::write!(
             fmt,
-            "Request {{ number: {=usize}, size: {=usize}, align: {=usize}, tag: {=?} }}",
+            "Attempt {{ number: {=usize}, size: {=usize}, align: {=usize}, tag: {=?} }}",
             self.number,
             size,
             align,
@@ -52,14 +52,14 @@ impl defmt::Format for Request {
     }
 }
 
-/// Decides which requests fail: a [`Fail`], or any `Fn(&Request) -> bool`.
+/// Decides which requests fail: a [`Fail`], or any `Fn(&Attempt) -> bool`.
 pub trait FailureRule {
     /// Returns whether the request fails. It is called inside the allocator and must not allocate.
-    fn refuses(&self, request: &Request) -> bool;
+    fn refuses(&self, request: &Attempt) -> bool;
 }
 
-impl<F: Fn(&Request) -> bool> FailureRule for F {
-    fn refuses(&self, request: &Request) -> bool {
+impl<F: Fn(&Attempt) -> bool> FailureRule for F {
+    fn refuses(&self, request: &Attempt) -> bool {
         self(request)
     }
 }
@@ -87,7 +87,7 @@ pub enum Fail {
 }
 
 impl FailureRule for Fail {
-    fn refuses(&self, request: &Request) -> bool {
+    fn refuses(&self, request: &Attempt) -> bool {
         match *self {
             Self::After(number) => request.number >= number,
             Self::Only(number) => request.number == number,
@@ -166,7 +166,7 @@ fn count(counter: &AtomicUsize) -> usize {
 impl<M: Memory, R: FailureRule> Failing<M, R> {
     /// Counts a request, and returns the memory, or `None` if the request fails.
     fn admit(&self, layout: Layout) -> Option<&M> {
-        let request = Request { number: count(&self.requests), layout, tag: current_tag() };
+        let request = Attempt { number: count(&self.requests), layout, tag: current_tag() };
         if self.on.load(Ordering::Relaxed) && self.rule.refuses(&request) {
             count(&self.refusals);
             return None;

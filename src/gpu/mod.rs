@@ -43,35 +43,35 @@ mod context;
 mod copies;
 mod device;
 mod error;
-mod fixed;
 mod launch;
 mod library;
 mod manager;
 mod relaxed;
 mod share;
 mod source;
+mod stable;
 mod staging;
 mod stream;
 
 pub use buffer::{
-    Allocate, AllocateError, Backing, Block, Buffer, CopyError, CudarcMemory, Foreign, Lease, MemoryKind,
-    Pool, Rows, Touch, Transfer, View, ViewMut,
+    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Foreign, Lease, MemoryKind, Pool,
+    PoolBlock, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
 pub use error::Error;
-pub use fixed::{Fixed, FixedMut};
 pub use launch::Launch;
 pub use library::is_available;
 pub use manager::{
-    Access, Cleanup, ManageError, ManagerOptions, MemoryManager, Placed, Policy, PolicyError, Reason,
-    Recommendation, Request, Rule, Site, StoreTotals, Totals, Usage,
+    Access, Cleanup, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy,
+    PolicyError, PolicyRule, Reason, Recommendation, Site, StoreTotals, Totals, Usage,
 };
 pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,
 };
+pub use stable::{StableSlice, StableSliceMut};
 pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

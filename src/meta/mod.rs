@@ -14,7 +14,7 @@ pub use free_blocks::FreeBlocks;
 pub use in_band::{Bounds, InBand, OneRegion, Unchecked};
 pub use side_table::{NodeSlot, SideTable};
 
-use crate::region::{Record, Region, RegionError};
+use crate::region::{Region, RegionError, RegionRecord};
 use core::fmt;
 
 /// The number of a free block in its [`Meta`]: in band the index of its first granule, in a side table the number of its
@@ -114,7 +114,7 @@ pub unsafe trait Meta: FreeBlocks {
     fn near(&mut self) -> Option<Self::Near>;
 
     /// Returns the regions, in no particular order.
-    fn regions(&self) -> &[Record];
+    fn regions(&self) -> &[RegionRecord];
 
     /// Takes `memory` into the index space and returns its granules as one allocated block; the placement frees that block to
     /// make it available. With `edges == false` free blocks are not tracked, and only [`Meta::regions`], [`FreeBlocks::address`] and
@@ -192,7 +192,7 @@ pub unsafe trait Meta: FreeBlocks {
         if address % Self::GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
-        let holds = |record: &&Record| record.contains(offset);
+        let holds = |record: &&RegionRecord| record.contains(offset);
         let record = self.regions().iter().find(holds).ok_or(FreeError::Foreign)?;
         if len > record.end() - offset { Err(FreeError::Foreign) } else { Ok(offset) }
     }

@@ -2,7 +2,7 @@
 
 use super::coalescing::Coalescing;
 use super::coalescing::LARGE;
-use super::tree::{FreeTree, Order, below, scatter};
+use super::tree::{FreeTree, TreeOrder, below, scatter};
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 
 /// Best fit: the smallest block that is long enough, the lowest of equals.
@@ -17,7 +17,7 @@ pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as FreeBlocks>::In
 pub struct BySize;
 
 // SAFETY: offsets are unique; `find` remembers only blocks that are long enough.
-unsafe impl<M: FreeBlocks> Order<M> for BySize {
+unsafe impl<M: FreeBlocks> TreeOrder<M> for BySize {
     const ROOT_IS_LONGEST: bool = false;
     const FROM_FRONT: usize = LARGE;
 

@@ -2,7 +2,7 @@
 
 use super::{Held, Placement};
 use crate::meta::{Block, FreeError, InBand, Meta};
-use crate::region::{Record, Region, RegionError};
+use crate::region::{Region, RegionError, RegionRecord};
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///
@@ -174,7 +174,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
 
     fn checked_block_at(&self, address: usize, len: usize, _align: usize) -> Result<Held<Self>, FreeError> {
         let offset = self.meta.in_region(address, len)?;
-        let holds = |record: &Record| record.contains(offset);
+        let holds = |record: &RegionRecord| record.contains(offset);
         let region = self.meta.regions().iter().position(holds).ok_or(FreeError::Foreign)?;
         if region > self.region || region == self.region && offset + len > self.top {
             return Err(FreeError::AlreadyFree);

@@ -1,7 +1,7 @@
 //! First fit in address order.
 
 use super::coalescing::Coalescing;
-use super::tree::{FreeTree, Order, below, scatter};
+use super::tree::{FreeTree, TreeOrder, below, scatter};
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use core::cmp::Reverse;
 
@@ -26,7 +26,7 @@ pub type FirstFit<M = InBand<u32>, const LIMIT: usize = { usize::MAX }> =
 pub struct ByAddress<const LIMIT: usize>;
 
 // SAFETY: offsets are unique; `find` stays on blocks that are long enough.
-unsafe impl<M: FreeBlocks, const LIMIT: usize> Order<M> for ByAddress<LIMIT> {
+unsafe impl<M: FreeBlocks, const LIMIT: usize> TreeOrder<M> for ByAddress<LIMIT> {
     const ROOT_IS_LONGEST: bool = true;
     const FROM_FRONT: usize = 0;
 

@@ -3,7 +3,7 @@
 use super::{Held, Placement};
 use crate::meta::{FreeBlocks, FreeError, Meta, region_size};
 use crate::observe::Statistics;
-use crate::region::{Record, Region, RegionError, Run};
+use crate::region::{Region, RegionError, RegionRecord, Run};
 use crate::units::granules;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -376,6 +376,6 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        self.meta().regions().get(n).map(Record::region)
+        self.meta().regions().get(n).map(RegionRecord::region)
     }
 }

@@ -51,7 +51,7 @@ pub use micro::MicroTlsf;
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::{Pages, QuickLists, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
-pub use tree::{FreeTree, Order};
+pub use tree::{FreeTree, TreeOrder};
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
 /// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap!) does not compile there, and is

@@ -10,9 +10,9 @@ use core::marker::PhantomData;
 ///
 /// # Safety
 ///
-/// [`Order::left_of`] is a strict total order, and the answers depend on the blocks alone.
-/// [`Order::find`] returns a block of the tree of at least the length asked for, or none.
-pub unsafe trait Order<M: FreeBlocks> {
+/// [`TreeOrder::left_of`] is a strict total order, and the answers depend on the blocks alone.
+/// [`TreeOrder::find`] returns a block of the tree of at least the length asked for, or none.
+pub unsafe trait TreeOrder<M: FreeBlocks> {
     /// True if the root is the longest block, so its length need not be stored separately.
     const ROOT_IS_LONGEST: bool;
 
@@ -48,7 +48,7 @@ pub unsafe trait Order<M: FreeBlocks> {
 ///
 /// `at` is in a tree of free blocks of `meta`, and `to` is one of its links.
 #[inline(always)]
-pub(super) unsafe fn below<M: FreeBlocks, O: Order<M>>(meta: &M, at: Id, to: Id) -> Id {
+pub(super) unsafe fn below<M: FreeBlocks, O: TreeOrder<M>>(meta: &M, at: Id, to: Id) -> Id {
     // SAFETY: blocks in a tree are free; a damaged link leads to a fault of the processor at worst, not to a write.
     if to != NIL && !unsafe { O::above(meta, at, to) } {
         corrupted(Fault::BrokenList, 0);
@@ -67,8 +67,8 @@ pub(super) fn scatter(offset: usize) -> u32 {
 /// still has room. Every operation takes O(depth), O(log n) expected for n free blocks.
 ///
 /// ```text
-///            (c)          order from left to right: `Order::left_of`
-///           /   \         order from top to bottom: `Order::above`
+///            (c)          order from left to right: `TreeOrder::left_of`
+///           /   \         order from top to bottom: `TreeOrder::above`
 ///        (a)     (e)
 ///          \     /
 ///          (b) (d)
@@ -97,7 +97,7 @@ impl<I: Index, O> FreeTree<I, O> {
     #[inline(always)]
     unsafe fn down<M: FreeBlocks<Index = I>>(meta: &M, at: Id, left: bool) -> (Slot, Id)
     where
-        O: Order<M>,
+        O: TreeOrder<M>,
     {
         // SAFETY: blocks in the tree are free.
         unsafe {
@@ -120,8 +120,8 @@ impl<I: Index, O> FreeTree<I, O> {
     }
 }
 
-// SAFETY: the tree holds what was inserted and not removed; `Order::find` compares lengths.
-unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: Order<M>> FreeIndex<M> for FreeTree<I, O> {
+// SAFETY: the tree holds what was inserted and not removed; `TreeOrder::find` compares lengths.
+unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> for FreeTree<I, O> {
     const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
     const MAX_LEN: usize = usize::MAX;
 

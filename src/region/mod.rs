@@ -10,7 +10,7 @@ pub use error::RegionError;
 pub(crate) use statics::Pending;
 #[doc(hidden)]
 pub use statics::StaticRegion;
-pub use table::Record;
+pub use table::RegionRecord;
 pub(crate) use table::Regions;
 
 use core::mem::{self, MaybeUninit};

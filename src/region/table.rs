@@ -11,7 +11,7 @@ use core::ptr::{self, NonNull};
 ///  index      first  +1                 first+len-1  (in band only)
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Record {
+pub struct RegionRecord {
     /// Address that index 0 would have; offsets from it wrap and keep the region's provenance.
     pub(crate) base: *mut u8,
     /// Index of the first granule.
@@ -29,13 +29,13 @@ pub struct Record {
 }
 
 #[cfg(feature = "defmt")]
-impl defmt::Format for Record {
+impl defmt::Format for RegionRecord {
     fn format(&self, fmt: defmt::Formatter<'_>) {
-        defmt::write!(fmt, "Record {{ first: {=usize}, region: {} }}", self.first, self.region());
+        defmt::write!(fmt, "RegionRecord {{ first: {=usize}, region: {} }}", self.first, self.region());
     }
 }
 
-impl Record {
+impl RegionRecord {
     pub(crate) const NONE: Self = Self {
         base: ptr::null_mut(),
         first: 0,
@@ -104,7 +104,7 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     /// The lowest index of a far region.
     far: usize,
     count: usize,
-    table: [Record; R],
+    table: [RegionRecord; R],
 }
 
 /// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
@@ -120,17 +120,18 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         GRANULE.ilog2()
     };
 
-    pub(crate) const EMPTY: Self = Self { base: 0, far: usize::MAX, count: 0, table: [Record::NONE; R] };
+    pub(crate) const EMPTY: Self =
+        Self { base: 0, far: usize::MAX, count: 0, table: [RegionRecord::NONE; R] };
 
     #[inline(always)]
-    pub(crate) fn records(&self) -> &[Record] {
+    pub(crate) fn records(&self) -> &[RegionRecord] {
         // The table never holds more than R records.
         self.table.get(..self.count).unwrap_or(&[])
     }
 
     /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
-    pub(crate) fn record(&self, slot: usize) -> &Record {
+    pub(crate) fn record(&self, slot: usize) -> &RegionRecord {
         debug_assert!(slot < self.count);
         // SAFETY: slots are positions in the table.
         unsafe { self.table.get_unchecked(slot) }
@@ -138,7 +139,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
-    pub(crate) fn record_mut(&mut self, slot: usize) -> &mut Record {
+    pub(crate) fn record_mut(&mut self, slot: usize) -> &mut RegionRecord {
         debug_assert!(slot < self.count);
         // SAFETY: slots are positions in the table.
         unsafe { self.table.get_unchecked_mut(slot) }
@@ -158,7 +159,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// The region that holds granule `index`, which must be in one.
     #[inline(always)]
-    pub(crate) fn of(&self, index: usize) -> &Record {
+    pub(crate) fn of(&self, index: usize) -> &RegionRecord {
         let slot = self.slot_of(index);
         // SAFETY: `slot_of` returns 0 or a position in the table.
         unsafe { self.table.get_unchecked(slot) }
@@ -200,21 +201,21 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Returns the only region, if there is exactly one. A table of one always returns it, even if it is unused.
     #[inline(always)]
-    pub(crate) fn single(&mut self) -> Option<&mut Record> {
+    pub(crate) fn single(&mut self) -> Option<&mut RegionRecord> {
         if R == 1 || self.count == 1 { self.table.first_mut() } else { None }
     }
 
     #[cold]
     #[inline(never)]
     fn at_far(&self, index: usize) -> *mut u8 {
-        let holds = |record: &&Record| index.wrapping_sub(record.first) <= record.len;
+        let holds = |record: &&RegionRecord| index.wrapping_sub(record.first) <= record.len;
         let base = self.records().iter().find(holds).map_or(ptr::null_mut(), |record| record.base);
         base.wrapping_add(index << Self::SHIFT)
     }
 
     /// The granule at `address`, which is known to be in a region, and that region.
     #[inline(always)]
-    pub(crate) fn find_known(&self, address: usize) -> (usize, &Record) {
+    pub(crate) fn find_known(&self, address: usize) -> (usize, &RegionRecord) {
         let first = &self.table[0];
         let index = address.wrapping_sub(first.base.addr()) >> Self::SHIFT;
         if R == 1 || first.contains(index) { (index, first) } else { self.find_other(address) }
@@ -222,7 +223,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     #[cold]
     #[inline(never)]
-    fn find_other(&self, address: usize) -> (usize, &Record) {
+    fn find_other(&self, address: usize) -> (usize, &RegionRecord) {
         let index = self.locate(address).unwrap_or(0);
         (index, self.of(index))
     }
@@ -261,7 +262,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     fn enter(&mut self, raw: Region, start: *mut u8, first: usize, len: usize) -> usize {
         let slot = self.count;
         self.count += 1;
-        *self.record_mut(slot) = Record {
+        *self.record_mut(slot) = RegionRecord {
             base: start.wrapping_sub(first << Self::SHIFT),
             first,
             len,
@@ -320,7 +321,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let start = raw.start.addr().get();
         let end = start.checked_add(raw.size).ok_or(RegionError::Overlap)?;
-        let overlaps = |record: &Record| start < record.raw_end() && record.raw.0.addr() < end;
+        let overlaps = |record: &RegionRecord| start < record.raw_end() && record.raw.0.addr() < end;
         if self.records().iter().any(overlaps) { Err(RegionError::Overlap) } else { Ok(()) }
     }
 
@@ -383,7 +384,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         let raw = self.record(slot).region();
         let last = *self.record(self.count - 1);
         *self.record_mut(slot) = last;
-        *self.record_mut(self.count - 1) = Record::NONE;
+        *self.record_mut(self.count - 1) = RegionRecord::NONE;
         self.count -= 1;
         let firsts = self.records().iter().map(|record| record.first);
         self.far = firsts.filter(|&first| first >= self.far).min().unwrap_or(usize::MAX);
@@ -397,7 +398,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         let raw = Region { size: old.size.checked_add(more).ok_or(RegionError::Overlap)?, ..old };
         let from = raw.start.addr().get();
         let end = from.checked_add(raw.size).ok_or(RegionError::Overlap)?;
-        let reaches = |other: &Record| (from + 1..end).contains(&other.raw.0.addr());
+        let reaches = |other: &RegionRecord| (from + 1..end).contains(&other.raw.0.addr());
         if self.records().iter().any(reaches) { Err(RegionError::Overlap) } else { Ok((slot, raw)) }
     }
 }

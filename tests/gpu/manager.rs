@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagerOptions, MemoryKind,
-    MemoryManager, Placed, Policy, PolicyError, Reason, Request, Rule, Stream, pinned_bytes,
+    Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagedBlock, ManagerOptions, MemoryKind,
+    MemoryManager, MemoryRequest, Policy, PolicyError, PolicyRule, Reason, Stream, pinned_bytes,
 };
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
@@ -14,7 +14,7 @@ fn manager(gpu: &Gpu) -> MemoryManager {
     MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap()
 }
 
-fn bytes<'m>(request: &Request<'m>, len: usize, gpu: &Gpu) -> Buffer<u8, Placed<'m>> {
+fn bytes<'m>(request: &MemoryRequest<'m>, len: usize, gpu: &Gpu) -> Buffer<u8, ManagedBlock<'m>> {
     Buffer::zeros(request, len, &gpu.stream).unwrap()
 }
 
@@ -58,9 +58,12 @@ fn the_table_decides() {
 #[test]
 fn the_table_can_be_replaced() {
     let gpu = Gpu::new();
-    let rule =
-        |access: &[Access], up_to, target| Rule { access: access.to_vec(), up_to, targets: vec![target] };
-    let with = |rules: Vec<Rule>| Policy { rules, ..Policy::default() };
+    let rule = |access: &[Access], up_to, target| PolicyRule {
+        access: access.to_vec(),
+        up_to,
+        targets: vec![target],
+    };
+    let with = |rules: Vec<PolicyRule>| Policy { rules, ..Policy::default() };
     let make = |policy| {
         let options = ManagerOptions { policy, ..ManagerOptions::default() };
         MemoryManager::new(std::slice::from_ref(&gpu.context), options)
@@ -88,7 +91,7 @@ fn the_table_can_be_replaced() {
     assert_eq!(wrong(with(vec![])), PolicyError::NotTotal);
     assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), PolicyError::NotTotal);
     assert_eq!(wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])), PolicyError::NotTotal);
-    let empty = Rule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
+    let empty = PolicyRule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
     assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), PolicyError::NoTarget(0));
     for share in [0.5, 1.1, f64::NAN] {
         assert_eq!(wrong(Policy { share, ..Policy::default() }), PolicyError::Share);
@@ -115,7 +118,7 @@ fn full_places_fall_back_as_far_as_allowed() {
     let held: Vec<_> = (0..4).map(|_| bytes(&any, 6 * MIB, &gpu)).collect();
     let targets: Vec<_> = held.iter().map(|buffer| buffer.kind()).collect();
     assert_eq!(targets, [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host]);
-    let full = |request: &Request<'_>| match Buffer::<u8, _>::zeros(request, 6 * MIB, &gpu.stream) {
+    let full = |request: &MemoryRequest<'_>| match Buffer::<u8, _>::zeros(request, 6 * MIB, &gpu.stream) {
         Err(AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full)))) => full,
         other => panic!("{other:?}"),
     };
@@ -176,7 +179,7 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     let manager = manager(&gpu);
     let table = bytes(&manager.request().access(Access::ReadOnly), 1000, &gpu);
     let plain = bytes(&manager.request().memory(MemoryKind::Managed), 1000, &gpu);
-    let advised = |buffer: &Buffer<u8, Placed<'_>>| {
+    let advised = |buffer: &Buffer<u8, ManagedBlock<'_>>| {
         let mut value = 0i32;
         let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
         // SAFETY: the output has the attribute's size, and the range is that of the buffer.
@@ -206,10 +209,10 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
 fn measured_accesses_revise_the_table() {
     let gpu = Gpu::new();
     let manager = manager(&gpu);
-    fn polled(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
+    fn polled(manager: &MemoryManager) -> Buffer<u32, ManagedBlock<'_>> {
         manager.allocate(MIB, None, Access::Unknown).unwrap()
     }
-    fn small(manager: &MemoryManager) -> Buffer<u32, Placed<'_>> {
+    fn small(manager: &MemoryManager) -> Buffer<u32, ManagedBlock<'_>> {
         manager.allocate(16, None, Access::Unknown).unwrap()
     }
     let flags = polled(&manager);

@@ -12,10 +12,6 @@ use std::fs;
 use std::process::Command;
 use std::str::FromStr;
 
-/// Arrows that point up or close a circle and are known: who uses whom. An entry that no longer holds is an error, so this list
-/// only gets shorter.
-const KNOWN: &[(&str, &str)] = &[("placement::tiered::page", "placement::tiered::classes")];
-
 /// Checks all files in `src` that git tracks. Prints each arrow that points up or closes a circle, and returns how many there are.
 ///
 /// # Errors
@@ -25,7 +21,7 @@ pub fn lint() -> Result<usize> {
     let files = sources()?;
     let path = firmware::root().join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let findings = check(&files, &order(&text)?, KNOWN)?;
+    let findings = check(&files, &order(&text)?)?;
     for finding in &findings {
         println!("{finding}");
     }
@@ -84,8 +80,8 @@ struct Module {
     uses: Vec<(Path, String)>,
 }
 
-/// Returns a line for each arrow between modules that is not allowed, and for each entry of `known` that is not needed.
-fn check(files: &[(String, String)], order: &[String], known: &[(&str, &str)]) -> Result<Vec<String>> {
+/// Returns a line for each arrow between modules that is not allowed, and for each module that `order` lacks.
+fn check(files: &[(String, String)], order: &[String]) -> Result<Vec<String>> {
     let mut modules = BTreeMap::new();
     for (name, text) in files {
         let path = module_of(name).with_context(|| format!("{name} is no source file"))?;
@@ -111,35 +107,22 @@ fn check(files: &[(String, String)], order: &[String], known: &[(&str, &str)]) -
         }
     }
     let name = |folder: &Path, module: &String| [&**folder, std::slice::from_ref(module)].concat().join("::");
-    let is_known = |(folder, from, to): &(Path, String, String)| {
-        known.contains(&(&*name(folder, from), &*name(folder, to)))
-    };
-    let mut needed = BTreeSet::new();
     for ((folder, from, to), place) in &arrows {
         let up = if folder.is_empty() {
             let height = |name: &String| order.iter().position(|other| other == name);
             height(from) < height(to)
         } else {
-            let others = arrows.keys().filter(|arrow| &arrow.0 == folder && !is_known(arrow));
+            let others = arrows.keys().filter(|arrow| &arrow.0 == folder);
             reaches(to, from, &others.map(|arrow| (&*arrow.1, &*arrow.2)).collect::<Vec<_>>())
         };
         if !up {
             continue;
         }
         let (from, to) = (name(folder, from), name(folder, to));
-        if known.contains(&(&*from, &*to)) {
-            needed.insert((from, to));
-        } else if folder.is_empty() {
+        if folder.is_empty() {
             findings.push(format!("{place}: `{from}` uses `{to}`, which is above it in ARCHITECTURE.md"));
         } else {
             findings.push(format!("{place}: `{from}` uses `{to}`, which uses it in turn"));
-        }
-    }
-    for (from, to) in known {
-        if !needed.contains(&((*from).to_owned(), (*to).to_owned())) {
-            findings.push(format!(
-                "xtask/src/layers.rs: `{from}` no longer uses `{to}`: strike it from the list"
-            ));
         }
     }
     Ok(findings)
@@ -290,11 +273,11 @@ fn absolute(name: &[String], module: &[String], depth: usize) -> Option<Path> {
 mod tests {
     use super::*;
 
-    fn findings(files: &[(&str, &str)], known: &[(&str, &str)]) -> Vec<String> {
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> =
             files.iter().map(|(name, text)| (format!("src/{name}"), (*text).to_owned())).collect();
         let table = "text\n\n| layer | module | what |\n| --- | --- | --- |\n| low | `units` | a |\n| high | `heap`, `os` | b |\n\n| x |\n";
-        check(&files, &order(table).unwrap(), known).unwrap()
+        check(&files, &order(table).unwrap()).unwrap()
     }
 
     /// Paths in every form, each of which points from `units` up to `heap`.
@@ -313,7 +296,7 @@ mod tests {
             "mod inner { use super::super::heap::Heap; }",
             "#[cfg(test)] mod tests { use super::*; } fn f(_: crate::Heap) {}",
         ] {
-            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)], &[]);
+            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)]);
             assert_eq!(
                 found,
                 ["src/units.rs:1: `units` uses `heap`, which is above it in ARCHITECTURE.md"],
@@ -327,11 +310,9 @@ mod tests {
             "#[cfg(test)] use crate::heap::Heap;",
             "use heap::Heap; use ::heap::Heap; const A: &str = \"crate::heap\";",
         ] {
-            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)], &[]);
+            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)]);
             assert_eq!(found, [""; 0], "{text}");
         }
-        let found = findings(&[lib, heap, ("units.rs", "use crate::heap::Heap;")], &[("units", "heap")]);
-        assert_eq!(found, [""; 0]);
     }
 
     #[test]
@@ -342,23 +323,17 @@ mod tests {
             ("os/b.rs", "use super::C;"),
             ("os/c.rs", "fn c() { crate::os::a::f() }"),
         ];
-        let found = findings(&files, &[]);
+        let found = findings(&files);
         assert_eq!(found.len(), 3, "{found:?}");
         assert_eq!(found[1], "src/os/b.rs:1: `os::b` uses `os::c`, which uses it in turn");
         // One arrow less, and the circle is open.
-        assert_eq!(findings(&files[..3], &[]), [""; 0]);
+        assert_eq!(findings(&files[..3]), [""; 0]);
     }
 
     #[test]
-    fn the_list_and_the_table_are_kept_up_to_date() {
-        let found = findings(&[("units.rs", ""), ("new/mod.rs", "")], &[("units", "heap")]);
-        assert_eq!(
-            found,
-            [
-                "src/new: the table in ARCHITECTURE.md lacks this module",
-                "xtask/src/layers.rs: `units` no longer uses `heap`: strike it from the list",
-            ]
-        );
+    fn the_table_is_kept_up_to_date() {
+        let found = findings(&[("units.rs", ""), ("new/mod.rs", "")]);
+        assert_eq!(found, ["src/new: the table in ARCHITECTURE.md lacks this module"]);
         assert!(order("| module |\n").is_err());
     }
 

@@ -1,4 +1,4 @@
-//! The size check of `cargo xtask lint`: how many items of the library are public.
+//! The size check of `cargo xtask lint`: how many items of the library are public, and whether each has a name of its own.
 //!
 //! Every `pub` counts, because the compiler refuses one that cannot be reached (`unreachable_pub` in `src/lib.rs`). Methods count,
 //! those of traits do not: they belong to their trait.
@@ -6,6 +6,7 @@
 use crate::layers;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// The most public types and traits. It only goes down.
@@ -13,15 +14,32 @@ const TYPES: usize = 279;
 /// The most public functions. It only goes down.
 const FUNCTIONS: usize = 585;
 
+/// Names that types of several modules may have, because the modules are worlds of their own and are not imported together: heaps
+/// and pools, pools and plans, and the device that is simulated or real. No other name may be that of two types.
+const SHARED: [&str; 7] = ["Buffer", "DeviceMemory", "Event", "HostMemory", "OutOfMemory", "Pool", "Stream"];
+
 /// Public items of one kind or another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Surface {
     /// Structs, enums, unions and traits. An alias names one of them.
-    types: usize,
+    types: Vec<String>,
     functions: usize,
 }
 
-/// Counts the public items in `src`, prints the counts, and returns how many of them are above their ceilings.
+impl Surface {
+    /// Returns the names, ascending, that several types have although they may not.
+    fn ambiguous(&self) -> Vec<&str> {
+        let mut counts = BTreeMap::<&str, usize>::new();
+        for name in &self.types {
+            *counts.entry(name).or_default() += 1;
+        }
+        let several = counts.into_iter().filter(|&(name, count)| count > 1 && !SHARED.contains(&name));
+        several.map(|(name, _)| name).collect()
+    }
+}
+
+/// Counts the public items in `src`, prints the counts, and returns how many of them are above their ceilings. Prints and counts each
+/// name of several types as well.
 ///
 /// # Errors
 ///
@@ -32,11 +50,16 @@ pub fn lint() -> Result<usize> {
         let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         count(tokens, &mut all);
     }
+    let types = all.types.len();
     println!(
-        "public items: {} types and traits (at most {TYPES}), {} functions (at most {FUNCTIONS})",
-        all.types, all.functions
+        "public items: {types} types and traits (at most {TYPES}), {} functions (at most {FUNCTIONS})",
+        all.functions
     );
-    Ok(usize::from(all.types > TYPES) + usize::from(all.functions > FUNCTIONS))
+    let ambiguous = all.ambiguous();
+    for name in &ambiguous {
+        println!("src: two public types have the name `{name}`");
+    }
+    Ok(usize::from(types > TYPES) + usize::from(all.functions > FUNCTIONS) + ambiguous.len())
 }
 
 /// Adds the public items in `tokens` to `surface`, without those that are compiled for tests only.
@@ -60,14 +83,12 @@ fn count(tokens: TokenStream, surface: &mut Surface) {
                 };
                 let begin = rest.iter().position(|token| !is_qualifier(token)).unwrap_or(rest.len());
                 // Anything else than a name behind it: a field of that name.
-                let what = match &rest[begin..] {
-                    [what, TokenTree::Ident(_), ..] => what.to_string(),
-                    _ => String::new(),
-                };
-                match &*what {
-                    "struct" | "enum" | "union" | "trait" => surface.types += 1,
-                    "fn" => surface.functions += 1,
-                    _ => {}
+                if let [what, TokenTree::Ident(name), ..] = &rest[begin..] {
+                    match &*what.to_string() {
+                        "struct" | "enum" | "union" | "trait" => surface.types.push(name.to_string()),
+                        "fn" => surface.functions += 1,
+                        _ => {}
+                    }
                 }
             }
             [TokenTree::Group(group), ..] => count(group.stream(), surface),
@@ -100,7 +121,19 @@ mod tests {
         ";
         let mut surface = Surface::default();
         count(TokenStream::from_str(text).unwrap(), &mut surface);
-        assert_eq!(surface, Surface { types: 4, functions: 4 });
+        let types = ["A", "T", "D", "U"].map(str::to_owned).to_vec();
+        assert_eq!(surface, Surface { types, functions: 4 });
+    }
+
+    #[test]
+    fn two_types_of_one_name_are_found() {
+        let text = "
+            pub mod a { pub struct Buffer; pub struct Order; pub enum Rule {} pub type Fit = Rule; struct One; }
+            pub mod b { pub trait Buffer {} pub trait Order {} pub fn Rule() {} pub struct Fit; pub struct One; }
+        ";
+        let mut surface = Surface::default();
+        count(TokenStream::from_str(text).unwrap(), &mut surface);
+        assert_eq!(surface.ambiguous(), ["Order"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use cudarc_slice::CudarcMemory;
 pub use error::{AllocateError, CopyError};
 pub use foreign::Foreign;
 pub(super) use job::Job;
-pub use owned::{Block, Pool};
+pub use owned::{Pool, PoolBlock};
 pub use rows::Rows;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
@@ -59,7 +59,7 @@ const ALIGNMENT: usize = 256;
 /// assert_eq!(numbers.to_vec()?, [5, 6, 3, 4]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Buffer<T, B: Backing = Block> {
+pub struct Buffer<T, B: Backing = PoolBlock> {
     backing: B,
     len: usize,
     stream: Stream,

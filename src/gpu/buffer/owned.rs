@@ -92,26 +92,26 @@ impl fmt::Debug for Pool {
 }
 
 impl Allocate for Pool {
-    type Backing<'a> = Block;
+    type Backing<'a> = PoolBlock;
     type Error = PoolError;
 
     #[track_caller]
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Block, PoolError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PoolBlock, PoolError> {
         // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
         let block = self.0.allocate(bytes, super::ALIGNMENT, stream)?;
-        Ok(Block { pool: self.clone(), block: Some(block) })
+        Ok(PoolBlock { pool: self.clone(), block: Some(block) })
     }
 }
 
 /// A block of a [`Pool`], which it keeps alive. Dropping it frees the block.
 #[derive(Debug)]
-pub struct Block {
+pub struct PoolBlock {
     pool: Pool,
     /// Taken when the block is freed.
     block: Option<Allocation>,
 }
 
-impl Block {
+impl PoolBlock {
     /// Returns the pool, for further buffers.
     pub const fn pool(&self) -> &Pool {
         &self.pool
@@ -125,7 +125,7 @@ impl Block {
 
 // SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
 // again only after the work of its stream and of those that were noted.
-unsafe impl Backing for Block {
+unsafe impl Backing for PoolBlock {
     fn address(&self) -> usize {
         self.block.as_ref().map_or(0, Allocation::address)
     }
@@ -159,7 +159,7 @@ unsafe impl Backing for Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for PoolBlock {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             let freed = self.pool.deallocate(block);

@@ -4,8 +4,8 @@ use super::host::{self, Element};
 use super::job::Job;
 use super::{Backing, CopyError, MemoryKind, Rows, Transfer, bounds};
 use crate::gpu::error::call;
-use crate::gpu::fixed::{Fixed, FixedMut};
 use crate::gpu::source::{self, Advice, Location};
+use crate::gpu::stable::{StableSlice, StableSliceMut};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, Stream as _};
 use bytemuck::NoUninit;
@@ -141,7 +141,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// # Errors
     ///
     /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_to_async<O: FixedMut<T>>(&self, mut values: O) -> Result<Transfer<O>, CopyError> {
+    pub fn copy_to_async<O: StableSliceMut<T>>(&self, mut values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_mut_slice();
         self.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
@@ -314,7 +314,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// # Errors
     ///
     /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_from_async<O: Fixed<T>>(&mut self, values: O) -> Result<Transfer<O>, CopyError> {
+    pub fn copy_from_async<O: StableSlice<T>>(&mut self, values: O) -> Result<Transfer<O>, CopyError> {
         let place = values.as_slice();
         self.0.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.

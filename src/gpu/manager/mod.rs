@@ -3,7 +3,7 @@
 //! ```text
 //!  MemoryManager   a pool for each kind of memory, on each device
 //!  Policy          a table that selects the pool for a request
-//!  Request         a request being prepared;   Placed   the memory that it gets
+//!  MemoryRequest   a request being prepared;   ManagedBlock   the memory that it gets
 //!  Usage           the counted accesses of a buffer;   Recommendation   advice that follows from them
 //! ```
 
@@ -13,10 +13,10 @@ mod request;
 mod store;
 mod usage;
 
-pub use policy::{Policy, PolicyError, Rule};
+pub use policy::{Policy, PolicyError, PolicyRule};
 pub use report::{Cleanup, Reason, Recommendation, StoreTotals, Totals};
-pub use request::{ManageError, Request};
-pub use store::Placed;
+pub use request::{ManageError, MemoryRequest};
+pub use store::ManagedBlock;
 pub use usage::{Access, Site, Usage};
 
 use super::buffer::{AllocateError, Buffer};
@@ -154,15 +154,15 @@ impl MemoryManager {
         len: usize,
         kind: impl Into<Option<MemoryKind>>,
         access: Access,
-    ) -> Result<Buffer<T, Placed<'_>>, AllocateError<ManageError>> {
+    ) -> Result<Buffer<T, ManagedBlock<'_>>, AllocateError<ManageError>> {
         let request = self.request().memory(kind).access(access);
         Buffer::zeros(&request, len, &self.devices[0].stream)
     }
 
     /// Starts a request with more options. It serves as the allocator for [`Buffer`]'s functions.
     #[track_caller]
-    pub fn request(&self) -> Request<'_> {
-        Request::new(self, core::panic::Location::caller())
+    pub fn request(&self) -> MemoryRequest<'_> {
+        MemoryRequest::new(self, core::panic::Location::caller())
     }
 
     /// Returns the table that selects pools.

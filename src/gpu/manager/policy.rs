@@ -9,7 +9,7 @@ use std::vec::Vec;
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Rule {
+pub struct PolicyRule {
     /// The accesses that the row applies to; empty for all.
     pub access: Vec<Access>,
     /// The largest request in bytes that the row applies to; `None` for all.
@@ -33,7 +33,7 @@ pub struct Rule {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Policy {
     /// The table, searched from the top. The last row must fit every request.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<PolicyRule>,
     /// How many accesses must have been measured before they count. The default is 32.
     pub least_touches: u64,
     /// The share of accesses, above 0.5 and up to 1, that the host or the device must have so that the memory
@@ -47,7 +47,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         use MemoryKind::{Device, Host, Managed, Pinned, ReadMostly};
-        let rule = |access: &[Access], up_to, targets: &[MemoryKind]| Rule {
+        let rule = |access: &[Access], up_to, targets: &[MemoryKind]| PolicyRule {
             access: access.to_vec(),
             up_to,
             targets: targets.to_vec(),
@@ -113,7 +113,7 @@ impl Policy {
 
     /// Returns the targets for a request of `bytes` bytes, in order of preference; empty if no row fits. O(rules).
     pub fn targets(&self, bytes: usize, access: Access) -> &[MemoryKind] {
-        let fits = |rule: &&Rule| {
+        let fits = |rule: &&PolicyRule| {
             (rule.access.is_empty() || rule.access.contains(&access))
                 && rule.up_to.is_none_or(|up_to| bytes <= up_to)
         };

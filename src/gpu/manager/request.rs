@@ -1,7 +1,7 @@
 //! Requests to a manager, and how they are served.
 
 use super::policy::PolicyError;
-use super::store::Placed;
+use super::store::ManagedBlock;
 use super::usage::{Access, Site};
 use super::{DeviceStores, MemoryManager};
 use crate::gpu::buffer::Allocate;
@@ -86,7 +86,7 @@ impl From<SourceError> for ManageError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Request<'m> {
+pub struct MemoryRequest<'m> {
     manager: &'m MemoryManager,
     site: Site,
     /// `None` for what the policy selects.
@@ -95,7 +95,7 @@ pub struct Request<'m> {
     fallback: Option<Vec<MemoryKind>>,
 }
 
-impl<'m> Request<'m> {
+impl<'m> MemoryRequest<'m> {
     pub(super) fn new(manager: &'m MemoryManager, site: Site) -> Self {
         Self { manager, site, memory: None, access: Access::Unknown, fallback: None }
     }
@@ -149,9 +149,9 @@ impl<'m> Request<'m> {
     }
 }
 
-impl fmt::Debug for Request<'_> {
+impl fmt::Debug for MemoryRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Request")
+        f.debug_struct("MemoryRequest")
             .field("site", &self.site)
             .field("memory", &self.memory)
             .field("access", &self.access)
@@ -160,16 +160,16 @@ impl fmt::Debug for Request<'_> {
     }
 }
 
-impl<'m> Allocate for Request<'m> {
+impl<'m> Allocate for MemoryRequest<'m> {
     type Backing<'a>
-        = Placed<'m>
+        = ManagedBlock<'m>
     where
         Self: 'a;
     type Error = ManageError;
 
-    /// Allocates from the first of [`Request::targets`] that has room; each pool tries everything it can before the
+    /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the
     /// next one is asked. O(1) besides that.
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Placed<'m>, ManageError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<ManagedBlock<'m>, ManageError> {
         let device = self.device(stream)?;
         let manager = self.manager;
         let targets = self.targets(bytes);
@@ -184,7 +184,7 @@ impl<'m> Allocate for Request<'m> {
         let (kind, store) = stores[place];
         let (address, registry) = (block.address(), &manager.registry);
         let record = registry.enter(self.site, address, bytes, self.access, kind);
-        let placed = Placed::new(store, block, registry, record);
+        let placed = ManagedBlock::new(store, block, registry, record);
         if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
             // SAFETY: the block is owned here, and is given back after an error.

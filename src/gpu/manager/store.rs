@@ -8,7 +8,7 @@ use core::fmt;
 use std::sync::Arc;
 
 /// A block of one of a manager's pools. Dropping it frees the block.
-pub struct Placed<'m> {
+pub struct ManagedBlock<'m> {
     store: &'m dyn DeviceAllocator<Stream>,
     /// Taken when the block is freed.
     block: Option<Allocation>,
@@ -16,7 +16,7 @@ pub struct Placed<'m> {
     record: Arc<Record>,
 }
 
-impl<'m> Placed<'m> {
+impl<'m> ManagedBlock<'m> {
     pub(super) fn new(
         store: &'m dyn DeviceAllocator<Stream>,
         block: Allocation,
@@ -39,7 +39,7 @@ impl<'m> Placed<'m> {
 
 // SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
 // again only after the work of its stream and of those that were noted.
-unsafe impl Backing for Placed<'_> {
+unsafe impl Backing for ManagedBlock<'_> {
     fn address(&self) -> usize {
         self.block.as_ref().map_or(0, Allocation::address)
     }
@@ -77,7 +77,7 @@ unsafe impl Backing for Placed<'_> {
     }
 }
 
-impl Drop for Placed<'_> {
+impl Drop for ManagedBlock<'_> {
     fn drop(&mut self) {
         self.registry.leave(&self.record);
         if let Some(block) = self.block.take() {
@@ -87,8 +87,8 @@ impl Drop for Placed<'_> {
     }
 }
 
-impl fmt::Debug for Placed<'_> {
+impl fmt::Debug for ManagedBlock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Placed").field("kind", &self.kind()).field("block", &self.block).finish()
+        f.debug_struct("ManagedBlock").field("kind", &self.kind()).field("block", &self.block).finish()
     }
 }

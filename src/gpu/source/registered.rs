@@ -4,7 +4,7 @@ use super::pinned::{PinnedOptions, Share};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
-use crate::gpu::fixed::FixedMut;
+use crate::gpu::stable::StableSliceMut;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still lent when
 /// this is dropped, the memory is leaked. [`Registered::into_memory`] returns it.
-pub struct Registered<M: FixedMut<u8>> {
+pub struct Registered<M: StableSliceMut<u8>> {
     context: Context,
     /// Taken when this is dropped.
     memory: Option<M>,
@@ -32,12 +32,12 @@ pub struct Registered<M: FixedMut<u8>> {
 }
 
 // SAFETY: the pointer is to the memory, which may go to another thread.
-unsafe impl<M: FixedMut<u8> + Send> Send for Registered<M> {}
+unsafe impl<M: StableSliceMut<u8> + Send> Send for Registered<M> {}
 // SAFETY: shared access goes through the lock and does not touch the memory, and the driver allows any memory to be
 // used from any thread.
-unsafe impl<M: FixedMut<u8> + Send> Sync for Registered<M> {}
+unsafe impl<M: StableSliceMut<u8> + Send> Sync for Registered<M> {}
 
-impl<M: FixedMut<u8>> Registered<M> {
+impl<M: StableSliceMut<u8>> Registered<M> {
     /// Page-locks memory for all contexts. It counts towards the default limit of pinned memory
     /// ([`PinnedOptions::limit`]).
     ///
@@ -110,7 +110,7 @@ impl<M: FixedMut<u8>> Registered<M> {
     }
 }
 
-impl<M: FixedMut<u8>> Drop for Registered<M> {
+impl<M: StableSliceMut<u8>> Drop for Registered<M> {
     fn drop(&mut self) {
         if self.take().is_none() {
             // Segments were forgotten, so that copies may still be under way.
@@ -119,7 +119,7 @@ impl<M: FixedMut<u8>> Drop for Registered<M> {
     }
 }
 
-impl<M: FixedMut<u8>> fmt::Debug for Registered<M> {
+impl<M: StableSliceMut<u8>> fmt::Debug for Registered<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registered").field("bytes", &self.bytes).finish_non_exhaustive()
     }
@@ -127,7 +127,7 @@ impl<M: FixedMut<u8>> fmt::Debug for Registered<M> {
 
 // SAFETY: each range is lent once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
-unsafe impl<M: FixedMut<u8>> Source for Registered<M> {
+unsafe impl<M: StableSliceMut<u8>> Source for Registered<M> {
     type Stream = Stream;
     const CPU_VISIBLE: bool = true;
 

@@ -52,7 +52,7 @@ use super::{
     Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
     addressable, region_size,
 };
-use crate::region::{Record, Region, RegionError, Regions};
+use crate::region::{Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, align_up};
 use core::marker::PhantomData;
 use core::mem::size_of;
@@ -207,7 +207,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
 
     /// Whether free memory begins with granule `end` of `record`, by what it would have written. For a boundary whose
     /// bit is set: one of its sides is free.
-    unsafe fn seems_free_behind(&self, record: &Record, end: usize) -> bool {
+    unsafe fn seems_free_behind(&self, record: &RegionRecord, end: usize) -> bool {
         if end >= record.end() {
             return false;
         }
@@ -219,7 +219,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     }
 
     /// Returns whether free memory seems to end in front of granule `start`, like [`Self::seems_free_behind`].
-    unsafe fn seems_free_before(&self, record: &Record, start: usize) -> bool {
+    unsafe fn seems_free_before(&self, record: &RegionRecord, start: usize) -> bool {
         if start <= record.first {
             return false;
         }
@@ -308,7 +308,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     }
 
     #[inline(always)]
-    fn regions(&self) -> &[Record] {
+    fn regions(&self) -> &[RegionRecord] {
         self.regions.records()
     }
 

@@ -3,7 +3,7 @@
 use super::Bounds;
 use crate::meta::free_blocks::Cut;
 use crate::meta::{Block, FreeBlocks, FreeError, Id, NIL};
-use crate::region::Record;
+use crate::region::RegionRecord;
 use crate::units::Index;
 use core::marker::PhantomData;
 
@@ -14,7 +14,7 @@ pub struct OneRegion<I, const GRANULE: usize, const CHECKED: bool = true> {
     base: *mut u8,
     bounds: Bounds,
     /// For what is known to be zero.
-    record: *mut Record,
+    record: *mut RegionRecord,
     index: PhantomData<I>,
 }
 
@@ -25,7 +25,7 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
 
     /// The free blocks of the region that `record` describes. The value must not outlive the region.
     #[inline(always)]
-    pub(super) fn of(record: &mut Record) -> Self {
+    pub(super) fn of(record: &mut RegionRecord) -> Self {
         Self { base: record.base, bounds: Bounds(record.bounds), record, index: PhantomData }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Bounds, InBand};
 use crate::meta::{FreeBlocks, Listed};
-use crate::region::Record;
+use crate::region::RegionRecord;
 use crate::units::Index;
 
 /// The number of units that are mapped at once. Each takes two bits of stack.
@@ -37,7 +37,7 @@ const DEPTH: usize = 8;
 struct Chain<'a, M> {
     meta: &'a M,
     window: &'a Window,
-    record: &'a Record,
+    record: &'a RegionRecord,
 }
 
 impl<I: Index, const G: usize, const R: usize, const C: bool> Chain<'_, InBand<I, G, R, C>> {
@@ -87,7 +87,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     unsafe fn start_in(
         &self,
         window: &mut Window,
-        record: &Record,
+        record: &RegionRecord,
         unit: usize,
         listed: Listed<'_>,
     ) -> (usize, bool) {

@@ -7,7 +7,7 @@ pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
 use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page, addressable};
-use crate::region::{Record, Region, RegionError, Regions};
+use crate::region::{Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, align_up};
 use nodes::{Node, Nodes};
 
@@ -220,7 +220,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     #[inline(always)]
-    fn regions(&self) -> &[Record] {
+    fn regions(&self) -> &[RegionRecord] {
         self.regions.records()
     }
 

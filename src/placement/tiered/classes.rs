@@ -1,6 +1,6 @@
 //! Sizes of small blocks, and of the pages that they are cut from.
 
-use super::page::HEADER;
+use super::page::{HEADER, LARGEST_PAGE, SMALLEST_PAGE};
 
 /// The largest small request, in bytes.
 pub(super) const SMALL: usize = 256;
@@ -11,10 +11,6 @@ pub(super) const STEP: usize = 8;
 /// Number of classes.
 pub(super) const CLASSES: usize = SMALL / STEP;
 
-/// Bytes of the smallest page, the unit of the maps of pages.
-pub(super) const SMALLEST_PAGE: usize = 512;
-/// Bytes of the largest page.
-pub(super) const LARGEST_PAGE: usize = 4096;
 /// Once a page has room for this many objects, a larger one is not worth it.
 pub(super) const OBJECTS: usize = 16;
 

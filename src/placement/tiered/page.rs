@@ -1,7 +1,11 @@
 //! Pages, and the table that says where in a region they are.
 
-use super::classes::{LARGEST_PAGE, SMALLEST_PAGE};
 use core::ptr;
+
+/// Bytes of the smallest page, the unit of the maps of pages.
+pub(super) const SMALLEST_PAGE: usize = 512;
+/// Bytes of the largest page.
+pub(super) const LARGEST_PAGE: usize = 4096;
 
 /// The header of a page. Its objects follow; a free one holds the address of the next free one.
 #[repr(C)]

@@ -1,7 +1,7 @@
 //! Pages of equal small objects over a placement for everything else.
 
-use super::classes::{CLASSES, Class, SMALLEST_PAGE, STEP};
-use super::page::{HEADER, NOWHERE, Page, WINDOWS, Window};
+use super::classes::{CLASSES, Class, STEP};
+use super::page::{HEADER, NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
 use super::tier::{END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::{Grant, LayoutPlacement, Placement};

@@ -8,29 +8,29 @@ use std::vec::Vec;
 ///
 /// # Safety
 ///
-/// [`Fixed::as_slice`] must return the same memory as long as the owner exists, wherever it is moved, and nothing
+/// [`StableSlice::as_slice`] must return the same memory as long as the owner exists, wherever it is moved, and nothing
 /// may change that memory.
-pub unsafe trait Fixed<T>: 'static {
+pub unsafe trait StableSlice<T>: 'static {
     /// Returns the values.
     fn as_slice(&self) -> &[T];
 }
 
-/// Fixed values that their owner alone can access.
+/// Values in a fixed place that their owner alone can access.
 ///
 /// # Safety
 ///
-/// The contract of [`Fixed`]: `as_mut_slice` must always return the same memory. In addition, nothing but the owner
+/// The contract of [`StableSlice`]: `as_mut_slice` must always return the same memory. In addition, nothing but the owner
 /// may read the values.
-pub unsafe trait FixedMut<T>: Fixed<T> {
+pub unsafe trait StableSliceMut<T>: StableSlice<T> {
     /// Returns the values for changes.
     fn as_mut_slice(&mut self) -> &mut [T];
 }
 
-macro_rules! fixed {
+macro_rules! stable {
     ($($type:ty),*) => {$(
         // SAFETY: the values are behind a pointer that a move does not change, and they are owned or shared for
         // reading.
-        unsafe impl<T: 'static> Fixed<T> for $type {
+        unsafe impl<T: 'static> StableSlice<T> for $type {
             fn as_slice(&self) -> &[T] {
                 self
             }
@@ -38,31 +38,31 @@ macro_rules! fixed {
     )*};
 }
 
-fixed!(Vec<T>, Box<[T]>, Arc<[T]>, Arc<Vec<T>>, &'static [T]);
+stable!(Vec<T>, Box<[T]>, Arc<[T]>, Arc<Vec<T>>, &'static [T]);
 
 // SAFETY: the vector alone has access to its values.
-unsafe impl<T: 'static> FixedMut<T> for Vec<T> {
+unsafe impl<T: 'static> StableSliceMut<T> for Vec<T> {
     fn as_mut_slice(&mut self) -> &mut [T] {
         self
     }
 }
 
 // SAFETY: the box alone has access to its values.
-unsafe impl<T: 'static> FixedMut<T> for Box<[T]> {
+unsafe impl<T: 'static> StableSliceMut<T> for Box<[T]> {
     fn as_mut_slice(&mut self) -> &mut [T] {
         self
     }
 }
 
 // SAFETY: the reference is the only one to these values, and a move of it moves none of them.
-unsafe impl<T: 'static> Fixed<T> for &'static mut [T] {
+unsafe impl<T: 'static> StableSlice<T> for &'static mut [T] {
     fn as_slice(&self) -> &[T] {
         self
     }
 }
 
 // SAFETY: as above.
-unsafe impl<T: 'static> FixedMut<T> for &'static mut [T] {
+unsafe impl<T: 'static> StableSliceMut<T> for &'static mut [T] {
     fn as_mut_slice(&mut self) -> &mut [T] {
         self
     }
