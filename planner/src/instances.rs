@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::lower_bound;
-use crate::generate::pinwheel_packing;
+use crate::generate::{mosaic_packing, pinwheel_packing};
 use crate::model::Instance;
 use crate::read::{ReadError, read_instance};
 use crate::validate::{Violation, validate};
@@ -21,7 +21,7 @@ pub const TABLE: &str = "instances.csv";
 pub struct Entry {
     /// Name of the set, a slash, and the instance's own name.
     pub name: String,
-    /// Path of the instance from the table's folder, or `pinwheel:COUNT:STEPS:BYTES:SEED`, which makes it.
+    /// Path of the instance from the table's folder, or `pinwheel:COUNT:STEPS:BYTES:SEED` or `mosaic:…`, which makes it.
     pub source: String,
     /// Number of buffers.
     pub buffers: usize,
@@ -63,7 +63,7 @@ pub enum CollectionError {
         source: ReadError,
     },
     /// A source that makes no instance.
-    #[error("{name}: `{source_text}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED")]
+    #[error("{name}: `{source_text}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED or mosaic:…")]
     Source {
         /// The instance's name.
         name: String,
@@ -138,18 +138,21 @@ impl Collection {
     /// # Errors
     /// [`CollectionError::Instance`] or [`CollectionError::Source`] if it cannot be had.
     pub fn instance(&self, entry: &Entry) -> Result<Instance, CollectionError> {
-        let Some(numbers) = entry.source.strip_prefix("pinwheel:") else {
+        type Cut = fn(usize, u32, u64, u64) -> Instance;
+        let makers: [(&str, Cut); 2] = [("pinwheel:", pinwheel_packing), ("mosaic:", mosaic_packing)];
+        let made = |&(prefix, cut): &(&str, Cut)| Some((entry.source.strip_prefix(prefix)?, cut));
+        let Some((numbers, cut)) = makers.iter().find_map(made) else {
             let refused = |source| CollectionError::Instance { name: entry.name.clone(), source };
             return read_instance(&self.folder.join(&entry.source)).map_err(refused);
         };
         let parsed = numbers.split(':').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
-        let pinwheel = |numbers: Vec<u64>| match numbers[..] {
+        let cut = |numbers: Vec<u64>| match numbers[..] {
             [count, steps, bytes, seed] => {
-                Some(pinwheel_packing(count.try_into().ok()?, steps.try_into().ok()?, bytes, seed))
+                Some(cut(count.try_into().ok()?, steps.try_into().ok()?, bytes, seed))
             }
             _ => None,
         };
-        parsed.and_then(pinwheel).ok_or_else(|| CollectionError::Source {
+        parsed.and_then(cut).ok_or_else(|| CollectionError::Source {
             name: entry.name.clone(),
             source_text: entry.source.clone(),
         })

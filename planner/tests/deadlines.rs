@@ -10,7 +10,7 @@ use allotment_planner::bounds::{clique_bound_within, load_bound_within};
 use allotment_planner::boxes::{Join, boxes_with_waste, boxes_within};
 use allotment_planner::deadline::Deadline;
 use allotment_planner::exact::skyline::{Order, Pick, Problem, Search, Strategy};
-use allotment_planner::exact::{Limits, general};
+use allotment_planner::exact::{Limits, general, perfect};
 use allotment_planner::explain::explain_within;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
@@ -158,6 +158,12 @@ fn exact_searches() {
             general::search(&instance, &conflicts, 150_000, &Limits { nodes: u64::MAX, deadline: &deadline })
         });
     }
+}
+
+#[test]
+fn perfect_packings() {
+    let packed = perfect_packing(60_000, 40_000, 1 << 30, 3);
+    assert_eq!(in_time(|deadline| perfect::pack(&packed, &deadline)), None);
 }
 
 #[test]

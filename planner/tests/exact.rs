@@ -4,9 +4,9 @@ mod common;
 
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::deadline::Deadline;
-use allotment_planner::exact::Limits;
 use allotment_planner::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
-use allotment_planner::generate::{perfect_packing, random};
+use allotment_planner::exact::{Limits, perfect};
+use allotment_planner::generate::{mosaic_packing, perfect_packing, pinwheel_packing, random};
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, Status, solve};
@@ -248,4 +248,51 @@ fn numbers_at_the_border_of_64_bits() {
     let solution =
         solved(&Instance::new(vec![times, Buffer::new("u", 8, i64::MAX - 1, i64::MAX)]).unwrap(), None, 5);
     assert_eq!(solution.peak, 16);
+}
+
+/// Rectangles in pieces that no cut from edge to edge parts are put together without a search.
+#[test]
+fn perfect_packings_without_cuts_are_put_together() {
+    type Cut = fn(usize, u32, u64, u64) -> Instance;
+    let cases: [(Cut, &[usize], u64); 3] = [
+        (mosaic_packing, &[5, 12, 40, 500, 2000], 20),
+        (pinwheel_packing, &[500, 2000], 5),
+        (perfect_packing, &[50, 500], 5),
+    ];
+    for (cut, counts, seeds) in cases {
+        for (&count, seed) in counts.iter().flat_map(|count| (0..seeds).map(move |seed| (count, seed))) {
+            if count == 2000 && seed > 4 {
+                continue;
+            }
+            let instance = cut(count, 65_536, 1 << 20, seed);
+            let Some(offsets) = perfect::pack(&instance, &Deadline::never()) else {
+                panic!("{count} buffers, seed {seed}: no plan");
+            };
+            validate(&instance, &offsets, Some(1 << 20)).unwrap();
+        }
+    }
+    let whole = solved(&pinwheel_packing(2000, 65_536, 1 << 20, 0), None, 60);
+    assert_eq!((whole.status, whole.nodes), (Status::Optimal, 0));
+}
+
+/// Where anything is to spare, or no order exists, or offsets would not be aligned, there is no such plan.
+#[test]
+fn what_is_no_perfect_packing_is_left_to_the_search() {
+    let pack = |list: &[(u64, i64, i64, u64)]| {
+        let buffers = list.iter().enumerate();
+        let buffers = buffers.map(|(n, &(size, start, end, align))| Buffer {
+            align,
+            ..Buffer::new(n.to_string(), size, start, end)
+        });
+        perfect::pack(&Instance::new(buffers.collect()).unwrap(), &Deadline::never())
+    };
+    assert_eq!(pack(&[]), None);
+    assert_eq!(pack(&[(3, 0, 2, 1), (2, 0, 1, 1), (1, 1, 2, 1)]), None);
+    assert!(pack(&[(3, 0, 2, 1), (2, 0, 1, 1), (2, 1, 2, 1), (0, 0, 9, 1), (5, 1, 1, 1)]).is_some());
+    // Two of three end together, then another two, then the third pair: no three lie beside each other in a row.
+    let three = [(1, 0, 1, 1), (2, 0, 2, 1), (4, 0, 3, 1)];
+    assert!(pack(&[three[0], three[1], three[2], (1, 1, 3, 1), (2, 2, 3, 1)]).is_some());
+    // Sizes that do not keep to the alignment.
+    assert_eq!(pack(&[(3, 0, 1, 4), (3, 0, 1, 4)]), None);
+    assert!(pack(&[(4, 0, 1, 4), (4, 0, 1, 4)]).is_some());
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use allotment_planner::bounds::lower_bound;
-use allotment_planner::generate::pinwheel_packing;
+use allotment_planner::generate::{mosaic_packing, pinwheel_packing};
 use allotment_planner::instances::{Collection, CollectionError};
 use allotment_planner::solve::{Options, solve};
 use allotment_planner::validate::validate;
@@ -48,7 +48,7 @@ fn the_best_known_plans_are_what_the_table_says() {
     if let Some(seconds) = std::env::var("UPDATE_INSTANCES").ok().and_then(|text| text.parse().ok()) {
         improve(&mut collection, seconds);
     }
-    assert!(collection.entries.len() >= 34);
+    assert!(collection.entries.len() >= 37);
     collection.check().unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
@@ -93,10 +93,12 @@ fn contradictions_are_found() {
 }
 
 #[test]
-fn pinwheels_pack_their_rectangle() {
-    let instance = pinwheel_packing(200, 4096, 1 << 20, 7);
-    assert!((150..=200).contains(&instance.len()), "{}", instance.len());
-    let area: u128 = instance.buffers().iter().map(|b| u128::from(b.size) * u128::from(b.steps())).sum();
-    assert_eq!(area, 4096 << 20);
-    assert_eq!(lower_bound(&instance).bytes, 1 << 20);
+fn pinwheels_and_mosaics_pack_their_rectangle() {
+    for cut in [pinwheel_packing, mosaic_packing] {
+        let instance = cut(200, 4096, 1 << 20, 7);
+        assert!((150..=200).contains(&instance.len()), "{}", instance.len());
+        let area: u128 = instance.buffers().iter().map(|b| u128::from(b.size) * u128::from(b.steps())).sum();
+        assert_eq!(area, 4096 << 20);
+        assert_eq!(lower_bound(&instance).bytes, 1 << 20);
+    }
 }

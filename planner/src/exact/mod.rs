@@ -1,6 +1,8 @@
 //! Exact search.
 
 pub mod general;
+mod orders;
+pub mod perfect;
 pub mod skyline;
 
 use crate::deadline::Deadline;

@@ -4,10 +4,14 @@ use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
+use crate::exact::perfect;
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Instances up to this size are searched exactly as a whole.
 const SEARCHED: usize = 12_000;
+
+/// Instances up to this size are looked at for a perfect packing.
+const STACKED: usize = 300_000;
 
 /// The most bytes for the states of all searches' nodes.
 const SEARCH_BYTES: usize = 1 << 30;
@@ -26,6 +30,13 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
                 shared.offer(boxes.unpack(&offsets));
             }
         }
+    }
+    // Nothing to spare: then an order is looked for, of the boxes and, as they may be mistaken, of the buffers.
+    let stacked =
+        boxes.and_then(|boxes| Some(boxes.unpack(&perfect::pack(&boxes.instance, &shared.deadline)?)));
+    let alone = || (instance.len() <= STACKED).then(|| perfect::pack(instance, &shared.deadline)).flatten();
+    if let Some(offsets) = stacked.or_else(|| if shared.done() { None } else { alone() }) {
+        shared.offer(offsets);
     }
     let whole = small.then(|| Scaled::new(instance, None)).flatten();
     let boxed = boxes.and_then(|boxes| Scaled::new(&boxes.instance, Some(boxes)));

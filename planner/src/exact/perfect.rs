@@ -1,0 +1,199 @@
+//! Perfect packings: instances of which every byte is in use at all times, solved without a search.
+//!
+//! What ends at a moment leaves exactly the room that what starts then fills. So moments are the vertices of a planar graph and buffers
+//! its edges, and the live buffers can be stacked in an order exactly if those that end together lie together. [`Orders`] keeps
+//! all such orders while time passes; at the end any one of them is taken, and offsets follow backwards in time. Sizes matter only where
+//! several places change at one moment: there, what ends and what starts is matched by equal sums, which is a guess where chance
+//! makes sums equal too.
+
+use super::orders::Orders;
+use crate::deadline::{Deadline, Watch};
+use crate::model::Instance;
+use crate::validate::validate_within;
+
+/// What ends and what starts at one moment.
+#[derive(Default)]
+struct Border {
+    ends: Vec<u32>,
+    starts: Vec<u32>,
+}
+
+/// A way to divide a moment into places that change: what ends and what starts at each.
+type Division = Vec<(Vec<u32>, Vec<u32>)>;
+
+/// How often the borders are gone through on average, if divisions turn out wrong.
+const ROUNDS: usize = 20;
+
+/// Places a plain instance of which every byte is in use at all times; `None` if it is not one, no order was found, or `deadline`
+/// passes. O(n · live) expected.
+pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
+    let watch = &mut Watch::new(deadline);
+    if watch.passed(0) {
+        return None;
+    }
+    let borders = borders(instance, watch)?;
+    let offsets = stack(instance, &borders, watch)?;
+    // Alignments were not looked at, so the plan is checked like any other.
+    validate_within(instance, &offsets, None, deadline)?.is_ok().then_some(offsets)
+}
+
+/// The moments in ascending order; `None` unless the same bytes end as start at each but the first and last.
+fn borders(instance: &Instance, watch: &mut Watch) -> Option<Vec<Border>> {
+    let buffers = instance.buffers();
+    let real = |&n: &usize| buffers[n].size > 0 && buffers[n].start < buffers[n].end;
+    let mut times: Vec<(i64, bool, u32)> = (0..buffers.len())
+        .filter(real)
+        .flat_map(|n| [(buffers[n].start, true, n as u32), (buffers[n].end, false, n as u32)])
+        .collect();
+    times.sort_unstable();
+    let (mut borders, mut now): (Vec<Border>, _) = (Vec::new(), None);
+    for (time, starts, n) in times {
+        if watch.passed(20) {
+            return None;
+        }
+        if now.replace(time) != Some(time) {
+            borders.push(Border::default());
+        }
+        let border = borders.last_mut()?;
+        if starts { &mut border.starts } else { &mut border.ends }.push(n);
+    }
+    let bytes = |list: &[u32]| list.iter().map(|&n| buffers[n as usize].size).sum::<u64>();
+    let inner = borders.get(1..borders.len().saturating_sub(1))?;
+    inner.iter().all(|border| bytes(&border.ends) == bytes(&border.starts)).then_some(borders)
+}
+
+/// A moment that can be divided in several ways, and what was known before it.
+struct Choice {
+    border: usize,
+    orders: Orders,
+    started: usize,
+    /// The ways that are left, the next one last.
+    ways: Vec<Division>,
+}
+
+/// Finds orders and offsets: goes through the moments, and back to the last one that can be divided otherwise where it finds no order.
+fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<Vec<u64>> {
+    let buffers = instance.buffers();
+    let (first, inner) = borders.split_first()?;
+    let (_, inner) = inner.split_last()?;
+    let mut live = vec![first.starts.len()];
+    live.extend(inner.iter().scan(first.starts.len(), |live, border| {
+        *live = *live + border.starts.len() - border.ends.len();
+        Some(*live)
+    }));
+    let mut orders = Orders::new(&first.starts);
+    let mut ending = vec![false; buffers.len()];
+    // What starts at each border of `orders`, which has several for a moment that was divided.
+    let mut started: Vec<Vec<u32>> = Vec::new();
+    let mut choices: Vec<Choice> = Vec::new();
+    let mut at = 0;
+    let mut left = ROUNDS * inner.len();
+    while at < inner.len() {
+        // Most trees have about two nodes for each live buffer, and are gone through a few times.
+        if left == 0 || watch.passed(40 * live[at] + 200) {
+            return None;
+        }
+        left -= 1;
+        let mut ways = divisions(instance, &inner[at], watch);
+        let mut way = ways.pop();
+        if !ways.is_empty() {
+            choices.push(Choice { border: at, orders: orders.clone(), started: started.len(), ways });
+        }
+        loop {
+            let groups = way?;
+            let fits = groups.into_iter().all(|(ends, starts)| {
+                ends.iter().for_each(|&n| ending[n as usize] = true);
+                let fits = orders.replace(&ending, &starts);
+                ends.iter().for_each(|&n| ending[n as usize] = false);
+                started.push(starts);
+                fits
+            });
+            if fits {
+                break;
+            }
+            // Back to the last moment with another way.
+            let choice = choices.last_mut()?;
+            way = choice.ways.pop();
+            at = choice.border;
+            started.truncate(choice.started);
+            if choice.ways.is_empty() {
+                orders = choices.pop()?.orders;
+            } else {
+                orders = choice.orders.clone();
+            }
+        }
+        at += 1;
+    }
+    let lists = orders.finish();
+    let mut offsets = vec![0_u64; buffers.len()];
+    // Backwards: what starts at a border is already placed, and what ends there lies in the same bytes.
+    for (border, list) in lists.iter().enumerate().rev() {
+        let starts = started.get(border).map_or(&[][..], Vec::as_slice);
+        let mut offset = starts.iter().map(|&n| offsets[n as usize]).min().unwrap_or(0);
+        for &n in list {
+            offsets[n as usize] = offset;
+            offset = offset.checked_add(buffers[n as usize].size)?;
+        }
+    }
+    Some(offsets)
+}
+
+/// The most buffers of a moment that is divided: two to this power subsets are looked through.
+const SUBSETS: usize = 16;
+
+/// The most ways to divide a moment.
+const WAYS: usize = 24;
+
+/// Returns the ways to divide a moment so that the same bytes end as start at each place, the likeliest last.
+fn divisions(instance: &Instance, border: &Border, watch: &mut Watch) -> Vec<Division> {
+    let mut ways = Vec::new();
+    let count = border.ends.len() + border.starts.len();
+    if border.ends.len() > 1 && border.starts.len() > 1 && count <= SUBSETS && !watch.passed(20 << count) {
+        divide(instance, (&border.ends, &border.starts), &mut Vec::new(), &mut ways);
+    }
+    // Sums are seldom equal by chance where there are few and the bytes are many: then the finest is right.
+    ways.sort_by_key(Division::len);
+    let bytes: u64 = border.ends.iter().map(|&n| instance.buffers()[n as usize].size).sum();
+    let whole = vec![(border.ends.clone(), border.starts.clone())];
+    if count <= SUBSETS && (1_u64 << count) < bytes / 64 {
+        ways.insert(0, whole);
+    } else {
+        ways.push(whole);
+    }
+    ways
+}
+
+/// Adds the divisions of `rest` into two or more places, each after `before`.
+fn divide(
+    instance: &Instance,
+    (ends, starts): (&[u32], &[u32]),
+    before: &mut Division,
+    ways: &mut Vec<Division>,
+) {
+    let sum = |list: &[u32], mask: u32| -> u64 {
+        let chosen = list.iter().enumerate().filter(|&(k, _)| mask >> k & 1 == 1);
+        chosen.map(|(_, &n)| instance.buffers()[n as usize].size).sum()
+    };
+    let all = |list: &[u32]| (1_u32 << list.len()) - 1;
+    // The first that ends is in the first place.
+    for ended in (1..all(ends)).step_by(2) {
+        let bytes = sum(ends, ended);
+        for begun in (1..all(starts)).filter(|&mask| sum(starts, mask) == bytes) {
+            if ways.len() >= WAYS {
+                return;
+            }
+            let ((own, ends), (new, starts)) = (split(ends, ended), split(starts, begun));
+            before.push((own, new));
+            ways.push(before.iter().cloned().chain([(ends.clone(), starts.clone())]).collect());
+            divide(instance, (&ends, &starts), before, ways);
+            before.pop();
+        }
+    }
+}
+
+/// The chosen ones of a list, and the others.
+fn split(list: &[u32], mask: u32) -> (Vec<u32>, Vec<u32>) {
+    let (chosen, others): (Vec<_>, Vec<_>) = list.iter().enumerate().partition(|&(k, _)| mask >> k & 1 == 1);
+    let buffers = |list: Vec<(usize, &u32)>| list.into_iter().map(|(_, &n)| n).collect();
+    (buffers(chosen), buffers(others))
+}
