@@ -154,9 +154,11 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
     }
     text.push_str(&gpu::section(&folder.join("gpu"))?);
     text.push_str(&plan::section(&folder.join("plan"))?);
-    // Counted in firmware, by `cargo xtask wcet --bless`.
-    if let Ok(worst) = fs::read_to_string(folder.join("wcet.md")) {
-        write!(text, "\n{worst}")?;
+    // Counted in firmware, by `cargo xtask wcet --bless` and `cargo xtask freertos --write`.
+    for counted in ["wcet.md", "freertos.md"] {
+        if let Ok(counted) = fs::read_to_string(folder.join(counted)) {
+            write!(text, "\n{counted}")?;
+        }
     }
     text.push_str("\n## The allocators\n\n| name | what |\n| --- | --- |\n");
     for entry in subjects::ENTRIES {

@@ -18,16 +18,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub fn run(setup: &Setup) -> Result<ExitCode> {
     let emulator = setup::provide("qemu-system-arm", false, setup)?;
     let compiler = setup::provide("arm-none-eabi-gcc", false, setup)?;
-    let toolchain = toolchain::find(&[TARGET], setup)?;
-    let boards = firmware::root().join("boards");
-    let target = boards.join("target");
-    let mut cargo = toolchain.cargo("build");
-    cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", TARGET]);
-    cargo.arg("--target-dir").arg(&target);
-    ensure!(child::status(&mut cargo, "building the library")?.success(), "the library does not build");
-
-    let program = target.join("c-firmware.elf");
-    let library = target.join(TARGET).join("release/liballotment_heap.a");
+    let library = library(setup)?;
+    let program = firmware::root().join("boards/target/c-firmware.elf");
     let output = compile(&compiler, &library, &program).output().context("the compiler does not start")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
 
@@ -41,22 +33,43 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compiles and links the program without any other library than the heap's and the compiler's own.
-fn compile(compiler: &Path, library: &Path, program: &Path) -> Command {
-    let folder: PathBuf = firmware::root().join("boards/c-heap");
+/// Builds the heap's static library, and returns its path.
+pub fn library(setup: &Setup) -> Result<PathBuf> {
+    let toolchain = toolchain::find(&[TARGET], setup)?;
+    let boards = firmware::root().join("boards");
+    let target = boards.join("target");
+    let mut cargo = toolchain.cargo("build");
+    cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", TARGET]);
+    cargo.arg("--target-dir").arg(&target);
+    ensure!(child::status(&mut cargo, "building the library")?.success(), "the library does not build");
+    Ok(target.join(TARGET).join("release/liballotment_heap.a"))
+}
+
+/// Starts a compiler's command for a program without a C library: start-up and link scripts are in it, `memory` among them.
+pub fn compiler(compiler: &Path, level: &str, memory: &str) -> Command {
+    let folder = firmware::root().join("boards/c-heap/firmware");
     let mut command = child::command(compiler);
-    command.args(["-mcpu=cortex-m3", "-mthumb", "-Os", "-g", "-std=c11", "-ffreestanding", "-nostdlib"]);
-    command.args(["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-Wmissing-prototypes"]);
+    command.args(["-mcpu=cortex-m3", "-mthumb", level, "-g", "-std=gnu11", "-ffreestanding", "-nostdlib"]);
     // The loops that copy and fill must not become calls of themselves.
-    command.arg("-fno-tree-loop-distribute-patterns");
+    command.args(["-fno-tree-loop-distribute-patterns", "-Wl,--gc-sections"]).arg(folder.join("start.c"));
+    for script in [memory, "link.ld"] {
+        command.arg("-T").arg(folder.join(script));
+    }
+    command
+}
+
+/// Compiles and links the program without any other library than the heap's and the compiler's own.
+fn compile(gcc: &Path, library: &Path, program: &Path) -> Command {
+    let folder = firmware::root().join("boards/c-heap");
+    let mut command = compiler(gcc, "-Os", "lm3s6965.ld");
+    command.args(["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-Wmissing-prototypes"]);
     for include in ["include", "freertos"] {
         command.arg("-I").arg(folder.join(include));
     }
-    for source in ["firmware/main.c", "firmware/start.c", "freertos/heap_allotment.c"] {
+    for source in ["firmware/main.c", "freertos/heap_allotment.c"] {
         command.arg(folder.join(source));
     }
-    command.arg("-T").arg(folder.join("firmware/link.ld")).arg("-Wl,--gc-sections").arg(library);
-    command.args(["-lgcc", "-o"]).arg(program);
+    command.arg(library).args(["-lgcc", "-o"]).arg(program);
     command
 }
 

@@ -12,6 +12,7 @@ mod ci;
 mod commands;
 mod decode;
 mod firmware;
+mod freertos;
 mod gpu_bundle;
 mod interpreter;
 mod layers;
@@ -154,6 +155,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Build C firmware on the heap's static library with a C compiler, and boot it in QEMU
     CFirmware,
+    /// Replay traces on FreeRTOS's heap_4 and heap_5 and on ours in QEMU: blocks placed, and instructions
+    Freertos(freertos::Options),
     /// Compare our heap with others in a WebAssembly module: size, time and memory in Node
     Wasm,
     /// Build the library for every kind of target that it supports
@@ -186,6 +189,7 @@ fn main() -> ExitCode {
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::Mutants(options) => mutants::run(&options),
         Command::CFirmware => c_firmware::run(&setup),
+        Command::Freertos(options) => freertos::run(&setup, &options),
         Command::Wasm => wasm::run(&setup),
         Command::CheckTargets => commands::check_targets(&setup),
         Command::Book => commands::book(),

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// The heap's figures at one moment, in bytes; what blocks have in front of them counts.
+// The heap's figures at one moment, in bytes; blocks count with what they were rounded up to.
 typedef struct AllotmentFigures {
   // Bytes for blocks.
   size_t capacity;
@@ -47,26 +47,23 @@ void *allotment_calloc(size_t count, size_t size);
 void *allotment_aligned_alloc(size_t align,
                               size_t size);
 
-// Frees a block; null is ignored. Returns false, with nothing done, if it is certain that the address is no live block's.
+// Frees a block; null is ignored. Returns false, with nothing done, if the address is not the start of a live block.
 //
 // # Safety
 //
-// The block must be live or null, and must not be used afterwards.
+// The block must not be used afterwards.
 bool allotment_free(void *block);
 
-// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was.
+// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was. Null as well if
+// the address is not the start of a live block.
 //
 // # Safety
 //
-// The block must be live or null. If it moves, it must not be used any more at its old address.
+// If the block moves, it must not be used any more at its old address.
 void *allotment_realloc(void *block,
                         size_t size);
 
-// Returns the bytes that were asked for at the last change of a live block's size; 0 for null.
-//
-// # Safety
-//
-// The block must be live or null.
+// Returns the bytes that a live block has, at least as many as were asked for; 0 if the address is not the start of one.
 size_t allotment_size(void *block);
 
 // Returns the heap's figures.

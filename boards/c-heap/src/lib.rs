@@ -1,36 +1,27 @@
 //! The default heap of microcontrollers for C firmware: `liballotment_heap.a` with the header `include/allotment_heap.h`, which is
 //! made from this file.
 //!
-//! C frees a block without its size, so each block has a header of two words in front. Operations run in a critical section
-//! that masks interrupts for one core.
+//! C frees a block without its size: one bit for each 8 bytes says where blocks start and end, so that small blocks have nothing in
+//! front of them. Operations run in a critical section that masks interrupts for one core.
 #![no_std]
 
-use allotment::{Heap, Memory, Region};
-use core::alloc::Layout;
+mod blocks;
+
+use blocks::Heap;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 
 // Linked for its critical section.
 use cortex_m as _;
 
-static HEAP: Heap = Heap::empty();
-
-/// What a block has in front of it.
-#[repr(C)]
-struct Header {
-    /// Bytes that were asked for.
-    size: usize,
-    /// Bytes from the start of the heap's block to that of the caller, which is also its alignment.
-    offset: usize,
-}
-
-const HEADER: usize = size_of::<Header>();
+static HEAP: Heap = Heap::new();
 
 /// What every block is aligned to at least, as C asks for.
 const ALIGN: usize = 8;
 
-/// The heap's figures at one moment, in bytes; what blocks have in front of them counts.
+/// The heap's figures at one moment, in bytes; blocks count with what they were rounded up to.
 #[repr(C)]
+#[derive(Default)]
 pub struct Figures {
     /// Bytes for blocks.
     pub capacity: usize,
@@ -48,38 +39,6 @@ pub struct Figures {
     pub failed: usize,
 }
 
-/// Returns the heap's layout of a block; `None` if it is too large for any heap.
-fn layout(size: usize, align: usize) -> Option<Layout> {
-    let align = align.max(ALIGN).max(HEADER);
-    Layout::from_size_align(size.max(1).checked_add(align)?, align).ok()
-}
-
-fn take(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    let Some(layout) = layout(size, align) else { return ptr::null_mut() };
-    let block = if zeroed { HEAP.allocate_zeroed(layout) } else { HEAP.allocate(layout) };
-    let Some(block) = block else { return ptr::null_mut() };
-    let offset = layout.align();
-    // SAFETY: the block is longer than its alignment, which is at least the header's size.
-    unsafe {
-        let start = block.as_ptr().add(offset);
-        start.cast::<Header>().sub(1).write(Header { size, offset });
-        start.cast()
-    }
-}
-
-/// Returns the heap's block and layout of a block of the caller, and the bytes that were asked for.
-///
-/// # Safety
-///
-/// The block must be live.
-unsafe fn whole(block: *mut c_void) -> Option<(NonNull<u8>, Layout, usize)> {
-    // SAFETY: the caller guarantees a live block, which has a header in front.
-    let Header { size, offset } = unsafe { block.cast::<Header>().sub(1).read() };
-    let start = block.cast::<u8>().wrapping_sub(offset);
-    let layout = layout(size, offset).filter(|layout| layout.align() == offset)?;
-    Some((NonNull::new(start)?, layout, size))
-}
-
 /// Gives the heap the `bytes` bytes at `start`, which nothing else may use from then on. Up to four regions of up to 511 KiB can be
 /// given. Returns whether they could be used.
 ///
@@ -89,91 +48,84 @@ unsafe fn whole(block: *mut c_void) -> Option<(NonNull<u8>, Layout, usize)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_add(start: *mut c_void, bytes: usize) -> bool {
     // SAFETY: the caller guarantees the bytes.
-    !start.is_null() && unsafe { HEAP.claim(Region::new(start, bytes)) }.is_ok()
+    !start.is_null() && unsafe { HEAP.add(start.cast(), bytes) }.is_ok()
 }
 
 /// Allocates `size` bytes aligned to 8; null if there is no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_malloc(size: usize) -> *mut c_void {
-    take(size, ALIGN, false)
+    HEAP.take(size, ALIGN).cast()
 }
 
 /// Allocates `count` times `size` bytes, all zero; null if there is no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_calloc(count: usize, size: usize) -> *mut c_void {
-    count.checked_mul(size).map_or(ptr::null_mut(), |size| take(size, ALIGN, true))
+    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
+    let block = allotment_malloc(size);
+    if !block.is_null() {
+        // SAFETY: the block has that many bytes.
+        unsafe { block.cast::<u8>().write_bytes(0, size) };
+    }
+    block
 }
 
 /// Allocates `size` bytes aligned to `align`, a power of two; null if there is no room or the alignment is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if align.is_power_of_two() { take(size, align, false) } else { ptr::null_mut() }
+    if !align.is_power_of_two() {
+        return ptr::null_mut();
+    }
+    HEAP.take(size, align.max(ALIGN)).cast()
 }
 
-/// Frees a block; null is ignored. Returns false, with nothing done, if it is certain that the address is no live block's.
+/// Frees a block; null is ignored. Returns false, with nothing done, if the address is not the start of a live block.
 ///
 /// # Safety
 ///
-/// The block must be live or null, and must not be used afterwards.
+/// The block must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_free(block: *mut c_void) -> bool {
-    if block.is_null() {
-        return true;
-    }
-    // SAFETY: the caller guarantees the block.
-    unsafe {
-        let Some((start, layout, _)) = whole(block) else { return false };
-        // A second free of a block finds no header there.
-        block.cast::<Header>().sub(1).write(Header { size: 0, offset: 0 });
-        HEAP.try_deallocate(start, layout).is_ok()
-    }
+    // SAFETY: the caller's contract.
+    NonNull::new(block.cast()).is_none_or(|block| unsafe { HEAP.give(block) })
 }
 
-/// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was.
+/// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was. Null as well if
+/// the address is not the start of a live block.
 ///
 /// # Safety
 ///
-/// The block must be live or null. If it moves, it must not be used any more at its old address.
+/// If the block moves, it must not be used any more at its old address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    if block.is_null() {
-        return allotment_malloc(size);
-    }
+    let Some(old) = NonNull::new(block.cast::<u8>()) else { return allotment_malloc(size) };
     // SAFETY: the caller guarantees the block; the blocks of the copy are live and apart.
     unsafe {
-        let Some((start, old, had)) = whole(block) else { return ptr::null_mut() };
-        let Some(new) = layout(size, old.align()) else { return ptr::null_mut() };
-        if HEAP.try_resize(start, old, new.size()) {
-            (*block.cast::<Header>().sub(1)).size = size;
-            return block;
+        match HEAP.resize(old, size) {
+            None => ptr::null_mut(),
+            Some((true, _)) => block,
+            Some((false, had)) => {
+                let moved = allotment_malloc(size);
+                if !moved.is_null() {
+                    moved.cast::<u8>().copy_from_nonoverlapping(old.as_ptr(), had.min(size));
+                    allotment_free(block);
+                }
+                moved
+            }
         }
-        let moved = take(size, old.align(), false);
-        if !moved.is_null() {
-            moved.cast::<u8>().copy_from_nonoverlapping(block.cast(), had.min(size));
-            allotment_free(block);
-        }
-        moved
     }
 }
 
-/// Returns the bytes that were asked for at the last change of a live block's size; 0 for null.
-///
-/// # Safety
-///
-/// The block must be live or null.
+/// Returns the bytes that a live block has, at least as many as were asked for; 0 if the address is not the start of one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn allotment_size(block: *mut c_void) -> usize {
-    if block.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller guarantees the block.
-    unsafe { whole(block) }.map_or(0, |(.., size)| size)
+pub extern "C" fn allotment_size(block: *mut c_void) -> usize {
+    NonNull::new(block.cast()).and_then(|block| HEAP.size(block)).unwrap_or(0)
 }
 
 /// Returns the heap's figures.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_figures() -> Figures {
-    let stats = HEAP.stats();
+    // Its counters always tell.
+    let Some(stats) = HEAP.stats() else { return Figures::default() };
     Figures {
         capacity: stats.capacity,
         used: stats.used,

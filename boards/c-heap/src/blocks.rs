@@ -1,0 +1,340 @@
+//! A heap whose blocks are freed by their address alone.
+
+use allotment::lock::{CriticalSection, Lock};
+use allotment::observe::{Counters, Statistics};
+use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::{Region, RegionError, Stats};
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+
+/// Bytes of a unit, of which blocks take whole ones.
+const UNIT: usize = 8;
+
+/// Bits of a word of the map.
+const WORD: usize = 32;
+
+/// Words in which a free looks for the end of a block.
+const LOOKS: usize = 9;
+
+/// Bytes of the longest block whose end is always in these words. Longer ones have a [`Header`].
+const LARGE: usize = (LOOKS * WORD - (WORD - 1)) * UNIT;
+
+/// How many regions there may be.
+const REGIONS: usize = 4;
+
+/// Kinds of requests.
+const SMALL: u8 = 0;
+const ALIGNED: u8 = 1;
+const LONG: u8 = 2;
+
+/// What a large block has in front of it.
+#[repr(C)]
+struct Header {
+    /// Bytes of the block.
+    bytes: usize,
+    /// Bytes from the start of the placement's block to this one.
+    offset: usize,
+}
+
+const _: () = assert!(size_of::<Header>() <= UNIT || size_of::<usize>() > 4);
+
+/// A region, and the map behind its units.
+///
+/// ```text
+///  units   |  a block of 5     |  one of 2  |     free      | ..
+///  map      1   0   0   0   1     1     1     0   0   0   0
+/// ```
+///
+/// A bit is set for the first and for the last unit of each live block, which has two at least. A free whose address has no bit is refused:
+/// the block was freed before, or none ever started there. Only the address of a block's last unit is taken for a start.
+#[derive(Clone, Copy)]
+struct Area {
+    start: usize,
+    bytes: usize,
+    /// Where the word for the address 0 would be.
+    map: *mut u32,
+}
+
+impl Area {
+    const NONE: Self = Self { start: 0, bytes: 0, map: ptr::null_mut() };
+
+    /// Returns the map's word for an address.
+    #[inline(always)]
+    fn word(&self, address: usize) -> *mut u32 {
+        self.map.wrapping_add(address / (UNIT * WORD))
+    }
+
+    /// Flips the bit of the unit at an address.
+    #[inline(always)]
+    unsafe fn flip(&self, address: usize) {
+        // SAFETY: the address lies in the area, whose map has a bit for each unit.
+        unsafe { *self.word(address) ^= 0x8000_0000 >> (address / UNIT % WORD) }
+    }
+
+    /// Returns the bytes of the block that starts at an address, as far as the map's next words tell: `Some(None)` if it is longer, and
+    /// `None` if none starts there.
+    #[inline(always)]
+    unsafe fn measure(&self, address: usize) -> Option<Option<usize>> {
+        let first = address / UNIT % WORD;
+        // SAFETY: the address lies in the area, and only words of its map are read.
+        unsafe {
+            let mut word = self.word(address);
+            let bits = *word << first;
+            if bits & 0x8000_0000 == 0 || address % UNIT != 0 {
+                return None;
+            }
+            let bits = bits << 1;
+            if bits != 0 {
+                return Some(Some((bits.leading_zeros() as usize + 2) * UNIT));
+            }
+            let last = self.word(self.start + self.bytes - 1);
+            let mut units = WORD - first;
+            for _ in 1..LOOKS {
+                if word == last {
+                    break;
+                }
+                word = word.add(1);
+                if *word != 0 {
+                    return Some(Some((units + (*word).leading_zeros() as usize + 1) * UNIT));
+                }
+                units += WORD;
+            }
+        }
+        Some(None)
+    }
+}
+
+struct State {
+    placement: MicroTlsf<REGIONS>,
+    counters: Counters,
+    areas: [Area; REGIONS],
+}
+
+/// A live block as the placement knows it.
+struct Found {
+    area: Area,
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Bytes in front of the caller's.
+    offset: usize,
+}
+
+impl State {
+    /// Returns the area that an address lies in.
+    #[inline(always)]
+    fn area(&self, address: usize) -> Option<&Area> {
+        self.areas.iter().find(|area| address.wrapping_sub(area.start) < area.bytes)
+    }
+
+    /// Returns the live block whose bytes for the caller start at an address.
+    #[inline(always)]
+    unsafe fn find(&self, block: NonNull<u8>) -> Option<Found> {
+        let area = self.area(block.addr().get())?;
+        // SAFETY: the address lies in the area; a large block has its header.
+        unsafe {
+            let bytes = area.measure(block.addr().get())?;
+            match bytes {
+                Some(bytes) if bytes <= LARGE => Some(Found { area: *area, start: block, bytes, offset: 0 }),
+                _ => Some(large(*area, block)),
+            }
+        }
+    }
+
+    /// Frees the units of a block, and takes it out of the map.
+    #[inline(always)]
+    unsafe fn free(&mut self, found: &Found) -> bool {
+        let address = found.start.addr().get() + found.offset;
+        // SAFETY: the caller guarantees that the block was found and is not used any more.
+        unsafe {
+            found.area.flip(address);
+            found.area.flip(address + found.bytes - UNIT);
+            let layout = plain(found.bytes + found.offset);
+            self.placement.deallocate_counted(found.start, layout, &mut self.counters).is_ok()
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn large(area: Area, block: NonNull<u8>) -> Found {
+    // SAFETY: the caller guarantees a large block.
+    let Header { bytes, offset } = unsafe { block.cast::<Header>().sub(1).read() };
+    // SAFETY: as above; that many bytes are in front.
+    Found { area, start: unsafe { block.sub(offset) }, bytes, offset }
+}
+
+/// Returns the layout of so many bytes.
+#[inline(always)]
+fn plain(bytes: usize) -> Layout {
+    // SAFETY: the alignment is a power of two, and blocks are shorter than half of the addresses.
+    unsafe { Layout::from_size_align_unchecked(bytes, UNIT) }
+}
+
+/// Rounds a request up to what a block can have: two units at least.
+#[inline(always)]
+fn rounded(size: usize) -> usize {
+    (size.max(UNIT + 1) + (UNIT - 1)) & !(UNIT - 1)
+}
+
+/// The heap.
+pub struct Heap {
+    lock: CriticalSection,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: the state is accessed only under the lock.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// Creates a heap without memory.
+    pub const fn new() -> Self {
+        let state = State {
+            placement: <MicroTlsf<REGIONS> as LayoutPlacement>::EMPTY,
+            counters: <Counters as Statistics>::EMPTY,
+            areas: [Area::NONE; REGIONS],
+        };
+        Self { lock: CriticalSection::INIT, state: UnsafeCell::new(state) }
+    }
+
+    #[inline(always)]
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        // SAFETY: the lock excludes all others, and no closure of this module calls back into the heap.
+        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+    }
+
+    /// Adds memory.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must be valid for reads and writes, and nothing else may use them.
+    pub unsafe fn add(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
+        let skip = start.addr().wrapping_neg() % UNIT;
+        // A word of the map is for 32 units, and the first and the last word may be for fewer.
+        let units = bytes.saturating_sub(skip) / UNIT;
+        let words = units / (WORD + 1) + 2;
+        let room = (units * UNIT).checked_sub(words.next_multiple_of(2) * 4).ok_or(RegionError::TooSmall)?;
+        let start = start.wrapping_add(skip);
+        let map = start.wrapping_add(room).cast::<u32>();
+        self.with(|state| {
+            let area = state.areas.iter_mut().find(|area| area.bytes == 0);
+            let area = area.ok_or(RegionError::TooMany { max: REGIONS })?;
+            // SAFETY: the caller hands the memory over; the map lies behind what the placement gets.
+            unsafe {
+                state.placement.claim_counted(Region::new(start, room), &mut state.counters)?;
+                map.write_bytes(0, words);
+            }
+            let map = map.wrapping_sub(start.addr() / (UNIT * WORD));
+            *area = Area { start: start.addr(), bytes: room, map };
+            Ok(())
+        })
+    }
+
+    /// Allocates `size` bytes aligned to `align`, a power of two of 8 at least.
+    #[inline(always)]
+    pub fn take(&self, size: usize, align: usize) -> *mut u8 {
+        if size > LARGE {
+            return self.take_large(size, align);
+        }
+        let bytes = rounded(size);
+        if align <= UNIT {
+            return self.take_at::<SMALL>(plain(bytes), 0);
+        }
+        // SAFETY: the size is small, and the caller guarantees the alignment.
+        let layout = unsafe { Layout::from_size_align_unchecked(bytes, align) };
+        self.take_at::<ALIGNED>(layout, 0)
+    }
+
+    /// Allocates a block for a layout, and enters what is behind its first `offset` bytes into the map. Each `KIND` of request has code
+    /// of its own, which is shorter for small ones without an alignment.
+    #[inline(always)]
+    fn take_at<const KIND: u8>(&self, layout: Layout, offset: usize) -> *mut u8 {
+        self.with(|state| {
+            let Some(block) = state.placement.allocate_counted(layout, &mut state.counters) else {
+                state.counters.failed(layout.size());
+                return ptr::null_mut();
+            };
+            let start = block.as_ptr().wrapping_add(offset);
+            // SAFETY: blocks lie in areas.
+            unsafe {
+                let area = state.area(block.addr().get()).unwrap_unchecked();
+                area.flip(start.addr());
+                area.flip(block.addr().get() + layout.size() - UNIT);
+            }
+            start
+        })
+    }
+
+    #[inline(never)]
+    fn take_large(&self, size: usize, align: usize) -> *mut u8 {
+        if size > isize::MAX as usize / 2 || align > isize::MAX as usize / 4 {
+            self.with(|state| state.counters.failed(size));
+            return ptr::null_mut();
+        }
+        let (bytes, offset) = (rounded(size), align.max(size_of::<Header>()));
+        // SAFETY: both are far below the largest layout.
+        let layout = unsafe { Layout::from_size_align_unchecked(bytes + offset, align) };
+        let start = self.take_at::<LONG>(layout, offset);
+        if !start.is_null() {
+            // SAFETY: the block has room for it in front.
+            unsafe { start.cast::<Header>().sub(1).write(Header { bytes, offset }) };
+        }
+        start
+    }
+
+    /// Frees a block. Returns false, with nothing done, if none starts there.
+    ///
+    /// # Safety
+    ///
+    /// If one does, it must not be used any more.
+    #[inline(always)]
+    pub unsafe fn give(&self, block: NonNull<u8>) -> bool {
+        // SAFETY: the caller's contract.
+        self.with(|state| unsafe {
+            match state.find(block) {
+                Some(found) => state.free(&found),
+                None => false,
+            }
+        })
+    }
+
+    /// Returns the bytes of a block; `None` if none starts there.
+    pub fn size(&self, block: NonNull<u8>) -> Option<usize> {
+        // SAFETY: the map tells whether a block starts there.
+        self.with(|state| unsafe { state.find(block) }.map(|found| found.bytes))
+    }
+
+    /// Changes a block's size in place. Returns whether that was possible, and the bytes that it had; `None` if no block starts there.
+    ///
+    /// # Safety
+    ///
+    /// Bytes that are cut off must not be used any more.
+    pub unsafe fn resize(&self, block: NonNull<u8>, size: usize) -> Option<(bool, usize)> {
+        self.with(|state| {
+            // SAFETY: the map tells whether a block starts there; the caller's contract.
+            unsafe {
+                let found = state.find(block)?;
+                if size > isize::MAX as usize / 2 || (size > LARGE) != (found.offset > 0) {
+                    return Some((false, found.bytes));
+                }
+                let (old, new) = (plain(found.bytes + found.offset), rounded(size));
+                let counters = &mut state.counters;
+                let done = state.placement.resize_counted(found.start, old, new + found.offset, counters);
+                if done {
+                    let last = block.addr().get() - UNIT;
+                    found.area.flip(last + found.bytes);
+                    found.area.flip(last + new);
+                    if found.offset > 0 {
+                        (*block.cast::<Header>().sub(1).as_ptr()).bytes = new;
+                    }
+                }
+                Some((done, found.bytes))
+            }
+        })
+    }
+
+    /// Returns the figures of this moment.
+    pub fn stats(&self) -> Option<Stats> {
+        self.with(|state| state.counters.snapshot(state.placement.largest_free()))
+    }
+}
