@@ -39,6 +39,12 @@ const LOOKS: u32 = 100;
 impl Futex {
     #[inline(always)]
     fn try_lock(&self) -> bool {
+        self.try_acquire()
+    }
+
+    /// Takes the lock like [`Futex::acquire`] if it is free, and returns whether it was.
+    #[inline(always)]
+    pub(crate) fn try_acquire(&self) -> bool {
         self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 

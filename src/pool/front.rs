@@ -2,6 +2,7 @@
 
 use super::error::PoolError;
 use super::hooks::Hooks;
+use super::lanes::{Held, Lanes, Taken};
 use super::leak::LeakHook;
 use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
@@ -16,7 +17,7 @@ use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::boxed::Box;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
@@ -79,7 +80,9 @@ impl Allocation {
 /// `Pool::register` (feature `pressure`). With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
-/// while hooks run. An operation without driver calls takes the placement's time plus O(log segments).
+/// while hooks run. Once threads wait for it that use different streams, each stream's arena gets a lock of its own (up
+/// to 8), and requests that the arena can serve take no other. An operation without driver calls takes the placement's
+/// time plus O(log segments).
 pub struct Pool<P: Placement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
@@ -95,7 +98,7 @@ pub struct Pool<P: Placement, S: Source> {
     pub(super) hooks: Hooks,
     pub(super) on_leak: Mutex<Option<LeakHook>>,
     pub(super) copies: Arc<CopyCounters>,
-    state: Mutex<State<P, S>>,
+    state: Lanes<P, S>,
 }
 
 impl<P: Placement, S: Source> Pool<P, S> {
@@ -112,17 +115,20 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return Err(OptionsError { option: "granule" }.into());
         }
         let limit = Self::resolve(&source, options.limit)?;
+        let ages = options.trim_after.is_some() || options.adaptive.is_some();
+        let checked = options.checks != Checks::default();
+        let may_split = !ages && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         static POOLS: AtomicU32 = AtomicU32::new(0);
         let pool = Self {
             limit,
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
-            checked: options.checks != Checks::default(),
+            checked,
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
-            state: Mutex::new(State::new(options.trim_after.is_some() || options.adaptive.is_some())),
+            state: Lanes::new(State::new(ages), may_split),
             source,
             options,
         };
@@ -148,12 +154,18 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     #[inline(always)]
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<P, S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Held<'_, P, S> {
+        self.state.lock()
+    }
+
+    /// The lanes, if the pool has them by now.
+    #[inline(always)]
+    pub(super) fn lanes(&self) -> Option<&Lanes<P, S>> {
+        self.state.is_split().then_some(&self.state)
     }
 
     pub(super) fn state_mut(&mut self) -> &mut State<P, S> {
-        self.state.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.state.get_mut()
     }
 
     /// Guard granules in front of a block.
@@ -205,6 +217,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
     ) -> Result<Allocation, PoolError> {
         let site = Location::caller();
         let mut ask = self.ask(bytes, align)?;
+        if let Some(taken) = self.lanes().and_then(|lanes| lanes.allocate(&ask, stream)) {
+            return Ok(self.hand_out_taken(taken, bytes));
+        }
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
             _ if state.asks && !matches!(stream.capture(), Ok(None)) => {
@@ -213,6 +228,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             Some(arena) => arena,
             None => self.open_arena(&mut state, stream)?,
         };
+        self.state.hint(stream.id(), arena);
         let asked = ask.len;
         if self.options.reuse == Reuse::Basic {
             state.classify(&mut ask);
@@ -243,11 +259,19 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     #[inline(always)]
+    fn hand_out_taken(&self, taken: Taken, bytes: usize) -> Allocation {
+        let Taken { address, record, serial } = taken;
+        // The fallback is never used: no segment starts at address zero.
+        let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
+        Allocation { address, bytes, pool: self.id, record, serial }
+    }
+
+    #[inline(always)]
     fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Request) -> Allocation {
         let record = state.records.get(number);
-        // The fallback is never used: no segment starts at address zero.
-        let address = NonZeroUsize::new(self.user_address(state, record)).unwrap_or(NonZeroUsize::MIN);
-        Allocation { address, bytes: ask.bytes, pool: self.id, record: number, serial: record.serial }
+        let taken =
+            Taken { address: self.user_address(state, record), record: number, serial: record.serial };
+        self.hand_out_taken(taken, ask.bytes)
     }
 
     /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`

@@ -28,6 +28,7 @@ mod grow;
 mod holes;
 mod hooks;
 mod kind;
+mod lanes;
 mod leak;
 mod marks;
 mod options;

@@ -109,9 +109,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Request) {
         let record = state.records.get_mut(number);
         record.serial = record.serial.wrapping_add(1);
-        record.holder = Holder::Live;
         record.requested = ask.bytes as u64;
         let (arena, granted) = (usize::from(record.arena), bytes_of::<P>(record.len as usize));
+        let segment = record.segment;
+        let is_home = state.entry(segment).arena == arena;
+        state.records.get_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
         state.note(arena, |figures| figures.allocate(granted, ask.bytes as u64));
     }
 

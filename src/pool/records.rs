@@ -10,7 +10,7 @@ pub(super) enum Holder {
     None,
     /// Allocated.
     Live,
-    /// Allocated, and also used on streams other than its own.
+    /// Allocated, and also used on streams other than its own, or in the segment of another stream.
     Shared,
     /// Freed, but waiting for events.
     Waiting,
@@ -38,6 +38,13 @@ pub(super) struct Record<T> {
 }
 
 impl<T: Copy> Record<T> {
+    /// Puts `new` in place of this unused record. Its serial continues that of the last use.
+    #[inline(always)]
+    pub(super) fn reuse(&mut self, new: Self) {
+        let serial = self.serial.wrapping_add(1);
+        *self = Self { serial, ..new };
+    }
+
     pub(super) fn block(&self) -> Block<T> {
         Block { offset: self.offset as usize, len: self.len as usize, token: self.token }
     }
@@ -45,25 +52,62 @@ impl<T: Copy> Record<T> {
 
 /// Records by number, with a list of the unused ones.
 pub(super) struct Records<T> {
-    all: Vec<Record<T>>,
+    pub(super) all: Vec<Record<T>>,
     unused: Vec<u32>,
+    /// The unused numbers of every lane, once the pool has lanes; `unused` is empty then.
+    pub(super) numbers: Vec<Numbers>,
+}
+
+/// The unused records of a lane, in cache lines of their own.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Numbers(pub(super) Vec<u32>);
+
+/// The number of lanes that a pool may have: arenas that can be used at the same time.
+pub(super) const LANES: usize = 8;
+
+/// How many records with consecutive numbers belong to the same lane.
+const RUN: u32 = 64;
+
+/// The lane that a record belongs to for good.
+#[inline(always)]
+pub(super) const fn lane_of(number: u32) -> usize {
+    (number / RUN) as usize % LANES
 }
 
 impl<T: Copy> Records<T> {
     pub(super) fn new() -> Self {
-        Self { all: Vec::new(), unused: Vec::new() }
+        Self { all: Vec::new(), unused: Vec::new(), numbers: Vec::new() }
+    }
+
+    /// Gives each lane the unused records whose numbers are its own. O(records).
+    pub(super) fn split(&mut self) {
+        self.numbers.resize_with(LANES, Numbers::default);
+        for number in core::mem::take(&mut self.unused) {
+            self.numbers[lane_of(number)].0.push(number);
+        }
+    }
+
+    /// Sees that a lane has an unused record; new ones are made by `unused`. O(1), amortised.
+    pub(super) fn provide(&mut self, lane: usize, unused: impl Fn() -> Record<T>) {
+        while self.numbers[lane].0.is_empty() {
+            let first = self.all.len() as u32;
+            // The first numbers may have been given out before there were lanes.
+            let end = (first / RUN + 1) * RUN;
+            self.all.extend((first..end).map(|_| unused()));
+            self.numbers[lane_of(first)].0.extend(first..end);
+        }
     }
 
     /// Stores a record and returns its number. Its serial continues that of the record's last use. O(1), amortised.
     #[inline(always)]
-    pub(super) fn insert(&mut self, mut record: Record<T>) -> u32 {
+    pub(super) fn insert(&mut self, record: Record<T>) -> u32 {
         match self.unused.pop() {
             Some(number) => {
-                let place = &mut self.all[number as usize];
-                record.serial = place.serial.wrapping_add(1);
-                *place = record;
+                self.all[number as usize].reuse(record);
                 number
             }
+            None if !self.numbers.is_empty() => self.insert_in_lane(record),
             None => {
                 self.all.push(record);
                 (self.all.len() - 1) as u32
@@ -71,10 +115,22 @@ impl<T: Copy> Records<T> {
         }
     }
 
+    #[cold]
+    fn insert_in_lane(&mut self, record: Record<T>) -> u32 {
+        let lane = usize::from(record.arena) % LANES;
+        self.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
+        let number = self.numbers[lane].0.pop().unwrap_or_default();
+        self.all[number as usize].reuse(record);
+        number
+    }
+
     #[inline(always)]
     pub(super) fn remove(&mut self, number: u32) {
         self.all[number as usize].holder = Holder::None;
-        self.unused.push(number);
+        match self.numbers.get_mut(lane_of(number)) {
+            Some(lane) => lane.0.push(number),
+            None => self.unused.push(number),
+        }
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use super::error::OutOfMemory;
 use super::grow::Denied;
+use super::lanes::Held;
 use super::options::Reuse;
 use super::order::Patience;
 use super::state::{Request, SizeKind, State};
@@ -9,7 +10,6 @@ use super::{Pool, PoolError, Source};
 use crate::placement::Placement;
 use std::boxed::Box;
 use std::string::ToString;
-use std::sync::MutexGuard;
 use std::vec;
 use std::vec::Vec;
 
@@ -33,10 +33,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
     #[inline(never)]
     pub(super) fn allocate_slow<'a>(
         &'a self,
-        state: MutexGuard<'a, State<P, S>>,
+        state: Held<'a, P, S>,
         ask: &Request,
         arena: usize,
-    ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
+    ) -> Result<(Held<'a, P, S>, u32), PoolError> {
         let served = self.serve(state, ask, arena);
         if served.is_err() {
             self.lock().trace_failure(ask, arena, || self.source.now());
@@ -46,10 +46,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     fn serve<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State<P, S>>,
+        mut state: Held<'a, P, S>,
         ask: &Request,
         arena: usize,
-    ) -> Result<(MutexGuard<'a, State<P, S>>, u32), PoolError> {
+    ) -> Result<(Held<'a, P, S>, u32), PoolError> {
         let mut denied = None;
         if state.arenas[arena].private {
             let number = self.serve_graph(&mut state, ask, arena, &mut denied)?;

@@ -14,6 +14,7 @@ impl<P: Placement, S: Source> State<P, S> {
             self.by_stream.remove(&id);
         }
         self.recent = usize::MAX;
+        self.arenas[arena].open = false;
         self.retired.push(arena);
     }
 

@@ -42,6 +42,13 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
     #[inline]
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
+        if allocation.pool == self.id {
+            if let Some(lanes) = self.lanes() {
+                if lanes.deallocate(allocation.record, allocation.serial) {
+                    return Ok(());
+                }
+            }
+        }
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
         let sound = self.leave(&mut state, number);

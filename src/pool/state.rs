@@ -3,13 +3,13 @@
 use super::capture::Capture;
 use super::marks::{Queue, Waiting};
 use super::records::{Holder, Record, Records};
-use super::stats::{Figures, SourceCalls};
+use super::stats::{Figures, Since, SourceCalls};
 use super::stream::StreamId;
 use super::tournament::Tournament;
 use super::trace_output::PoolTrace;
 use super::usage::Usage;
 use super::{Segment, Source, Stream};
-use crate::meta::{FreeBlocks, Meta};
+use crate::meta::{Block, FreeBlocks, Meta};
 use crate::placement::{Placement, Token};
 use core::ops::Bound;
 use core::panic::Location;
@@ -57,6 +57,24 @@ pub(super) struct Request {
     pub classed: bool,
 }
 
+impl Request {
+    /// The record of a block of `segment` that is handed out to an arena for this request.
+    #[inline(always)]
+    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, arena: usize) -> Record<T> {
+        Record {
+            offset: block.offset as u32,
+            len: block.len as u32,
+            token: block.token,
+            segment,
+            requested: self.bytes as u64,
+            serial: 0,
+            arena: arena as u16,
+            align: self.align.trailing_zeros() as u8,
+            holder: Holder::Live,
+        }
+    }
+}
+
 /// A segment and the placement that divides it.
 pub(super) struct Entry<P> {
     pub memory: Segment,
@@ -80,7 +98,7 @@ pub(super) struct Entry<P> {
 pub(super) struct Bin {
     pub members: Vec<u32>,
     /// Segments by their longest free block; used only if there are several.
-    order: BTreeSet<(usize, u32)>,
+    pub order: BTreeSet<(usize, u32)>,
     /// The longest free block of all; used only if there are several segments.
     longest: usize,
 }
@@ -91,11 +109,18 @@ pub(super) struct Fence<E> {
     pub frees: u64,
 }
 
-/// The memory of one stream.
+/// The memory of one stream, in cache lines of its own.
+#[repr(align(128))]
 pub(super) struct Arena<S: Source> {
     /// `None` for a place that no stream has now.
     pub stream: Option<S::Stream>,
     pub id: StreamId,
+    /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
+    pub open: bool,
+    /// What was allocated and freed in the arena's lane and is not yet in the figures.
+    pub since: Since,
+    /// Whether the lane has listed the arena as changed.
+    pub changed: bool,
     /// Whether it belongs to a graph, so that no other arena may get memory from it.
     pub private: bool,
     /// Number of its records.
@@ -249,6 +274,9 @@ impl<P: Placement, S: Source> State<P, S> {
         let arena = Arena {
             stream: Some(stream.retain()),
             id: stream.id(),
+            open: !private,
+            since: Since::default(),
+            changed: false,
             private,
             records: 0,
             bins: Default::default(),
@@ -349,25 +377,15 @@ impl<P: Placement, S: Source> State<P, S> {
     #[inline(always)]
     pub(super) fn take_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
-        let block = match entry.placement.allocate_quick(ask.len, ask.align) {
-            Some(block) => block,
-            None => entry.placement.allocate(ask.len, ask.align)?,
-        };
-        entry.live += 1;
-        let (home, listed) = (entry.arena, entry.listed != UNLISTED);
+        let block = entry.take(ask)?;
+        let (home, listed) = (entry.arena, entry.is_listed());
         self.touch(home);
         self.arenas[arena].records += 1;
-        let number = self.records.insert(Record {
-            offset: block.offset as u32,
-            len: block.len as u32,
-            token: block.token,
-            segment,
-            requested: ask.bytes as u64,
-            serial: 0,
-            arena: arena as u16,
-            align: ask.align.trailing_zeros() as u8,
-            holder: Holder::Live,
-        });
+        let mut record = ask.record(block, segment, arena);
+        if home != arena {
+            record.holder = Holder::Shared;
+        }
+        let number = self.records.insert(record);
         if listed {
             self.relist(segment);
         }
@@ -379,19 +397,16 @@ impl<P: Placement, S: Source> State<P, S> {
     #[inline(always)]
     pub(super) fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = *self.records.get(number);
-        let (len, align) = (record.len as usize, 1 << record.align);
         let (ages, step) = (self.ages, self.step);
         let entry = self.entry_mut(record.segment);
-        // SAFETY: the placement handed out the record's block for this length and alignment, and it is given back
-        // once, since the record is removed with it.
-        let freed = unsafe { entry.placement.deallocate(record.block(), len, align) };
-        debug_assert!(freed.is_ok(), "the block was live");
-        entry.live -= 1;
+        // SAFETY: the placement handed out the record's block, and it is given back once, since the record is removed
+        // with it.
+        unsafe { entry.put_back(&record) };
         if entry.live == entry.holes && ages {
             entry.emptied = (now(), step);
         }
         let home = entry.arena;
-        if entry.listed != UNLISTED {
+        if entry.is_listed() {
             self.relist(record.segment);
         }
         self.touch(home);
@@ -403,23 +418,14 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
     fn relist(&mut self, segment: u32) {
-        let entry = self.entry_mut(segment);
-        let (old, new) = (entry.listed, entry.placement.largest());
-        if old != new {
-            entry.listed = new;
-            let (arena, kind) = (entry.arena, entry.kind);
-            let bin = &mut self.arenas[arena].bins[kind as usize];
-            bin.order.remove(&(old, segment));
-            bin.order.insert((new, segment));
-            if new >= bin.longest || old == bin.longest {
-                bin.longest = bin.order.last().map_or(0, |key| key.0);
-            }
+        if let Some(entry) = &mut self.segments[segment as usize] {
+            self.arenas[entry.arena].bins[entry.kind as usize].relist(entry, segment);
         }
     }
 
     /// Notes that a segment of the arena has changed. O(1), amortised over [`TOUCHED`] calls.
     #[inline(always)]
-    fn touch(&mut self, arena: usize) {
+    pub(super) fn touch(&mut self, arena: usize) {
         if !self.arenas[arena].touched {
             self.touch_another(arena);
         }
@@ -446,7 +452,7 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Updates the order after a placement has grown.
     pub(super) fn lengthened(&mut self, segment: u32) {
         self.touch(self.entry(segment).arena);
-        if self.entry(segment).listed != UNLISTED {
+        if self.entry(segment).is_listed() {
             self.relist(segment);
         }
     }
@@ -581,6 +587,54 @@ impl<S: Source> Arena<S> {
             Some(stream) => stream,
             None => unreachable!("a place is vacated when no segment and no record refers to it"),
         }
+    }
+}
+
+impl Bin {
+    /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
+    pub(super) fn relist<P: Placement>(&mut self, entry: &mut Entry<P>, segment: u32) {
+        let (old, new) = (entry.listed, entry.placement.largest());
+        if old != new {
+            entry.listed = new;
+            self.order.remove(&(old, segment));
+            self.order.insert((new, segment));
+            if new >= self.longest || old == self.longest {
+                self.longest = self.order.last().map_or(0, |key| key.0);
+            }
+        }
+    }
+}
+
+impl<P: Placement> Entry<P> {
+    /// Takes a block for the request.
+    #[inline(always)]
+    pub(super) fn take(&mut self, ask: &Request) -> Option<Block<Token<P>>> {
+        let block = match self.placement.allocate_quick(ask.len, ask.align) {
+            Some(block) => block,
+            None => self.placement.allocate(ask.len, ask.align)?,
+        };
+        self.live += 1;
+        Some(block)
+    }
+
+    /// Gives a record's block back to the placement.
+    ///
+    /// # Safety
+    ///
+    /// The placement must have handed out the block, which is not used afterwards.
+    #[inline(always)]
+    pub(super) unsafe fn put_back(&mut self, record: &Record<Token<P>>) {
+        let (len, align) = (record.len as usize, 1 << record.align);
+        // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
+        let freed = unsafe { self.placement.deallocate(record.block(), len, align) };
+        debug_assert!(freed.is_ok(), "the block was live");
+        self.live -= 1;
+    }
+
+    /// Whether the segment is in its bin's order.
+    #[inline(always)]
+    pub(super) const fn is_listed(&self) -> bool {
+        self.listed != UNLISTED
     }
 }
 

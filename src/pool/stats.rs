@@ -60,6 +60,10 @@ pub struct SourceCalls {
 }
 
 /// Statistics of a pool or of one of its streams, in bytes unless stated otherwise.
+///
+/// All figures are exact, except for one: when several threads use a pool at the same time, each with a stream of its
+/// own, the pool's peaks of allocated, requested, active and inactive bytes and of blocks are upper bounds. The peaks of
+/// each stream are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolStats {
@@ -123,6 +127,75 @@ impl PoolStats {
     }
 }
 
+/// How a quantity has moved since it was last added to a [`Counter`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Swing {
+    now: i64,
+    high: i64,
+    low: i64,
+    total: u64,
+}
+
+impl Swing {
+    #[inline(always)]
+    fn add(&mut self, amount: u64) {
+        self.now += amount as i64;
+        self.high = self.high.max(self.now);
+        self.total += amount;
+    }
+
+    #[inline(always)]
+    fn sub(&mut self, amount: u64) {
+        self.now -= amount as i64;
+        self.low = self.low.min(self.now);
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.now += other.now;
+        self.high += other.high;
+        self.low += other.low;
+        self.total += other.total;
+    }
+
+    fn end(&self, counter: &mut Counter) {
+        counter.peak = counter.peak.max(counter.current.saturating_add_signed(self.high));
+        counter.current = counter.current.saturating_add_signed(self.now);
+        counter.total += self.total;
+    }
+}
+
+/// What a stream has allocated and freed in its lane since that was last added to its [`Figures`] and the pool's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Since {
+    allocated: Swing,
+    requested: Swing,
+    blocks: Swing,
+}
+
+impl Since {
+    #[inline(always)]
+    pub(super) fn allocate(&mut self, granted: u64, requested: u64) {
+        self.allocated.add(granted);
+        self.requested.add(requested);
+        self.blocks.add(1);
+    }
+
+    #[inline(always)]
+    pub(super) fn free(&mut self, granted: u64, requested: u64) {
+        self.allocated.sub(granted);
+        self.requested.sub(requested);
+        self.blocks.sub(1);
+    }
+
+    /// Adds what another stream did at the same time. The highs may have been at different times, so their sum is an
+    /// upper bound.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.allocated.join(&other.allocated);
+        self.requested.join(&other.requested);
+        self.blocks.join(&other.blocks);
+    }
+}
+
 /// The figures that are counted as things happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
@@ -171,6 +244,18 @@ impl Figures {
     pub(super) fn arrive(&mut self, granted: u64) {
         self.waiting.sub(granted);
         self.note_inactive();
+    }
+
+    /// Adds what happened in lanes.
+    pub(super) fn absorb(&mut self, since: &Since) {
+        let Since { allocated, requested, blocks } = since;
+        let (active, reserved) = (self.active(), self.reserved.current);
+        self.active_peak = self.active_peak.max(active.saturating_add_signed(allocated.high));
+        let least = active.saturating_add_signed(allocated.low);
+        self.inactive_peak = self.inactive_peak.max(reserved.saturating_sub(least));
+        allocated.end(&mut self.allocated);
+        requested.end(&mut self.requested);
+        blocks.end(&mut self.blocks);
     }
 
     pub(super) fn reserve(&mut self, bytes: u64, segments: u64) {

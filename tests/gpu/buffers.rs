@@ -350,6 +350,7 @@ fn cudarc_launches_kernels_with_our_buffers() {
     buffer.switch_to(&gpu.stream).unwrap();
     if !on_system() {
         // cudarc's work comes after everything submitted before.
+        gpu.context.synchronize().unwrap();
         gpu.control().hold_all(true);
         buffer.as_view_mut().fill(1.0).unwrap();
         buffer.with_cudarc(&stream, |values| stream.memset_zeros(values)).unwrap().unwrap();

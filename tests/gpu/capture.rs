@@ -284,7 +284,10 @@ fn the_default_stream_beside_a_capture() {
     drop(pool.allocate(64 * MIB, &default).unwrap());
     end(&ordered);
     assert!(!default.is_capturing().unwrap());
-    assert_eq!(pool.collect(), 1);
+    // The first call may find the event under way that it has recorded itself.
+    let at_once = pool.collect();
+    gpu.context.synchronize().unwrap();
+    assert_eq!(at_once + pool.collect(), 1);
     let event = default.record().unwrap();
     event.synchronize().unwrap();
     drop((event, pool, ordered, default));

@@ -11,6 +11,7 @@ mod pattern;
 mod planned;
 mod random;
 mod recovery;
+mod threads;
 mod trace;
 mod usage;
 

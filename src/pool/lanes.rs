@@ -1,0 +1,380 @@
+//! The locks of a pool.
+//!
+//! One lock guards everything, until threads are seen to wait for it and the pool has arenas for several streams. From then
+//! on the arenas are spread over *lanes*, each with a lock of its own. A request that its stream's arena can serve, and the
+//! free of such a block, take the lock of that lane alone; everything else takes the first lock and then those of all lanes,
+//! and finds the state as if there were no lanes.
+//!
+//! ```text
+//!  a lane's lock guards   its arenas (number % LANES), their segments, the records with its numbers (lane_of)
+//!  all locks guard        the rest: which arenas and segments there are, the pool's figures, queues, captures
+//! ```
+//!
+//! What lanes may reach is published in a [`View`] whenever all locks are released.
+
+use super::records::{Holder, LANES, Numbers, Record, lane_of};
+use super::state::{Arena, Entry, Request, State, bytes_of};
+use super::stats::Since;
+use super::{Source, Stream, StreamId};
+use crate::lock::{Futex, Lock};
+use crate::meta::FreeBlocks;
+use crate::placement::{Placement, Token};
+use core::cell::UnsafeCell;
+use core::ops::{Bound, Deref, DerefMut};
+use core::panic::{RefUnwindSafe, UnwindSafe};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// How often threads must have waited for the one lock before a pool gets lanes.
+const WAITS: u32 = 16;
+
+/// Places in the table from streams to arenas.
+const HINTS: usize = 64;
+
+/// The state of a pool, and its locks.
+pub(super) struct Lanes<P: Placement, S: Source> {
+    /// The lock of everything, or of what no lane guards.
+    all: Futex,
+    /// How often a thread had to wait for it.
+    waits: AtomicU32,
+    is_split: AtomicBool,
+    /// Whether the options allow lanes.
+    may_split: bool,
+    lanes: [Lane; LANES],
+    /// Arenas of streams, by the stream's number. An entry may be out of date; the arena itself tells.
+    hints: [AtomicU32; HINTS],
+    view: UnsafeCell<View<P, S>>,
+    state: UnsafeCell<State<P, S>>,
+}
+
+// SAFETY: the locks let one thread at a time reach each part of the state, which may be sent between threads. The view is
+// only written under all locks, and read under any.
+unsafe impl<P: Placement, S: Source> Sync for Lanes<P, S> where State<P, S>: Send {}
+// SAFETY: the pointers of the view point into the state, which moves along.
+unsafe impl<P: Placement, S: Source> Send for Lanes<P, S> where State<P, S>: Send {}
+
+// A panic leaves the state as it was after the last complete change, as far as it matters to memory safety.
+impl<P: Placement, S: Source> UnwindSafe for Lanes<P, S> {}
+impl<P: Placement, S: Source> RefUnwindSafe for Lanes<P, S> {}
+
+/// A lock in cache lines of its own, and the lane's arenas that have changed since all locks were last taken.
+#[repr(align(128))]
+struct Lane {
+    lock: Futex,
+    changed: UnsafeCell<Vec<u32>>,
+}
+
+/// What the lanes may reach of the state. All locks are held whenever the state's vectors may move.
+struct View<P: Placement, S: Source> {
+    arenas: *mut Arena<S>,
+    arena_count: usize,
+    segments: *mut Option<Box<Entry<P>>>,
+    records: *mut Record<Token<P>>,
+    record_count: usize,
+    /// The unused records of each lane.
+    numbers: *mut Numbers,
+    /// Whether all requests must take all locks, because a trace or the usage statistics hear of them.
+    is_watched: bool,
+    /// Whether streams must be asked if they are being captured.
+    asks: bool,
+    /// Whether memory of captures is kept.
+    has_captures: bool,
+}
+
+/// A block that was handed out.
+pub(super) struct Taken {
+    pub(super) address: usize,
+    pub(super) record: u32,
+    pub(super) serial: u32,
+}
+
+/// The lock of one lane, held.
+struct Entered<'a>(&'a Lane);
+
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: this value exists because the thread has taken the lock.
+        unsafe { self.0.lock.release() };
+    }
+}
+
+/// Everything, locked.
+pub(super) struct Held<'a, P: Placement, S: Source> {
+    locks: &'a Lanes<P, S>,
+    /// Whether the locks of the lanes are held too.
+    is_split: bool,
+}
+
+impl<P: Placement, S: Source> Deref for Held<'_, P, S> {
+    type Target = State<P, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &State<P, S> {
+        // SAFETY: all locks are held.
+        unsafe { &*self.locks.state.get() }
+    }
+}
+
+impl<P: Placement, S: Source> DerefMut for Held<'_, P, S> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut State<P, S> {
+        // SAFETY: all locks are held.
+        unsafe { &mut *self.locks.state.get() }
+    }
+}
+
+impl<P: Placement, S: Source> Drop for Held<'_, P, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.is_split {
+            self.release_lanes();
+        }
+        // SAFETY: this value exists because the thread has taken the lock.
+        unsafe { self.locks.all.release() };
+    }
+}
+
+impl<P: Placement, S: Source> Held<'_, P, S> {
+    /// Publishes what lanes may reach, and releases their locks.
+    #[cold]
+    fn release_lanes(&mut self) {
+        let state: &mut State<P, S> = self;
+        if let Some(&record) = state.records.all.first() {
+            for lane in 0..LANES.min(state.arenas.len()) {
+                state.records.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
+            }
+        }
+        let view = View {
+            arenas: state.arenas.as_mut_ptr(),
+            arena_count: state.arenas.len(),
+            segments: state.segments.as_mut_ptr(),
+            records: state.records.all.as_mut_ptr(),
+            record_count: state.records.all.len(),
+            numbers: state.records.numbers.as_mut_ptr(),
+            is_watched: state.is_watched(),
+            asks: state.asks,
+            has_captures: !state.captures.is_empty(),
+        };
+        // SAFETY: all locks are held.
+        unsafe { *self.locks.view.get() = view };
+        for lane in &self.locks.lanes {
+            // SAFETY: `lock` took it.
+            unsafe { lane.lock.release() };
+        }
+    }
+}
+
+impl<P: Placement, S: Source> Lanes<P, S> {
+    pub(super) fn new(state: State<P, S>, may_split: bool) -> Self {
+        let view = View {
+            arenas: ptr::null_mut(),
+            arena_count: 0,
+            segments: ptr::null_mut(),
+            records: ptr::null_mut(),
+            record_count: 0,
+            numbers: ptr::null_mut(),
+            is_watched: false,
+            asks: false,
+            has_captures: false,
+        };
+        Self {
+            all: Futex::INIT,
+            waits: AtomicU32::new(0),
+            is_split: AtomicBool::new(false),
+            may_split,
+            lanes: [const { Lane { lock: Futex::INIT, changed: UnsafeCell::new(Vec::new()) } }; LANES],
+            hints: [const { AtomicU32::new(0) }; HINTS],
+            view: UnsafeCell::new(view),
+            state: UnsafeCell::new(state),
+        }
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut State<P, S> {
+        self.state.get_mut()
+    }
+
+    /// Whether there are lanes.
+    #[inline(always)]
+    pub(super) fn is_split(&self) -> bool {
+        self.is_split.load(Ordering::Acquire)
+    }
+
+    /// Locks everything.
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Held<'_, P, S> {
+        if !self.all.try_acquire() {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.all.acquire();
+        }
+        if self.waits.load(Ordering::Relaxed) < WAITS {
+            return Held { locks: self, is_split: false };
+        }
+        self.lock_lanes()
+    }
+
+    /// Makes lanes if that helps and is not done yet, and locks them. The first lock is held.
+    #[cold]
+    #[inline(never)]
+    fn lock_lanes(&self) -> Held<'_, P, S> {
+        let was_split = self.is_split();
+        // SAFETY: without lanes the lock that is held guards everything.
+        if !was_split && (!self.may_split || unsafe { &*self.state.get() }.arenas.len() < 2) {
+            return Held { locks: self, is_split: false };
+        }
+        self.lanes.iter().for_each(|lane| lane.lock.acquire());
+        let mut held = Held { locks: self, is_split: true };
+        if was_split {
+            held.absorb();
+        } else {
+            held.records.split();
+            self.is_split.store(true, Ordering::Release);
+        }
+        held
+    }
+
+    /// Remembers the arena of a stream for its next requests.
+    #[inline(always)]
+    pub(super) fn hint(&self, stream: StreamId, arena: usize) {
+        if self.is_split.load(Ordering::Relaxed) {
+            self.hint_of(stream).store(arena as u32, Ordering::Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn hint_of(&self, stream: StreamId) -> &AtomicU32 {
+        &self.hints[stream.0 as usize % HINTS]
+    }
+
+    #[inline(always)]
+    fn enter(&self, lane: usize) -> Entered<'_> {
+        let lane = &self.lanes[lane];
+        lane.lock.acquire();
+        Entered(lane)
+    }
+
+    /// Serves a request from the arena of its stream under the lock of its lane alone. `None` if that is not possible
+    /// now. O(log segments) plus the placement's work.
+    #[inline]
+    pub(super) fn allocate(&self, ask: &Request, stream: &S::Stream) -> Option<Taken> {
+        let id = stream.id();
+        let number = self.hint_of(id).load(Ordering::Relaxed) as usize;
+        let lane = self.enter(number % LANES);
+        // SAFETY: the view is not written while the lock of any lane is held.
+        let view = unsafe { &*self.view.get() };
+        if number >= view.arena_count || view.is_watched {
+            return None;
+        }
+        // SAFETY: the arena exists and is of this lane.
+        let arena = unsafe { &mut *view.arenas.add(number) };
+        if arena.id != id || !arena.open || view.asks && !matches!(stream.capture(), Ok(None)) {
+            return None;
+        }
+        // SAFETY: there is a list for each lane, and this one is locked.
+        let unused = unsafe { &mut (*view.numbers.add(number % LANES)).0 };
+        let record = *unused.last()?;
+        // SAFETY: the segments of the arena's bins exist, and are the arena's.
+        let entry_of = |segment: u32| unsafe { (*view.segments.add(segment as usize)).as_deref_mut() };
+        let bin = &mut arena.bins[ask.kind as usize];
+        let (segment, entry, block) = if let &[only] = bin.members.as_slice() {
+            let entry = entry_of(only)?;
+            let block = entry.take(ask)?;
+            (only, entry, block)
+        } else {
+            let mut from = Bound::Included((ask.len, 0));
+            loop {
+                let &key = bin.order.range((from, Bound::Unbounded)).next()?;
+                let entry = entry_of(key.1)?;
+                // An aligned request may not fit into a block that is long enough.
+                if let Some(block) = entry.take(ask) {
+                    bin.relist(entry, key.1);
+                    break (key.1, entry, block);
+                }
+                from = Bound::Excluded(key);
+            }
+        };
+        unused.pop();
+        let address = entry.placement.meta().address(block.offset).addr();
+        arena.since.allocate(bytes_of::<P>(block.len), ask.bytes as u64);
+        arena.records += 1;
+        self.note_change(&lane, arena, number);
+        // SAFETY: unused records of this lane are listed nowhere else.
+        let place = unsafe { &mut *view.records.add(record as usize) };
+        place.reuse(ask.record(block, segment, number));
+        Some(Taken { address, record, serial: place.serial })
+    }
+
+    /// Frees a block under the lock of its lane alone. Returns whether that was possible; if not, nothing has changed.
+    /// O(log segments) plus the placement's work.
+    #[inline]
+    pub(super) fn deallocate(&self, number: u32, serial: u32) -> bool {
+        let place = lane_of(number);
+        let lane = self.enter(place);
+        // SAFETY: the view is not written while the lock of any lane is held.
+        let view = unsafe { &*self.view.get() };
+        if number as usize >= view.record_count || view.is_watched || view.has_captures {
+            return false;
+        }
+        // SAFETY: the record exists and is of this lane.
+        let record = unsafe { &mut *view.records.add(number as usize) };
+        let home = usize::from(record.arena);
+        // A live block that is not shared lies in a segment of its own arena.
+        if record.holder != Holder::Live || record.serial != serial || home % LANES != place {
+            return false;
+        }
+        // SAFETY: the arena exists, since it has a block, and is of this lane.
+        let arena = unsafe { &mut *view.arenas.add(home) };
+        if arena.private || view.asks && !matches!(arena.stream().capture(), Ok(None)) {
+            return false;
+        }
+        // SAFETY: the segment exists, since it has a block, and is the arena's.
+        let Some(entry) = (unsafe { (*view.segments.add(record.segment as usize)).as_deref_mut() }) else {
+            return false;
+        };
+        // SAFETY: the block is live, and is not used afterwards, since the record is unused from here on.
+        unsafe { entry.put_back(record) };
+        if entry.is_listed() {
+            arena.bins[entry.kind as usize].relist(entry, record.segment);
+        }
+        record.holder = Holder::None;
+        arena.since.free(bytes_of::<P>(record.len as usize), record.requested);
+        arena.records -= 1;
+        arena.frees += 1;
+        self.note_change(&lane, arena, home);
+        // SAFETY: there is a list for each lane, and this one is locked.
+        unsafe { (*view.numbers.add(place)).0.push(number) };
+        true
+    }
+
+    /// Lists an arena as changed, for who next takes all locks.
+    #[inline(always)]
+    fn note_change(&self, lane: &Entered<'_>, arena: &mut Arena<S>, number: usize) {
+        if !arena.changed {
+            arena.changed = true;
+            // SAFETY: the lane's lock is held.
+            unsafe { (*lane.0.changed.get()).push(number as u32) };
+        }
+    }
+}
+
+impl<P: Placement, S: Source> Held<'_, P, S> {
+    /// Adds what has happened in the lanes to the figures. O(arenas that have changed).
+    fn absorb(&mut self) {
+        let (locks, mut sum) = (self.locks, Since::default());
+        for lane in &locks.lanes {
+            // SAFETY: all locks are held.
+            let changed = unsafe { &mut *lane.changed.get() };
+            for number in changed.drain(..) {
+                let arena = &mut self.arenas[number as usize];
+                arena.changed = false;
+                let since = core::mem::take(&mut arena.since);
+                arena.figures.absorb(&since);
+                sum.join(&since);
+                self.touch(number as usize);
+            }
+        }
+        self.figures.absorb(&sum);
+    }
+}

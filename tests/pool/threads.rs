@@ -1,0 +1,218 @@
+//! Several threads on one pool, each with a stream of its own.
+
+use super::{KIB, MIB};
+use allotment::pool::{
+    Allocation, BlockState, Capacity, DevicePool, PoolOptions, ReturnError, Segment, Source, SourceError,
+    Stream as _,
+};
+use allotment::region::Capabilities;
+use allotment::sim::{DeviceMemory, Stream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// A device whose first two calls take so long that other threads wait for the pool's lock.
+struct Slow(DeviceMemory, AtomicUsize);
+
+// SAFETY: all calls go to the simulated device.
+unsafe impl Source for Slow {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = false;
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn granularity(&self) -> usize {
+        self.0.granularity()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        self.0.capacity()
+    }
+
+    fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
+        if self.1.fetch_add(1, Ordering::Relaxed) < 2 {
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.0.reserve(bytes, stream)
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.0.release(segment, stream) }
+    }
+}
+
+/// Makes a pool whose lock 20 threads have waited for, so that it has a lock for each stream from now on.
+fn contended(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
+    let device = DeviceMemory::new(4096 * MIB);
+    let pool = DevicePool::new(Slow(device.clone(), AtomicUsize::new(0)), options).unwrap();
+    let streams = [device.stream(), device.stream()];
+    let mut blocks = Vec::new();
+    // The second request makes an arena while the others wait.
+    for stream in &streams {
+        thread::scope(|scope| {
+            let first = scope.spawn(|| pool.allocate_raw(KIB, 1, stream).unwrap());
+            (0..20).for_each(|_| {
+                thread::sleep(Duration::from_millis(1));
+                scope.spawn(|| pool.stats());
+            });
+            blocks.push(first.join().unwrap());
+        });
+    }
+    for block in blocks {
+        pool.deallocate(block).unwrap();
+    }
+    (pool, device)
+}
+
+/// What one thread has at its end, and what it has counted.
+struct Left {
+    stream: Stream,
+    blocks: Vec<Allocation>,
+    requested: u64,
+    peak: u64,
+    count: u64,
+}
+
+fn work(pool: &DevicePool<Slow>, stream: Stream, seed: u64, passed: &Mutex<Vec<Allocation>>) -> Left {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut left = Left { stream, blocks: Vec::new(), requested: 0, peak: 0, count: 0 };
+    for step in 0..4000 {
+        if !left.blocks.is_empty() && random.usize(..100) < left.blocks.len() {
+            let block = left.blocks.swap_remove(random.usize(..left.blocks.len()));
+            left.requested -= block.bytes() as u64;
+            pool.deallocate(block).unwrap();
+        } else {
+            let bytes = random.usize(1..=256) << random.u32(0..13);
+            let align = 1 << random.u32(0..12);
+            let block = pool.allocate_raw(bytes, align, &left.stream).unwrap();
+            assert_eq!(block.address() % align, 0);
+            left.blocks.push(block);
+            left.requested += bytes as u64;
+            left.peak = left.peak.max(left.requested);
+            left.count += 1;
+        }
+        match step % 500 {
+            0 => drop(pool.snapshot()),
+            100 => assert!(pool.stats().allocated.current <= pool.stats().reserved.current),
+            200 => drop(pool.collect()),
+            300 => {
+                // Another thread frees it, or this one a block of another thread.
+                let mut passed = passed.lock().unwrap();
+                passed.push(pool.allocate_raw(10 * KIB, 1, &left.stream).unwrap());
+                let other = passed.swap_remove(0);
+                pool.deallocate(other).unwrap();
+                left.count += 1;
+            }
+            _ => {}
+        }
+    }
+    left
+}
+
+#[test]
+fn streams_of_several_threads_stay_apart() {
+    let (pool, device) = contended(PoolOptions::new());
+    let before = pool.stats();
+    let passed = Mutex::new(Vec::new());
+    // More threads than there are locks.
+    let all: Vec<Left> = thread::scope(|scope| {
+        let (pool, passed) = (&pool, &passed);
+        let threads: Vec<_> = (0..10)
+            .map(|seed| {
+                let stream = device.stream();
+                scope.spawn(move || work(pool, stream, seed, passed))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    for left in &all {
+        let of_stream = pool.stream_stats(left.stream.id()).unwrap();
+        assert_eq!(of_stream.requested.current, left.requested);
+        // 10 KiB at a time were passed to other threads.
+        assert!((left.peak..=left.peak + 8 * 10 * KIB as u64).contains(&of_stream.requested.peak));
+        assert_eq!(of_stream.blocks.total, left.count);
+        ranges.extend(left.blocks.iter().map(|block| (block.address(), block.bytes())));
+    }
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "blocks overlap");
+    let stats = pool.stats();
+    let sum = |value: fn(&Left) -> u64| all.iter().map(value).sum::<u64>();
+    assert_eq!(stats.requested.current, sum(|left| left.requested));
+    assert_eq!(stats.blocks.current, sum(|left| left.blocks.len() as u64));
+    assert_eq!(stats.blocks.total - before.blocks.total, sum(|left| left.count));
+    assert!(stats.requested.peak >= stats.requested.current);
+    assert!(stats.requested.peak <= sum(|left| left.peak) + 80 * 10 * KIB as u64 + before.requested.peak);
+    let snapshot = pool.snapshot();
+    let live = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
+    let (mut live_bytes, mut bytes) = (0, 0);
+    for block in live {
+        bytes += block.bytes;
+        live_bytes += if block.state == BlockState::Live { block.bytes } else { 0 };
+    }
+    assert_eq!((live_bytes, bytes), (stats.allocated.current, stats.reserved.current));
+    // The blocks come back from another thread, and nothing is left.
+    let largest = all.into_iter().flat_map(|left| left.blocks).map(|block| {
+        pool.deallocate(block).unwrap();
+        pool.stats().largest_free
+    });
+    assert!(largest.max().unwrap() > 0);
+    assert_eq!((pool.stats().allocated.current, pool.stats().requested.current), (0, 0));
+    pool.trim(0);
+    assert_eq!((pool.stats().reserved.current, device.reserved()), (0, 0));
+}
+
+/// What one stream frees for another, twice, or while a trace is written, is as it is with one lock.
+#[test]
+fn what_lanes_cannot_do_takes_all_locks() {
+    let (pool, device) = contended(PoolOptions::new());
+    let [one, other] = [(); 2].map(|()| device.stream());
+    let fill = |stream| [(); 4].map(|()| pool.allocate_raw(KIB, 1, stream).unwrap());
+    let (first, second) = (fill(&one), fill(&other));
+    let [a, b, c, d] = first;
+    pool.deallocate_at(a.address()).unwrap();
+    assert_eq!(pool.deallocate(a), Err(ReturnError::AlreadyFree));
+    let again = pool.allocate_raw(KIB, 1, &one).unwrap();
+    // A block that another stream uses is free for its own stream only after that one's work.
+    let work = other.launch(1, b.address(), KIB);
+    pool.record_stream(&b, &other).unwrap();
+    let address = b.address();
+    pool.deallocate(b).unwrap();
+    assert_ne!(pool.allocate_raw(KIB, 1, &one).unwrap().address(), address);
+    other.run();
+    assert!(device.is_done(work));
+    assert_eq!(pool.collect(), 1);
+    // Requests of a capture have memory of their own.
+    one.set_capturing(true);
+    let memory = pool.graph_memory(&one).unwrap();
+    let captured = pool.allocate_raw(KIB, 1, &one).unwrap();
+    let of_graph = captured.address();
+    pool.deallocate(captured).unwrap();
+    pool.deallocate(c).unwrap();
+    one.set_capturing(false);
+    let eager = fill(&one);
+    assert!(eager.iter().all(|block| block.address() != of_graph));
+    drop(memory);
+    // A trace has everything.
+    pool.start_trace(Vec::new()).unwrap();
+    let traced = fill(&other);
+    traced.into_iter().for_each(|block| pool.deallocate(block).unwrap());
+    pool.finish_trace().unwrap();
+    for block in second.into_iter().chain(eager).chain([d, again]) {
+        pool.deallocate(block).unwrap();
+    }
+    assert_eq!(pool.stats().allocated.current, 1024, "the one that came while another waited");
+    assert_eq!(device.take_hazards(), []);
+}
