@@ -183,8 +183,10 @@ fn what_lanes_cannot_do_takes_all_locks() {
     let (first, second) = (fill(&one), fill(&other));
     let [a, b, c, d] = first;
     pool.deallocate_at(a.address()).unwrap();
-    assert_eq!(pool.deallocate(a), Err(ReturnError::AlreadyFree));
+    // The next block has its record, which is in another use then.
     let again = pool.allocate_raw(KIB, 1, &one).unwrap();
+    assert_eq!((again.address(), pool.deallocate(a)), (again.address(), Err(ReturnError::AlreadyFree)));
+    assert_eq!(pool.snapshot().stats.blocks.current, 8);
     // A block that another stream uses is free for its own stream only after that one's work.
     let work = other.launch(1, b.address(), KIB);
     pool.record_stream(&b, &other).unwrap();
