@@ -105,7 +105,7 @@ enum Command {
     Boards,
     /// Run what CI runs: what a landing needs, or more
     Ci(ci::Options),
-    /// List the evidence that takes too long for each landing: sanitizers, Miri, fuzzing, mutation, small worlds
+    /// List the evidence that takes too long for each landing: sanitizers, Miri, loom, proofs, fuzzing, mutation, small worlds
     Verify {
         /// Gather it: the steps of CI's deep tier
         #[arg(long)]

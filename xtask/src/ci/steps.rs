@@ -115,6 +115,9 @@ pub const STEPS: &[Step] = &[
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- region::"),
     // Every sequence of four steps in arenas of a few granules; three among all tests.
     Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
+    // Size classes, rounding and boundary bits for all inputs, by the solver z3; what threads share, in every order, by loom.
+    Step::new("proofs", Deep, "python3 proofs/prove.py"),
+    Step::new("loom", Deep, "cargo run --quiet --locked --target-dir ../../target/loom").folder("tests/loom"),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz, heaps", Deep, "rustup run nightly cargo fuzz run heaps -- -max_total_time=120 -max_len=4000 -timeout=20"),
     Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),

@@ -1,0 +1,219 @@
+//! What threads share without a lock, and the lock itself, in every order that loom finds.
+//!
+//! The files are the library's own, compiled against a `core` whose atomics are loom's. Each model says how many orders it tried.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "the models use a part of each file")]
+
+// In place of the real one, everywhere in this program.
+extern crate loom_core as core;
+
+#[path = "../../../src/fixed.rs"]
+mod fixed;
+mod lock;
+mod os;
+mod plan;
+mod region;
+#[path = "../../../src/units.rs"]
+mod units;
+
+/// As in the library.
+mod meta {
+    /// As in the library.
+    #[derive(Debug, PartialEq, Eq)]
+    pub enum FreeError {
+        /// The address is no block's.
+        Foreign,
+        /// The address is inside a block.
+        Misaligned,
+        /// The block is free.
+        AlreadyFree,
+    }
+}
+
+/// As in the library.
+mod heap {
+    /// Stands for the library's heap.
+    pub struct Heap;
+}
+
+use fixed::FixedPool;
+use lock::{Futex, Lock};
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Runs a model in every order with up to `preemptions` switches of threads that could have gone on, and prints how many there are.
+fn model(name: &str, preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let orders = Arc::new(AtomicUsize::new(0));
+    let count = orders.clone();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    let orders = orders.load(Ordering::Relaxed);
+    println!("{name}: {orders} orders");
+    assert!(orders > 1, "the threads never meet");
+}
+
+/// Runs `work` in `threads` threads, and waits for them. Each gets its number.
+fn threads(count: usize, work: impl Fn(usize) + Send + Sync + Clone + 'static) {
+    let others: Vec<_> = (1..count)
+        .map(|number| {
+            let work = work.clone();
+            thread::spawn(move || work(number))
+        })
+        .collect();
+    work(0);
+    others.into_iter().for_each(|other| other.join().expect("no thread panics"));
+}
+
+/// Makes a lock. The thread that makes the others uses it first: loom's part of an atomic is made then.
+fn lock() -> Futex {
+    let lock = Futex::INIT;
+    lock.with(|| ());
+    // SAFETY: the lock is free, and so it stays.
+    unsafe { lock.reset() }
+    lock
+}
+
+/// Numbers that are written without atomics: loom notices if two threads meet there.
+struct Cells<const N: usize>([UnsafeCell<usize>; N]);
+
+// SAFETY: loom notices what should not be.
+unsafe impl<const N: usize> Sync for Cells<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Send for Cells<N> {}
+
+impl<const N: usize> Cells<N> {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| UnsafeCell::new(0)))
+    }
+
+    fn add(&self, at: usize) -> usize {
+        // SAFETY: what is tested is that nobody else is there.
+        self.0[at].with_mut(|cell| unsafe {
+            *cell += 1;
+            *cell
+        })
+    }
+}
+
+fn main() {
+    model("lock, 2 threads", 3, || {
+        let shared = Arc::new((lock(), Cells::<1>::new()));
+        let both = shared.clone();
+        threads(2, move |_| {
+            both.0.with(|| both.1.add(0));
+            // The quick way, which does not wait.
+            let _ = both.0.try_with(|| Some(both.1.add(0)));
+        });
+        let count = shared.0.with(|| shared.1.add(0));
+        assert!((3..=5).contains(&count), "{count}");
+    });
+    // With three threads two of them can wait for each other's turn without end, which loom takes for a fault.
+    model("lock, 2 threads, twice", 4, || {
+        let shared = Arc::new((lock(), Cells::<1>::new()));
+        let both = shared.clone();
+        threads(2, move |_| {
+            both.0.with(|| both.1.add(0));
+            both.0.with(|| both.1.add(0));
+        });
+        assert_eq!(shared.0.with(|| shared.1.add(0)), 5);
+    });
+    model("lock, held across a fork", 3, || {
+        let shared = Arc::new((lock(), Cells::<1>::new()));
+        let both = shared.clone();
+        threads(2, move |number| {
+            if number == 0 {
+                both.0.acquire();
+                both.1.add(0);
+                // SAFETY: this thread has taken the lock.
+                unsafe { both.0.release() }
+            } else {
+                both.0.with(|| both.1.add(0));
+            }
+        });
+        assert_eq!(shared.0.with(|| shared.1.add(0)), 3);
+    });
+    model("depot, 2 threads", 3, || {
+        // A magazine belongs to who has taken it: its contents are written without atomics.
+        let shared = Arc::new((os::Open::new(), Cells::<2>::new()));
+        assert_eq!(shared.0.take(3), None);
+        let both = shared.clone();
+        threads(2, move |number| {
+            both.1.add(number);
+            assert!(both.0.put(3, number));
+            if let Some(magazine) = both.0.take(3) {
+                both.1.add(magazine);
+                assert!(both.0.put(3, magazine));
+            }
+        });
+        let mut left: Vec<_> = std::iter::from_fn(|| shared.0.take(3)).collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 1], "no magazine is lost or doubled");
+        left.into_iter().for_each(|magazine| assert!(shared.1.add(magazine) <= 5));
+    });
+    model("depot, 3 threads", 2, || {
+        let shared = Arc::new((os::Open::new(), Cells::<1>::new()));
+        assert!(shared.0.take(0).is_none() && shared.0.put(0, 0));
+        let all = shared.clone();
+        threads(3, move |_| {
+            if let Some(magazine) = all.0.take(0) {
+                all.1.add(magazine);
+                assert!(all.0.put(0, magazine));
+            }
+        });
+        assert_eq!((shared.0.take(0), shared.0.take(0)), (Some(0), None));
+    });
+    model("pool of fixed blocks, 3 threads", 3, || {
+        type Pool = FixedPool<u64, 2>;
+        let shared = Arc::new((Pool::new(), Cells::<2>::new()));
+        let first = shared.0.take().expect("both are free").addr().get();
+        // SAFETY: the block is not used.
+        unsafe { shared.0.give(std::ptr::NonNull::new(first as *mut u64).unwrap()).unwrap() };
+        let all = shared.clone();
+        threads(3, move |_| {
+            if let Some(block) = all.0.take() {
+                all.1.add((block.addr().get() - first) / 8);
+                // SAFETY: the block is not used any more.
+                unsafe { all.0.give(block) }.expect("it is ours");
+            }
+        });
+        assert_eq!(shared.0.available(), 2);
+    });
+    model("flag of an arena, 3 threads", 3, || {
+        let shared = Arc::new((plan::Open::new(), Cells::<1>::new()));
+        assert!(shared.0.enter());
+        shared.0.leave();
+        let all = shared.clone();
+        threads(3, move |_| {
+            if all.0.enter() {
+                all.1.add(0);
+                all.0.leave();
+            }
+        });
+        let count = shared.1.add(0);
+        assert!((2..=4).contains(&count), "{count}");
+    });
+    model("claim of static memory, 3 threads", 3, || {
+        // Not freed: it is there as long as a program is.
+        let memory: &'static region::StaticRegion<64> = Box::leak(Box::new(region::StaticRegion::new()));
+        // SAFETY: the flag, which nothing else names, stands behind the memory.
+        let flag =
+            unsafe { &*std::ptr::from_ref(memory).cast::<core::sync::atomic::AtomicBool>().byte_add(64) };
+        assert!(!flag.load(Ordering::Relaxed));
+        let taken = Arc::new(Cells::<1>::new());
+        let all = taken.clone();
+        threads(3, move |_| {
+            // A heap of its own for each thread, all over the same memory.
+            if memory.pending().take().is_some() {
+                all.add(0);
+            }
+        });
+        assert_eq!(taken.add(0), 2, "one heap gets the memory");
+    });
+}
