@@ -63,11 +63,13 @@ pub struct Slab<M: Meta = InBand<u32>, C: Classes = DefaultClasses, S: Placement
     classes: PhantomData<C>,
 }
 
-/// Words of a page's record.
-const FREE: usize = 0;
-const NEXT: usize = 1;
-const PREV: usize = 2;
-const CHECK: usize = 3;
+/// The words of a page's record.
+enum Word {
+    Free,
+    Next,
+    Prev,
+    Check,
+}
 
 /// Marks an open page in its check word.
 const SEAL: u32 = 0x51ab_5eed;
@@ -146,8 +148,12 @@ impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
     /// Number of the live object of `class` at granule `offset` in `page`.
     fn object_at(&self, page: Page<M::Token>, offset: usize, class: usize) -> Result<u32, FreeError> {
         // SAFETY: the page came from the metadata; its words can be read even if it is not open.
-        let (seal, free) =
-            unsafe { (self.pages.meta().page_word(page, CHECK), self.pages.meta().page_word(page, FREE)) };
+        let (seal, free) = unsafe {
+            (
+                self.pages.meta().page_word(page, Word::Check as usize),
+                self.pages.meta().page_word(page, Word::Free as usize),
+            )
+        };
         let inside = offset.checked_sub(page.block.offset + page.header).ok_or(FreeError::NotABlock)?;
         let object = inside / Self::object(class);
         if seal != Self::seal(class, page.record)
@@ -165,11 +171,11 @@ impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
         // SAFETY: the page is open; pages in the list are open and of this class.
         unsafe {
             let meta = self.pages.meta_mut();
-            meta.set_page_word(page, NEXT, old as u32);
-            meta.set_page_word(page, PREV, NIL as u32);
+            meta.set_page_word(page, Word::Next as usize, old as u32);
+            meta.set_page_word(page, Word::Prev as usize, NIL as u32);
             if old != NIL {
                 let old = meta.page(old, Self::page(class));
-                meta.set_page_word(old, PREV, page.record as u32);
+                meta.set_page_word(old, Word::Prev as usize, page.record as u32);
             }
         }
         self.heads[class] = Index::new(page.record);
@@ -181,14 +187,17 @@ impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
         // SAFETY: the page is in the list, and so are its neighbours there.
         unsafe {
             let meta = self.pages.meta_mut();
-            let (next, prev) = (meta.page_word(page, NEXT) as Id, meta.page_word(page, PREV) as Id);
+            let (next, prev) = (
+                meta.page_word(page, Word::Next as usize) as Id,
+                meta.page_word(page, Word::Prev as usize) as Id,
+            );
             if next != NIL {
                 let next = meta.page(next, Self::page(class));
-                meta.set_page_word(next, PREV, prev as u32);
+                meta.set_page_word(next, Word::Prev as usize, prev as u32);
             }
             if prev != NIL {
                 let prev = meta.page(prev, Self::page(class));
-                meta.set_page_word(prev, NEXT, next as u32);
+                meta.set_page_word(prev, Word::Next as usize, next as u32);
                 return;
             }
             self.heads[class] = Index::new(next);
@@ -224,8 +233,8 @@ impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
                 let _ = self.pages.deallocate(block, len, len);
                 return None;
             };
-            meta.set_page_word(page, FREE, Self::all(Self::objects(class, page.header)));
-            meta.set_page_word(page, CHECK, Self::seal(class, page.record));
+            meta.set_page_word(page, Word::Free as usize, Self::all(Self::objects(class, page.header)));
+            meta.set_page_word(page, Word::Check as usize, Self::seal(class, page.record));
             self.link(page, class);
             Some(page)
         }
@@ -297,9 +306,9 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
                 NIL => self.open_page(class)?,
                 record => self.pages.meta().page(record, Self::page(class)),
             };
-            let free = self.pages.meta().page_word(page, FREE);
+            let free = self.pages.meta().page_word(page, Word::Free as usize);
             let object = free.trailing_zeros() as usize;
-            self.pages.meta_mut().set_page_word(page, FREE, free & (free - 1));
+            self.pages.meta_mut().set_page_word(page, Word::Free as usize, free & (free - 1));
             if free & (free - 1) == 0 {
                 self.unlink(page, class);
             }
@@ -320,17 +329,17 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
         unsafe {
             let page = self.meta().page_of(block.offset, Self::page(class), block.token);
             let object = self.object_at(page, block.offset, class)?;
-            let free = self.meta().page_word(page, FREE);
+            let free = self.meta().page_word(page, Word::Free as usize);
             if free == 0 {
                 self.link(page, class);
             }
             let free = free | 1 << object;
-            self.meta_mut().set_page_word(page, FREE, free);
+            self.meta_mut().set_page_word(page, Word::Free as usize, free);
             if free == Self::all(Self::objects(class, page.header)) {
                 self.unlink(page, class);
                 let meta = self.meta_mut();
                 // A stale record must not look like an open page.
-                meta.set_page_word(page, CHECK, 0);
+                meta.set_page_word(page, Word::Check as usize, 0);
                 meta.close_page(page);
                 self.pages.deallocate(page.block, Self::page(class), Self::page(class))?;
             }

@@ -26,6 +26,15 @@ enum Stage {
     Compact,
 }
 
+/// A request that has found no room so far.
+struct Need<'a> {
+    ask: &'a Request,
+    /// The arena that it is for.
+    arena: usize,
+    /// Why the pool last did not grow.
+    denied: Option<Denied>,
+}
+
 impl<P: Placement, S: Source> Pool<P, S> {
     /// Serves a request that the arena's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
@@ -37,7 +46,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         ask: &Request,
         arena: usize,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        let served = self.serve(state, ask, arena);
+        let served = self.serve(state, &mut Need { ask, arena, denied: None });
         if served.is_err() {
             self.lock().trace_failure(ask, arena, || self.source.now());
         }
@@ -47,162 +56,140 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn serve<'a>(
         &'a self,
         mut state: Held<'a, P, S>,
-        ask: &Request,
-        arena: usize,
+        need: &mut Need<'_>,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        let mut denied = None;
-        if state.arenas[arena].private {
-            let number = self.serve_graph(&mut state, ask, arena, &mut denied)?;
+        if state.arenas[need.arena].private {
+            let number = self.serve_graph(&mut state, need)?;
             return Ok((state, number));
         }
         self.settle_graphs(&mut state);
         self.sweep(&mut state);
-        if let Some(number) = self.attempt(&mut state, ask, arena, &mut denied)? {
+        if let Some(number) = self.attempt(&mut state, need)? {
             return Ok((state, number));
         }
         if state.is_recording() {
             // Giving memory back and waiting for work could spoil the capture.
             self.flush(&mut state);
             let found =
-                if self.options.reuse == Reuse::None { None } else { self.any_free(&mut state, ask, arena) };
+                if self.options.reuse == Reuse::None { None } else { self.any_free(&mut state, need) };
             return found.map(|number| (state, number)).ok_or(PoolError::Capturing);
         }
         let mut after = None;
         loop {
             for stage in [Stage::Release, Stage::Wait, Stage::Trim, Stage::Compact] {
-                if let Some(number) = self.recover(&mut state, ask, arena, stage, &mut denied)? {
+                if let Some(number) = self.recover(&mut state, need, stage)? {
                     return Ok((state, number));
                 }
             }
             // The hooks free blocks of this pool, so they are called outside its lock.
-            let shortage = self.out_of_memory(&mut state, ask, denied);
+            let shortage = self.out_of_memory(&mut state, need.ask, need.denied);
             drop(state);
             let reclaimed = self.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
-                state.note(arena, |figures| figures.failures += 1);
-                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(&mut state, ask, denied))));
+                state.note(need.arena, |figures| figures.failures += 1);
+                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(
+                    &mut state,
+                    need.ask,
+                    need.denied,
+                ))));
             }
-            if let Some(number) = self.retry(&mut state, ask, arena, &mut denied)? {
+            if let Some(number) = self.retry(&mut state, need)? {
                 return Ok((state, number));
             }
         }
     }
 
     /// Serves a request of a stream that is being captured, from memory of the graph alone.
-    fn serve_graph(
-        &self,
-        state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
-        denied: &mut Option<Denied>,
-    ) -> Result<u32, PoolError> {
+    fn serve_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
         if self.options.reuse != Reuse::None {
             if let Some(number) =
-                kinds(ask.kind).into_iter().find_map(|kind| state.allocate(ask, arena, kind))
+                kinds(need.ask.kind).into_iter().find_map(|kind| state.allocate(need.ask, need.arena, kind))
             {
                 return Ok(number);
             }
         }
-        state.note(arena, |figures| figures.misses += 1);
-        if let Some(number) = self.enlarge(state, ask, arena, denied)? {
+        state.note(need.arena, |figures| figures.misses += 1);
+        if let Some(number) = self.enlarge(state, need)? {
             return Ok(number);
         }
-        state.note(arena, |figures| figures.failures += 1);
-        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, ask, *denied))))
+        state.note(need.arena, |figures| figures.failures += 1);
+        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, need.ask, need.denied))))
     }
 
     /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
     /// memory, and grows.
-    fn attempt(
-        &self,
-        state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
-        denied: &mut Option<Denied>,
-    ) -> Result<Option<u32>, PoolError> {
-        if let Some(number) = self.find(state, ask, arena) {
+    fn attempt(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
+        if let Some(number) = self.find(state, need) {
             return Ok(Some(number));
         }
-        state.note(arena, |figures| figures.misses += 1);
-        self.enlarge(state, ask, arena, denied)
+        state.note(need.arena, |figures| figures.misses += 1);
+        self.enlarge(state, need)
     }
 
-    fn find(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
+    fn find(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
         if self.options.reuse == Reuse::None {
             self.poll(state);
             return None;
         }
         if self.poll(state) > 0 {
-            if let Some(number) = state.allocate(ask, arena, ask.kind) {
+            if let Some(number) = state.allocate(need.ask, need.arena, need.ask.kind) {
                 return Some(number);
             }
         }
-        if let Some(number) = self.reuse_waiting(state, ask, arena) {
+        if let Some(number) = self.reuse_waiting(state, need.ask, need.arena) {
             return Some(number);
         }
         if self.options.lean {
             // Very large segments are left to very large requests, which would find no room otherwise.
-            let found = state.allocate(ask, arena, ask.kind.others()[0]);
+            let found = state.allocate(need.ask, need.arena, need.ask.kind.others()[0]);
             if found.is_some() {
                 return found;
             }
         }
         match self.options.reuse {
-            Reuse::Aggressive => self.borrow(state, ask, arena, ask.kind, Patience::Queue),
-            _ => self.adopt(state, ask, arena),
+            Reuse::Aggressive => self.borrow(state, need.ask, need.arena, need.ask.kind, Patience::Queue),
+            _ => self.adopt(state, need.ask, need.arena),
         }
     }
 
     /// Grows the pool and serves the request from the new memory. Fails only if the source fails for a reason other
     /// than a lack of memory.
-    fn enlarge(
-        &self,
-        state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
-        denied: &mut Option<Denied>,
-    ) -> Result<Option<u32>, PoolError> {
+    fn enlarge(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         if self.options.lean {
-            self.make_way(state, ask, arena);
+            self.make_way(state, need.ask, need.arena);
         }
-        match self.grow(state, ask, arena) {
-            Ok(segment) => Ok(state.allocate_in(segment, ask, arena)),
+        match self.grow(state, need.ask, need.arena) {
+            Ok(segment) => Ok(state.allocate_in(segment, need.ask, need.arena)),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => {
-                state.note(arena, |figures| figures.failures += 1);
+                state.note(need.arena, |figures| figures.failures += 1);
                 Err(PoolError::Source(error))
             }
             Err(reason) => {
-                *denied = Some(reason);
+                need.denied = Some(reason);
                 Ok(None)
             }
         }
     }
 
     /// Makes another attempt, with any free block.
-    fn retry(
-        &self,
-        state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
-        denied: &mut Option<Denied>,
-    ) -> Result<Option<u32>, PoolError> {
-        state.note(arena, |figures| figures.retries += 1);
+    fn retry(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
+        state.note(need.arena, |figures| figures.retries += 1);
         if self.options.reuse != Reuse::None {
-            if let Some(number) = self.any_free(state, ask, arena) {
+            if let Some(number) = self.any_free(state, need) {
                 return Ok(Some(number));
             }
         }
-        self.enlarge(state, ask, arena, denied)
+        self.enlarge(state, need)
     }
 
     /// Takes any free block, also of other streams if their work is done.
-    fn any_free(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
-        for kind in kinds(ask.kind) {
-            if let Some(number) = state.allocate(ask, arena, kind) {
+    fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
+        for kind in kinds(need.ask.kind) {
+            if let Some(number) = state.allocate(need.ask, need.arena, kind) {
                 return Some(number);
             }
-            if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Request) {
+            if let Some(number) = self.borrow(state, need.ask, need.arena, kind, Patience::Request) {
                 return Some(number);
             }
         }
@@ -212,16 +199,14 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn recover(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
+        need: &mut Need<'_>,
         stage: Stage,
-        denied: &mut Option<Denied>,
     ) -> Result<Option<u32>, PoolError> {
         match stage {
             Stage::Release => {
                 self.flush(state);
                 if self.options.reuse != Reuse::None {
-                    if let Some(number) = self.any_free(state, ask, arena) {
+                    if let Some(number) = self.any_free(state, need) {
                         return Ok(Some(number));
                     }
                 }
@@ -232,17 +217,18 @@ impl<P: Placement, S: Source> Pool<P, S> {
                         let _ = self.release(state, number);
                     }
                 }
-                self.retry(state, ask, arena, denied)
+                self.retry(state, need)
             }
             Stage::Wait => {
                 while self.wait_for_one(state).is_some() {
-                    if let Some(number) = self.retry(state, ask, arena, denied)? {
+                    if let Some(number) = self.retry(state, need)? {
                         return Ok(Some(number));
                     }
                 }
                 if self.options.reuse != Reuse::None {
-                    for kind in kinds(ask.kind) {
-                        if let Some(number) = self.borrow(state, ask, arena, kind, Patience::Block) {
+                    for kind in kinds(need.ask.kind) {
+                        if let Some(number) = self.borrow(state, need.ask, need.arena, kind, Patience::Block)
+                        {
                             return Ok(Some(number));
                         }
                     }
@@ -253,15 +239,16 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 if self.trim_to(state, 0) == 0 {
                     return Ok(None);
                 }
-                self.retry(state, ask, arena, denied)
+                self.retry(state, need)
             }
             Stage::Compact => {
-                if self.options.reuse == Reuse::Aggressive && self.compact_arena(state, arena).moves > 0 {
+                if self.options.reuse == Reuse::Aggressive && self.compact_arena(state, need.arena).moves > 0
+                {
                     // Segments that became empty make room for a new one.
                     self.trim_to(state, 0);
                 }
                 // Other programs use the device as well, so memory that was missing may be free now.
-                self.retry(state, ask, arena, denied)
+                self.retry(state, need)
             }
         }
     }

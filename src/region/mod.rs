@@ -11,7 +11,7 @@ pub(crate) use statics::Pending;
 #[doc(hidden)]
 pub use statics::StaticRegion;
 pub use table::RegionRecord;
-pub(crate) use table::Regions;
+pub(crate) use table::{Numbering, Regions};
 
 use core::mem::{self, MaybeUninit};
 use core::ptr::NonNull;

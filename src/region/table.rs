@@ -35,6 +35,20 @@ impl defmt::Format for RegionRecord {
     }
 }
 
+/// How a table numbers the granules of its regions.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbering {
+    /// The first index of a region is `guard` above a multiple of this, so that a table of bits has one in front of the first.
+    /// It need not be for near regions.
+    pub(crate) spacing: usize,
+    /// How many indices stay free in front of a region and behind it.
+    pub(crate) guard: usize,
+    /// The highest index.
+    pub(crate) limit: usize,
+    /// Whether a region becomes near if that is possible: from then on [`Regions::at`] serves it.
+    pub(crate) near: bool,
+}
+
 impl RegionRecord {
     pub(crate) const NONE: Self = Self {
         base: ptr::null_mut(),
@@ -187,7 +201,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         })
     }
 
-    /// Address of granule `index`, or of one behind a region's last. As [`Self::address`] where [`Self::insert_near`] is used.
+    /// Address of granule `index`, or of one behind a region's last. As [`Self::address`] where all regions are to be [near](Numbering::near).
     #[inline(always)]
     pub(crate) fn at(&self, index: usize) -> *mut u8 {
         if R == 1 {
@@ -242,21 +256,28 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     }
 
     /// Enters a region of `len` granules at `start` (aligned to a granule) and returns its slot.
-    ///
-    /// The first index is `guard` above a multiple of `spacing`, so that a table of bits has one in
-    /// front of the first; `guard` indices after the last stay free as well.
     pub(crate) fn insert(
         &mut self,
         raw: Region,
         start: *mut u8,
         len: usize,
-        (spacing, guard): (usize, usize),
-        limit: usize,
+        numbers: Numbering,
     ) -> Result<usize, RegionError> {
         self.admissible(raw)?;
-        let place = self.free_place(len, (spacing, guard), limit).ok_or(RegionError::IndexSpace)?;
-        self.far = self.far.min(place + guard);
-        Ok(self.enter(raw, start, place + guard, len))
+        if numbers.near {
+            if let Some(first) = self.near_place(start, len, numbers) {
+                // Blocks of all near regions are reached from one base.
+                let _ = raw.start.as_ptr().expose_provenance();
+                if !self.has_near() {
+                    self.base = start.addr().wrapping_sub(first << Self::SHIFT);
+                }
+                return Ok(self.enter(raw, start, first, len));
+            }
+        }
+        let place = self.free_place(len, numbers).ok_or(RegionError::IndexSpace)?;
+        let first = place + numbers.guard;
+        self.far = self.far.min(first);
+        Ok(self.enter(raw, start, first, len))
     }
 
     fn enter(&mut self, raw: Region, start: *mut u8, first: usize, len: usize) -> usize {
@@ -274,44 +295,31 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         slot
     }
 
-    /// The index that the address `start` has if it belongs to a near region.
-    pub(crate) fn near_index(&self, start: *mut u8, limit: usize) -> Option<usize> {
-        let any = self.records().iter().any(|record| record.first < self.far);
-        let index = start.addr().checked_sub(self.base)? >> Self::SHIFT;
-        (any && R > 1 && limit > NARROW && index < self.far.min(limit)).then_some(index)
+    /// Returns whether there is a near region.
+    fn has_near(&self) -> bool {
+        self.records().iter().any(|record| record.first < self.far)
     }
 
-    /// As [`Self::insert`], but near if that is possible: from then on [`Self::at`] serves the region.
-    pub(crate) fn insert_near(
-        &mut self,
-        raw: Region,
-        start: *mut u8,
-        len: usize,
-        (spacing, guard): (usize, usize),
-        limit: usize,
-    ) -> Result<usize, RegionError> {
-        self.admissible(raw)?;
+    /// The index that the address `start` has if it belongs to a near region.
+    pub(crate) fn near_index(&self, start: *mut u8, limit: usize) -> Option<usize> {
+        let index = start.addr().checked_sub(self.base)? >> Self::SHIFT;
+        (self.has_near() && R > 1 && limit > NARROW && index < self.far.min(limit)).then_some(index)
+    }
+
+    /// The first index of a region of `len` granules at `start` if it becomes a near one; `None` if it cannot.
+    fn near_place(&self, start: *mut u8, len: usize, numbers: Numbering) -> Option<usize> {
+        let Numbering { spacing, guard, limit, .. } = numbers;
         let top = self.far.min(limit + 1);
-        let any = self.records().iter().any(|record| record.first < self.far);
-        let near = match self.near_index(start, limit) {
+        match self.near_index(start, limit) {
             Some(index) => (index >= guard && index + len + guard <= top).then_some(index),
-            None if any || len + 2 * guard > top => None,
+            None if self.has_near() || len + 2 * guard > top => None,
             // The first region. In a wide space it lies in the middle, with room on both sides.
             None if R > 1 && limit > NARROW => {
                 let place = (top - len - 2 * guard) / 2;
                 Some(place - place % spacing + guard)
             }
             None => Some(guard),
-        };
-        let Some(first) = near else {
-            return self.insert(raw, start, len, (spacing, guard), limit);
-        };
-        // Blocks of all near regions are reached from one base.
-        let _ = raw.start.as_ptr().expose_provenance();
-        if !any {
-            self.base = start.addr().wrapping_sub(first << Self::SHIFT);
         }
-        Ok(self.enter(raw, start, first, len))
     }
 
     /// Checks that `raw` can be entered: a slot is free, and it overlaps no other region.
@@ -330,7 +338,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     ///
     /// In a wide space it takes the middle of the largest gap if possible, so that both neighbours can be extended later.
     /// A narrow space is packed, because small regions could otherwise keep out a large one.
-    fn free_place(&self, len: usize, (spacing, guard): (usize, usize), limit: usize) -> Option<usize> {
+    fn free_place(&self, len: usize, numbers: Numbering) -> Option<usize> {
+        let Numbering { spacing, guard, limit, .. } = numbers;
         let room = len + 2 * guard;
         if R == 1 {
             return (room <= limit + 1).then_some(0);
@@ -418,7 +427,8 @@ mod tests {
         limit: usize,
     ) -> Result<usize, RegionError> {
         let raw = region(start, len * 8);
-        regions.insert(raw, raw.start.as_ptr(), len, (64, 1), limit)
+        let numbers = Numbering { spacing: 64, guard: 1, limit, near: false };
+        regions.insert(raw, raw.start.as_ptr(), len, numbers)
     }
 
     #[test]

@@ -1,52 +1,15 @@
 //! Conversions between buffers and cudarc's slices.
 
-use super::backing::Uses;
-use super::{Backing, Buffer, CopyError, MemoryKind, Touch};
+use super::{Backing, Buffer, CopyError, Foreign, MemoryKind, Touch};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
-use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DeviceRepr};
 use std::sync::Arc;
 
-/// Memory of a cudarc slice, which frees it.
-pub struct CudarcMemory<T> {
-    slice: CudaSlice<T>,
-    address: usize,
-    stream: Stream,
-    uses: Uses,
-}
-
-// SAFETY: the slice owns its memory and frees it in the order of its stream, which waits for the others.
-unsafe impl<T> Backing for CudarcMemory<T> {
-    fn address(&self) -> usize {
-        self.address
-    }
-
-    fn bytes(&self) -> usize {
-        self.slice.num_bytes()
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        self.uses.add(stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::Device
-    }
-
-    fn device(&self) -> Option<usize> {
-        Some(self.stream.context().device().ordinal)
-    }
-}
-
-impl<T> Drop for CudarcMemory<T> {
-    /// A drop cannot report an error; the slice then waits for its own stream only.
-    fn drop(&mut self) {
-        let _ = self.uses.settle(&self.stream);
-    }
-}
+/// Memory of a cudarc slice, which frees it in the order of its stream.
+pub type CudarcMemory<T> = Foreign<CudaSlice<T>>;
 
 /// Gives up the pointer of a borrowed slice without freeing the memory, in the order of its stream.
 struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
@@ -68,9 +31,10 @@ impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
         let stream = Stream::from_cudarc(context, slice.stream().clone())?;
         // This makes the stream wait for what other streams wrote.
         let address = slice.device_ptr(slice.stream()).0 as usize;
-        let len = slice.len();
-        let backing = CudarcMemory { slice, address, stream: stream.clone(), uses: Uses::default() };
-        Ok(Self { backing, len, stream, _values: PhantomData })
+        let (len, bytes) = (slice.len(), slice.num_bytes());
+        // SAFETY: the slice owns its memory, which is its context's, and frees it in the order of this stream.
+        let backing = unsafe { Foreign::in_order(slice, address, bytes, &stream) };
+        Ok(Self::from_backing(backing, len, &stream))
     }
 }
 

@@ -8,7 +8,8 @@ use core::mem::{self, ManuallyDrop};
 use cudarc::driver::DeviceRepr;
 
 /// Device memory that is accessible as long as its owner `P` exists. Dropping this waits for the work on the memory and
-/// then drops the owner; if `P` has no destructor, as `()`, it does neither.
+/// then drops the owner; if `P` has no destructor, as `()`, it does neither. An owner that frees the memory in the order of the
+/// stream, as [`CudarcMemory`](super::CudarcMemory), is dropped without waiting on the host.
 #[derive(Debug)]
 pub struct Foreign<P> {
     piece: ManuallyDrop<P>,
@@ -16,6 +17,8 @@ pub struct Foreign<P> {
     bytes: usize,
     stream: Stream,
     uses: Uses,
+    /// Whether dropping the owner frees the memory in the order of the stream.
+    in_order: bool,
 }
 
 impl<P> Foreign<P> {
@@ -26,8 +29,20 @@ impl<P> Foreign<P> {
     /// They must be memory of the stream's device, and nothing else in this process may use them until `piece` is
     /// dropped.
     pub(in crate::gpu) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
-        let piece = ManuallyDrop::new(piece);
-        Self { piece, address, bytes, stream: stream.clone(), uses: Uses::default() }
+        let (piece, uses) = (ManuallyDrop::new(piece), Uses::default());
+        Self { piece, address, bytes, stream: stream.clone(), uses, in_order: false }
+    }
+
+    /// Makes a backing of memory that dropping `piece` frees in the order of `stream`.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Foreign::new`].
+    pub(super) unsafe fn in_order(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
+        // SAFETY: the caller's contract.
+        let mut foreign = unsafe { Self::new(piece, address, bytes, stream) };
+        foreign.in_order = true;
+        foreign
     }
 }
 
@@ -63,7 +78,7 @@ impl<P> Drop for Foreign<P> {
         if !mem::needs_drop::<P>() {
             return;
         }
-        if settled.and_then(|()| self.stream.synchronize()).is_ok() {
+        if settled.and_then(|()| if self.in_order { Ok(()) } else { self.stream.synchronize() }).is_ok() {
             // SAFETY: the piece is dropped only here, once.
             unsafe { ManuallyDrop::drop(&mut self.piece) };
         }

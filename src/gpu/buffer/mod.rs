@@ -261,12 +261,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
     pub fn as_slice(&self) -> Result<&[T], CopyError> {
-        if self.kind() == MemoryKind::Device {
-            return Err(CopyError::Invisible);
-        }
-        self.stream.synchronize()?;
-        self.backing.touched(Touch::HostRead, self.bytes());
-        let values = ptr::with_exposed_provenance(self.backing.address());
+        let values = ptr::with_exposed_provenance(self.settled_on_host(Touch::HostRead)?);
         // SAFETY: the CPU can read memory of this kind, which holds this many values. The stream, which waits for
         // all other streams in use, has no work left on it, and nothing that writes can be submitted while the
         // buffer is borrowed.
@@ -279,14 +274,19 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
+        let values = ptr::with_exposed_provenance_mut(self.settled_on_host(Touch::HostWrite)?);
+        // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
+        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+    }
+
+    /// Waits for all work on the values, which the CPU is about to use in place, and returns the address of the first.
+    fn settled_on_host(&self, touch: Touch) -> Result<usize, CopyError> {
         if self.kind() == MemoryKind::Device {
             return Err(CopyError::Invisible);
         }
         self.stream.synchronize()?;
-        self.backing.touched(Touch::HostWrite, self.bytes());
-        let values = ptr::with_exposed_provenance_mut(self.backing.address());
-        // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
-        Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+        self.backing.touched(touch, self.bytes());
+        Ok(self.backing.address())
     }
 }
 

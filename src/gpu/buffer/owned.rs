@@ -99,33 +99,43 @@ impl Allocate for Pool {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PoolBlock, PoolError> {
         // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
         let block = self.0.allocate(bytes, super::ALIGNMENT, stream)?;
-        Ok(PoolBlock { pool: self.clone(), block: Some(block) })
+        Ok(PoolBlock::new(self.clone(), block))
     }
 }
 
-/// A block of a [`Pool`], which it keeps alive. Dropping it frees the block.
-#[derive(Debug)]
-pub struct PoolBlock {
-    pool: Pool,
+/// A block of an allocator `A`: of a [`Pool`], which it keeps alive, unless it is another. Dropping it frees the block.
+pub struct PoolBlock<A: DeviceAllocator<Stream> = Pool> {
+    allocator: A,
     /// Taken when the block is freed.
     block: Option<Allocation>,
 }
 
-impl PoolBlock {
+impl<A: DeviceAllocator<Stream>> PoolBlock<A> {
+    /// Owns a block that `allocator` has just allocated.
+    pub(in crate::gpu) const fn new(allocator: A, block: Allocation) -> Self {
+        Self { allocator, block: Some(block) }
+    }
+
     /// Returns the pool, for further buffers.
-    pub const fn pool(&self) -> &Pool {
-        &self.pool
+    pub const fn pool(&self) -> &A {
+        &self.allocator
     }
 
     /// The pool that the block lies in, of those that serve the requests.
     fn home(&self) -> Option<&dyn AnyPool> {
-        self.pool.pool_of(self.block.as_ref()?)
+        self.allocator.pool_of(self.block.as_ref()?)
+    }
+}
+
+impl<A: DeviceAllocator<Stream>> fmt::Debug for PoolBlock<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PoolBlock").field(&self.block).finish()
     }
 }
 
 // SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
 // again only after the work of its stream and of those that were noted.
-unsafe impl Backing for PoolBlock {
+unsafe impl<A: DeviceAllocator<Stream>> Backing for PoolBlock<A> {
     fn address(&self) -> usize {
         self.block.as_ref().map_or(0, Allocation::address)
     }
@@ -136,7 +146,7 @@ unsafe impl Backing for PoolBlock {
 
     fn used_on(&self, stream: &Stream) {
         if let Some(block) = &self.block {
-            let noted = self.pool.record_stream(block, stream);
+            let noted = self.allocator.record_stream(block, stream);
             debug_assert!(noted.is_ok(), "a block is live and from its pool");
         }
     }
@@ -159,10 +169,10 @@ unsafe impl Backing for PoolBlock {
     }
 }
 
-impl Drop for PoolBlock {
+impl<A: DeviceAllocator<Stream>> Drop for PoolBlock<A> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            let freed = self.pool.deallocate(block);
+            let freed = self.allocator.deallocate(block);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
     }

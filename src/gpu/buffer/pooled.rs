@@ -5,42 +5,51 @@ use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Placement;
 use crate::pool::{
-    self, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError, SlotError,
-    Source,
+    Buffer as PoolBuffer, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError,
+    SlotError, Source,
 };
 use std::sync::Arc;
 
-// SAFETY: the pool lends a block to one buffer at a time. It comes back when the buffer is dropped, and is lent
-// again only after the work of its stream and of those that were noted.
-unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for pool::Buffer<'_, P, S> {
-    fn address(&self) -> usize {
-        pool::Buffer::address(self)
-    }
+/// Implements [`Backing`] for a buffer of the module `pool`, by its methods of the same names and its pool.
+macro_rules! in_pool {
+    ($buffer:ident<$($lifetime:lifetime),+>, |$this:ident| $pool:expr, $segment:expr) => {
+        // SAFETY: a pool lends a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
+        // dropped, and is lent again only after the work of its stream, or of the plan's, and of the streams that were noted.
+        unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for $buffer<$($lifetime,)+ P, S> {
+            fn address(&self) -> usize {
+                $buffer::address(self)
+            }
 
-    fn bytes(&self) -> usize {
-        pool::Buffer::bytes(self)
-    }
+            fn bytes(&self) -> usize {
+                $buffer::bytes(self)
+            }
 
-    fn used_on(&self, stream: &Stream) {
-        pool::Buffer::used_on(self, stream);
-    }
+            fn used_on(&self, stream: &Stream) {
+                $buffer::used_on(self, stream);
+            }
 
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::of(self.pool().source())
-    }
+            fn kind(&$this) -> MemoryKind {
+                MemoryKind::of($pool.source())
+            }
 
-    fn device(&self) -> Option<usize> {
-        self.pool().source().device()
-    }
+            fn device(&$this) -> Option<usize> {
+                $pool.source().device()
+            }
 
-    fn segment(&self) -> (usize, usize) {
-        pool::Buffer::segment(self)
-    }
+            fn segment(&$this) -> (usize, usize) {
+                $segment
+            }
 
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        Some(self.pool().copies())
-    }
+            fn copies(&$this) -> Option<&Arc<CopyCounters>> {
+                Some($pool.copies())
+            }
+        }
+    };
 }
+
+in_pool!(PoolBuffer<'_>, |self| self.pool(), PoolBuffer::segment(self));
+in_pool!(PlannedBuffer<'_, '_>, |self| self.arena().pool(), (self.address(), self.bytes()));
+in_pool!(PatternBuffer<'_, '_>, |self| self.pool(), (self.address(), self.bytes()));
 
 /// The alignment to request: blocks start at granules, so usually none.
 const fn alignment<P: Placement>() -> usize {
@@ -49,42 +58,14 @@ const fn alignment<P: Placement>() -> usize {
 
 impl<P: Placement, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
     type Backing<'a>
-        = pool::Buffer<'a, P, S>
+        = PoolBuffer<'a, P, S>
     where
         Self: 'a;
     type Error = PoolError;
 
     #[track_caller]
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<pool::Buffer<'_, P, S>, PoolError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PoolBuffer<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, alignment::<P>(), stream)
-    }
-}
-
-// SAFETY: the arena lends a buffer to one owner at a time, and none that overlaps it. The next buffer at the same
-// address comes after the work of the arena's stream, which waits for the streams that were noted.
-unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PlannedBuffer<'_, '_, P, S> {
-    fn address(&self) -> usize {
-        PlannedBuffer::address(self)
-    }
-
-    fn bytes(&self) -> usize {
-        PlannedBuffer::bytes(self)
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        PlannedBuffer::used_on(self, stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::of(self.arena().pool().source())
-    }
-
-    fn device(&self) -> Option<usize> {
-        self.arena().pool().source().device()
-    }
-
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        Some(self.arena().pool().copies())
     }
 }
 
@@ -100,34 +81,6 @@ impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<
         let buffer = self.take(bytes, stream)?;
         let aligned = buffer.address() % ALIGNMENT == 0;
         if aligned { Ok(buffer) } else { Err(SlotError::Align { slot: self.number() }) }
-    }
-}
-
-// SAFETY: a place of the plan belongs to one buffer at a time, and the next one comes after the work of the lane's
-// stream, which waits for the streams that were noted. Other buffers are the pool's.
-unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for PatternBuffer<'_, '_, P, S> {
-    fn address(&self) -> usize {
-        PatternBuffer::address(self)
-    }
-
-    fn bytes(&self) -> usize {
-        PatternBuffer::bytes(self)
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        PatternBuffer::used_on(self, stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::of(self.pool().source())
-    }
-
-    fn device(&self) -> Option<usize> {
-        self.pool().source().device()
-    }
-
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        Some(self.pool().copies())
     }
 }
 

@@ -1,17 +1,15 @@
 //! The blocks of a manager's pools.
 
 use super::usage::{Record, Registry, Usage};
-use crate::gpu::buffer::{Backing, Touch};
+use crate::gpu::buffer::{Backing, PoolBlock, Touch};
 use crate::gpu::stream::Stream;
-use crate::pool::{Allocation, AnyPool, CopyCounters, DeviceAllocator, MemoryKind};
+use crate::pool::{Allocation, CopyCounters, DeviceAllocator, MemoryKind};
 use core::fmt;
 use std::sync::Arc;
 
 /// A block of one of a manager's pools. Dropping it frees the block.
 pub struct ManagedBlock<'m> {
-    store: &'m dyn DeviceAllocator<Stream>,
-    /// Taken when the block is freed.
-    block: Option<Allocation>,
+    block: PoolBlock<&'m dyn DeviceAllocator<Stream>>,
     registry: &'m Registry,
     record: Arc<Record>,
 }
@@ -23,12 +21,7 @@ impl<'m> ManagedBlock<'m> {
         registry: &'m Registry,
         record: Arc<Record>,
     ) -> Self {
-        Self { store, block: Some(block), registry, record }
-    }
-
-    /// The pool that the block lies in.
-    fn home(&self) -> Option<&dyn AnyPool> {
-        self.store.pool_of(self.block.as_ref()?)
+        Self { block: PoolBlock::new(store, block), registry, record }
     }
 
     /// Returns the accesses so far. O(1).
@@ -37,22 +30,18 @@ impl<'m> ManagedBlock<'m> {
     }
 }
 
-// SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
-// again only after the work of its stream and of those that were noted.
+// SAFETY: it is the block of the pool, which keeps these promises.
 unsafe impl Backing for ManagedBlock<'_> {
     fn address(&self) -> usize {
-        self.block.as_ref().map_or(0, Allocation::address)
+        self.block.address()
     }
 
     fn bytes(&self) -> usize {
-        self.block.as_ref().map_or(0, Allocation::bytes)
+        self.block.bytes()
     }
 
     fn used_on(&self, stream: &Stream) {
-        if let Some(block) = &self.block {
-            let noted = self.store.record_stream(block, stream);
-            debug_assert!(noted.is_ok(), "a block is live and from its pool");
-        }
+        self.block.used_on(stream);
     }
 
     fn kind(&self) -> MemoryKind {
@@ -60,16 +49,15 @@ unsafe impl Backing for ManagedBlock<'_> {
     }
 
     fn device(&self) -> Option<usize> {
-        self.home().and_then(AnyPool::device)
+        self.block.device()
     }
 
     fn segment(&self) -> (usize, usize) {
-        let segment = self.home().and_then(|home| home.segment_of(self.block.as_ref()?));
-        segment.map_or((self.address(), self.bytes()), |segment| (segment.address.get(), segment.bytes))
+        self.block.segment()
     }
 
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        self.home().map(AnyPool::copies)
+        self.block.copies()
     }
 
     fn touched(&self, touch: Touch, bytes: usize) {
@@ -78,12 +66,9 @@ unsafe impl Backing for ManagedBlock<'_> {
 }
 
 impl Drop for ManagedBlock<'_> {
+    /// The block is freed after this, as a field.
     fn drop(&mut self) {
         self.registry.leave(&self.record);
-        if let Some(block) = self.block.take() {
-            let freed = self.store.deallocate(block);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
     }
 }
 

@@ -161,27 +161,10 @@ impl Drop for AsyncMemory {
 // SAFETY: the driver hands out each range once, aligned, and it stays valid until its release is reached in the
 // stream.
 unsafe impl Source for AsyncMemory {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = false;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::DEVICE
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
-    }
-
-    fn granularity(&self) -> usize {
-        PAGE
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
     }
 
     /// Returns the device's memory; what the pool keeps without using it counts as free.

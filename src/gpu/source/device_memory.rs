@@ -26,27 +26,10 @@ impl DeviceMemory {
 
 // SAFETY: the driver hands out each range once, aligned; it stays until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = false;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::DEVICE
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
-    }
-
-    fn granularity(&self) -> usize {
-        PAGE
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
     }
 
     fn capacity(&self) -> Result<Capacity, SourceError> {

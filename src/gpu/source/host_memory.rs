@@ -34,24 +34,7 @@ fn layout(bytes: usize) -> Option<Layout> {
 
 // SAFETY: the allocator hands out each range once, aligned, and the CPU can use it until it is given back.
 unsafe impl Source for HostMemory {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = true;
-
-    fn name(&self) -> &str {
-        "host"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::empty()
-    }
-
-    fn granularity(&self) -> usize {
-        GRANULARITY
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
-    }
+    describe!(|self| "host", cpu_visible: true, Capabilities::empty(), granularity: GRANULARITY, alignment: ALIGNMENT);
 
     /// Returns the limit and what is left of it.
     fn capacity(&self) -> Result<Capacity, SourceError> {

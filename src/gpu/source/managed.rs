@@ -144,24 +144,7 @@ pub(in crate::gpu) unsafe fn advise(
 // SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
 // that it may do so while the device does.
 unsafe impl Source for Managed {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = true;
-
-    fn name(&self) -> &str {
-        "managed"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::DMA
-    }
-
-    fn granularity(&self) -> usize {
-        PAGE
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
-    }
+    describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT);
 
     /// Returns the device's memory and how much of it is free and not in segments.
     fn capacity(&self) -> Result<Capacity, SourceError> {

@@ -1,5 +1,29 @@
 //! Sources of segments, one file for each kind of memory.
 
+/// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
+macro_rules! describe {
+    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr) => {
+        type Stream = $crate::gpu::Stream;
+        const CPU_VISIBLE: bool = $visible;
+
+        fn name(&$this) -> &str {
+            $name
+        }
+
+        fn capabilities(&$this) -> $crate::region::Capabilities {
+            $capabilities
+        }
+
+        fn granularity(&$this) -> usize {
+            $granularity
+        }
+
+        fn alignment(&$this) -> usize {
+            $alignment
+        }
+    };
+}
+
 mod async_memory;
 mod device_memory;
 mod host_memory;

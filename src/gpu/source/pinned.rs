@@ -119,24 +119,7 @@ impl Pinned {
 
 // SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
 unsafe impl Source for Pinned {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = true;
-
-    fn name(&self) -> &str {
-        "pinned"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::PINNED.union(Capabilities::DMA)
-    }
-
-    fn granularity(&self) -> usize {
-        GRANULARITY
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
-    }
+    describe!(|self| "pinned", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: GRANULARITY, alignment: ALIGNMENT);
 
     /// Returns the limit and what is left of it. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {

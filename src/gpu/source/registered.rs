@@ -128,24 +128,7 @@ impl<M: StableSliceMut<u8>> fmt::Debug for Registered<M> {
 // SAFETY: each range is lent once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
 unsafe impl<M: StableSliceMut<u8>> Source for Registered<M> {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = true;
-
-    fn name(&self) -> &str {
-        "registered"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::PINNED.union(Capabilities::DMA)
-    }
-
-    fn granularity(&self) -> usize {
-        ALIGNMENT
-    }
-
-    fn alignment(&self) -> usize {
-        ALIGNMENT
-    }
+    describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT);
 
     /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {

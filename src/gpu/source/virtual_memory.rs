@@ -159,6 +159,15 @@ impl Virtual {
         }
     }
 
+    /// Maps new memory at reserved addresses of a segment.
+    fn map_into(&self, segment: &Segment, address: usize, bytes: usize) -> Result<(), SourceError> {
+        let _bound = self.context.enter_relaxed()?;
+        let pieces = self.map_pieces(address as CUdeviceptr, bytes)?;
+        let start = segment.address.get() as CUdeviceptr;
+        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
+        Ok(())
+    }
+
     /// Maps one new piece of memory, without access.
     fn map_piece(&self, address: CUdeviceptr, bytes: usize) -> Result<(), SourceError> {
         let prop = AllocationProp::on(self.context.ordinal(), self.shareable);
@@ -191,27 +200,10 @@ fn unmap_pieces(pieces: BTreeMap<u64, usize>) -> Result<(), SourceError> {
 
 // SAFETY: the driver reserves each range of addresses once, and what is lent of it is mapped until it is released.
 unsafe impl Source for Virtual {
-    type Stream = Stream;
-    const CPU_VISIBLE: bool = false;
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::DEVICE
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.granularity);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
-    }
-
-    fn granularity(&self) -> usize {
-        self.granularity
-    }
-
-    fn alignment(&self) -> usize {
-        self.granularity
     }
 
     fn capacity(&self) -> Result<Capacity, SourceError> {
@@ -262,10 +254,7 @@ unsafe impl Source for Virtual {
         if bytes > self.room(&segment).saturating_sub(segment.bytes) {
             return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "grow", code: 0 });
         }
-        let _bound = self.context.enter_relaxed()?;
-        let pieces = self.map_pieces((segment.address.get() + segment.bytes) as CUdeviceptr, bytes)?;
-        let start = segment.address.get() as CUdeviceptr;
-        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
+        self.map_into(&segment, segment.address.get() + segment.bytes, bytes)?;
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
     }
 
@@ -313,11 +302,7 @@ unsafe impl Source for Virtual {
         _: &Stream,
     ) -> Result<(), SourceError> {
         check_size("cuMemMap", bytes, self.granularity)?;
-        let _bound = self.context.enter_relaxed()?;
-        let pieces = self.map_pieces(address as CUdeviceptr, bytes)?;
-        let start = segment.address.get() as CUdeviceptr;
-        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
-        Ok(())
+        self.map_into(segment, address, bytes)
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {

@@ -1,8 +1,14 @@
 //! Metadata inside the free blocks themselves.
 
-/// The methods of [`FreeBlocks`] whose answers are in the words of a free block, which the method `word` finds.
+/// What [`InBand`] and [`OneRegion`] have in common as [`FreeBlocks`]: the types and constants, and the methods whose answers are in
+/// the words of a free block, which the method `word` finds.
 macro_rules! words_of_free_blocks {
-    () => {
+    ($index:ty, $checked:expr) => {
+        const UNIT: usize = Self::UNIT;
+        const CHECKED: bool = $checked;
+        type Index = $index;
+        type Token = Bounds;
+
         #[inline(always)]
         unsafe fn len(&self, id: Id) -> usize {
             // SAFETY: a free block starts with its length (the common rules).
@@ -29,13 +35,13 @@ macro_rules! words_of_free_blocks {
         #[inline(always)]
         unsafe fn set_next(&mut self, id: Id, to: Id) {
             // SAFETY: as for `next`; the granule is free, hence ours to write.
-            unsafe { *self.word(id, 1) = I::new(to) }
+            unsafe { *self.word(id, 1) = <$index>::new(to) }
         }
 
         #[inline(always)]
         unsafe fn set_prev(&mut self, id: Id, to: Id) {
             // SAFETY: as for `set_next`.
-            unsafe { *self.word(id, 2) = I::new(to) }
+            unsafe { *self.word(id, 2) = <$index>::new(to) }
         }
     };
 }
@@ -52,7 +58,7 @@ use super::{
     Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
     addressable, region_size,
 };
-use crate::region::{Region, RegionError, RegionRecord, Regions};
+use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, align_up};
 use core::marker::PhantomData;
 use core::mem::size_of;
@@ -122,6 +128,8 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     const SPAN: usize = WORD_BITS * Self::UNIT;
     /// The highest index that fits a link.
     const LIMIT: usize = addressable::<G>(I::MAX);
+    const NUMBERS: Numbering =
+        Numbering { spacing: Self::SPAN, guard: Self::UNIT, limit: Self::LIMIT, near: true };
 
     /// Word number `word` of granule `offset`.
     #[inline(always)]
@@ -233,10 +241,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
 
 // SAFETY: a block is one of a single region, where `OneRegion` keeps these promises.
 unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks for InBand<I, G, R, C> {
-    const UNIT: usize = Self::UNIT;
-    const CHECKED: bool = C;
-    type Index = I;
-    type Token = Bounds;
+    words_of_free_blocks!(I, C);
 
     #[inline(always)]
     fn address(&self, offset: usize) -> *mut u8 {
@@ -253,8 +258,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
     fn place(&self, offset: usize) -> usize {
         self.regions.at(offset).addr() >> Self::SHIFT
     }
-
-    words_of_free_blocks!();
 
     #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (BlockOf<Self>, Id) {
@@ -326,7 +329,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         if len == 0 {
             return Err(RegionError::TooSmall);
         }
-        let slot = self.regions.insert_near(memory, start, len, (Self::SPAN, Self::UNIT), Self::LIMIT)?;
+        let slot = self.regions.insert(memory, start, len, Self::NUMBERS)?;
         let offset = self.regions.record(slot).first;
         let mut token = Bounds(ptr::null_mut());
         if edges {

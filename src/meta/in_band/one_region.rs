@@ -106,10 +106,7 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
 // SAFETY: blocks are cut from a region's granules and joined again only with the neighbours that
 // the boundary bits name, so they stay disjoint and inside; the bits name free blocks only.
 unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I, G, C> {
-    const UNIT: usize = Self::UNIT;
-    const CHECKED: bool = C;
-    type Index = I;
-    type Token = Bounds;
+    words_of_free_blocks!(I, C);
 
     #[inline(always)]
     fn address(&self, offset: usize) -> *mut u8 {
@@ -126,8 +123,6 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
     fn place(&self, offset: usize) -> usize {
         self.address(offset).addr() >> Self::SHIFT
     }
-
-    words_of_free_blocks!();
 
     #[inline(always)]
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Bounds>, Id) {

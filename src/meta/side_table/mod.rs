@@ -7,7 +7,7 @@ pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
 use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page, addressable};
-use crate::region::{Region, RegionError, RegionRecord, Regions};
+use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, align_up};
 use nodes::{Node, Nodes};
 
@@ -46,6 +46,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
     const FREE: usize = Nodes::<I, MAPPED>::FREE;
     /// The highest index of a granule.
     const LIMIT: usize = addressable::<G>(I::MAX);
+    const NUMBERS: Numbering = Numbering { spacing: 1, guard: 1, limit: Self::LIMIT, near: false };
     const SHIFT: u32 = Regions::<R, G>::SHIFT;
 
     /// Provides a static array of nodes.
@@ -240,7 +241,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         if edges && node == NIL {
             return Err(RegionError::NoNodes);
         }
-        let slot = match self.regions.insert(memory, start, len, (1, 1), Self::LIMIT) {
+        let slot = match self.regions.insert(memory, start, len, Self::NUMBERS) {
             Ok(slot) => slot,
             Err(error) => {
                 if edges {

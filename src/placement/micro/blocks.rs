@@ -17,11 +17,13 @@ pub(crate) const WORD: usize = 32;
 /// Longer requests, in units, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
 
-// The words of a free block: three at its start, and one at its end.
-const NEXT: usize = 0;
-const PREV: usize = 1;
-const LEN: usize = 2;
-const TAIL: usize = 3;
+/// The words at the start of a free block. The last word of its last unit is a fourth one.
+#[derive(Clone, Copy)]
+enum Word {
+    Next,
+    Prev,
+    Len,
+}
 
 /// No unit: the end of a list.
 const NONE: usize = 0;
@@ -139,20 +141,26 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
     #[inline(always)]
-    fn word(self, index: usize, word: usize) -> *mut u16 {
-        self.0.unit(index).cast::<u16>().wrapping_add(word)
+    fn word(self, index: usize, word: Word) -> *mut u16 {
+        self.0.unit(index).cast::<u16>().wrapping_add(word as usize)
+    }
+
+    /// The last word in front of unit `end`.
+    #[inline(always)]
+    fn tail(self, end: usize) -> *mut u16 {
+        self.0.unit(end).cast::<u16>().wrapping_sub(1)
     }
 
     /// Reads a word of a free block.
     #[inline(always)]
-    unsafe fn get(self, index: usize, word: usize) -> usize {
+    unsafe fn get(self, index: usize, word: Word) -> usize {
         // SAFETY: free units are the heap's, and aligned.
         unsafe { *self.word(index, word) as usize }
     }
 
     /// Writes a word of a free block.
     #[inline(always)]
-    unsafe fn set(self, index: usize, word: usize, value: usize) {
+    unsafe fn set(self, index: usize, word: Word, value: usize) {
         // SAFETY: as in `get`.
         unsafe { *self.word(index, word) = value as u16 }
     }
@@ -200,8 +208,8 @@ impl<P: Place> Blocks<P> {
     unsafe fn measure(self, index: usize, len: usize) {
         // SAFETY: the caller passes a free block, which nothing else uses.
         unsafe {
-            self.set(index, LEN, len);
-            *self.word(index + len, 0).wrapping_sub(1) = len as u16;
+            self.set(index, Word::Len, len);
+            *self.tail(index + len) = len as u16;
         }
     }
 
@@ -213,10 +221,10 @@ impl<P: Place> Blocks<P> {
         unsafe {
             let next = *head as usize;
             *head = index as u16;
-            self.set(index, NEXT, next);
-            self.set(index, PREV, list);
+            self.set(index, Word::Next, next);
+            self.set(index, Word::Prev, list);
             if next != NONE {
-                self.set(next, PREV, index);
+                self.set(next, Word::Prev, index);
             } else {
                 self.flip_list(list);
             }
@@ -228,13 +236,13 @@ impl<P: Place> Blocks<P> {
     unsafe fn pop(self, index: usize, list: usize) {
         // SAFETY: heads are free blocks.
         unsafe {
-            let next = self.get(index, NEXT);
-            if P::CHECKED && next != NONE && self.get(next, PREV) != index {
+            let next = self.get(index, Word::Next);
+            if P::CHECKED && next != NONE && self.get(next, Word::Prev) != index {
                 self.broken(index);
             }
             *self.0.head(list) = next as u16;
             if next != NONE {
-                self.set(next, PREV, list);
+                self.set(next, Word::Prev, list);
             } else {
                 self.flip_list(list);
             }
@@ -246,10 +254,11 @@ impl<P: Place> Blocks<P> {
     unsafe fn unlink(self, index: usize) -> usize {
         // SAFETY: the block is free, and so are its neighbours in the list.
         unsafe {
-            let (next, prev) = (self.get(index, NEXT), self.get(index, PREV));
+            let (next, prev) = (self.get(index, Word::Next), self.get(index, Word::Prev));
             if P::CHECKED {
-                let from = if prev < P::LISTS { *self.0.head(prev) as usize } else { self.get(prev, NEXT) };
-                if from != index || next != NONE && self.get(next, PREV) != index {
+                let from =
+                    if prev < P::LISTS { *self.0.head(prev) as usize } else { self.get(prev, Word::Next) };
+                if from != index || next != NONE && self.get(next, Word::Prev) != index {
                     self.broken(index);
                 }
             }
@@ -259,12 +268,12 @@ impl<P: Place> Blocks<P> {
                     self.flip_list(prev);
                 }
             } else {
-                self.set(prev, NEXT, next);
+                self.set(prev, Word::Next, next);
             }
             if next != NONE {
-                self.set(next, PREV, prev);
+                self.set(next, Word::Prev, prev);
             }
-            self.get(index, LEN)
+            self.get(index, Word::Len)
         }
     }
 
@@ -296,8 +305,8 @@ impl<P: Place> Blocks<P> {
         let room = start - self.0.first();
         // SAFETY: only units of the region are read.
         unsafe {
-            let len = if room > 0 { *self.word(start, 0).wrapping_sub(1) as usize } else { 0 };
-            len.wrapping_sub(1) < room && self.get(start - len, LEN) == len
+            let len = if room > 0 { *self.tail(start) as usize } else { 0 };
+            len.wrapping_sub(1) < room && self.get(start - len, Word::Len) == len
         }
     }
 
@@ -307,8 +316,8 @@ impl<P: Place> Blocks<P> {
         let room = self.0.first() + self.0.longest() - stop;
         // SAFETY: only units of the region are read.
         unsafe {
-            let len = if room > 0 { self.get(stop, LEN) } else { 0 };
-            len.wrapping_sub(1) < room && *self.word(stop + len, 0).wrapping_sub(1) as usize == len
+            let len = if room > 0 { self.get(stop, Word::Len) } else { 0 };
+            len.wrapping_sub(1) < room && *self.tail(stop + len) as usize == len
         }
     }
 
@@ -333,7 +342,7 @@ impl<P: Place> Blocks<P> {
                 len += self.leave(end);
             }
             if left {
-                index -= *self.word(index, 0).wrapping_sub(1) as usize;
+                index -= *self.tail(index) as usize;
                 len += self.leave(index);
             }
             self.measure(index, len);
@@ -353,7 +362,7 @@ impl<P: Place> Blocks<P> {
         unsafe {
             let mut list = class(need);
             let mut index = *self.0.head(list) as usize;
-            if index == NONE || self.get(index, LEN) < need {
+            if index == NONE || self.get(index, Word::Len) < need {
                 let map = *self.0.map() & (0x7fff_ffff >> list);
                 if map == 0 {
                     return None;
@@ -373,7 +382,7 @@ impl<P: Place> Blocks<P> {
         let Found { index, list } = found;
         // SAFETY: heads are free blocks.
         unsafe {
-            let mut end = index + self.get(index, LEN);
+            let mut end = index + self.get(index, Word::Len);
             if need != len || len > FROM_BACK {
                 let place = if need > FROM_BACK {
                     self.0.unit(index).wrapping_add(mask)
@@ -391,7 +400,7 @@ impl<P: Place> Blocks<P> {
                 self.pop(index, list);
                 return start;
             }
-            self.set(index, LEN, front);
+            self.set(index, Word::Len, front);
             *start.cast::<u16>().wrapping_sub(1) = front as u16;
             let to = class(front);
             if to != list {
@@ -415,13 +424,13 @@ impl<P: Place> Blocks<P> {
             self.measure(end, rest);
             let to = class(rest);
             let (link, prev) =
-                if to == list { (self.word(index, NEXT), index) } else { (self.0.head(to), to) };
+                if to == list { (self.word(index, Word::Next), index) } else { (self.0.head(to), to) };
             let next = *link as usize;
             *link = end as u16;
-            self.set(end, NEXT, next);
-            self.set(end, PREV, prev);
+            self.set(end, Word::Next, next);
+            self.set(end, Word::Prev, prev);
             if next != NONE {
-                self.set(next, PREV, end);
+                self.set(next, Word::Prev, end);
             } else if to != list {
                 self.flip_list(to);
             }
@@ -439,7 +448,7 @@ impl<P: Place> Blocks<P> {
             if bits & Self::bit(end) == 0 {
                 return None;
             }
-            let found = self.get(end, LEN);
+            let found = self.get(end, Word::Len);
             if found < more {
                 return None;
             }
@@ -456,7 +465,7 @@ impl<P: Place> Blocks<P> {
         unsafe {
             match *self.0.map() {
                 0 => 0,
-                map => self.get(*self.0.head(31 - map.trailing_zeros() as usize) as usize, LEN),
+                map => self.get(*self.0.head(31 - map.trailing_zeros() as usize) as usize, Word::Len),
             }
         }
     }
@@ -464,7 +473,7 @@ impl<P: Place> Blocks<P> {
     /// Returns the length of the free block that starts with unit `index`, if one does. The unit begins with a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
         // SAFETY: the caller passes a unit that begins with a boundary, so it can be read.
-        unsafe { self.get(index, LEN) }
+        unsafe { self.get(index, Word::Len) }
     }
 
     /// Finds out in O(1) what can be known of whether a live block of `len` units, one at least, is at `address`.
@@ -501,7 +510,7 @@ impl<P: Place> Blocks<P> {
         unsafe {
             while at < end {
                 if self.is_bound(at) {
-                    let len = self.get(at, LEN);
+                    let len = self.get(at, Word::Len);
                     if !visit(at, len, true) {
                         return;
                     }
@@ -524,7 +533,7 @@ impl<P: Place> Blocks<P> {
     }
 }
 
-const _: () = assert!(TAIL == 3 && UNIT == 4 * size_of::<u16>());
+const _: () = assert!((Word::Len as usize + 2) * size_of::<u16>() == UNIT);
 
 #[cfg(test)]
 mod tests {
