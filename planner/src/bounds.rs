@@ -47,8 +47,8 @@ pub fn gcd(a: u64, b: u64) -> u64 {
 
 /// Returns the largest number of bytes that are live at once.
 ///
-/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. Of buffers that may share
-/// a place only the largest counts. O(n log n).
+/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer; the same is done with the
+/// buffers of coarser alignments alone. Of buffers that may share a place only the largest counts. O(n log n) for each alignment.
 pub fn load_bound(instance: &Instance) -> Bound {
     load_bound_within(instance, &Deadline::never()).unwrap_or_default()
 }
@@ -60,15 +60,34 @@ pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bou
     if watch.passed(0) {
         return None;
     }
+    let mut aligns: Vec<u64> = instance.buffers().iter().map(|buffer| buffer.align).collect();
+    aligns.sort_unstable();
+    aligns.dedup();
+    let unit = aligns.iter().fold(0, |unit, &align| gcd(unit, align)).max(1);
+    let mut best = load_of(instance, unit, &mut watch)?;
+    for align in aligns.into_iter().filter(|&align| align > unit).take(ALIGNMENTS) {
+        let bound = load_of(instance, align, &mut watch)?;
+        if bound.bytes > best.bytes {
+            best = bound;
+        }
+    }
+    Some(best)
+}
+
+/// Only so many alignments are looked at by themselves.
+const ALIGNMENTS: usize = 8;
+
+/// The largest live load of the buffers whose offsets are all multiples of `unit`.
+fn load_of(instance: &Instance, unit: u64, watch: &mut Watch) -> Option<Bound> {
     let buffers = instance.buffers();
-    let unit = buffers.iter().fold(0, |unit, buffer| gcd(unit, buffer.align)).max(1);
     let group = groups(instance);
     let mut members = vec![0_u32; group.len()];
     group.iter().for_each(|&n| members[n] += 1);
     let shared = |n: usize| members[group[n]] > 1;
     let any_alias = buffers.iter().any(|buffer| buffer.alias.is_some());
     let mut events = Vec::with_capacity(2 * buffers.len());
-    for (n, buffer) in buffers.iter().enumerate() {
+    let coarse = buffers.iter().enumerate().filter(|(_, buffer)| buffer.align % unit == 0);
+    for (n, buffer) in coarse {
         for (start, end, from, to) in buffer.pieces() {
             events.push((start, true, n, to - from));
             events.push((end, false, n, to - from));

@@ -9,13 +9,13 @@ use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::greedy::repair::Repair;
 use allotment_planner::greedy::{Conflicts, Fit, Order, ordered, place};
-use allotment_planner::model::{Buffer, Instance};
+use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::solve::Status;
 use allotment_planner::validate::validate;
 use common::{brute_force, solved};
 use proptest::prelude::*;
 
-const DESCENT: Descent = Descent { prefer: Prefer::Longest, mirror: false, noise: None };
+const DESCENT: Descent = Descent { prefer: Prefer::Longest, mirror: false, aligned: false, noise: None };
 
 proptest! {
     #[test]
@@ -63,6 +63,74 @@ proptest! {
     }
 }
 
+/// A heap that grows, in which every fourth block is aligned to 1,024 bytes and the others to 64: padding is filled with what fits.
+#[test]
+fn padding_between_alignments_is_filled() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let buffers = (0..3000_i64).map(|n| {
+        let size = 2_f64.powf(4.0 + random.f64() * 10.0) as u64;
+        let end = if n % 5 == 0 { 2 * n + 200 } else { 9000 - (n * 7919) % 3000 };
+        let align = if random.u8(..4) == 0 { 1024 } else { 64 };
+        Buffer { align, ..Buffer::new(n.to_string(), size, 2 * n, end) }
+    });
+    let instance = Instance::new(buffers.collect()).unwrap();
+    let bound = lower_bound(&instance).bytes;
+    let gap = |aligned| {
+        let offsets = descend(&instance, Descent { aligned, ..DESCENT }, &Deadline::never()).unwrap();
+        validate(&instance, &offsets, None).unwrap();
+        (instance.peak(&offsets) - bound) as f64 / bound as f64
+    };
+    let (filled, padded) = (gap(true), gap(false));
+    assert!(filled < 0.005 && padded > 0.03, "{filled} {padded}");
+}
+
+/// Coarsely aligned buffers take whole multiples, whatever else is there.
+#[test]
+fn coarse_alignments_raise_the_bound() {
+    let buffer = |n: u64, size, align| Buffer { align, ..Buffer::new(n.to_string(), size, 0, 1) };
+    let instance =
+        Instance::new(vec![buffer(0, 1, 64), buffer(1, 1, 64), buffer(2, 1, 64), buffer(3, 1, 1)]).unwrap();
+    assert_eq!(lower_bound(&instance).bytes, 129);
+    assert_eq!(brute_force(&instance), 129);
+}
+
+/// 2,000 buffers, of which many have gaps, share a place with the one before, or are fixed: repairs keep all of that.
+#[test]
+fn repairs_keep_gaps_sharers_and_fixed_buffers() {
+    let mut buffers = random(2000, 24, 5).buffers().to_vec();
+    buffers.sort_by_key(|buffer| buffer.start);
+    for n in 1..buffers.len() {
+        let (start, end) = (buffers[n].start, buffers[n].end);
+        match n % 5 {
+            0 if end - start > 4 => {
+                buffers[n].gaps = vec![Gap { start: start + 1, end: end - 1, window: Some((0, 1)) }]
+            }
+            1 if end - start > 4 => {
+                buffers[n].gaps = vec![Gap { start: start + 2, end: end - 1, window: None }]
+            }
+            2 if buffers[n - 1].end > start => {
+                (buffers[n].size, buffers[n].alias) = (buffers[n - 1].size, Some(n - 1));
+                buffers[n - 1].end = start + 1;
+                buffers[n - 1].gaps.clear();
+            }
+            _ => {}
+        }
+    }
+    buffers[7].fixed = Some(64);
+    let instance = Instance::new(buffers).unwrap();
+    let conflicts = Conflicts::new(&instance);
+    let start = place(&instance, &conflicts, &ordered(&instance, &conflicts, Order::Start, None), Fit::First);
+    validate(&instance, &start, None).unwrap();
+    let goal = lower_bound(&instance).bytes;
+    let before = instance.peak(&start);
+    let mut repair = Repair::new(&instance, &conflicts, goal, start, 1);
+    repair.run(1000, &Deadline::never());
+    validate(&instance, repair.offsets(), None).unwrap();
+    let after = instance.peak(repair.offsets());
+    assert!(after - goal < (before - goal) * 3 / 4, "{before} -> {after}, bound {goal}");
+    assert_eq!(repair.offsets()[7], 64);
+}
+
 #[test]
 fn repairs_come_closer() {
     let instance = random(400, 20, 3);
@@ -103,7 +171,8 @@ fn times_at_the_border_of_64_bits() {
     let instance = Instance::new(buffers).unwrap();
     for (prefer, mirror) in [(Prefer::Leftmost, true), (Prefer::Longest, true), (Prefer::Longest, false)] {
         let offsets =
-            descend(&instance, Descent { prefer, mirror, noise: None }, &Deadline::never()).unwrap();
+            descend(&instance, Descent { prefer, mirror, aligned: false, noise: None }, &Deadline::never())
+                .unwrap();
         validate(&instance, &offsets, Some(14)).unwrap();
     }
     let conflicts = Conflicts::new(&instance);

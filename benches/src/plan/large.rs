@@ -67,7 +67,7 @@ pub fn alone(_: &Args, name: &str) -> Result<()> {
 fn first_plan(instance: &Instance, before: u64) -> Result<()> {
     let start = processor(libc::RUSAGE_SELF);
     let bound = lower_bound(instance).bytes;
-    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
+    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, aligned: false, noise: None };
     let offsets =
         descend(instance, descent, &Deadline::never()).context("a deadline passed that never does")?;
     let first = processor(libc::RUSAGE_SELF) - start;

@@ -58,20 +58,26 @@ fn follow(links: &mut [u32], mut at: u32) -> u32 {
 }
 
 impl Unplaced {
-    fn new(sections: &Sections, size: impl Fn(u32) -> u64) -> Self {
-        let slots = sections.first.len() as u32;
+    /// Takes the buffers `members` in.
+    fn new(
+        sections: &Sections,
+        members: impl Iterator<Item = u32> + Clone,
+        size: impl Fn(u32) -> u64,
+    ) -> Self {
+        let slots = members.clone().count() as u32;
         let mut begin = vec![0_u32; sections.count + 1];
-        for &first in &sections.first {
-            begin[first as usize + 1] += 1;
+        for n in members.clone() {
+            begin[sections.first[n as usize] as usize + 1] += 1;
         }
         for s in 0..sections.count {
             begin[s + 1] += begin[s];
         }
         let mut free = begin.clone();
         let mut buffer = vec![0; slots as usize];
-        for (n, &first) in sections.first.iter().enumerate() {
-            buffer[free[first as usize] as usize] = n as u32;
-            free[first as usize] += 1;
+        for n in members {
+            let first = sections.first[n as usize] as usize;
+            buffer[free[first] as usize] = n;
+            free[first] += 1;
         }
         for s in 0..sections.count {
             let own = &mut buffer[begin[s] as usize..begin[s + 1] as usize];
@@ -195,6 +201,89 @@ impl Unplaced {
     }
 }
 
+impl Unplaced {
+    /// Returns the section and slot of the buffer that `prefer` takes in the valley `lo..hi`.
+    fn preferred(&mut self, prefer: Prefer, lo: u32, hi: u32) -> Option<(u32, u32)> {
+        match prefer {
+            Prefer::Leftmost => {
+                let first = self.first(lo, hi)?;
+                Some((first, self.latest(first, hi)?))
+            }
+            Prefer::Longest => self.longest(lo, hi),
+        }
+    }
+}
+
+/// The unplaced buffers, by what they do to the alignment of what lies on them.
+struct Classes {
+    /// The buffers of the coarsest alignment; then the others, by their sizes' remainders in units.
+    sets: Vec<Unplaced>,
+    /// The coarsest alignment, and the unit of remainders.
+    align: u64,
+    unit: u64,
+}
+
+/// The number of units in the coarsest alignment.
+const UNITS: u64 = 16;
+
+/// Buffers of several alignments are told apart in instances up to this size.
+const TOLD_APART: usize = 500_000;
+
+impl Classes {
+    fn new(sections: &Sections, instance: &Instance, aligned: bool) -> Self {
+        let buffers = instance.buffers();
+        let all = 0..buffers.len() as u32;
+        let size = |n: u32| buffers[n as usize].size;
+        let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
+        let mixed = buffers.iter().any(|buffer| buffer.align != align);
+        if !aligned || !mixed || buffers.len() > TOLD_APART {
+            return Self { sets: vec![Unplaced::new(sections, all, size)], align: 1, unit: 1 };
+        }
+        let unit = align.div_ceil(UNITS);
+        let class = |n: u32| {
+            let buffer = &buffers[n as usize];
+            if buffer.align == align {
+                return 0;
+            }
+            let remainder = buffer.size.next_multiple_of(buffer.align) % align;
+            remainder.div_ceil(unit) as usize + 1
+        };
+        let set = |wanted: usize| Unplaced::new(sections, all.clone().filter(|&n| class(n) == wanted), size);
+        Self { sets: (0..UNITS as usize + 2).map(set).collect(), align, unit }
+    }
+
+    /// Returns the set, section and slot of the next buffer in the valley `lo..hi` at `height`.
+    ///
+    /// What is coarsely aligned goes first where it needs no padding. Elsewhere buffers that bring the valley closer to its next place
+    /// go first, those that bring it closest before others.
+    fn choose(&mut self, prefer: Prefer, height: u64, lo: u32, hi: u32) -> Option<(usize, u32, u32)> {
+        let found = |set: usize, found: Option<(u32, u32)>| found.map(|(first, slot)| (set, first, slot));
+        if self.sets.len() == 1 || self.sets[0].first(lo, hi).is_some() {
+            let room = height.next_multiple_of(self.align) - height;
+            let fillers = (1..=(room / self.unit) as usize).rev();
+            for set in fillers.map(|units| units + 1) {
+                if let Some((first, slot)) = self.sets[set].preferred(prefer, lo, hi) {
+                    return Some((set, first, slot));
+                }
+            }
+            return found(0, self.sets[0].preferred(prefer, lo, hi));
+        }
+        let mut best: Option<(usize, u32, u32)> = None;
+        for set in 1..self.sets.len() {
+            let Some((first, slot)) = self.sets[set].preferred(prefer, lo, hi) else { continue };
+            let length = |set: usize, first: u32, slot: u32| self.sets[set].end[slot as usize] - first;
+            let better = best.is_none_or(|(other, at, known)| match prefer {
+                Prefer::Leftmost => first < at,
+                Prefer::Longest => length(set, first, slot) > length(other, at, known),
+            });
+            if better {
+                best = Some((set, first, slot));
+            }
+        }
+        best
+    }
+}
+
 /// The options of a packing.
 #[derive(Clone, Copy, Debug)]
 pub struct Descent {
@@ -202,6 +291,8 @@ pub struct Descent {
     pub prefer: Prefer,
     /// True if time runs backwards.
     pub mirror: bool,
+    /// True if padding between buffers of several alignments is filled where that is possible.
+    pub aligned: bool,
     /// How many of 256 choices take the second best, and the seed of these random choices.
     pub noise: Option<(u8, u64)>,
 }
@@ -219,7 +310,7 @@ pub(crate) fn descend_from(
     descent: Descent,
     deadline: &Deadline,
 ) -> Option<Vec<u64>> {
-    let Descent { prefer, mirror, noise } = descent;
+    let Descent { prefer, mirror, aligned, noise } = descent;
     let mut watch = Watch::new(deadline);
     // Sorting comes first, and cannot be interrupted.
     if watch.passed(0) {
@@ -235,7 +326,7 @@ pub(crate) fn descend_from(
     if count == 0 {
         return Some(offsets);
     }
-    let mut unplaced = Unplaced::new(&sections, |n| buffers[n as usize].size);
+    let mut classes = Classes::new(&sections, instance, aligned);
     // Runs by their first section. Valleys do not affect each other, so they need not be visited in the order of their
     // heights: going down to the next one makes better use of the cache.
     let mut runs = vec![Run { end: 0, height: 0, before: 0 }; count];
@@ -257,17 +348,12 @@ pub(crate) fn descend_from(
             continue;
         }
         // A few walks through the tree; the search for the longest lifetime looks at up to 200 of its nodes.
-        if watch.passed(if prefer == Prefer::Longest { 1000 } else { 200 }) {
+        let work = if prefer == Prefer::Longest { 1000 } else { 200 };
+        if watch.passed(work * classes.sets.len()) {
             return None;
         }
         let height = run.height;
-        let found = match prefer {
-            Prefer::Leftmost => unplaced
-                .first(start, run.end)
-                .and_then(|first| Some((first, unplaced.latest(first, run.end)?))),
-            Prefer::Longest => unplaced.longest(start, run.end),
-        };
-        let Some((first, mut slot)) = found else {
+        let Some((set, first, mut slot)) = classes.choose(prefer, height, start, run.end) else {
             // Level it with its lower neighbour.
             let level = match (left, right) {
                 (None, None) => break,
@@ -288,6 +374,7 @@ pub(crate) fn descend_from(
             }
             continue;
         };
+        let unplaced = &mut classes.sets[set];
         if let Some((noise, random)) = &mut random {
             if random.u8(..) < *noise {
                 slot = unplaced.before(first, slot).unwrap_or(slot);

@@ -104,58 +104,84 @@ pub(crate) fn complete_within(
     fit: Fit,
     deadline: &Deadline,
 ) -> Option<Vec<u64>> {
-    let buffers = instance.buffers();
     let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
     let mut placed: Vec<bool> = partial.iter().map(Option::is_some).collect();
-    let mut forbidden: Vec<(i128, i128)> = Vec::new();
-    let mut shares: Vec<u64> = Vec::new();
+    let mut placer = Placer::new(instance, conflicts);
     let mut watch = Watch::new(deadline);
     for &n in order {
+        if !std::mem::replace(&mut placed[n], true) {
+            offsets[n] = placer.place(n, &offsets, |other| placed[other], fit, &mut watch)?;
+        } else if watch.passed(1) {
+            return None;
+        }
+    }
+    Some(offsets)
+}
+
+/// Finds places for single buffers among others.
+pub(crate) struct Placer<'a> {
+    instance: &'a Instance,
+    conflicts: &'a Conflicts,
+    forbidden: Vec<(i128, i128)>,
+    shares: Vec<u64>,
+}
+
+impl<'a> Placer<'a> {
+    pub(crate) fn new(instance: &'a Instance, conflicts: &'a Conflicts) -> Self {
+        Self { instance, conflicts, forbidden: Vec::new(), shares: Vec::new() }
+    }
+
+    /// Returns an offset for `n` among those that are `placed`; `None` if `watch` ends it.
+    pub(crate) fn place(
+        &mut self,
+        n: usize,
+        offsets: &[u64],
+        placed: impl Fn(usize) -> bool,
+        fit: Fit,
+        watch: &mut Watch,
+    ) -> Option<u64> {
+        let Self { instance, conflicts, forbidden, shares } = self;
         let work = conflicts.work(instance, n) + 1;
         if watch.passed(work) {
             return None;
         }
-        let buffer = &buffers[n];
-        if std::mem::replace(&mut placed[n], true) {
-            continue;
-        }
+        let buffer = &instance.buffers()[n];
         if let Some(fixed) = buffer.fixed {
-            offsets[n] = fixed;
-            continue;
+            return Some(fixed);
         }
         forbidden.clear();
         shares.clear();
         for &other in conflicts.of(n) {
             let other = other as usize;
-            if !placed[other] {
+            if !placed(other) {
                 continue;
             }
             if instance.may_share(n, other) {
                 shares.push(offsets[other]);
             }
-            conflicts.forbidden(instance, n, other, offsets[other], &mut forbidden);
+            conflicts.forbidden(instance, n, other, offsets[other], forbidden);
         }
-        offsets[n] = lowest(buffer.size, buffer.align, buffer.hint, fit, &mut forbidden);
+        let lowest = lowest(buffer.size, buffer.align, buffer.hint, fit, forbidden);
         // A shared place costs nothing if nothing else is in the way.
-        shares.retain(|&offset| offset % buffer.align == 0 && offset <= offsets[n]);
-        for &offset in &shares {
+        shares.retain(|&offset| offset % buffer.align == 0 && offset <= lowest);
+        for &offset in shares.iter() {
             if watch.passed(work) {
                 return None;
             }
-            let free = conflicts.of(n).iter().filter(|&&other| placed[other as usize]).all(|&other| {
-                let other = other as usize;
-                let mut intervals = Vec::new();
-                conflicts.forbidden(instance, n, other, offsets[other], &mut intervals);
-                (instance.may_share(n, other) && offsets[other] == offset)
-                    || intervals.iter().all(|&(lo, hi)| i128::from(offset) <= lo || i128::from(offset) >= hi)
+            let free = conflicts.of(n).iter().map(|&other| other as usize).all(|other| {
+                if !placed(other) || (instance.may_share(n, other) && offsets[other] == offset) {
+                    return true;
+                }
+                forbidden.clear();
+                conflicts.forbidden(instance, n, other, offsets[other], forbidden);
+                forbidden.iter().all(|&(lo, hi)| i128::from(offset) <= lo || i128::from(offset) >= hi)
             });
             if free {
-                offsets[n] = offset;
-                break;
+                return Some(offset);
             }
         }
+        Some(lowest)
     }
-    Some(offsets)
 }
 
 /// The lowest (or tightest) aligned offset outside of the open intervals `forbidden`.

@@ -4,8 +4,8 @@
 //! some time, or a few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing
 //! problems*, 1998). The change is kept only if the excess over the goal, summed over all buffers, does not grow.
 
-use super::{Conflicts, Fit, lowest};
-use crate::deadline::Deadline;
+use super::{Conflicts, Fit, Placer};
+use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
 /// A search that lowers a plan's peak by taking buffers out and putting them back.
@@ -20,7 +20,7 @@ pub struct Repair<'a> {
     // Scratch.
     freed: Vec<usize>,
     before: Vec<u64>,
-    forbidden: Vec<(i128, i128)>,
+    placer: Placer<'a>,
 }
 
 /// The most buffers that are taken out at once, and the most conflicts that they may have together.
@@ -28,7 +28,7 @@ const MOST: usize = 400;
 const WORK: usize = 200_000;
 
 impl<'a> Repair<'a> {
-    /// Starts from the valid plan `offsets` of a plain instance; the search ends at a peak of `goal` bytes.
+    /// Starts from the valid plan `offsets`; fixed buffers stay. The search ends at a peak of `goal` bytes.
     pub fn new(
         instance: &'a Instance,
         conflicts: &'a Conflicts,
@@ -46,7 +46,7 @@ impl<'a> Repair<'a> {
             work: 0,
             freed: Vec::new(),
             before: Vec::new(),
-            forbidden: Vec::new(),
+            placer: Placer::new(instance, conflicts),
         }
     }
 
@@ -58,6 +58,10 @@ impl<'a> Repair<'a> {
     /// Returns the plan so far.
     pub fn offsets(&self) -> &[u64] {
         &self.offsets
+    }
+
+    fn moves(&self, n: usize) -> bool {
+        self.instance.buffers()[n].fixed.is_none()
     }
 
     fn over(&self, n: usize) -> u64 {
@@ -73,7 +77,8 @@ impl<'a> Repair<'a> {
             if deadline.passed() {
                 return false;
             }
-            let above: Vec<usize> = (0..self.offsets.len()).filter(|&n| self.over(n) > 0).collect();
+            let above: Vec<usize> =
+                (0..self.offsets.len()).filter(|&n| self.over(n) > 0 && self.moves(n)).collect();
             let Some(&worst) = self.random.choice(&above) else { return false };
             self.choose(worst);
             self.attempt();
@@ -103,7 +108,7 @@ impl<'a> Repair<'a> {
                 2 => buffer.size >= size,
                 _ => true,
             };
-            if chosen && self.random.f64() < share {
+            if chosen && buffer.fixed.is_none() && self.random.f64() < share {
                 self.freed.push(n);
             }
         }
@@ -160,19 +165,12 @@ impl<'a> Repair<'a> {
     }
 
     fn put(&mut self, n: usize, fit: Fit) {
-        let buffers = self.instance.buffers();
-        let buffer = &buffers[n];
-        self.forbidden.clear();
         self.work += self.conflicts.of(n).len() as u64;
-        for &other in self.conflicts.of(n) {
-            let other = other as usize;
-            if !self.out[other] {
-                let offset = i128::from(self.offsets[other]);
-                let (below, above) = (i128::from(buffer.size), i128::from(buffers[other].size));
-                self.forbidden.push((offset - below, offset + above));
-            }
-        }
-        self.offsets[n] = lowest(buffer.size, buffer.align, None, fit, &mut self.forbidden);
+        let (offsets, out) = (&self.offsets, &self.out);
+        // `run` looks at the clock.
+        let never = &Deadline::never();
+        let place = self.placer.place(n, offsets, |other| !out[other], fit, &mut Watch::new(never));
+        self.offsets[n] = place.unwrap_or(self.offsets[n]);
         self.out[n] = false;
     }
 }

@@ -1,6 +1,7 @@
 //! The driver: runs bounds, heuristics and exact search, and has the best plan so far at any time.
 
 mod climb;
+mod constrained;
 mod plain;
 mod portfolio;
 
@@ -11,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use crate::bounds::{self, Bound};
 use crate::deadline::Deadline;
-use crate::exact::{Limits, general};
+use crate::exact::Limits;
+use crate::greedy::Conflicts;
 use crate::greedy::descent::{Descent, Prefer, descend_from};
-use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
-use crate::validate::{Violation, validate, validate_within};
+use crate::validate::{Violation, validate};
 
 /// The options of a search.
 #[derive(Clone, Debug)]
@@ -229,7 +230,7 @@ pub fn solve_within(
         if instance.is_plain() {
             plain::plain(&shared, threads, options.seed);
         } else {
-            constrained(&shared, options.seed);
+            constrained::constrained(&shared, threads, options.seed);
         }
     }
     let (offsets, history) = std::mem::take(&mut *shared.best());
@@ -265,7 +266,7 @@ fn first_plan(shared: &Shared) -> Vec<u64> {
     let buffers = instance.buffers();
     let ends = buffers.iter().filter_map(|buffer| Some(buffer.fixed? + buffer.size));
     let base = ends.max().unwrap_or(0);
-    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, noise: None };
+    let descent = Descent { prefer: Prefer::Leftmost, mirror: false, aligned: false, noise: None };
     let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
     let mut offsets = packed.unwrap_or_else(|| {
         // No time is left: the buffers are stacked on top of each other.
@@ -377,49 +378,3 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
 
 /// Conflicts up to this number are listed: 400 MB.
 const LISTED: u64 = 50_000_000;
-
-/// Plans an instance with gaps, fixed offsets or shared places: greedy orders, then exact search.
-fn constrained(shared: &Shared, seed: u64) {
-    let instance = shared.instance;
-    // With more conflicts, only the first plan is made.
-    if Conflicts::count(instance) > LISTED {
-        return;
-    }
-    let Some(conflicts) = shared.conflicts() else { return };
-    let partial = vec![None; instance.len()];
-    for round in 0_u64..=200 {
-        for order in greedy::Order::ALL {
-            for fit in [Fit::First, Fit::Best] {
-                let noise = (round > 0).then(|| (0.1 * (1 + round % 10) as f64, seed ^ round << 8));
-                let order = greedy::ordered(instance, conflicts, order, noise);
-                let deadline = &shared.deadline;
-                let plan = greedy::complete_within(instance, conflicts, &partial, &order, fit, deadline);
-                let Some(offsets) = plan else { return };
-                // Fixed buffers may overlap.
-                match validate_within(instance, &offsets, None, deadline) {
-                    Some(Ok(())) => shared.offer(offsets),
-                    Some(Err(_)) => {}
-                    None => return,
-                }
-                if deadline.passed() {
-                    return;
-                }
-            }
-        }
-        if round == 3 {
-            let goal =
-                |shared: &Shared| shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
-            loop {
-                let goal = goal(shared);
-                match general::search(instance, conflicts, goal, &shared.limits(3_000_000)) {
-                    general::Answer::Found(offsets) => shared.offer(offsets),
-                    general::Answer::None => shared.raise_bound(goal + 1),
-                    general::Answer::Unknown => break,
-                }
-                if shared.deadline.passed() {
-                    return;
-                }
-            }
-        }
-    }
-}

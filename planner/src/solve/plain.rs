@@ -25,7 +25,7 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     let boxes = boxes.filter(|boxes| boxes.instance.len() < instance.len());
     if let Some(boxes) = boxes {
         for prefer in [Prefer::Leftmost, Prefer::Longest] {
-            let descent = Descent { prefer, mirror: false, noise: None };
+            let descent = Descent { prefer, mirror: false, aligned: false, noise: None };
             if let Some(offsets) = descend(&boxes.instance, descent, &shared.deadline) {
                 shared.offer(boxes.unpack(&offsets));
             }

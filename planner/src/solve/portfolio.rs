@@ -47,6 +47,7 @@ struct Way {
     join: Option<Join>,
     prefer: Prefer,
     mirror: bool,
+    aligned: bool,
     noise: u8,
 }
 
@@ -56,6 +57,8 @@ pub(super) struct Portfolio<'a> {
     packed: &'a Packed,
     random: fastrand::Rng,
     listed: bool,
+    /// True if there are several alignments.
+    mixed: bool,
     /// Rules that are still to be tried once.
     rules: Vec<Rule>,
     share: (usize, usize),
@@ -82,6 +85,7 @@ impl<'a> Portfolio<'a> {
             packed,
             random: fastrand::Rng::with_seed(seed),
             listed: pairs <= LISTED,
+            mixed: shared.instance.buffers().windows(2).any(|pair| pair[0].align != pair[1].align),
             rules,
             share,
             repair: None,
@@ -95,9 +99,13 @@ impl<'a> Portfolio<'a> {
     pub(super) fn brief(&mut self) {
         let (first, step) = self.share;
         let ways = [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)];
-        for (prefer, mirror) in ways.into_iter().skip(first).step_by(step) {
+        let plain = ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned: false, noise: None });
+        let ways = [(Prefer::Leftmost, false)].into_iter().chain(ways);
+        let aligned = ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned: true, noise: None });
+        let aligned = aligned.filter(|_| self.mixed);
+        for descent in plain.into_iter().chain(aligned).skip(first).step_by(step) {
             if !self.over() {
-                self.descend(None, Descent { prefer, mirror, noise: None });
+                self.descend(None, descent);
             }
         }
         while self.pairs <= 10_000_000 && !self.over() {
@@ -162,12 +170,13 @@ impl<'a> Portfolio<'a> {
                     [random.usize(..if self.shared.instance.len() <= PACKED { 3 } else { 1 })],
                 prefer: [Prefer::Leftmost, Prefer::Longest][random.usize(..2)],
                 mirror: random.bool(),
+                aligned: self.mixed && random.u8(..4) > 0,
                 noise: 2 << random.u8(..7),
             },
         };
-        let Way { join, prefer, mirror, noise } = way;
+        let Way { join, prefer, mirror, aligned, noise } = way;
         let noise = Some((noise, random.u64(..)));
-        if let Some(peak) = self.descend(join, Descent { prefer, mirror, noise }) {
+        if let Some(peak) = self.descend(join, Descent { prefer, mirror, aligned, noise }) {
             match self.elite.iter_mut().find(|(_, other)| *other == way) {
                 Some((best, _)) => *best = peak.min(*best),
                 None => self.elite.push((peak, way)),
@@ -206,7 +215,8 @@ impl<'a> Portfolio<'a> {
         let deadline = &self.shared.deadline;
         let Some(boxes) = boxes_with_waste(instance, Join::Longest, waste, deadline) else { return };
         let prefer = [Prefer::Leftmost, Prefer::Longest][self.random.usize(..2)];
-        let descent = Descent { prefer, mirror: self.random.bool(), noise: Some((1, self.random.u64(..))) };
+        let (mirror, noise) = (self.random.bool(), Some((1, self.random.u64(..))));
+        let descent = Descent { prefer, mirror, aligned: self.mixed, noise };
         let Some(offsets) = descend(&boxes.instance, descent, deadline) else { return };
         let offsets = boxes.unpack(&offsets);
         let mut order: Vec<usize> = (0..instance.len()).collect();
