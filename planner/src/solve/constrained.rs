@@ -55,7 +55,7 @@ pub(super) fn constrained(shared: &Shared, threads: usize, seed: u64) {
 
 fn kind(round: u64) -> (Order, Fit) {
     let order = Order::ALL[(round / 2 % Order::ALL.len() as u64) as usize];
-    (order, if round % 2 == 0 { Fit::First } else { Fit::Best })
+    (order, if round.is_multiple_of(2) { Fit::First } else { Fit::Best })
 }
 
 /// Makes one greedy plan; false if the deadline passes.
