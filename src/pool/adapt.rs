@@ -45,7 +45,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         empty.sort_unstable();
         let mut released = 0;
         for (emptied, number, bytes, arena) in empty {
-            let left = state.figures.reserved.current.saturating_sub(bytes as u64);
+            let left = state.figures.counted.reserved.current.saturating_sub(bytes as u64);
             if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, arena) {
                 released += self.release(state, number).unwrap_or(0);
             }

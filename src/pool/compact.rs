@@ -149,7 +149,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         }
         report.largest_after = longest(state);
         let moved = report.bytes;
-        state.note(arena, |figures| figures.moved += moved);
+        state.note(arena, |figures| figures.counted.moved += moved);
         report
     }
 

@@ -82,7 +82,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 least => least,
             };
             if let Some(least) = least {
-                state.note(arena, |figures| figures.retries += 1);
+                state.note(arena, |figures| figures.counted.retries += 1);
                 result = least;
             }
         }
@@ -142,9 +142,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn fitted(&self, state: &State<P, S>, ask: &Request, most: usize) -> usize {
         let (piece, granularity) = (self.piece(ask), self.source.granularity());
         let figures = &state.figures;
-        let free = figures.reserved.current.saturating_sub(figures.active());
+        let free = figures.counted.reserved.current.saturating_sub(figures.active());
         // The free memory is in pieces that are too short, and another large segment would only add to them.
-        if free > figures.reserved.current / FREE_PART {
+        if free > figures.counted.reserved.current / FREE_PART {
             return piece;
         }
         let mut best = (u128::MAX, 1, piece);
@@ -228,11 +228,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
         // Another stream that wants some of this memory must wait for the stream order in which it came.
         state.arenas[arena].frees += 1;
-        state.note(arena, |figures| figures.growth += 1);
+        state.note(arena, |figures| figures.counted.growth += 1);
     }
 
     pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
-        state.figures.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
+        state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
     }
 
     /// Reserves a segment of `bytes` bytes for the arena.
@@ -304,7 +304,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         empty.sort_unstable_by(|a, b| b.cmp(a));
         let mut released = 0;
         for (bytes, number) in empty {
-            if state.figures.reserved.current as usize >= keep.saturating_add(bytes) {
+            if state.figures.counted.reserved.current as usize >= keep.saturating_add(bytes) {
                 // A segment that the driver did not take has left the pool all the same; its error is counted.
                 released += self.release(state, number).unwrap_or(0);
             }

@@ -61,7 +61,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut given = 0;
         for arena in 0..state.arenas.len() {
-            let excess = (state.figures.reserved.current as usize).saturating_sub(keep);
+            let excess = (state.figures.counted.reserved.current as usize).saturating_sub(keep);
             // Whole pages only, so as to stay at or above `keep`.
             let pages = excess.checked_div(self.source.page()).unwrap_or(0);
             if pages > 0 && state.arenas[arena].stream.is_some() {
@@ -76,13 +76,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let record = *state.records.get(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
         let stream = state.arenas[arena].stream().clone();
-        let memory = state.entry(record.segment).memory;
         let unmapped = self.call(
             state,
             |calls| &mut calls.unmap,
             // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is
             // done.
-            |source| unsafe { source.unmap(&memory, address, bytes as usize, &stream) },
+            |source| unsafe { source.unmap(address, bytes as usize, &stream) },
         );
         if unmapped.is_err() {
             state.put_back(number, || self.source.now());
@@ -92,7 +91,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let entry = state.entry_mut(record.segment);
         entry.holes += 1;
         entry.unmapped += bytes as usize;
-        state.note(arena, |figures| figures.reserved.sub(bytes));
+        state.note(arena, |figures| figures.counted.reserved.sub(bytes));
         bytes as usize
     }
 
@@ -181,12 +180,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return Err(Denied::Limit);
         }
         let stream = state.arenas[arena].stream().clone();
-        let memory = state.entry(record.segment).memory;
         let mapped = self.call(
             state,
             |calls| &mut calls.map,
             // SAFETY: the pages are a hole of this segment.
-            |source| unsafe { source.map(&memory, address, bytes as usize, &stream) },
+            |source| unsafe { source.map(address, bytes as usize, &stream) },
         );
         mapped.map_err(Denied::Source)?;
         self.fill_new(address, bytes as usize);

@@ -217,7 +217,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 }
             }
             if let Some(number) = state.allocate_in(segment, ask, arena) {
-                state.note(arena, |figures| figures.borrowed += 1);
+                state.note(arena, |figures| figures.counted.borrowed += 1);
                 return Some(number);
             }
         }

@@ -87,7 +87,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             let reclaimed = self.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
-                state.note(need.arena, |figures| figures.failures += 1);
+                state.note(need.arena, |figures| figures.counted.failures += 1);
                 return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(
                     &mut state,
                     need.ask,
@@ -109,11 +109,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 return Ok(number);
             }
         }
-        state.note(need.arena, |figures| figures.misses += 1);
+        state.note(need.arena, |figures| figures.counted.misses += 1);
         if let Some(number) = self.enlarge(state, need)? {
             return Ok(number);
         }
-        state.note(need.arena, |figures| figures.failures += 1);
+        state.note(need.arena, |figures| figures.counted.failures += 1);
         Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, need.ask, need.denied))))
     }
 
@@ -123,7 +123,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if let Some(number) = self.find(state, need) {
             return Ok(Some(number));
         }
-        state.note(need.arena, |figures| figures.misses += 1);
+        state.note(need.arena, |figures| figures.counted.misses += 1);
         self.enlarge(state, need)
     }
 
@@ -162,7 +162,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         match self.grow(state, need.ask, need.arena) {
             Ok(segment) => Ok(state.allocate_in(segment, need.ask, need.arena)),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => {
-                state.note(need.arena, |figures| figures.failures += 1);
+                state.note(need.arena, |figures| figures.counted.failures += 1);
                 Err(PoolError::Source(error))
             }
             Err(reason) => {
@@ -174,7 +174,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Makes another attempt, with any free block.
     fn retry(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
-        state.note(need.arena, |figures| figures.retries += 1);
+        state.note(need.arena, |figures| figures.counted.retries += 1);
         if self.options.reuse != Reuse::None {
             if let Some(number) = self.any_free(state, need) {
                 return Ok(Some(number));

@@ -141,16 +141,10 @@ pub unsafe trait Source {
     ///
     /// # Safety
     ///
-    /// The range must consist of whole pages that have memory and lie in `segment`, which this source must have
+    /// The range must consist of whole pages that have memory and lie in one segment, which this source must have
     /// lent. All work on them must be done.
-    unsafe fn unmap(
-        &self,
-        segment: &Segment,
-        address: usize,
-        bytes: usize,
-        stream: &Self::Stream,
-    ) -> Result<(), SourceError> {
-        let _ = (segment, address, bytes, stream);
+    unsafe fn unmap(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
+        let _ = (address, bytes, stream);
         Err(SourceError::unsupported("unmap"))
     }
 
@@ -163,15 +157,9 @@ pub unsafe trait Source {
     ///
     /// # Safety
     ///
-    /// The range must consist of whole pages of `segment` that have no memory.
-    unsafe fn map(
-        &self,
-        segment: &Segment,
-        address: usize,
-        bytes: usize,
-        stream: &Self::Stream,
-    ) -> Result<(), SourceError> {
-        let _ = (segment, address, bytes, stream);
+    /// The range must consist of whole pages that have no memory and lie in one segment, which this source must have lent.
+    unsafe fn map(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
+        let _ = (address, bytes, stream);
         Err(SourceError::unsupported("map"))
     }
 

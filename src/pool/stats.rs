@@ -199,46 +199,37 @@ impl Since {
 /// The figures that are counted as things happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
-    pub allocated: Counter,
-    pub requested: Counter,
-    pub reserved: Counter,
-    pub blocks: Counter,
-    pub segments: Counter,
+    /// Those of the statistics that are counted; [`Figures::stats`] works out the others.
+    pub counted: PoolStats,
     /// Bytes that are freed and wait for an event.
     pub waiting: Counter,
     active_peak: u64,
     inactive_peak: u64,
-    pub misses: u64,
-    pub retries: u64,
-    pub failures: u64,
-    pub growth: u64,
-    pub borrowed: u64,
-    pub moved: u64,
 }
 
 impl Figures {
     #[inline(always)]
     pub(super) fn allocate(&mut self, granted: u64, requested: u64) {
-        self.allocated.add(granted);
-        self.requested.add(requested);
-        self.blocks.add(1);
-        self.active_peak = self.active_peak.max(self.allocated.current + self.waiting.current);
+        self.counted.allocated.add(granted);
+        self.counted.requested.add(requested);
+        self.counted.blocks.add(1);
+        self.active_peak = self.active_peak.max(self.counted.allocated.current + self.waiting.current);
     }
 
     #[inline(always)]
     pub(super) fn free(&mut self, granted: u64, requested: u64) {
-        self.allocated.sub(granted);
-        self.requested.sub(requested);
-        self.blocks.sub(1);
+        self.counted.allocated.sub(granted);
+        self.counted.requested.sub(requested);
+        self.counted.blocks.sub(1);
         self.note_inactive();
     }
 
     /// Counts a block that is freed but still waits for an event.
     pub(super) fn defer(&mut self, granted: u64, requested: u64) {
         self.waiting.add(granted);
-        self.allocated.sub(granted);
-        self.requested.sub(requested);
-        self.blocks.sub(1);
+        self.counted.allocated.sub(granted);
+        self.counted.requested.sub(requested);
+        self.counted.blocks.sub(1);
     }
 
     pub(super) fn arrive(&mut self, granted: u64) {
@@ -249,34 +240,34 @@ impl Figures {
     /// Adds what happened in lanes.
     pub(super) fn absorb(&mut self, since: &Since) {
         let Since { allocated, requested, blocks } = since;
-        let (active, reserved) = (self.active(), self.reserved.current);
+        let (active, reserved) = (self.active(), self.counted.reserved.current);
         self.active_peak = self.active_peak.max(active.saturating_add_signed(allocated.high));
         let least = active.saturating_add_signed(allocated.low);
         self.inactive_peak = self.inactive_peak.max(reserved.saturating_sub(least));
-        allocated.end(&mut self.allocated);
-        requested.end(&mut self.requested);
-        blocks.end(&mut self.blocks);
+        allocated.end(&mut self.counted.allocated);
+        requested.end(&mut self.counted.requested);
+        blocks.end(&mut self.counted.blocks);
     }
 
     pub(super) fn reserve(&mut self, bytes: u64, segments: u64) {
-        self.reserved.add(bytes);
-        self.segments.add(segments);
+        self.counted.reserved.add(bytes);
+        self.counted.segments.add(segments);
         self.note_inactive();
     }
 
     pub(super) fn release(&mut self, bytes: u64) {
-        self.reserved.sub(bytes);
-        self.segments.sub(1);
+        self.counted.reserved.sub(bytes);
+        self.counted.segments.sub(1);
     }
 
     /// Bytes in live blocks and in freed blocks that wait.
     pub(super) fn active(&self) -> u64 {
-        self.allocated.current + self.waiting.current
+        self.counted.allocated.current + self.waiting.current
     }
 
     fn inactive(&self) -> u64 {
         // A stream's blocks may lie in another stream's segments, so the difference can be negative.
-        self.reserved.current.saturating_sub(self.allocated.current + self.waiting.current)
+        self.counted.reserved.current.saturating_sub(self.counted.allocated.current + self.waiting.current)
     }
 
     #[inline(always)]
@@ -285,34 +276,19 @@ impl Figures {
     }
 
     pub(super) fn stats(&self, largest_free: u64, calls: SourceCalls) -> PoolStats {
-        let Self { allocated, requested, reserved, blocks, segments, waiting, .. } = *self;
+        let (active, PoolStats { allocated, reserved, .. }) = (self.active(), self.counted);
         PoolStats {
-            allocated,
-            requested,
-            reserved,
-            active: Counter {
-                current: allocated.current + waiting.current,
-                peak: self.active_peak,
-                total: allocated.total,
-            },
+            active: Counter { current: active, peak: self.active_peak, total: allocated.total },
             inactive: Counter {
                 current: self.inactive(),
                 peak: self.inactive_peak,
                 // Everything that was reserved, plus everything that was freed again.
-                total: (reserved.total + allocated.total).saturating_sub(allocated.current + waiting.current),
+                total: (reserved.total + allocated.total).saturating_sub(active),
             },
-            blocks,
-            segments,
             largest_free,
-            hits: blocks.total.saturating_sub(self.misses),
-            misses: self.misses,
-            retries: self.retries,
-            failures: self.failures,
-            growth: self.growth,
-            borrowed: self.borrowed,
-            moved: self.moved,
+            hits: self.counted.blocks.total.saturating_sub(self.counted.misses),
             calls,
-            copies: CopyStats::default(),
+            ..self.counted
         }
     }
 }

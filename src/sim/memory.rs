@@ -241,13 +241,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         if self.room > 0 { self.granularity } else { 0 }
     }
 
-    unsafe fn unmap(
-        &self,
-        _: &Segment,
-        address: usize,
-        bytes: usize,
-        stream: &Stream,
-    ) -> Result<(), SourceError> {
+    unsafe fn unmap(&self, address: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
         state.enter(Call::Unmap)?;
         if !state.unmap(Span { address, bytes }) {
@@ -260,7 +254,7 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         Ok(())
     }
 
-    unsafe fn map(&self, _: &Segment, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
+    unsafe fn map(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
         state.enter(Call::Map)?;
         if bytes > state.capacity.saturating_sub(state.used) {

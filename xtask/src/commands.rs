@@ -13,7 +13,9 @@ use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, layers, measure, runner, setup, surface, toolchain, unlinked, words};
+use crate::{
+    Setup, child, duplicates, firmware, layers, measure, runner, setup, surface, toolchain, unlinked, words,
+};
 
 /// One of each kind of target that the library supports.
 const LIBRARY_TARGETS: [&str; 5] = [
@@ -250,7 +252,7 @@ pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `lint`: the style of comments and documents, the layers of the library and its public items, then clippy over all firmware.
+/// `lint`: the style of comments and documents, the layers of the library, its public items and its duplicates, then clippy over all firmware.
 pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
@@ -263,6 +265,9 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     }
     if surface::lint()? > 0 {
         failed.push("public items of the library");
+    }
+    if duplicates::lint()? > 0 {
+        failed.push("code in two places of the library");
     }
     if style_only {
         return conclude(&failed);

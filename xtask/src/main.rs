@@ -11,6 +11,7 @@ mod child;
 mod ci;
 mod commands;
 mod decode;
+mod duplicates;
 mod firmware;
 mod freertos;
 mod gpu_bundle;
@@ -138,9 +139,9 @@ enum Command {
         #[arg(default_value = "100")]
         count: u64,
     },
-    /// Check the style of comments and documents, the library's layers and public items, and all firmware with clippy, warnings denied
+    /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
-        /// Only what compiles nothing: the style of comments and documents, the library's layers and public items
+        /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
         #[arg(long)]
         style: bool,
     },

@@ -39,6 +39,9 @@ use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
 
+/// What is made in memory of an allocator `A`, or why it was not.
+type Made<T, A> = Result<T, AllocateError<<A as Allocate>::Error>>;
+
 /// The alignment in bytes that [`Allocate`] promises.
 const ALIGNMENT: usize = 256;
 
@@ -81,11 +84,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Safety
     ///
     /// No value may be read before it has been written.
-    pub unsafe fn uninit<'a, A>(
-        allocator: &'a A,
-        len: usize,
-        stream: &Stream,
-    ) -> Result<Self, AllocateError<A::Error>>
+    pub unsafe fn uninit<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
     where
         A: Allocate<Backing<'a> = B>,
     {
@@ -105,11 +104,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver.
-    pub fn zeros<'a, A>(
-        allocator: &'a A,
-        len: usize,
-        stream: &Stream,
-    ) -> Result<Self, AllocateError<A::Error>>
+    pub fn zeros<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
     where
         A: Allocate<Backing<'a> = B>,
         T: ValidAsZeroBits,
@@ -125,11 +120,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver.
-    pub fn from_slice<'a, A>(
-        allocator: &'a A,
-        values: &[T],
-        stream: &Stream,
-    ) -> Result<Self, AllocateError<A::Error>>
+    pub fn from_slice<'a, A>(allocator: &'a A, values: &[T], stream: &Stream) -> Made<Self, A>
     where
         A: Allocate<Backing<'a> = B>,
     {
@@ -149,7 +140,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         self,
         allocator: &'a A,
         stream: &Stream,
-    ) -> Result<Buffer<T, A::Backing<'a>>, AllocateError<A::Error>> {
+    ) -> Made<Buffer<T, A::Backing<'a>>, A> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
         buffer.as_view_mut().copy_from_view(&self.as_view())?;
@@ -163,7 +154,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver. The buffer is unchanged then.
-    pub fn resize<'a, A>(&mut self, allocator: &'a A, len: usize) -> Result<(), AllocateError<A::Error>>
+    pub fn resize<'a, A>(&mut self, allocator: &'a A, len: usize) -> Made<(), A>
     where
         A: Allocate<Backing<'a> = B>,
         T: ValidAsZeroBits,

@@ -56,18 +56,26 @@ const fn alignment<P: Placement>() -> usize {
     if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
 }
 
-impl<P: Placement, S: Source<Stream = Stream>> Allocate for Pool<P, S> {
-    type Backing<'a>
-        = PoolBuffer<'a, P, S>
-    where
-        Self: 'a;
-    type Error = PoolError;
+/// Implements [`Allocate`] for a pool or a pattern over one, by its method `allocate_aligned`.
+macro_rules! from_pool {
+    ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
+        impl<$($lifetime,)? P: Placement, S: Source<Stream = Stream>> Allocate for $allocator<$($lifetime,)? P, S> {
+            type Backing<'a>
+                = $buffer<'a, $($lifetime,)? P, S>
+            where
+                Self: 'a;
+            type Error = PoolError;
 
-    #[track_caller]
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PoolBuffer<'_, P, S>, PoolError> {
-        self.allocate_aligned(bytes, alignment::<P>(), stream)
-    }
+            #[track_caller]
+            fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, PoolError> {
+                self.allocate_aligned(bytes, alignment::<P>(), stream)
+            }
+        }
+    };
 }
+
+from_pool!(Pool, PoolBuffer);
+from_pool!(Pattern<'p>, PatternBuffer);
 
 impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
     type Backing<'b>
@@ -81,18 +89,5 @@ impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<
         let buffer = self.take(bytes, stream)?;
         let aligned = buffer.address() % ALIGNMENT == 0;
         if aligned { Ok(buffer) } else { Err(SlotError::Align { slot: self.number() }) }
-    }
-}
-
-impl<'p, P: Placement, S: Source<Stream = Stream>> Allocate for Pattern<'p, P, S> {
-    type Backing<'a>
-        = PatternBuffer<'a, 'p, P, S>
-    where
-        Self: 'a;
-    type Error = PoolError;
-
-    #[track_caller]
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
-        self.allocate_aligned(bytes, alignment::<P>(), stream)
     }
 }

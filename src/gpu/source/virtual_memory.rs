@@ -160,11 +160,12 @@ impl Virtual {
     }
 
     /// Maps new memory at reserved addresses of a segment.
-    fn map_into(&self, segment: &Segment, address: usize, bytes: usize) -> Result<(), SourceError> {
+    fn map_into(&self, address: usize, bytes: usize) -> Result<(), SourceError> {
         let _bound = self.context.enter_relaxed()?;
         let pieces = self.map_pieces(address as CUdeviceptr, bytes)?;
-        let start = segment.address.get() as CUdeviceptr;
-        self.segments().entry(start).and_modify(|found| found.pieces.extend(pieces));
+        if let Some(found) = reserved_at(&mut self.segments(), address) {
+            found.pieces.extend(pieces);
+        }
         Ok(())
     }
 
@@ -185,6 +186,11 @@ impl Virtual {
         }
         released
     }
+}
+
+/// Returns the segment whose reserved addresses hold `address`, which those of one do. O(log segments).
+fn reserved_at(segments: &mut BTreeMap<u64, Reserved>, address: usize) -> Option<&mut Reserved> {
+    segments.range_mut(..=address as u64).next_back().map(|(_, found)| found)
 }
 
 /// Unmaps pieces that no work uses, each on its own, as the driver demands. Goes on after an error and returns the first.
@@ -254,7 +260,7 @@ unsafe impl Source for Virtual {
         if bytes > self.room(&segment).saturating_sub(segment.bytes) {
             return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "grow", code: 0 });
         }
-        self.map_into(&segment, segment.address.get() + segment.bytes, bytes)?;
+        self.map_into(segment.address.get() + segment.bytes, bytes)?;
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
     }
 
@@ -264,19 +270,13 @@ unsafe impl Source for Virtual {
     }
 
     /// The pool has asked whether the work on the pages is done.
-    unsafe fn unmap(
-        &self,
-        segment: &Segment,
-        address: usize,
-        bytes: usize,
-        _: &Stream,
-    ) -> Result<(), SourceError> {
+    unsafe fn unmap(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         check_size("cuMemUnmap", bytes, self.granularity)?;
         let _bound = self.context.enter_relaxed()?;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemUnmap", code: 0 };
         let range = address as u64..(address + bytes) as u64;
         let mut segments = self.segments();
-        let found = segments.get_mut(&(segment.address.get() as u64)).ok_or(unknown)?;
+        let found = reserved_at(&mut segments, address).ok_or(unknown)?;
         let mut unmapped: Vec<u64> = Vec::new();
         let pages: Vec<u64> = found.pieces.range(range).map(|(&at, _)| at).collect();
         for at in pages {
@@ -294,15 +294,9 @@ unsafe impl Source for Virtual {
         Ok(())
     }
 
-    unsafe fn map(
-        &self,
-        segment: &Segment,
-        address: usize,
-        bytes: usize,
-        _: &Stream,
-    ) -> Result<(), SourceError> {
+    unsafe fn map(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         check_size("cuMemMap", bytes, self.granularity)?;
-        self.map_into(segment, address, bytes)
+        self.map_into(address, bytes)
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
