@@ -1,7 +1,6 @@
 //! Best fit.
 
-use super::coalescing::Coalescing;
-use super::coalescing::LARGE;
+use super::coalescing::{Coalescing, LARGE};
 use super::tree::{FreeTree, TreeOrder, below, scatter};
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 

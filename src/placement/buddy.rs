@@ -1,6 +1,6 @@
 //! Binary buddies.
 
-use super::coalescing::check_links;
+use super::free_index::check_links;
 use super::{Held, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
 use crate::misuse::{Fault, corrupted};

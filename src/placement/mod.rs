@@ -28,6 +28,7 @@ mod coalescing;
 #[cfg(any(feature = "linked-list", feature = "buddy-system"))]
 mod external;
 mod first_fit;
+mod free_index;
 mod good_fit;
 mod layout;
 pub(crate) mod micro;
@@ -39,12 +40,13 @@ mod tree;
 pub use best_fit::{BestFit, BySize};
 pub use buddy::Buddy;
 pub use bump::Bump;
-pub use coalescing::{Coalescing, Found, FreeIndex};
+pub use coalescing::Coalescing;
 #[cfg(feature = "buddy-system")]
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
 pub use first_fit::{ByAddress, FirstFit};
+pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
 pub use micro::MicroTlsf;

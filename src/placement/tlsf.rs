@@ -1,6 +1,7 @@
 //! Two-level segregated fit.
 
-use super::coalescing::{Coalescing, Found, FreeIndex, LARGE, check_links};
+use super::coalescing::{Coalescing, LARGE};
+use super::free_index::{Found, FreeIndex, check_links};
 use super::rare;
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};

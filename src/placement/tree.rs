@@ -1,6 +1,6 @@
 //! A randomised tree of the free blocks, in the two links that every free block has.
 
-use super::coalescing::{Found, FreeIndex};
+use super::free_index::{Found, FreeIndex};
 use crate::meta::{FreeBlocks, Id, NIL};
 use crate::misuse::{Fault, corrupted};
 use crate::units::Index;

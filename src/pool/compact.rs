@@ -1,9 +1,10 @@
 //! Blocks that may be moved, and compaction.
 
+use super::arena::Request;
 use super::error::PoolError;
 use super::front::Allocation;
 use super::records::Holder;
-use super::state::{Request, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::{Pool, Source, SourceError, StreamId};
 use crate::meta::Meta;
 use crate::placement::Placement;

@@ -1,12 +1,13 @@
 //! The front of a pool: the methods that its users call.
 
+use super::arena::{Request, SizeKind};
 use super::error::PoolError;
 use super::hooks::Hooks;
 use super::lanes::{Held, Lanes, Taken};
 use super::leak::LeakHook;
 use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
-use super::state::{Request, SizeKind, State};
+use super::state::State;
 use super::usage::Usage;
 use super::{CopyCounters, OptionsError, Source, Stream};
 use crate::meta::{Meta, SideTable};

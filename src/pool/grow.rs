@@ -1,7 +1,8 @@
 //! How a pool reserves segments and gives them back.
 
+use super::arena::{Entry, Request, SizeKind};
 use super::options::{Age, Growth, Limit, Reuse};
-use super::state::{Entry, Request, SizeKind, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::stats::SourceCalls;
 use super::{Pool, Segment, Source, SourceError};
 use crate::meta::Meta;

@@ -1,9 +1,10 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
+use super::arena::Request;
 use super::grow::Denied;
 use super::records::Holder;
-use super::state::{Request, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::{Pool, Source};
 use crate::meta::Meta;
 use crate::placement::Placement;

@@ -12,8 +12,9 @@
 //!
 //! What lanes may reach is published in a [`View`] whenever all locks are released.
 
+use super::arena::{Arena, Entry, Request};
 use super::records::{Holder, LANES, Numbers, Record, lane_of};
-use super::state::{Arena, Entry, Request, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::stats::Since;
 use super::{Source, Stream, StreamId};
 use crate::lock::{Futex, Lock};

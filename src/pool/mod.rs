@@ -14,6 +14,7 @@
 
 mod adapt;
 mod allocator;
+mod arena;
 mod buffer;
 mod capture;
 mod chain;
@@ -53,6 +54,7 @@ mod usage;
 mod wait;
 
 pub use allocator::{AnyPool, DeviceAllocator};
+pub use arena::SizeKind;
 pub use buffer::Buffer;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
@@ -70,6 +72,5 @@ pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
 pub use source_error::{SourceError, SourceErrorKind};
-pub use state::SizeKind;
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};

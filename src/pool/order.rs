@@ -5,9 +5,10 @@
 //! the free has passed. Such an event (a *fence*) is recorded only when another stream has a use for the memory,
 //! and it is queried before anything waits for it.
 
+use super::arena::{Fence, Request, SizeKind};
 use super::options::Reuse;
 use super::records::Holder;
-use super::state::{Fence, Request, SizeKind, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::{Pool, Source, SourceErrorKind, Stream};
 use crate::placement::Placement;
 use std::vec::Vec;

@@ -1,11 +1,12 @@
 //! What a pool does when a request finds no room.
 
+use super::arena::{Request, SizeKind};
 use super::error::OutOfMemory;
 use super::grow::Denied;
 use super::lanes::Held;
 use super::options::Reuse;
 use super::order::Patience;
-use super::state::{Request, SizeKind, State};
+use super::state::State;
 use super::{Pool, PoolError, Source};
 use crate::placement::Placement;
 use std::boxed::Box;

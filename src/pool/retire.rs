@@ -38,7 +38,7 @@ impl<P: Placement, S: Source> State<P, S> {
 impl<P: Placement, S: Source> Pool<P, S> {
     /// Retires the arenas of streams that the program has dropped. O(streams), without a driver call.
     pub(super) fn sweep(&self, state: &mut State<P, S>) {
-        let of = |(place, arena): (usize, &super::state::Arena<S>)| {
+        let of = |(place, arena): (usize, &super::arena::Arena<S>)| {
             (!arena.private && arena.stream.as_ref().is_some_and(Stream::is_abandoned)).then_some(place)
         };
         let mut abandoned: Vec<usize> = state.arenas.iter().enumerate().filter_map(of).collect();

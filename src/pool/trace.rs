@@ -1,9 +1,10 @@
 //! Recording of what a pool does, in the common trace format.
 
 use super::Source;
+use super::arena::Request;
 use super::front::Pool;
 use super::records::Holder;
-use super::state::{Request, State};
+use super::state::State;
 use super::trace_output::PoolTrace;
 use crate::meta::Meta;
 use crate::observe::event::Action;

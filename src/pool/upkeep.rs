@@ -1,10 +1,11 @@
 //! Operations of a pool besides requests: preallocation, trimming, steps, statistics and hooks.
 
+use super::arena::SizeKind;
 use super::error::{OutOfMemory, PoolError};
 use super::front::Pool;
 use super::hooks::Place;
 use super::leak::Leak;
-use super::state::{SizeKind, bytes_of};
+use super::state::bytes_of;
 use super::stats::{PoolStats, SourceCalls};
 use super::{CopyCounters, Source, StreamId};
 use crate::placement::Placement;

@@ -3,9 +3,10 @@
 //! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
 //! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
 
+use super::arena::Request;
 use super::marks::{Mark, Queue, Waiting};
 use super::records::Holder;
-use super::state::{Request, State, bytes_of};
+use super::state::{State, bytes_of};
 use super::{Event, Pool, Source, Stream, StreamId};
 use crate::placement::Placement;
 use std::collections::VecDeque;

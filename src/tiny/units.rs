@@ -1,8 +1,9 @@
 //! Where the parts of a small heap are that is one value.
 
 use crate::meta::FreeError;
-use crate::placement::micro::blocks::{Blocks, Place, WORD, bit_words};
-pub(super) use crate::placement::micro::blocks::{UNIT, units};
+use crate::placement::micro::blocks::{Blocks, Place};
+pub(super) use crate::placement::micro::units::{UNIT, units};
+use crate::placement::micro::units::{WORD, bit_words};
 
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
@@ -243,7 +244,7 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::micro::blocks::class;
+    use crate::placement::micro::units::class;
     use core::ptr;
 
     fn layout<const BYTES: usize>() {

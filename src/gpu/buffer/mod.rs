@@ -10,6 +10,7 @@
 mod backing;
 mod cudarc_slice;
 mod error;
+mod fill;
 mod foreign;
 mod host;
 mod job;

@@ -88,3 +88,73 @@ impl Bounds {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::in_band::InBand;
+    use crate::meta::{BlockOf, FreeBlocks, Meta};
+    use crate::region::Region;
+    use crate::units::Index;
+
+    /// After every operation each bit is what a map of the free granules says.
+    fn bits_follow_a_model<I: Index, const G: usize>() {
+        use crate::placement::{Placement, Tlsf};
+        let mut memory = vec![0u64; 1024];
+        let mut space = <Tlsf<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
+        let region = Region::new(core::ptr::NonNull::from(memory.as_mut_slice()).cast(), 8 * 1024);
+        // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
+        unsafe { Placement::claim(&mut space, region).unwrap() };
+        let record = space.meta().regions()[0];
+        let mut free = vec![true; record.end() + 2];
+        free[..record.first].fill(false);
+        free[record.end()..].fill(false);
+        let unit = InBand::<I, G, 2>::UNIT;
+        let mut live: Vec<BlockOf<InBand<I, G, 2>>> = Vec::new();
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20_000 {
+            let choice = random.usize(0..8);
+            let (at, len) = (random.usize(0..live.len().max(1)), random.usize(1..12));
+            if choice < 4 {
+                let align = if choice == 0 { 1 << random.u32(0..5) } else { 1 };
+                let mut block = space.allocate_quick(len, align);
+                if block.is_none() {
+                    block = Placement::allocate(&mut space, len, align);
+                }
+                let Some(block) = block else { continue };
+                assert_eq!(space.meta().place(block.offset) % align, 0);
+                assert!(free[block.offset..block.offset + block.len].iter().all(|&free| free));
+                free[block.offset..block.offset + block.len].fill(false);
+                live.push(block);
+            } else if at < live.len() {
+                let block = live[at];
+                free[block.offset..block.offset + block.len].fill(true);
+                // SAFETY: as above.
+                unsafe {
+                    if choice < 7 {
+                        live.swap_remove(at);
+                        Placement::deallocate(&mut space, block, block.len, 1).unwrap();
+                    } else {
+                        let resized =
+                            Placement::resize(&mut space, block, block.len, len, 1).unwrap_or(block);
+                        free[resized.offset..resized.offset + resized.len].fill(false);
+                        live[at] = resized;
+                    }
+                }
+            }
+            let changes = |at: usize| free[at] != free[at - 1];
+            for number in record.first / unit..=record.end() / unit {
+                let expected = (number * unit..(number + 1) * unit).any(changes);
+                // SAFETY: the region has a bit for the unit.
+                assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "unit {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn bits_are_set_where_free_memory_meets_other_memory() {
+        bits_follow_a_model::<u32, 8>();
+        bits_follow_a_model::<u16, 8>();
+        bits_follow_a_model::<u32, 16>();
+    }
+}

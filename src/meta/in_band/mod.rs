@@ -47,6 +47,7 @@ macro_rules! words_of_free_blocks {
 }
 
 mod bounds;
+mod extent;
 mod one_region;
 mod walk;
 
@@ -59,7 +60,7 @@ use super::{
     addressable, region_size,
 };
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
-use crate::units::{Index, align_up};
+use crate::units::Index;
 use core::marker::PhantomData;
 use core::mem::size_of;
 use core::ptr;
@@ -165,48 +166,6 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     #[inline(always)]
     fn bounds(&self, offset: usize) -> Bounds {
         Bounds(self.regions.of(offset).bounds)
-    }
-
-    /// Words of boundary bits for `len` granules, the first of which is number `phase` of a word's units.
-    const fn bound_words(len: usize, phase: usize) -> usize {
-        (phase + len / Self::UNIT + 1).div_ceil(WORD_BITS)
-    }
-
-    /// Which of a word's bits belongs to the unit of granule `first`.
-    const fn phase(first: usize) -> usize {
-        first / Self::UNIT % WORD_BITS
-    }
-
-    /// Granules for which `bytes` bytes have room, boundary bits included; whole units.
-    const fn capacity(bytes: usize, edges: bool, phase: usize) -> usize {
-        if !edges {
-            return bytes / G;
-        }
-        let unit = Self::UNIT * G;
-        // The bits of units in front of the first and of the one behind the last take no granules.
-        let word = size_of::<usize>();
-        let bytes = bytes.saturating_add((phase + 1) * unit);
-        let group = WORD_BITS * unit + word;
-        let rest = (bytes % group).saturating_sub(word) / unit;
-        (bytes / group * WORD_BITS + rest).saturating_sub(phase + 1) * Self::UNIT
-    }
-
-    /// Returns the usable part of `memory`: its aligned start, and the bytes up to the last whole word.
-    fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
-        let start = memory.start.addr().get();
-        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
-        // The bits are in words, and with tiny granules the start must be aligned for them as well. Units
-        // are aligned in address too, so that buddies do not share one.
-        let align = if edges { Self::UNIT * G } else { G };
-        let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
-        let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
-        let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
-        Ok((memory.start.as_ptr().wrapping_add(first - start), bytes))
-    }
-
-    /// Where the `words` words of bits are when the trimmed region is `bytes` long.
-    fn bounds_at(start: *mut u8, bytes: usize, words: usize) -> *mut usize {
-        start.wrapping_add(bytes - words * size_of::<usize>()).cast()
     }
 
     fn too_large() -> RegionError {
@@ -561,91 +520,4 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     }
 
     unsafe fn close_page(&mut self, _page: Page<Bounds>) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn capacity_of<I: Index, const G: usize>() {
-        type Of<I, const G: usize> = InBand<I, G, 1>;
-        for phase in [1, 2, 31, 63] {
-            for bytes in 0..20_000 {
-                let len = Of::<I, G>::capacity(bytes, true, phase);
-                let takes = |len: usize| len * G + Of::<I, G>::bound_words(len, phase) * size_of::<usize>();
-                assert_eq!(len % Of::<I, G>::UNIT, 0);
-                assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");
-                assert!(takes(len + Of::<I, G>::UNIT) > bytes, "{bytes} bytes hold more than {len} granules");
-            }
-        }
-    }
-
-    #[test]
-    fn capacity_is_exact() {
-        capacity_of::<u32, 8>();
-        capacity_of::<u16, 8>();
-        capacity_of::<u32, 16>();
-        let units = (InBand::<u32, 8>::UNIT, InBand::<u16, 8>::UNIT, InBand::<u32, 16>::UNIT);
-        assert_eq!(units, (2, 1, 1));
-    }
-    /// After every operation each bit is what a map of the free granules says.
-    fn bits_follow_a_model<I: Index, const G: usize>() {
-        use crate::placement::{Placement, Tlsf};
-        let mut memory = vec![0u64; 1024];
-        let mut space = <Tlsf<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
-        let region = Region::new(core::ptr::NonNull::from(memory.as_mut_slice()).cast(), 8 * 1024);
-        // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
-        unsafe { Placement::claim(&mut space, region).unwrap() };
-        let record = space.meta().regions()[0];
-        let mut free = vec![true; record.end() + 2];
-        free[..record.first].fill(false);
-        free[record.end()..].fill(false);
-        let unit = InBand::<I, G, 2>::UNIT;
-        let mut live: Vec<BlockOf<InBand<I, G, 2>>> = Vec::new();
-        let mut random = fastrand::Rng::with_seed(7);
-        for _ in 0..20_000 {
-            let choice = random.usize(0..8);
-            let (at, len) = (random.usize(0..live.len().max(1)), random.usize(1..12));
-            if choice < 4 {
-                let align = if choice == 0 { 1 << random.u32(0..5) } else { 1 };
-                let mut block = space.allocate_quick(len, align);
-                if block.is_none() {
-                    block = Placement::allocate(&mut space, len, align);
-                }
-                let Some(block) = block else { continue };
-                assert_eq!(space.meta().place(block.offset) % align, 0);
-                assert!(free[block.offset..block.offset + block.len].iter().all(|&free| free));
-                free[block.offset..block.offset + block.len].fill(false);
-                live.push(block);
-            } else if at < live.len() {
-                let block = live[at];
-                free[block.offset..block.offset + block.len].fill(true);
-                // SAFETY: as above.
-                unsafe {
-                    if choice < 7 {
-                        live.swap_remove(at);
-                        Placement::deallocate(&mut space, block, block.len, 1).unwrap();
-                    } else {
-                        let resized =
-                            Placement::resize(&mut space, block, block.len, len, 1).unwrap_or(block);
-                        free[resized.offset..resized.offset + resized.len].fill(false);
-                        live[at] = resized;
-                    }
-                }
-            }
-            let changes = |at: usize| free[at] != free[at - 1];
-            for number in record.first / unit..=record.end() / unit {
-                let expected = (number * unit..(number + 1) * unit).any(changes);
-                // SAFETY: the region has a bit for the unit.
-                assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "unit {number}");
-            }
-        }
-    }
-
-    #[test]
-    fn bits_are_set_where_free_memory_meets_other_memory() {
-        bits_follow_a_model::<u32, 8>();
-        bits_follow_a_model::<u16, 8>();
-        bits_follow_a_model::<u32, 16>();
-    }
 }

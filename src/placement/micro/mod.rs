@@ -1,6 +1,8 @@
 //! The placement of small memories: every region with lists of its own.
 
 pub(crate) mod blocks;
+mod slot;
+pub(crate) mod units;
 
 use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
@@ -8,102 +10,12 @@ use crate::observe::{NoStatistics, Statistics};
 use crate::region::Run;
 use crate::region::{Region, RegionError};
 use crate::units::align_up;
-use blocks::{Blocks, LISTS, Place, UNIT, WORD, bit_words, opaque, units};
+use blocks::{Blocks, Place};
 use core::alloc::Layout;
 use core::hint::assert_unchecked;
 use core::ptr::{self, NonNull};
-
-/// What lies at the start of each region.
-#[repr(C)]
-struct Control {
-    heads: [u16; LISTS],
-    map: u32,
-    /// Bytes of the memory as it was claimed, and how many of them are in front of this.
-    size: usize,
-    skipped: usize,
-}
-
-const CONTROL: usize = size_of::<Control>().next_multiple_of(UNIT);
-
-/// Number of a region's first unit. The numbers below are those of lists.
-const FIRST: usize = LISTS;
-
-/// Units of the longest region: their numbers, and that of the place behind them, fit 16 bits.
-const MAX_LEN: usize = u16::MAX as usize - FIRST;
-
-/// A region: where unit number 0 would be, and how many units there are. Its bits follow the units.
-#[derive(Clone, Copy)]
-struct Slot<const CHECKED: bool> {
-    origin: *mut u8,
-    len: usize,
-    /// Where the bit of unit number 0 would be.
-    bits: *mut u32,
-}
-
-impl<const C: bool> Slot<C> {
-    const NONE: Self = Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut() };
-
-    fn control(&self) -> *mut Control {
-        self.origin.wrapping_add(FIRST * UNIT - CONTROL).cast()
-    }
-
-    /// The memory as it was claimed.
-    fn region(&self) -> Region {
-        let control = self.control();
-        // SAFETY: the region has its control data, which begins behind the address 0.
-        unsafe {
-            let start = control.cast::<u8>().wrapping_sub((*control).skipped);
-            Region::new(NonNull::new_unchecked(start), (*control).size)
-        }
-    }
-
-    /// The number behind the last unit.
-    const fn end(&self) -> usize {
-        FIRST + self.len
-    }
-
-    /// Whether `address` lies in a unit.
-    #[inline(always)]
-    fn holds(&self, address: usize) -> bool {
-        address.wrapping_sub(self.origin.addr()).wrapping_sub(FIRST * UNIT) / UNIT < self.len
-    }
-}
-
-// SAFETY: `claim` puts control data, units and bits one behind the other; `FIRST` is above the numbers of lists.
-unsafe impl<const C: bool> Place for Slot<C> {
-    const LISTS: usize = LISTS;
-    const CHECKED: bool = C;
-
-    #[inline(always)]
-    fn first(self) -> usize {
-        FIRST
-    }
-
-    #[inline(always)]
-    fn unit(self, index: usize) -> *mut u8 {
-        self.origin.wrapping_add(index * UNIT)
-    }
-
-    #[inline(always)]
-    fn bits(self, index: usize) -> *mut u32 {
-        self.bits.wrapping_add(index / WORD)
-    }
-
-    #[inline(always)]
-    fn head(self, list: usize) -> *mut u16 {
-        self.origin.wrapping_add(const { FIRST * UNIT - CONTROL }).cast::<u16>().wrapping_add(list)
-    }
-
-    #[inline(always)]
-    fn map(self) -> *mut u32 {
-        self.origin.wrapping_add(const { FIRST * UNIT - CONTROL + 2 * LISTS }).cast()
-    }
-
-    #[inline(always)]
-    fn longest(self) -> usize {
-        self.len
-    }
-}
+use slot::{CONTROL, FIRST, MAX_LEN, Slot};
+use units::{LISTS, UNIT, WORD, bit_words, opaque, units};
 
 /// Two-level segregated fit in units of 8 bytes for up to `REGIONS` small regions, each of which holds its own lists: the default of
 /// microcontrollers.

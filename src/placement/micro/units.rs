@@ -1,0 +1,85 @@
+//! The units that small regions are divided into, and the lists that free blocks belong to by their length.
+
+use crate::units::{COUNTS_ZEROS, log2};
+use core::hint::assert_unchecked;
+
+/// Bytes of a unit. Every block takes a multiple of it.
+pub(crate) const UNIT: usize = 8;
+
+/// Lists for all lengths that 16 bits can hold.
+pub(crate) const LISTS: usize = 32;
+
+/// Bits in a word of boundary bits.
+pub(crate) const WORD: usize = 32;
+
+/// Returns the list for free blocks of `len` units: there are two per power of two. O(1).
+///
+/// # Safety
+///
+/// `len` is not zero and fits 16 bits.
+#[inline(always)]
+pub(crate) const unsafe fn class(len: usize) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe { assert_unchecked(len != 0 && len <= u16::MAX as usize) };
+    let class = if COUNTS_ZEROS {
+        // The highest bit and the one below it, moved up: one instruction less where zeros are counted.
+        let zeros = (len as u32).leading_zeros();
+        (((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize
+    } else {
+        let shift = log2(len);
+        // SAFETY: the length has 1 to 16 bits.
+        unsafe { assert_unchecked(shift < 16) };
+        ((2 * len) >> shift) + 2 * shift as usize - 2
+    };
+    // SAFETY: the first summand is 2 or 3, and the logarithm is at most 15.
+    unsafe { assert_unchecked(class < LISTS) };
+    class
+}
+
+/// Rounds a size in bytes up to units. The size is that of a layout, so it cannot overflow.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil, reason = "takes three instructions more")]
+pub(crate) const fn units(size: usize) -> usize {
+    (size + (UNIT - 1)) / UNIT
+}
+
+/// Returns the number itself, and keeps the compiler from knowing what it was computed from: a length in units as a shifted
+/// operand is shorter than the size that it came from, rounded up once more.
+#[inline(always)]
+#[cfg_attr(
+    not(any(target_arch = "arm", target_arch = "riscv32")),
+    expect(unused_mut, reason = "for the other targets")
+)]
+pub(crate) fn opaque(mut number: usize) -> usize {
+    #[cfg(any(target_arch = "arm", target_arch = "riscv32"))]
+    // SAFETY: there is no instruction.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    number
+}
+
+/// Words of boundary bits for `len` units, the first of which is number 0 of a word.
+pub(crate) const fn bit_words(len: usize) -> usize {
+    (len + 1).div_ceil(WORD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_in_order_and_complete() {
+        let mut last = 0;
+        for len in 1..=u16::MAX as usize {
+            // SAFETY: the length is in range.
+            let class = unsafe { class(len) };
+            assert!(class >= last && class < 32, "{len}");
+            last = class;
+            // Two classes per power of two, except that 1 is alone.
+            let half = 1usize << (len.ilog2().max(1) - 1);
+            assert_eq!(class % 2 == 1, len > 1 && len & half != 0, "{len}");
+        }
+        assert_eq!(last, 31);
+    }
+}

@@ -1,0 +1,210 @@
+//! The memory of one stream: its segments, by size, and what is known of each.
+
+use super::records::{Holder, Record};
+use super::stats::{Figures, Since};
+use super::stream::StreamId;
+use super::{Segment, Source, Stream};
+use crate::meta::Block;
+use crate::placement::{Placement, Token};
+use core::time::Duration;
+use std::collections::{BTreeSet, HashMap};
+use std::vec::Vec;
+
+/// The group of segments that a request is served from, by its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum SizeKind {
+    /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
+    Small,
+    /// Segments for all other requests.
+    Large,
+    /// Segments for very large requests; only with [`PoolOptions::lean`](super::PoolOptions::lean).
+    Huge,
+}
+
+impl SizeKind {
+    /// The other kinds whose segments may serve the request, in order of preference.
+    pub(super) const fn others(self) -> [Self; 2] {
+        match self {
+            Self::Small => [Self::Large, Self::Huge],
+            Self::Large => [Self::Small, Self::Huge],
+            Self::Huge => [Self::Large, Self::Small],
+        }
+    }
+}
+
+/// A request, rounded to granules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// Bytes, as requested.
+    pub bytes: usize,
+    /// Alignment in bytes, as requested.
+    pub align_bytes: usize,
+    /// Length in granules, guards included.
+    pub len: usize,
+    /// Alignment in granules.
+    pub align: usize,
+    pub kind: SizeKind,
+    /// Whether the length is that of a class, of which freed blocks are kept.
+    pub classed: bool,
+}
+
+impl Request {
+    /// The record of a block of `segment` that is handed out to an arena for this request.
+    #[inline(always)]
+    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, arena: usize) -> Record<T> {
+        Record {
+            offset: block.offset as u32,
+            len: block.len as u32,
+            token: block.token,
+            segment,
+            requested: self.bytes as u64,
+            serial: 0,
+            arena: arena as u16,
+            align: self.align.trailing_zeros() as u8,
+            holder: Holder::Live,
+        }
+    }
+}
+
+/// A segment and the placement that divides it.
+pub(super) struct Entry<P> {
+    pub memory: Segment,
+    pub placement: P,
+    /// The arena that owns it.
+    pub arena: usize,
+    pub kind: SizeKind,
+    /// Number of blocks that the placement has handed out.
+    pub live: u32,
+    /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
+    pub holes: u32,
+    pub unmapped: usize,
+    /// The length under which it is listed in a bin with several segments.
+    pub listed: usize,
+    /// When its last block came back: by the source's clock, and as a step number.
+    pub emptied: (Duration, u64),
+}
+
+/// The segments of one kind in one arena.
+#[derive(Default)]
+pub(super) struct Bin {
+    pub members: Vec<u32>,
+    /// Segments by their longest free block; used only if there are several.
+    pub order: BTreeSet<(usize, u32)>,
+    /// The longest free block of all; used only if there are several segments.
+    pub longest: usize,
+}
+
+/// An event after all frees up to the number `frees`.
+pub(super) struct Fence<E> {
+    pub event: E,
+    pub frees: u64,
+}
+
+/// The memory of one stream, in cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Arena<S: Source> {
+    /// `None` for a place that no stream has now.
+    pub stream: Option<S::Stream>,
+    pub id: StreamId,
+    /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
+    pub open: bool,
+    /// What was allocated and freed in the arena's lane and is not yet in the figures.
+    pub since: Since,
+    /// Whether the lane has listed the arena as changed.
+    pub changed: bool,
+    /// Whether it belongs to a graph, so that no other arena may get memory from it.
+    pub private: bool,
+    /// Number of its records.
+    pub records: usize,
+    pub bins: [Bin; 3],
+    pub figures: Figures,
+    /// Number of frees into its segments so far that are ordered by its stream alone, plus the segments that it got
+    /// in that order.
+    pub frees: u64,
+    /// The value of `frees` up to which all work is known to be done.
+    pub quiet: u64,
+    pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
+    /// Freed blocks that are kept for their class, by length in granules.
+    pub cached: HashMap<usize, Vec<u32>>,
+    /// Freed blocks that wait for this stream alone, by length in granules.
+    pub reusable: BTreeSet<(usize, u32)>,
+    /// Bytes of the last large segment.
+    pub last_growth: usize,
+    /// Whether it is in the list of touched arenas.
+    pub touched: bool,
+}
+
+/// The value of `listed` for segments that are in no order.
+pub(super) const UNLISTED: usize = usize::MAX;
+
+impl<S: Source> Arena<S> {
+    /// The stream, which every arena has that has memory or blocks.
+    #[inline(always)]
+    pub(super) fn stream(&self) -> &S::Stream {
+        match &self.stream {
+            Some(stream) => stream,
+            None => unreachable!("a place is vacated when no segment and no record refers to it"),
+        }
+    }
+}
+
+impl Bin {
+    /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
+    pub(super) fn relist<P: Placement>(&mut self, entry: &mut Entry<P>, segment: u32) {
+        let (old, new) = (entry.listed, entry.placement.largest());
+        if old != new {
+            entry.listed = new;
+            self.order.remove(&(old, segment));
+            self.order.insert((new, segment));
+            if new >= self.longest || old == self.longest {
+                self.longest = self.order.last().map_or(0, |key| key.0);
+            }
+        }
+    }
+}
+
+impl<P: Placement> Entry<P> {
+    /// Takes a block for the request.
+    #[inline(always)]
+    pub(super) fn take(&mut self, ask: &Request) -> Option<Block<Token<P>>> {
+        let block = match self.placement.allocate_quick(ask.len, ask.align) {
+            Some(block) => block,
+            None => self.placement.allocate(ask.len, ask.align)?,
+        };
+        self.live += 1;
+        Some(block)
+    }
+
+    /// Gives a record's block back to the placement.
+    ///
+    /// # Safety
+    ///
+    /// The placement must have handed out the block, which is not used afterwards.
+    #[inline(always)]
+    pub(super) unsafe fn put_back(&mut self, record: &Record<Token<P>>) {
+        let (len, align) = (record.len as usize, 1 << record.align);
+        // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
+        let freed = unsafe { self.placement.deallocate(record.block(), len, align) };
+        debug_assert!(freed.is_ok(), "the block was live");
+        self.live -= 1;
+    }
+
+    /// Whether the segment is in its bin's order.
+    #[inline(always)]
+    pub(super) const fn is_listed(&self) -> bool {
+        self.listed != UNLISTED
+    }
+}
+
+impl<P> Entry<P> {
+    pub(super) fn new(
+        memory: Segment,
+        placement: P,
+        arena: usize,
+        kind: SizeKind,
+        emptied: (Duration, u64),
+    ) -> Self {
+        Self { memory, placement, arena, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
+    }
+}
