@@ -66,6 +66,15 @@ enum Command {
         #[arg(value_name = "SUBJECT", required = true)]
         subjects: Vec<String>,
     },
+    /// Prints throughput of these subjects over some traces as a ratio to talc 5, in interleaved rounds; writes nothing
+    Time {
+        /// Traces; all if none is named
+        #[arg(long = "trace", value_name = "NAME")]
+        traces: Vec<String>,
+        /// Subjects, by the names of `list`
+        #[arg(value_name = "SUBJECT", required = true)]
+        subjects: Vec<String>,
+    },
     /// Measures the planner; writes its tables and RESULTS.md
     Plan(plan::Args),
     /// Writes RESULTS.md and the plots anew from the CSV files
@@ -90,6 +99,7 @@ fn main() -> ExitCode {
         Command::Run { quick, subjects, names } => run(quick, subjects, &names),
         Command::Check { slow, bless } => check::run(&home().join("results"), slow, bless),
         Command::Count { traces, subjects } => check::count(&traces, &subjects),
+        Command::Time { traces, subjects } => time(&traces, subjects),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
         Command::Plan(args) => plan::run(&args, home()),
         Command::List => {
@@ -135,6 +145,19 @@ fn run(quick: bool, subjects: Vec<String>, names: &[String]) -> Result<()> {
         report::write(&folder, &home.join("RESULTS.md"))?;
     }
     println!("{}", home.join("RESULTS.md").display());
+    Ok(())
+}
+
+fn time(traces: &[String], subjects: Vec<String>) -> Result<()> {
+    measures::choose(subjects)?;
+    let mut all = trace::all()?;
+    all.retain(|trace| traces.is_empty() || traces.contains(&trace.name));
+    let options = Options::new(false, PathBuf::new());
+    for row in measures::throughput::compare(&options, &all)? {
+        if row.metric != measures::throughput::SPREAD {
+            println!("{:16} {:24} {:44} {:6.2}", row.case, row.subject, row.metric, row.value);
+        }
+    }
     Ok(())
 }
 
