@@ -23,7 +23,9 @@ impl Key {
     const RANDOM: usize = if usize::BITS == 64 { usize::MAX >> 17 } else { usize::MAX };
 
     /// The other bits, which are the same in all keys.
-    const TAG: usize = if usize::BITS == 64 { !(usize::MAX >> 16) } else { 0 };
+    ///
+    /// The low ones make every multiple of 8 that a program writes to a freed block, 0 among them, an odd address.
+    const TAG: usize = if usize::BITS == 64 { !(usize::MAX >> 16) } else { 0 } | (STEP - 1);
 
     /// Makes the key of a heap whose first region starts at `start`.
     #[cold]
