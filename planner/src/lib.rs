@@ -28,6 +28,7 @@ pub mod import;
 pub mod instances;
 pub mod model;
 pub mod read;
+pub mod reuse;
 pub mod sections;
 pub mod solve;
 pub mod transform;

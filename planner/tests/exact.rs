@@ -1,6 +1,7 @@
 //! The exact search against the truth.
 
 mod common;
+mod reuse;
 
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::deadline::Deadline;

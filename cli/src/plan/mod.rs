@@ -2,6 +2,7 @@
 
 mod bench;
 mod family;
+mod price;
 mod source;
 
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub use source::Form;
 use source::{Source, read_source};
 
 /// Options that have no meaning with --bench.
-const NOT_WITH_BENCH: [&str; 15] = [
+const NOT_WITH_BENCH: [&str; 17] = [
     "form",
     "capacity",
     "explain",
@@ -50,6 +51,8 @@ const NOT_WITH_BENCH: [&str; 15] = [
     "stream",
     "spill",
     "fuse",
+    "price",
+    "banks",
 ];
 
 /// Arguments of `allotment plan`.
@@ -120,6 +123,12 @@ pub struct PlanArgs {
     /// Join buffers of one lifetime up to this size
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     fuse: Option<u64>,
+    /// Make the plan that costs the least: a price for each event between streams, clash of banks, or byte moved to a slower memory (event=20)
+    #[arg(long, value_name = "KIND=N", value_parser = price::parse_price, conflicts_with_all = ["spill", "fuse"])]
+    price: Vec<price::Price>,
+    /// With --price clash=N: the number of banks, and the bytes in a row that lie in one
+    #[arg(long, value_name = "COUNT:BYTES", value_parser = price::parse_banks, requires = "price")]
+    banks: Option<(u64, u64)>,
     /// Number of threads
     #[arg(long, default_value_t = default_threads(), value_parser = at_least_one)]
     threads: usize,
@@ -146,6 +155,8 @@ struct Figures {
     seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     explanation: Option<Explanation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reuse: Option<price::Reuse>,
 }
 
 fn default_threads() -> usize {
@@ -347,7 +358,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     interruptible(&options)?;
     let deadline = options.deadline();
     let (model, instance, buffer_of) = match &source {
-        Source::Instance(instance) => (None, instance.clone(), None),
+        Source::Instance(instance, _) => (None, instance.clone(), None),
         Source::Model { graph, .. } | Source::Family { family: Family { graph, .. } } => {
             let (graph, instance, buffer_of) = lower(args, graph, &deadline, &mut out)?;
             (Some(graph), instance, buffer_of)
@@ -361,7 +372,22 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let bar = progress_bar(args);
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
-    let tiers = solve_tiers_within(&instance, &options, &capacities, &deadline, Some(&show));
+    let (instance, tiers, mut reuse) = if args.price.is_empty() {
+        let tiers = solve_tiers_within(&instance, &options, &capacities, &deadline, Some(&show));
+        (instance, tiers, None)
+    } else {
+        let uses = match (&source, &model) {
+            (Source::Instance(_, uses), _) => uses.clone(),
+            (Source::Model { .. }, Some(graph)) => price::uses(graph, &instance, buffer_of.as_ref()),
+            _ => {
+                return Err(PlanError::Option(
+                    "--price does not go with a range of sizes: give one size".into(),
+                ));
+            }
+        };
+        let (instance, tiers, reuse) = price::plan(args, &instance, uses, &options, &deadline, &mut out)?;
+        (instance, tiers, Some(reuse))
+    };
     bar.finish_and_clear();
     if options.interrupt.load(Ordering::Relaxed) {
         eprintln!("allotment: interrupted; this is the best plan so far");
@@ -386,6 +412,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             capacity,
             seconds: solution.elapsed.as_secs_f64(),
             explanation: args.explain.then(|| explain_within(part, solution, capacity, &explaining)),
+            reuse: reuse.take(),
         });
         if let Some(explanation) = figures.last().and_then(|figures| figures.explanation.as_ref()) {
             write!(out, "{explanation}")?;

@@ -8,6 +8,7 @@ use allotment_planner::graph::Graph;
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::Instance;
 use allotment_planner::read::{self, Contents, ReadError};
+use allotment_planner::reuse::Uses;
 use clap::ValueEnum;
 
 use super::{PlanArgs, PlanError, family};
@@ -33,7 +34,8 @@ pub enum Form {
 
 /// What was read.
 pub(super) enum Source {
-    Instance(Instance),
+    /// Buffers, and how they are used.
+    Instance(Instance, Uses),
     Model {
         graph: Graph,
         bytes: Vec<u8>,
@@ -107,9 +109,15 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
         let bytes = || contents().and_then(whole);
         let dims = args.dim.iter().map(|dim| (dim.name.clone(), dim.first)).collect();
         Ok(match form {
-            Form::Trace => Source::Instance(read_trace(input)?),
-            Form::Csv => Source::Instance(read::read_csv(&lines(contents()?, input)?)?),
-            Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?),
+            Form::Trace => Source::Instance(read_trace(input)?, Uses::default()),
+            Form::Csv => {
+                let lines = lines(contents()?, input)?;
+                let instance = read::read_csv(&lines)?;
+                let uses =
+                    if args.price.is_empty() { Uses::default() } else { read::read_uses(&lines, &instance)? };
+                Source::Instance(instance, uses)
+            }
+            Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?, Uses::default()),
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
@@ -140,7 +148,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
         }
     };
     match &source {
-        Source::Instance(instance) if instance.is_empty() => Err(PlanError::Empty),
+        Source::Instance(instance, _) if instance.is_empty() => Err(PlanError::Empty),
         Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
         _ => Ok(source),
     }

@@ -141,3 +141,45 @@ fn tiers_become_arenas_in_sections() {
     let (_, said) = refused(["plan", csv.to_str().unwrap(), "-o", "out.rs", "--section", "1=\"); x"]);
     assert!(said.contains("is no name of a section"), "{said}");
 }
+
+/// Two streams take turns: the smallest plan needs four events, twice as much memory none; a curve tells what each byte costs.
+#[test]
+fn reuse_has_a_price() {
+    let (_folder, [csv, plan]) = files(["s.csv", "plan.csv"]);
+    let lines = "id,lower,upper,size,stream,with,moves\na,0,2,64,0,,128\nb,1,4,32,1,a,no\nc,2,5,64,1,,no\nd,4,7,32,0,c,64\n\
+                 e,5,8,64,0,d,no\nf,7,9,32,1,,no\n";
+    fs::write(&csv, lines).unwrap();
+    let reuse = |options: &[&str]| {
+        json(["plan", &csv, "-q", "--json", "--time-limit", "20s"].iter().chain(options))[0]["reuse"].clone()
+    };
+    let least = reuse(&["--price", "event=20", "--explain"]);
+    assert_eq!((&least["cost"]["events"], &least["optimal"]), (&4.into(), &true.into()));
+    let curve: Vec<(u64, u64)> = least["curve"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| (point["peak"].as_u64().unwrap(), point["cost"]["total"].as_u64().unwrap()))
+        .collect();
+    assert_eq!((curve[0], *curve.last().unwrap()), ((96, 80), (192, 0)));
+    assert_eq!(reuse(&["--price", "event=20", "--capacity", "192"])["cost"]["total"], 0);
+    // Moving `a` and `d` is cheaper than waiting for them.
+    let moved = reuse(&["--price", "event=200", "--price", "byte=1", "--capacity", "96", "-o", &plan]);
+    assert_eq!((&moved["cost"]["moved"], &moved["cost"]["events"]), (&192.into(), &1.into()), "{moved}");
+    assert!(fs::read_to_string(&plan).unwrap().lines().count() == 7);
+    // Two banks of 32 B in 96 B: `a` and `b` start in different ones.
+    let banked = reuse(&["--price", "clash=3", "--banks", "2:32"]);
+    assert_eq!(banked["cost"]["clashes"], 0);
+    for (options, said) in [
+        (["--price", "wait=1"], "`wait` has no price"),
+        (["--banks", "2:32"], "--price"),
+        (["--price", "event"], "write KIND=N"),
+    ] {
+        let (_, error) = refused(["plan", &csv].iter().chain(&options));
+        assert!(error.contains(said), "{error}");
+    }
+    let (_, error) = refused(["plan", &csv, "--price", "event=1", "--capacity", "10"]);
+    assert!(error.contains("no plan within 10 B was found"), "{error}");
+    fs::write(&csv, lines.replace("1,a,no", "1,z,no")).unwrap();
+    let (_, error) = refused(["plan", &csv, "--price", "event=1"]);
+    assert!(error.contains("line 3: `z`, in `with`, is not there"), "{error}");
+}

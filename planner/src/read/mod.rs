@@ -3,10 +3,12 @@
 mod csv;
 mod plc;
 mod trace;
+mod uses;
 
 pub use self::csv::read_csv;
 pub use plc::{PLC_RECORD, read_plc};
 pub use trace::{read_events, read_trace};
+pub use uses::read_uses;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

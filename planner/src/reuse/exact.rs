@@ -1,0 +1,128 @@
+//! The cheapest plan of a few buffers, proved.
+//!
+//! Of the cheapest plans take the one whose offsets have the least sum: no buffer can be lowered by its alignment, so each lies
+//! on the ground, on the end of another (whether or not they are ever live together), or at the start of a bank. It is found by
+//! placing buffers in the order of their offsets at such places only. What is placed only ever costs more, which cuts the tree.
+
+use std::cell::RefCell;
+
+use super::Priced;
+use crate::deadline::Watch;
+use crate::exact::Limits;
+
+struct State<'a> {
+    priced: &'a Priced<'a>,
+    capacity: u64,
+    offsets: Vec<Option<u64>>,
+    left: Vec<bool>,
+    /// The cost to be undercut.
+    goal: Option<u64>,
+    best: Option<Vec<Option<u64>>>,
+    nodes: u64,
+    limits: &'a Limits<'a>,
+    watch: RefCell<Watch<'a>>,
+}
+
+/// Looks for a plan that costs less than `known`; returns it, and whether it was proved that none costs less still.
+pub(super) fn search(
+    priced: &Priced,
+    capacity: u64,
+    known: Option<u64>,
+    limits: &Limits,
+) -> (Option<Vec<Option<u64>>>, bool) {
+    let n = priced.instance.len();
+    let mut state = State {
+        priced,
+        capacity,
+        offsets: vec![None; n],
+        left: vec![true; n],
+        goal: known,
+        best: None,
+        nodes: 0,
+        limits,
+        watch: RefCell::new(Watch::new(limits.deadline)),
+    };
+    let proved = state.choose_moved(0);
+    (state.best, proved)
+}
+
+impl State<'_> {
+    /// Decides for buffer `n` and those after it whether they are moved, then places the others. False if the limits were reached.
+    fn choose_moved(&mut self, n: usize) -> bool {
+        let Some(moved) = self.priced.moves.get(n) else {
+            return self.place(0, 0);
+        };
+        let kept = self.choose_moved(n + 1);
+        if !kept || moved.is_none() {
+            return kept;
+        }
+        self.left[n] = false;
+        let done = self.choose_moved(n + 1);
+        self.left[n] = true;
+        done
+    }
+
+    /// The cost of what is decided so far.
+    fn cost(&self) -> u64 {
+        let moved = |n: usize| if self.left[n] { 0 } else { self.priced.moves[n].unwrap_or(0) };
+        let mut cost = self.priced.cost(&self.offsets);
+        cost.moved = (0..self.left.len()).filter(|&n| self.offsets[n].is_none()).map(moved).sum();
+        self.priced.summed(cost).total
+    }
+
+    /// Places another buffer at `last` or above; at `last` only those from number `rank` on.
+    fn place(&mut self, last: u64, rank: usize) -> bool {
+        self.nodes += 1;
+        let n = self.offsets.len();
+        if self.nodes > self.limits.nodes || self.watch.borrow_mut().passed(8 * n * n + 50) {
+            return false;
+        }
+        let cost = self.cost();
+        if self.goal.is_some_and(|goal| cost >= goal) {
+            return true;
+        }
+        let buffers = self.priced.instance.buffers();
+        let unplaced: Vec<usize> = (0..n).filter(|&k| self.left[k] && self.offsets[k].is_none()).collect();
+        if unplaced.is_empty() {
+            self.goal = Some(cost);
+            self.best = Some(self.offsets.clone());
+            return true;
+        }
+        let mut places = vec![0, last];
+        places.extend((0..n).filter_map(|k| Some(self.offsets[k]? + buffers[k].size)));
+        if let (Some(banks), true) = (self.priced.prices.banks, self.priced.prices.clash > 0) {
+            let starts = (last / banks.bytes..=self.capacity / banks.bytes).map(|bank| bank * banks.bytes);
+            places.extend(starts.take(4096));
+        }
+        let mut choices: Vec<(u64, usize)> = Vec::new();
+        for &k in &unplaced {
+            let at = places.iter().map(|place| place.next_multiple_of(buffers[k].align));
+            choices.extend(
+                at.filter(|&at| at >= last && at + buffers[k].size <= self.capacity).map(|at| (at, k)),
+            );
+        }
+        choices.sort_unstable();
+        choices.dedup();
+        for (at, k) in choices {
+            if (at == last && k < rank) || !self.free(k, at) {
+                continue;
+            }
+            self.offsets[k] = Some(at);
+            let done = self.place(at, k + 1);
+            self.offsets[k] = None;
+            if !done {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn free(&self, k: usize, at: u64) -> bool {
+        let buffers = self.priced.instance.buffers();
+        let own = &buffers[k];
+        buffers.iter().zip(&self.offsets).all(|(other, &there)| {
+            let apart = own.end <= other.start || other.end <= own.start;
+            there.is_none_or(|there| apart || at + own.size <= there || there + other.size <= at)
+        })
+    }
+}
