@@ -20,30 +20,23 @@ impl Choice {
         }
     }
 
-    /// Returns the placement's type as code, for an arena of `arena` bytes.
-    pub fn code(&self, arena: usize) -> String {
+    /// Returns the placement's type as code.
+    pub fn code(&self) -> &'static str {
         match self {
-            // A table that is just large enough for the arena.
-            Self::Named("tlsf16", _) => {
-                format!("Tlsf<InBand<u16, 8, 1>, {{ table_rows::<8>({arena}, 8) }}, 8>")
-            }
-            Self::Named(_, code) => (*code).into(),
-            Self::Slab(_) => "Slab<InBand<u32>, Sizes>".into(),
+            Self::Named(_, code) => code,
+            Self::Slab(_) => "Slab<InBand<u32>, Sizes>",
         }
     }
 
     /// Returns the code of a global allocator, ready to paste into a module.
     pub fn source(&self, arena: usize) -> String {
-        let code = self.code(arena);
+        let code = self.code();
         let base = code.split('<').next().unwrap_or_default();
         let mut names = ["Heap", base, "heap"];
         names.sort_by_key(|name| (name.starts_with(char::is_lowercase), *name));
         let mut imports = names.join(", ");
         if code.contains("InBand") {
             imports += ", meta::InBand";
-        }
-        if code.contains("table_rows") {
-            imports += ", placement::table_rows";
         }
         let mut source = match self {
             Self::Slab(_) => format!("use allotment::{{{imports}, placement::Classes}};\n\n"),

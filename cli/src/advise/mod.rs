@@ -185,7 +185,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         used_peak: checked.used,
         external_fragmentation: checked.external,
         internal_fragmentation: checked.internal,
-        heap_type: format!("Heap<{}>", candidate.choice.code(arena)),
+        heap_type: format!("Heap<{}>", candidate.choice.code()),
         code: candidate.choice.source(arena),
         check_failures: checked.failures,
         unfinished,

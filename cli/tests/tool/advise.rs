@@ -122,7 +122,7 @@ fn recorded_runs_get_heaps_that_serve_them() {
     let trace = data("mosquitto.trace.zst");
     let trace = trace.to_str().unwrap();
     let least = advice(trace, &["--rounds", "0"]);
-    assert_eq!(least["placement"], "tlsf16");
+    assert_eq!((&least["placement"], &least["heap_type"]), (&"tlsf16".into(), &"Heap<Tlsf16>".into()));
     assert!(least["arena"].as_u64().unwrap() < 312_000);
     keeps_its_word(&least, trace);
     // With enough RAM, the fastest; with too little, the least, and the status says so.

@@ -49,9 +49,9 @@ typedef struct AllotmentGap {
   // The time step after its last.
   int64_t upper;
   // First byte of the buffer that stays in use meanwhile.
-  uint64_t first;
-  // The byte after the last one that stays in use; equal to `first` if none does.
-  uint64_t last;
+  uint64_t window_lower;
+  // The byte after the last one that stays in use; equal to `window_lower` if none does.
+  uint64_t window_upper;
 } AllotmentGap;
 
 // A buffer to be placed. Start from `allotment_buffer`, which leaves everything open that can be.

@@ -26,9 +26,9 @@ pub struct Gap {
     /// The time step after its last.
     pub upper: i64,
     /// First byte of the buffer that stays in use meanwhile.
-    pub first: u64,
-    /// The byte after the last one that stays in use; equal to `first` if none does.
-    pub last: u64,
+    pub window_lower: u64,
+    /// The byte after the last one that stays in use; equal to `window_lower` if none does.
+    pub window_upper: u64,
 }
 
 /// A buffer to be placed. Start from `allotment_buffer`, which leaves everything open that can be.
@@ -343,7 +343,7 @@ unsafe fn instance(first: *const Buffer, count: usize) -> Result<Instance, Failu
         let gap = |gap: &Gap| model::Gap {
             start: gap.lower,
             end: gap.upper,
-            window: Some((gap.first, gap.last)).filter(|(first, last)| first != last),
+            window: Some((gap.window_lower, gap.window_upper)).filter(|(lower, upper)| lower != upper),
         };
         Ok(model::Buffer {
             align: buffer.align,
