@@ -52,8 +52,8 @@ pub extern "C" fn malloc_stats() {
     let mut line = Line::new();
     let _ = writeln!(
         line,
-        "allotment: {} bytes in use, {} at most, {} committed, {} free and not given back, {} given back so far",
-        figures.used, figures.peak, figures.committed, figures.dirty, figures.purged,
+        "allotment: {} bytes in use, {} at most, {} committed, {} free and not given back, {} given back so far, {} reserved",
+        figures.used, figures.peak, figures.committed, figures.dirty, figures.purged, figures.reserved,
     );
     line.print();
 }

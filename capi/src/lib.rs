@@ -5,13 +5,14 @@
 //! heap's. What differs: every block is aligned to 16 bytes, and a free of an address that is no block's ends the program
 //! with a message.
 //!
-//! `ALLOTMENT_OPTIONS` holds options separated by commas:
+//! This heap's own functions are in `include/allotment.h`. `ALLOTMENT_OPTIONS` holds options separated by commas:
 //!
 //! * `stats`: prints the heap's figures to standard error when the program ends;
 //! * `limit=BYTES`: reserves so many bytes of addresses, with `K`, `M`, `G` or `T`; the heap never has more.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
+mod figures;
 mod information;
 mod options;
 mod start;

@@ -77,19 +77,29 @@ fn compile(gcc: &Path, library: &Path, program: &Path) -> Command {
 mod tests {
     use crate::firmware;
 
-    #[test]
-    fn the_header_is_that_of_the_source() {
-        let folder = firmware::root().join("boards/c-heap");
+    /// Compares a header with what its source makes of it.
+    fn check(folder: &str, source: &str, header: &str) {
+        let folder = firmware::root().join(folder);
         let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
-        let builder = cbindgen::Builder::new().with_src(folder.join("src/lib.rs")).with_config(config);
-        let mut header = Vec::new();
-        builder.generate().expect("cbindgen reads the source").write(&mut header);
-        let path = folder.join("include/allotment_heap.h");
+        let builder = cbindgen::Builder::new().with_src(folder.join(source)).with_config(config);
+        let mut made = Vec::new();
+        builder.generate().expect("cbindgen reads the source").write(&mut made);
+        let path = folder.join(header);
         if std::env::var_os("UPDATE_HEADER").is_some() {
-            std::fs::write(&path, &header).unwrap();
+            std::fs::write(&path, &made).unwrap();
         }
         let kept = std::fs::read(&path).unwrap_or_default();
-        let [kept, made] = [&kept, &header].map(|text| String::from_utf8_lossy(text));
+        let [kept, made] = [&kept, &made].map(|text| String::from_utf8_lossy(text));
         assert_eq!(kept, made, "set UPDATE_HEADER and run again");
+    }
+
+    #[test]
+    fn the_header_is_that_of_the_source() {
+        check("boards/c-heap", "src/lib.rs", "include/allotment_heap.h");
+    }
+
+    #[test]
+    fn the_header_of_malloc_is_that_of_the_source() {
+        check("capi", "src/figures.rs", "include/allotment.h");
     }
 }

@@ -124,6 +124,10 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
     ensure!(fork.success, "{} of 400 children could not allocate after a fork", fork.tail());
     println!("fork       0 of 400 children hang");
 
+    let pressure = program::plain(folder, "pressure", &[]).run(ours, folder)?;
+    ensure!(pressure.success, "memory pressure: {}", pressure.tail());
+    println!("pressure   gives free memory back through the C functions");
+
     let library = ours.library.as_deref().unwrap_or(Path::new(""));
     for limit in ["300000", "2000000"] {
         let script = format!("ulimit -v {limit}; LD_PRELOAD='{}' exec \"$0\"", library.display());

@@ -155,6 +155,10 @@ pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
         ("fork", source!("fork.cpp")),
         ("functions", source!("functions.cpp")),
         (
+            "pressure",
+            concat!(include_str!("../../../capi/include/allotment.h"), include_str!("programs/pressure.cpp")),
+        ),
+        (
             "wrong_free",
             "#include <cstdlib>\nint main() { int here[8]; void *volatile block = here + 4; free(block); }\n",
         ),

@@ -1,0 +1,43 @@
+/* The heap of liballotment.so and liballotment.a. The functions of the C library (malloc, free, mallinfo2, malloc_trim ..) are in stdlib.h
+   and malloc.h as always. Made by cbindgen from capi/src/figures.rs: change that. */
+
+#ifndef ALLOTMENT_H
+#define ALLOTMENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The heap's figures at one moment, in bytes.
+typedef struct AllotmentFigures {
+  // Bytes in live blocks, those in the caches of threads included.
+  size_t used;
+  // The largest value that `used` has had.
+  size_t peak;
+  // Bytes for which memory was asked of the system.
+  size_t committed;
+  // Bytes of free memory that the system has not got back, about.
+  size_t dirty;
+  // Bytes of addresses that are reserved.
+  size_t reserved;
+  // Bytes that went back to the system, over all.
+  uint64_t purged;
+} AllotmentFigures;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Returns the heap's figures.
+struct AllotmentFigures allotment_figures(void);
+
+// Tells the heap that the system wants memory back: 0 for no need, 1 and more for need. From 1 on all free memory goes back at once, and
+// other threads give back their caches when they next need a block from outside them. Returns the bytes that went back.
+//
+// Call it with 1 in Android's `onTrimMemory` and `onLowMemory`, at a memory warning of iOS, and in a serious thermal state.
+size_t allotment_pressure(int level);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* ALLOTMENT_H */

@@ -1,0 +1,37 @@
+//! This heap's own functions for C, beside those of the C library: `include/allotment.h` is made from this file.
+
+use crate::HEAP;
+use core::ffi::c_int;
+
+/// The heap's figures at one moment, in bytes.
+#[repr(C)]
+pub struct Figures {
+    /// Bytes in live blocks, those in the caches of threads included.
+    pub used: usize,
+    /// The largest value that `used` has had.
+    pub peak: usize,
+    /// Bytes for which memory was asked of the system.
+    pub committed: usize,
+    /// Bytes of free memory that the system has not got back, about.
+    pub dirty: usize,
+    /// Bytes of addresses that are reserved.
+    pub reserved: usize,
+    /// Bytes that went back to the system, over all.
+    pub purged: u64,
+}
+
+/// Returns the heap's figures.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_figures() -> Figures {
+    let heap::os::Figures { used, peak, committed, dirty, reserved, purged } = HEAP.figures();
+    Figures { used, peak, committed, dirty, reserved, purged }
+}
+
+/// Tells the heap that the system wants memory back: 0 for no need, 1 and more for need. From 1 on all free memory goes back at once, and
+/// other threads give back their caches when they next need a block from outside them. Returns the bytes that went back.
+///
+/// Call it with 1 in Android's `onTrimMemory` and `onLowMemory`, at a memory warning of iOS, and in a serious thermal state.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_pressure(level: c_int) -> usize {
+    if level <= 0 { 0 } else { HEAP.trim() }
+}
