@@ -4,10 +4,10 @@ use super::copies::Copies;
 use super::device::{self, Device};
 use super::error::{Error, call, failed};
 use super::relaxed::Relaxed;
-use crate::pool::{Capacity, CopyStats, Direction, SourceError};
+use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
 use core::fmt;
 use core::ptr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,8 @@ struct Shared {
     device: Device,
     raw_device: CUdevice,
     raw: CUcontext,
+    /// Whether it was reset, so that its handles mean nothing any more.
+    is_lost: AtomicBool,
     /// Events that can be recorded again, since making an event costs more than recording it.
     events: Mutex<Vec<EventHandle>>,
     copies: Copies,
@@ -72,6 +74,7 @@ impl Context {
             device,
             raw_device,
             raw,
+            is_lost: AtomicBool::new(false),
             events: Mutex::default(),
             copies: Copies::default(),
         }));
@@ -120,8 +123,39 @@ impl Context {
         self.replace().map(drop)
     }
 
+    /// Destroys everything in the context, for the whole process: memory, streams, events and kernels, of other
+    /// libraries too. This is what is left after an error that makes the device unusable
+    /// ([`SourceErrorKind::Lost`]), and before it is used afresh.
+    ///
+    /// From then on everything that was made from this context and its clones answers with such an error, and can only be
+    /// dropped, which does nothing. For further work make a new context, of this device or another one, and new pools
+    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)). No other thread may use the context meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub fn reset(&self) -> Result<(), SourceError> {
+        self.check()?;
+        self.0.is_lost.store(true, Ordering::Release);
+        // SAFETY: the device is one of the driver's; what is destroyed is not used again, because the context is lost.
+        unsafe { call!(cuDevicePrimaryCtxReset_v2(self.0.raw_device)) }
+    }
+
+    /// Fails if the context was reset.
+    pub(super) fn check(&self) -> Result<(), SourceError> {
+        if self.is_lost() {
+            return Err(SourceError { kind: SourceErrorKind::Lost, call: "the context was reset", code: 0 });
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.is_lost.load(Ordering::Acquire)
+    }
+
     /// Makes the context current and returns what was before, null for none, unless that was this one.
     fn replace(&self) -> Result<Option<CUcontext>, SourceError> {
+        self.check()?;
         let mut current = ptr::null_mut();
         // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuCtxGetCurrent(&mut current))? };
@@ -239,6 +273,7 @@ impl Context {
 
     /// Returns an event without timing, reused or new.
     pub(super) fn take_event(&self) -> Result<CUevent, SourceError> {
+        self.check()?;
         let used = self.0.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         if let Some(EventHandle(event)) = used {
             return Ok(event);
@@ -263,9 +298,9 @@ impl fmt::Debug for Context {
 }
 
 impl PartialEq for Context {
-    /// Returns whether both belong to the same device.
+    /// Returns whether both belong to the same device, which was not reset between them.
     fn eq(&self, other: &Self) -> bool {
-        self.0.raw == other.0.raw
+        self.0.raw == other.0.raw && self.is_lost() == other.is_lost()
     }
 }
 
@@ -273,7 +308,12 @@ impl Eq for Context {}
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let is_lost = *self.is_lost.get_mut();
         let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if is_lost {
+            events.clear();
+            self.copies.forget();
+        }
         for EventHandle(event) in events.drain(..) {
             // SAFETY: nothing else has the event. A drop cannot report an error.
             let _ = unsafe { call!(cuEventDestroy_v2(event)) };

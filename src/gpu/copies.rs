@@ -58,6 +58,13 @@ impl Copies {
         self.counters.stats()
     }
 
+    /// Forgets all events, which were destroyed with their context.
+    pub(super) fn forget(&mut self) {
+        let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        under_way.clear();
+        events.clear();
+    }
+
     /// Destroys all events, of a context that is no longer used.
     pub(super) fn clear(&mut self) {
         let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -17,6 +17,7 @@ const FUNCTIONS: &[&str] = &[
     "cuDeviceGetName",
     "cuDevicePrimaryCtxGetState",
     "cuDevicePrimaryCtxRelease_v2",
+    "cuDevicePrimaryCtxReset_v2",
     "cuDevicePrimaryCtxRetain",
     "cuDeviceTotalMem_v2",
     "cuEventCreate",

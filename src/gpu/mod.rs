@@ -11,6 +11,7 @@
 //!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
+//!  KvCache                           sequences that grow page by page and share their beginnings
 //!  IpcHandle  SharedMemory           memory shared with other processes
 //!  MemoryManager                     one front for all of them: pools, and a table that selects one
 //! ```
@@ -47,6 +48,7 @@ mod launch;
 mod library;
 mod manager;
 mod relaxed;
+mod sequences;
 mod share;
 mod source;
 mod stable;
@@ -54,8 +56,8 @@ mod staging;
 mod stream;
 
 pub use buffer::{
-    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, Foreign, Lease, MemoryKind, Pool,
-    PoolBlock, Rows, Touch, Transfer, View, ViewMut,
+    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, DlTensor, Foreign, Lease, MemoryKind,
+    Pool, PoolBlock, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;
 pub use cudarc;
@@ -67,6 +69,7 @@ pub use manager::{
     Access, Cleanup, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy,
     PolicyError, PolicyRule, Reason, Recommendation, Site, StoreTotals, Totals, Usage,
 };
+pub use sequences::{KvCache, Sequence};
 pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,

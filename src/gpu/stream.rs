@@ -97,7 +97,10 @@ impl Stream {
         // The handle of a stream that the program has destroyed may have come back as that of another one.
         let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { 0 };
         match known.get(&key).and_then(Weak::upgrade) {
-            Some(shared) if !matches!(shared.owner, Owner::Foreign) || shared.driver_id == now => {
+            Some(shared)
+                if !shared.context.is_lost()
+                    && (!matches!(shared.owner, Owner::Foreign) || shared.driver_id == now) =>
+            {
                 shared.handles.fetch_add(1, Ordering::Relaxed);
                 return Self { shared, is_counted: true };
             }
@@ -234,7 +237,7 @@ impl Drop for Shared {
         }
         drop(known);
         let is_lent = self.cudarc.get().is_some_and(|stream| Arc::strong_count(stream) > 1);
-        if let (Owner::Ours, false) = (&self.owner, is_lent) {
+        if let (Owner::Ours, false, false) = (&self.owner, is_lent, self.context.is_lost()) {
             // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
@@ -271,6 +274,7 @@ impl pool::Stream for Stream {
 
     fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
         static FOUND: OnceLock<Option<CaptureInfo>> = OnceLock::new();
+        self.shared.context.check()?;
         let unsupported = SourceError::unsupported("cuStreamGetCaptureInfo");
         let info = FOUND.get_or_init(|| library::find("cuStreamGetCaptureInfo_v2")).ok_or(unsupported)?;
         // Only the default stream's handle needs a context.
@@ -327,6 +331,7 @@ impl fmt::Debug for Event {
 
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {
+        self.context.check()?;
         let _relaxed = Relaxed::new();
         // SAFETY: the handle is alive. A query needs no current context.
         let code = unsafe { sys::cuEventQuery(self.raw) };
@@ -337,6 +342,7 @@ impl pool::Event for Event {
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
+        self.context.check()?;
         let _relaxed = Relaxed::new();
         // SAFETY: as above.
         unsafe { call!(cuEventSynchronize(self.raw)) }

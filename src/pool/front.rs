@@ -9,7 +9,7 @@ use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
 use super::usage::Usage;
-use super::{CopyCounters, OptionsError, Source, Stream};
+use super::{CopyCounters, OptionsError, Source, SourceErrorKind, Stream};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Placement, Token};
 use crate::units::granules;
@@ -224,6 +224,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let arena = match state.arena_of(stream.id()) {
             _ if state.asks && !matches!(stream.capture(), Ok(None)) => {
+                // Memory of a device that was lost is no use to anyone.
+                if let Err(error) = stream.capture() {
+                    if error.kind == SourceErrorKind::Lost {
+                        return Err(error.into());
+                    }
+                }
                 state.arena_in_capture(stream).ok_or(PoolError::TooManyStreams)?
             }
             Some(arena) => arena,

@@ -251,10 +251,6 @@ impl State {
         self.injections.push(Injection { call, left: nth.max(1), times, kind });
     }
 
-    pub(super) fn clear_injections(&mut self) {
-        self.injections.clear();
-    }
-
     pub(super) fn count(&self, call: Call) -> u64 {
         self.counts[call as usize]
     }

@@ -73,11 +73,6 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self.shared.lock().inject(call, nth, times, kind);
     }
 
-    /// Cancels the failures that have not happened yet.
-    pub fn heal(&self) {
-        self.shared.lock().clear_injections();
-    }
-
     /// Returns how often `call` was made, failed calls included.
     pub fn calls(&self, call: Call) -> u64 {
         self.shared.lock().count(call)
@@ -92,11 +87,6 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     /// Advances the device's clock.
     pub fn advance(&self, time: Duration) {
         self.shared.lock().time += time;
-    }
-
-    /// Changes the capacity in bytes. Existing segments stay.
-    pub fn set_capacity(&self, bytes: usize) {
-        self.shared.lock().capacity = bytes;
     }
 
     /// Returns the bytes in segments.

@@ -77,6 +77,15 @@ impl Gpu {
         }
     }
 
+    /// Drops a context that was reset. Everything else must have been freed, and no misuse may have occurred.
+    pub fn finish_lost(self) {
+        let Self { stream, context, driver, _one } = self;
+        drop((stream, context));
+        if let Some(driver) = driver {
+            driver.assert_clean();
+        }
+    }
+
     /// Returns what is live besides the context and the stream.
     pub fn live(&self) -> Live {
         let live = self.control().live();

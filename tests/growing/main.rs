@@ -5,8 +5,6 @@ mod blocks;
 mod fronts;
 #[cfg(target_os = "linux")]
 mod memory;
-#[cfg(target_os = "linux")]
-mod shared;
 mod threads;
 
 use allotment::os::Growing;

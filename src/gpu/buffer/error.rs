@@ -26,6 +26,8 @@ pub enum CopyError {
     /// The CPU cannot access the memory ([`MemoryKind::Device`](super::MemoryKind::Device)). The driver was not
     /// called.
     Invisible,
+    /// A tensor of another library cannot be used as it is, or ours not by others. The driver was not called.
+    Tensor(&'static str),
     /// A driver call failed.
     Call(SourceError),
 }
@@ -39,6 +41,7 @@ impl fmt::Display for CopyError {
             }
             Self::Unreachable => f.write_str("no device can access ordinary host memory"),
             Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
+            Self::Tensor(reason) => write!(f, "the tensor {reason}"),
             Self::Call(error) => error.fmt(f),
         }
     }

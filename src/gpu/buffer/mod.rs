@@ -9,6 +9,8 @@
 
 mod backing;
 mod cudarc_slice;
+mod current;
+mod dlpack;
 mod error;
 mod fill;
 mod foreign;
@@ -23,6 +25,7 @@ mod view;
 pub use crate::pool::MemoryKind;
 pub use backing::{Allocate, Backing, Lease, Touch};
 pub use cudarc_slice::CudarcMemory;
+pub use dlpack::DlTensor;
 pub use error::{AllocateError, CopyError};
 pub use foreign::Foreign;
 pub(super) use job::Job;

@@ -147,7 +147,7 @@ impl Drop for Range {
     /// A drop cannot report errors.
     fn drop(&mut self) {
         let Self { start, bytes, mapped, .. } = *self;
-        let _bound = self.context.enter_relaxed();
+        let Ok(_bound) = self.context.enter_relaxed() else { return };
         if mapped > 0 {
             // SAFETY: mapped by `map`; all work on it is done.
             let _ = unsafe { call!(cuMemUnmap(start, mapped)) };

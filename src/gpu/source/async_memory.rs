@@ -150,7 +150,7 @@ impl fmt::Debug for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
-        if self.is_own {
+        if self.is_own && !self.context.is_lost() {
             // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
             // error.
             let _ = unsafe { call!(cuMemPoolDestroy(self.pool)) };

@@ -90,7 +90,7 @@ fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<()
 ///
 /// The contract of `Source::copy`: both ranges lie in segments, do not overlap, and are not used at that point of
 /// the stream.
-unsafe fn copy(
+pub(super) unsafe fn copy(
     direction: Direction,
     from: usize,
     to: usize,

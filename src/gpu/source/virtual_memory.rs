@@ -121,7 +121,7 @@ impl Virtual {
     }
 
     /// Returns whether the memory can be shared as file descriptors.
-    pub const fn is_shareable(&self) -> bool {
+    pub(in crate::gpu) const fn is_shareable(&self) -> bool {
         self.shareable
     }
 

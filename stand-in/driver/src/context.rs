@@ -3,6 +3,7 @@
 use crate::abi::{Code, Handle, In, Ordinal, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
+use crate::memory::pool::Pool;
 use crate::misuse::Kind;
 use crate::stream::Stream;
 use std::cell::RefCell;
@@ -39,9 +40,20 @@ impl Driver {
     }
 
     /// Destroys a context with everything in it, which should be nothing.
-    fn destroy_context(&mut self, handle: Handle) -> Outcome {
+    fn destroy_context(&mut self, handle: Handle, is_reset: bool) -> Outcome {
         let context = self.contexts.remove(handle, &mut self.misuse)?;
         self.streams.take(context.default_stream);
+        let streams = &mut self.streams;
+        self.per_thread.retain(|key, stream| {
+            let stays = key.0 != handle;
+            if !stays {
+                streams.take(*stream);
+            }
+            stays
+        });
+        if is_reset {
+            self.drop_device(context.device);
+        }
         let streams: Vec<_> =
             self.streams.iter().filter(|(_, stream)| stream.context == handle).map(|(h, _)| h).collect();
         let events: Vec<_> =
@@ -51,7 +63,7 @@ impl Driver {
         let memory = self.space.drop_context(handle);
         let live =
             streams.iter().filter(|stream| !self.streams.get(**stream).expect("listed").destroyed).count();
-        if live + events.len() + modules.len() + memory > 0 {
+        if !is_reset && live + events.len() + modules.len() + memory > 0 {
             let text = format!(
                 "context {handle:#x} ended with {live} streams, {} events, {} modules and {memory} allocations",
                 events.len(),
@@ -71,6 +83,22 @@ impl Driver {
         Ok(())
     }
 
+    /// Ends what belongs to a device rather than to a context: memory pools and virtual memory.
+    fn drop_device(&mut self, device: usize) {
+        self.space.drop_device(device);
+        let own = self.devices[device].default_pool;
+        let pools: Vec<_> =
+            self.pools.iter().filter(|(_, pool)| pool.device == device).map(|(h, _)| h).collect();
+        pools.into_iter().filter(|&pool| pool != own).for_each(|pool| drop(self.pools.take(pool)));
+        self.devices[device].pool = own;
+        if let Some(pool) = self.pools.get_mut(own) {
+            *pool = Pool::new(device, 0);
+        }
+        let physical = self.physical.iter().filter(|(_, physical)| physical.device == device);
+        let physical: Vec<_> = physical.map(|(handle, _)| handle).collect();
+        physical.into_iter().for_each(|handle| drop(self.physical.take(handle)));
+    }
+
     /// Makes the host wait for all work of a context.
     pub fn wait_for_context(&mut self, context: Handle) {
         let streams = self.streams.iter().filter(|(_, stream)| stream.context == context);
@@ -81,6 +109,7 @@ impl Driver {
 exports! {
     fn cuDevicePrimaryCtxRetain(driver, context: Out<Handle>, device: Ordinal) {
         let (handle, retained) = match driver.device(device)?.primary {
+            Some((0, retained)) => (driver.create_context(device as usize, true), retained + 1),
             Some((handle, retained)) => (handle, retained + 1),
             None => (driver.create_context(device as usize, true), 1),
         };
@@ -95,18 +124,24 @@ exports! {
             return Ok(());
         }
         driver.device(device)?.primary = None;
-        driver.destroy_context(handle)
+        if handle == 0 { Ok(()) } else { driver.destroy_context(handle, false) }
     }
 
+    // Documentation: "Explicitly destroys and cleans up all resources associated with the device in the current process.
+    // ... Resetting the primary context does not release it, an application that has retained the primary context should
+    // explicitly release its usage."
     fn cuDevicePrimaryCtxReset_v2(driver, device: Ordinal) {
-        match driver.device(device)?.primary.take() {
-            Some((handle, _)) => driver.destroy_context(handle),
-            None => Ok(()),
+        match driver.device(device)?.primary {
+            Some((handle, retained)) if handle != 0 => {
+                driver.device(device)?.primary = Some((0, retained));
+                driver.destroy_context(handle, true)
+            }
+            _ => Ok(()),
         }
     }
 
     fn cuDevicePrimaryCtxGetState(driver, device: Ordinal, flags: Out<u32>, active: Out<i32>) {
-        let is_active = driver.device(device)?.primary.is_some();
+        let is_active = driver.device(device)?.primary.is_some_and(|(handle, _)| handle != 0);
         flags.set(0)?;
         active.set(i32::from(is_active))
     }
@@ -125,7 +160,7 @@ exports! {
         if driver.contexts.find(context, &mut driver.misuse)?.primary {
             return Err(Code::INVALID_CONTEXT);
         }
-        driver.destroy_context(context)?;
+        driver.destroy_context(context, false)?;
         STACK.with_borrow_mut(|stack| {
             if stack.last() == Some(&context) {
                 stack.pop();

@@ -195,7 +195,7 @@ pub extern "C" fn stand_in_live(live: Out<Live>) {
     let count = |wanted: fn(&Kind) -> bool| {
         driver.space.allocations.values().filter(|found| wanted(&found.kind)).count() as u64
     };
-    let defaults = driver.contexts.len();
+    let defaults = driver.contexts.len() + driver.per_thread.len();
     live.set_if(Live {
         device: count(|kind| *kind == Kind::Device),
         ordered: count(|kind| matches!(kind, Kind::Ordered(_))),

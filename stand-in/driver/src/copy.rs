@@ -96,9 +96,9 @@ impl Driver {
         let to = self.place(to, to_rows)?;
         let mut from = self.place(from, from_rows)?;
         if !shape.peer {
-            let device = self.device_of(stream)?;
+            let context = self.streams.get(stream).ok_or(Code::INVALID_HANDLE)?.context;
             for address in [&to, &from].into_iter().filter_map(Place::address) {
-                self.check_peer(address, device)?;
+                self.check_peer(address, context, false)?;
             }
         }
         if let Place::Pageable(pointer) = from {

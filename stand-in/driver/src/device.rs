@@ -13,7 +13,7 @@ pub struct Device {
     pub used: Arc<AtomicU64>,
     pub default_pool: Handle,
     pub pool: Handle,
-    /// The primary context and its number of retains.
+    /// The primary context, 0 if it was reset, and its number of retains.
     pub primary: Option<(Handle, u32)>,
     pub attributes: BTreeMap<u32, i32>,
 }

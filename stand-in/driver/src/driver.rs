@@ -13,9 +13,10 @@ use crate::memory::virtual_memory::Physical;
 use crate::misuse::{Kind, Misuse};
 use crate::module::{Function, Module};
 use crate::stream::Stream;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver::new()));
@@ -93,6 +94,8 @@ pub struct Driver {
     pub devices: Vec<Device>,
     pub contexts: Table<Context>,
     pub streams: Table<Stream>,
+    /// The default streams of threads, by context.
+    pub per_thread: HashMap<(Handle, ThreadId), Handle>,
     pub events: Table<Event>,
     pub pools: Table<Pool>,
     pub physical: Table<Physical>,
@@ -142,6 +145,7 @@ impl Driver {
             devices: Vec::new(),
             contexts: Table::new("context"),
             streams: Table::new("stream"),
+            per_thread: HashMap::new(),
             events: Table::new("event"),
             pools: Table::new("memory pool"),
             physical: Table::new("physical memory"),

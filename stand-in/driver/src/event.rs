@@ -3,6 +3,7 @@
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
 use crate::driver::Driver;
+use crate::graph;
 use crate::work::Work;
 use std::time::Instant;
 
@@ -11,8 +12,8 @@ pub struct Event {
     pub timed: bool,
     /// The stream and the number of the work at the last record.
     pub recorded: Option<(Handle, u64)>,
-    /// The capture in which it was last recorded.
-    pub captured: Option<Handle>,
+    /// The capture in which it was last recorded, and where.
+    pub captured: Option<graph::Point>,
     /// When the position was reached.
     pub time: Option<Instant>,
 }
@@ -82,13 +83,15 @@ exports! {
 fn record(driver: &mut Driver, event: Handle, stream: Handle) -> Outcome {
     driver.events.find(event, &mut driver.misuse)?;
     let stream = driver.stream(stream)?;
-    let capture = driver.streams.find(stream, &mut driver.misuse)?.capture;
+    let found = driver.streams.find(stream, &mut driver.misuse)?;
+    let (capture, position) = (found.capture, found.captured_work);
+    let captured = capture.map(|capture| graph::Point { capture, stream, position });
     let position = match capture {
         Some(_) => None,
         None => driver.submit(stream, Work::Mark { event }, Vec::new())?,
     };
     let event = driver.events.find(event, &mut driver.misuse)?;
-    event.captured = capture;
+    event.captured = captured;
     event.recorded = position.map(|sequence| (stream, sequence));
     event.time = None;
     Ok(())

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::stream::Stream;
 use crate::work::Work;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::thread::{self, ThreadId};
 
 /// A capture in progress.
@@ -18,6 +19,17 @@ pub struct Capture {
     /// Whether a forbidden call was made during the capture.
     invalid: bool,
     pub work: Vec<Work>,
+    /// How much of the work of other streams than the origin another stream has waited for.
+    joined: BTreeMap<Handle, u64>,
+}
+
+/// Where in a capture an event was recorded.
+#[derive(Clone, Copy)]
+pub struct Point {
+    pub capture: Handle,
+    pub stream: Handle,
+    /// Number of pieces of work that the stream had captured by then.
+    pub position: u64,
 }
 
 pub struct Graph {
@@ -62,7 +74,8 @@ pub fn begin(driver: &mut Driver, stream: Handle, mode: u32) -> Outcome {
         return Err(Code::INVALID_VALUE);
     }
     let thread = thread::current().id();
-    let capture = Capture { origin: stream, thread, mode, invalid: false, work: Vec::new() };
+    let capture =
+        Capture { origin: stream, thread, mode, invalid: false, work: Vec::new(), joined: BTreeMap::new() };
     let capture = driver.captures.insert(capture);
     driver.streams.find(stream, &mut driver.misuse)?.capture = Some(capture);
     Ok(())
@@ -83,11 +96,26 @@ pub fn invalidate(driver: &mut Driver, capture: Handle) {
 }
 
 /// Adds a stream to a capture, because it waits for an event of that capture.
-pub fn join(driver: &mut Driver, stream: Handle, capture: Handle) -> Outcome {
-    if driver.captures.get(capture).is_none() {
-        return Err(Code::CAPTURED_EVENT);
+///
+/// Programming guide: "It is invalid to merge two separate capture graphs by waiting on a captured event from a stream which
+/// is being captured and is associated with a different capture graph than the event."
+pub fn join(driver: &mut Driver, stream: Handle, point: Point) -> Outcome {
+    let Point { capture, stream: from, position } = point;
+    let Some(found) = driver.captures.get_mut(capture) else { return Err(Code::CAPTURED_EVENT) };
+    let joins_work = from != found.origin && from != stream;
+    let own = driver.streams.find(stream, &mut driver.misuse)?;
+    if let Some(other) = own.capture.filter(|&other| other != capture) {
+        invalidate(driver, capture);
+        invalidate(driver, other);
+        driver.forbidden("two captures were merged".into());
+        return Err(Code::CAPTURE_MERGE);
     }
-    driver.streams.find(stream, &mut driver.misuse)?.capture = Some(capture);
+    own.capture = Some(capture);
+    own.captured_work += u64::from(joins_work);
+    if joins_work {
+        let joined = found.joined.entry(from).or_default();
+        *joined = position.max(*joined);
+    }
     Ok(())
 }
 
@@ -97,13 +125,26 @@ pub fn end(driver: &mut Driver, stream: Handle, graph: Out<Handle>) -> Outcome {
     if driver.captures.find(handle, &mut driver.misuse)?.origin != stream {
         return Err(Code::CAPTURE_UNMATCHED);
     }
-    for (_, stream) in driver.streams.iter_mut() {
-        stream.capture = stream.capture.filter(|&capture| capture != handle);
+    // Documentation of `cuStreamEndCapture`: "If the mode argument to cuStreamBeginCapture was not
+    // CU_STREAM_CAPTURE_MODE_RELAXED, this call must be from the same thread as cuStreamBeginCapture."
+    let capture = driver.captures.find(handle, &mut driver.misuse)?;
+    if capture.mode != RELAXED && capture.thread != thread::current().id() {
+        return Err(Code::CAPTURE_WRONG_THREAD);
     }
     let capture = driver.captures.remove(handle, &mut driver.misuse)?;
+    let mut unjoined = false;
+    for (other, found) in driver.streams.iter_mut().filter(|(_, found)| found.capture == Some(handle)) {
+        unjoined |= other != stream && found.captured_work > capture.joined.get(&other).copied().unwrap_or(0);
+        (found.capture, found.captured_work) = (None, 0);
+    }
     if capture.invalid {
         graph.set(0)?;
         return Err(Code::CAPTURE_INVALIDATED);
+    }
+    // Error 904: "The capture sequence contains a fork that was not joined to the primary stream."
+    if unjoined {
+        graph.set(0)?;
+        return Err(Code::CAPTURE_UNJOINED);
     }
     let handle = driver.graphs.insert(Graph { work: capture.work });
     graph.set(handle)
@@ -160,6 +201,26 @@ impl Driver {
         }
         self.forbidden(format!("{call} was called for a stream that captures"));
         Err(Code::CAPTURE_UNSUPPORTED)
+    }
+
+    /// Refuses work of the legacy stream while a blocking stream of its context captures, and invalidates that capture.
+    ///
+    /// Programming guide: "When any stream in the same context is being captured, and it was not created with
+    /// cudaStreamNonBlocking, any attempted use of the legacy stream is invalid. ... When an invalid operation is attempted
+    /// during stream capture, any associated capture graphs are invalidated."
+    pub fn refuse_work_of_legacy(&mut self, stream: Handle) -> Outcome {
+        let refused = self.refuse_legacy(stream);
+        if refused.is_err() {
+            let captures: Vec<Handle> = self
+                .streams
+                .iter()
+                .filter(|(_, other)| other.blocking)
+                .filter_map(|(_, other)| other.capture)
+                .collect();
+            captures.into_iter().for_each(|capture| invalidate(self, capture));
+            self.forbidden("the legacy stream was used while a blocking stream captures".into());
+        }
+        refused
     }
 
     /// Refuses the legacy stream while a blocking stream of its context captures; the capture stays valid.

@@ -8,7 +8,7 @@
 //! axpy_f32(f32 *y, f32 *x, f32 a, u64 count)     y[i] += a * x[i]
 //! ```
 
-use crate::abi::{Address, Code, Outcome};
+use crate::abi::{Address, Code, Handle, Outcome};
 use crate::driver::Driver;
 
 pub struct Kernel {
@@ -66,6 +66,8 @@ pub struct Launch {
     /// The threads of all blocks together.
     pub threads: u64,
     pub arguments: Vec<u64>,
+    /// The context of its stream.
+    pub context: Handle,
 }
 
 impl Launch {
@@ -94,7 +96,7 @@ const BATCH: u64 = 4096;
 
 impl Driver {
     pub fn run_kernel(&mut self, launch: &Launch) -> Outcome {
-        let Launch { kernel, threads, arguments } = launch;
+        let Launch { kernel, threads, arguments, context } = launch;
         let count = arguments.last().copied().unwrap_or(0).min(*threads);
         if count == 0 {
             return Ok(());
@@ -102,6 +104,7 @@ impl Driver {
         let bytes = usize::try_from(count * 4).map_err(|_| Code::ILLEGAL_ADDRESS)?;
         let mut arrays = Vec::new();
         for (number, &address) in launch.arrays().iter().enumerate() {
+            self.check_peer(address, *context, true).map_err(|_| Code::ILLEGAL_ADDRESS)?;
             arrays.push(self.resolve_now(address, bytes, number == 0)?);
         }
         let mut values = vec![vec![0; BATCH as usize]; kernel.arrays];

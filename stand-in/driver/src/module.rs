@@ -127,7 +127,8 @@ exports! {
         }
         let pointers = arguments.all(kernel.parameters.len())?;
         let arguments = kernel::read_arguments(kernel, &pointers)?;
-        let launch = Launch { kernel, threads, arguments };
+        let context = driver.streams.get(stream).ok_or(Code::INVALID_HANDLE)?.context;
+        let launch = Launch { kernel, threads, arguments, context };
         driver.submit(stream, Work::Kernel(launch), Vec::new()).map(drop)
     }
 }

@@ -11,6 +11,7 @@ use crate::graph;
 use crate::late;
 use crate::work::Work;
 use std::collections::{BTreeMap, VecDeque};
+use std::thread;
 
 /// A piece of work in a queue.
 pub struct Item {
@@ -37,6 +38,8 @@ pub struct Stream {
     /// Whether it is destroyed as soon as its work is done.
     pub destroyed: bool,
     pub capture: Option<Handle>,
+    /// Pieces of work that the capture has got from this stream.
+    pub captured_work: u64,
 }
 
 impl Stream {
@@ -52,15 +55,29 @@ impl Stream {
             running: false,
             destroyed: false,
             capture: None,
+            captured_work: 0,
         }
     }
 }
 
 impl Driver {
-    /// The stream that a handle refers to. The handles 0, 1 and 2 are default streams, which are the same stream
-    /// here.
+    /// The stream that a handle refers to: 0 and 1 are the context's default stream, 2 is one of the calling thread.
+    ///
+    /// API reference, "Stream synchronization behavior": "The per-thread default stream is an implicit stream local to both
+    /// the thread and the CUcontext, and which does not synchronize with other streams ... The per-thread default stream is
+    /// not a non-blocking stream and will synchronize with the legacy default stream if both are used in a program."
     pub fn stream(&mut self, handle: Handle) -> Outcome<Handle> {
-        if handle <= 2 {
+        const PER_THREAD: Handle = 2;
+        if handle == PER_THREAD {
+            let key = (self.current()?, thread::current().id());
+            if let Some(&stream) = self.per_thread.get(&key) {
+                return Ok(stream);
+            }
+            let stream = self.streams.insert(Stream::new(key.0, true, 0, self.hold_new));
+            self.per_thread.insert(key, stream);
+            return Ok(stream);
+        }
+        if handle < PER_THREAD {
             let context = self.current()?;
             return Ok(self.contexts.find(context, &mut self.misuse)?.default_stream);
         }
@@ -83,11 +100,13 @@ impl Driver {
     pub fn submit(&mut self, handle: Handle, work: Work, waits: Vec<(Handle, u64)>) -> Outcome<Option<u64>> {
         let stream = self.streams.find(handle, &mut self.misuse)?;
         if let Some(capture) = stream.capture {
+            stream.captured_work += 1;
             self.captures.find(capture, &mut self.misuse)?.work.push(work);
             return Ok(None);
         }
         let (context, blocking) = (stream.context, stream.blocking);
         let default = self.contexts.get(context).ok_or(Code::INVALID_CONTEXT)?.default_stream;
+        self.refuse_work_of_legacy(handle)?;
         let mut waits = waits;
         if handle == default {
             let others = self
@@ -200,8 +219,8 @@ exports! {
     fn cuStreamWaitEvent(driver, stream: Handle, event: Handle, _flags: u32) {
         let stream = driver.stream(stream)?;
         let event = driver.events.find(event, &mut driver.misuse)?;
-        if let Some(capture) = event.captured {
-            return graph::join(driver, stream, capture);
+        if let Some(point) = event.captured {
+            return graph::join(driver, stream, point);
         }
         let recorded = event.recorded;
         // Programming guide, "Prohibited and Unhandled Operations": "It is invalid to ... wait on an event that was
@@ -237,6 +256,10 @@ exports! {
 
     fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, _bytes: usize, _flags: u32) {
         let stream = driver.stream(stream)?;
+        // Programming guide: "A small number of APIs that enqueue asynchronous operations into streams are not currently
+        // supported in graphs and will return an error if called with a stream which is being captured, such as
+        // cudaStreamAttachMemAsync()."
+        driver.refuse_of_captured(&[stream], "cuStreamAttachMemAsync")?;
         driver.check(address, 1)?;
         driver.submit(stream, Work::Nothing, Vec::new()).map(drop)
     }

@@ -13,7 +13,7 @@ mod open {
     pub struct Open(Busy);
 
     impl Open {
-        /// Makes a flag that is free.
+        /// Makes a flag that nobody holds.
         pub const fn new() -> Self {
             Self(Busy::new())
         }

@@ -13,7 +13,7 @@ use crate::work::Work;
 use std::collections::BTreeSet;
 
 pub struct Pool {
-    device: usize,
+    pub device: usize,
     /// The most bytes that it may reserve; 0 for no limit.
     max: u64,
     used: u64,

@@ -167,6 +167,16 @@ impl Space {
         gone.len()
     }
 
+    /// Removes what belongs to a device, in any context.
+    pub fn drop_device(&mut self, device: usize) {
+        let is_of = |found: &Allocation| {
+            found.device == device && matches!(found.kind, Kind::Ordered(_) | Kind::Reserved | Kind::Imported)
+        };
+        let gone: Vec<_> =
+            self.allocations.iter().filter(|(_, found)| is_of(found)).map(|(&at, _)| at).collect();
+        gone.into_iter().for_each(|address| drop(self.remove(address)));
+    }
+
     pub fn prefetched(&mut self, address: Address, id: u64, location: Location) {
         let allocation = self.allocations.get_mut(&address).filter(|allocation| allocation.id == id);
         if let Some(Allocation { kind: Kind::Managed(hints), .. }) = allocation {
@@ -244,7 +254,14 @@ impl Driver {
     /// memory resides" has none either; "Stream Ordered Memory Allocator, Multi-GPU": "By default, allocations are only
     /// accessible from the device where the allocations are located. ... to access from other devices ...
     /// cudaMemPoolSetAccess".
-    pub fn check_peer(&mut self, address: Address, device: usize) -> Outcome {
+    ///
+    /// `cuCtxEnablePeerAccess`: "on success all allocations from peerContext will immediately be accessible by the current
+    /// context"; without it a kernel has none to memory of `cuMemAlloc`.
+    pub fn check_peer(&mut self, address: Address, context: Handle, kernel: bool) -> Outcome {
+        let of_context = self.contexts.get(context);
+        let Some(device) = of_context.map(|context| context.device) else {
+            return Err(Code::INVALID_CONTEXT);
+        };
         let Some((_, allocation)) = self.space.containing(address) else { return Ok(()) };
         let home = allocation.device;
         let may = match &allocation.kind {
@@ -254,6 +271,13 @@ impl Driver {
                 let mapping = self.space.mappings.range(..=address).next_back();
                 mapping.is_some_and(|(_, mapping)| mapping.devices.contains(&device))
             }
+            // A copy goes by way of the host, a kernel needs access.
+            Kind::Device if kernel => of_context.is_some_and(|context| {
+                context
+                    .peers
+                    .iter()
+                    .any(|&peer| self.contexts.get(peer).is_some_and(|peer| peer.device == home))
+            }),
             _ => true,
         };
         if may {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct Physical {
     memory: Arc<Memory>,
     bytes: usize,
-    device: usize,
+    pub device: usize,
 }
 
 /// The granularity of sizes and addresses.

@@ -2,6 +2,7 @@
 
 mod device;
 mod memory;
+mod rules;
 mod streams;
 mod support;
 mod virtual_memory;

@@ -175,6 +175,8 @@ fn captured_work_runs_when_the_graph_is_launched() {
     ok!(cuEventRecord(event, stream));
     ok!(cuStreamWaitEvent(other, event, 0));
     ok!(cuMemsetD8Async(address, 2, 1, other));
+    ok!(cuEventRecord(event, other));
+    ok!(cuStreamWaitEvent(stream, event, 0));
     assert_eq!(call!(cuEventQuery(event)), Code::CUDA_ERROR_CAPTURED_EVENT);
     let graph: sys::CUgraph = {
         let mut graph = ptr::null_mut();

@@ -1,0 +1,71 @@
+//! The pool that each device's code uses unless it is told another one, and pools that bring managed memory to the device.
+
+use super::Pool;
+use crate::gpu::source::{Location, prefetch};
+use crate::gpu::stream::Stream;
+use crate::pool::{Allocation, AnyPool, DeviceAllocator, MemoryKind, PoolError, ReturnError};
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
+static CURRENT: RwLock<BTreeMap<usize, Pool>> = RwLock::new(BTreeMap::new());
+
+impl Pool {
+    /// Makes `pool` the current one of the device with this number, for code that asks for it with [`Pool::current`], and returns the
+    /// one before; `None` for none. A current pool and its device stay in use.
+    pub fn set_current(ordinal: usize, pool: Option<Self>) -> Option<Self> {
+        let mut current = CURRENT.write().unwrap_or_else(PoisonError::into_inner);
+        match pool {
+            Some(pool) => current.insert(ordinal, pool),
+            None => current.remove(&ordinal),
+        }
+    }
+
+    /// Returns the current pool of the device with this number, `None` if none was made current. O(log devices).
+    pub fn current(ordinal: usize) -> Option<Self> {
+        CURRENT.read().unwrap_or_else(PoisonError::into_inner).get(&ordinal).cloned()
+    }
+
+    /// Returns a pool that moves each block of managed memory to the device of its stream when it is allocated, in the order
+    /// of that stream. Blocks of other memory are left alone.
+    #[must_use]
+    pub fn prefetching(&self) -> Self {
+        Self::over(Prefetching(self.clone()))
+    }
+}
+
+/// An adaptor that moves managed blocks to the device.
+struct Prefetching(Pool);
+
+impl DeviceAllocator<Stream> for Prefetching {
+    #[track_caller]
+    fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
+        let block = self.0.allocate(bytes, align, stream)?;
+        let kind = self.0.pool_of(&block).map(AnyPool::kind);
+        if bytes > 0 && matches!(kind, Some(MemoryKind::Managed | MemoryKind::ReadMostly)) {
+            let device = Location::Device(stream.context().device().ordinal);
+            // SAFETY: the block is live, and managed.
+            if let Err(error) = unsafe { prefetch(block.address() as u64, bytes, device, stream) } {
+                // It is of no use to the caller, who does not get it.
+                let _ = self.0.deallocate(block);
+                return Err(error.into());
+            }
+        }
+        Ok(block)
+    }
+
+    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+        self.0.deallocate(block)
+    }
+
+    fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
+        self.0.record_stream(block, stream)
+    }
+
+    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+        self.0.pool_of(block)
+    }
+
+    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+        self.0.each_pool(visit);
+    }
+}

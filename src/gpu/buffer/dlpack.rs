@@ -1,0 +1,273 @@
+//! Tensors that are exchanged with other libraries by DLPack: PyTorch, CuPy, JAX, NumPy.
+//!
+//! The layout is that of `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8; the later `DLManagedTensorVersioned` holds
+//! the same tensor).
+
+use super::{Backing, Buffer, CopyError, Foreign, MemoryKind};
+use crate::gpu::stream::Stream;
+use core::any::TypeId;
+use core::ffi::c_void;
+use core::fmt;
+use core::ptr::{self, NonNull};
+use core::slice;
+use cudarc::driver::DeviceRepr;
+use std::boxed::Box;
+use std::vec::Vec;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct RawTensor {
+    data: *mut c_void,
+    device: Device,
+    dimensions: i32,
+    data_type: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Managed {
+    tensor: RawTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+impl DataType {
+    /// The type's code in DLPack; `None` for types that it does not have.
+    fn of<T: 'static>() -> Option<Self> {
+        const INT: u8 = 0;
+        const UINT: u8 = 1;
+        const FLOAT: u8 = 2;
+        let id = TypeId::of::<T>();
+        let is = |ids: &[TypeId]| ids.contains(&id);
+        let code = if is(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
+            FLOAT
+        } else if is(&[TypeId::of::<u8>(), TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>()]) {
+            UINT
+        } else if is(&[TypeId::of::<i8>(), TypeId::of::<i16>(), TypeId::of::<i32>(), TypeId::of::<i64>()]) {
+            INT
+        } else {
+            return None;
+        };
+        Some(Self { code, bits: 8 * size_of::<T>() as u8, lanes: 1 })
+    }
+}
+
+/// A tensor in the form of DLPack: memory, the type of its values, a shape, and a function that ends it. Dropping it calls
+/// that function.
+///
+/// ```no_run
+/// use allotment::gpu::{Buffer, Context, DlTensor, Pool, Stream, Virtual};
+/// use allotment::pool::PoolOptions;
+///
+/// let context = Context::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let values: Buffer<f32> = Buffer::zeros(&pool, 6, &stream)?;
+/// let tensor = DlTensor::new(values, &[2, 3])?.into_raw(); // for a capsule "dltensor"
+/// // SAFETY: it was made above, and is not used otherwise.
+/// let tensor = unsafe { DlTensor::from_raw(tensor) }.unwrap();
+/// assert_eq!(tensor.shape(), [2, 3]);
+/// let values: Buffer<f32, _> = tensor.into_buffer(&stream)?; // without a copy
+/// # drop(values);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DlTensor(NonNull<Managed>);
+
+// SAFETY: DLPack lets any thread use and end a tensor; `new` takes buffers that may be sent.
+unsafe impl Send for DlTensor {}
+
+/// What a tensor of ours keeps until it is ended.
+struct Exported<T, B: Backing> {
+    managed: Managed,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    _buffer: Buffer<T, B>,
+}
+
+/// Ends a tensor that [`DlTensor::new`] has made.
+unsafe extern "C" fn end<T, B: Backing>(managed: *mut Managed) {
+    // SAFETY: `new` has put the box there, and the owner of the tensor calls this once.
+    drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T, B>>()) });
+}
+
+impl DlTensor {
+    /// Makes a tensor of a buffer's values, in rows of the last dimension. The other library must submit its work on
+    /// them to the buffer's stream, or make its own wait for that stream's work first and that stream for its own before
+    /// it ends the tensor: the memory is then given back in the order of the buffer's stream.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Length`] if the shape has another number of values, and [`CopyError::Tensor`] if DLPack has no such
+    /// values: it has integers and floating-point numbers.
+    pub fn new<T, B>(buffer: Buffer<T, B>, shape: &[usize]) -> Result<Self, CopyError>
+    where
+        T: DeviceRepr + Copy + Send + 'static,
+        B: Backing + Send + 'static,
+    {
+        let data_type =
+            DataType::of::<T>().ok_or(CopyError::Tensor("has values of a type that DLPack has not"))?;
+        let asked = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length));
+        if asked != Some(buffer.len()) {
+            return Err(CopyError::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
+        }
+        let mut strides: Vec<i64> = Vec::new();
+        let mut step = 1;
+        for &length in shape.iter().rev() {
+            strides.push(step);
+            step *= length.max(1) as i64;
+        }
+        strides.reverse();
+        let ordinal =
+            |device: Option<usize>| device.unwrap_or(buffer.stream.context().device().ordinal) as i32;
+        let device = match buffer.kind() {
+            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.backing.device()) },
+            MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: ordinal(None) },
+            MemoryKind::Pinned => Device { kind: CUDA_HOST, id: ordinal(None) },
+            MemoryKind::Host => Device { kind: CPU, id: 0 },
+        };
+        let tensor = RawTensor {
+            data: ptr::with_exposed_provenance_mut(buffer.backing.address()),
+            device,
+            dimensions: shape.len() as i32,
+            data_type,
+            shape: ptr::null_mut(),
+            strides: ptr::null_mut(),
+            byte_offset: 0,
+        };
+        let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T, B>) };
+        let shape = shape.iter().map(|&length| length as i64).collect();
+        let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));
+        // SAFETY: made above; nothing else uses it.
+        let exported = unsafe { &mut *exported };
+        exported.managed.tensor.shape = exported.shape.as_mut_ptr();
+        exported.managed.tensor.strides = exported.strides.as_mut_ptr();
+        let context = ptr::from_mut(exported);
+        // SAFETY: as above. From here on the box is only reached through this pointer.
+        let managed = unsafe { &raw mut (*context).managed };
+        // SAFETY: as above.
+        unsafe { (*managed).context = context.cast() };
+        // SAFETY: the address of a field is not null.
+        Ok(Self(unsafe { NonNull::new_unchecked(managed) }))
+    }
+
+    /// Takes over a tensor of another library, a `DLManagedTensor`; `None` for a null pointer.
+    ///
+    /// # Safety
+    ///
+    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards.
+    pub unsafe fn from_raw(tensor: *mut c_void) -> Option<Self> {
+        NonNull::new(tensor.cast()).map(Self)
+    }
+
+    /// Returns the `DLManagedTensor` for another library, which has to call its deleter.
+    pub fn into_raw(self) -> *mut c_void {
+        let raw = self.0.as_ptr().cast();
+        core::mem::forget(self);
+        raw
+    }
+
+    fn raw(&self) -> &RawTensor {
+        // SAFETY: the tensor lives until this value is dropped, and nothing changes it.
+        unsafe { &self.0.as_ref().tensor }
+    }
+
+    /// Returns the number of values in each dimension.
+    pub fn shape(&self) -> Vec<usize> {
+        self.dimensions(self.raw().shape).iter().map(|&length| length as usize).collect()
+    }
+
+    fn dimensions(&self, list: *const i64) -> &[i64] {
+        let count = self.raw().dimensions.max(0) as usize;
+        if count == 0 || list.is_null() {
+            return &[];
+        }
+        // SAFETY: DLPack has a list of this length there.
+        unsafe { slice::from_raw_parts(list, count) }
+    }
+
+    /// Whether the values follow each other without gaps, the last dimension first.
+    fn is_contiguous(&self) -> bool {
+        let lengths = self.dimensions(self.raw().shape);
+        let strides = self.dimensions(self.raw().strides);
+        let mut step = 1;
+        // Without strides a tensor is compact.
+        strides.is_empty()
+            || lengths.iter().zip(strides).rev().all(|(&length, &stride)| {
+                let fits = length <= 1 || stride == step;
+                step *= length.max(1);
+                fits
+            })
+    }
+
+    /// Turns the tensor into a buffer without copying, for work on `stream`. The tensor is ended when the buffer is dropped, after
+    /// its work. Work that the other library has submitted must be done, or waited for by `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`CopyError::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has
+    /// gaps. The tensor is ended then.
+    pub fn into_buffer<T>(self, stream: &Stream) -> Result<Buffer<T, Foreign<Self>>, CopyError>
+    where
+        T: DeviceRepr + Copy + 'static,
+    {
+        let raw = self.raw();
+        let ordinal = stream.context().device().ordinal as i32;
+        if DataType::of::<T>() != Some(raw.data_type) {
+            return Err(CopyError::Tensor("has values of another type"));
+        }
+        if raw.device != (Device { kind: CUDA, id: ordinal }) {
+            return Err(CopyError::Tensor("is not in the memory of the stream's device"));
+        }
+        if !self.is_contiguous() {
+            return Err(CopyError::Tensor("has gaps between its values"));
+        }
+        let lengths = self.dimensions(raw.shape).iter().map(|&length| usize::try_from(length).ok());
+        let len = lengths.into_iter().try_fold(1usize, |product, length| product.checked_mul(length?));
+        let len = len.filter(|len| len.checked_mul(size_of::<T>().max(1)).is_some());
+        let len = len.ok_or(CopyError::Tensor("has a shape that cannot be counted"))?;
+        let address = raw.data.expose_provenance() as u64 + raw.byte_offset;
+        if len > 0 && address % align_of::<T>() as u64 != 0 {
+            return Err(CopyError::Tensor("is not aligned for its values"));
+        }
+        // SAFETY: DLPack promises that the memory holds these values until the tensor is ended.
+        Ok(unsafe { Buffer::from_raw(address, len, self, stream) })
+    }
+}
+
+impl Drop for DlTensor {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the tensor, which is ended once.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DlTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DlTensor").field("shape", &self.shape()).finish_non_exhaustive()
+    }
+}

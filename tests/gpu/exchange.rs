@@ -1,0 +1,274 @@
+//! Buffers as tensors of other libraries, pools that devices have as their current ones, and devices that are reset.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::{
+    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, DlTensor, HostMemory, Location,
+    Managed, MemoryKind, Pinned, Pool, Stream, Virtual,
+};
+use allotment::pool::{
+    DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
+};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// `DLManagedTensor`, written down from DLPack's header a second time.
+#[repr(C)]
+struct Managed32 {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed32)>,
+}
+
+fn pool(gpu: &Gpu) -> Pool {
+    Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()
+}
+
+fn blocks(pool: &Pool) -> u64 {
+    pool.pools()[0].stats().blocks.current
+}
+
+#[test]
+fn buffers_become_tensors_and_come_back() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let values: Buffer<f32> =
+        Buffer::from_slice(&pool, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &gpu.stream).unwrap();
+    let address = values.address();
+    let raw = DlTensor::new(values, &[2, 3]).unwrap().into_raw();
+    // SAFETY: the tensor has this layout, and lives.
+    let seen = unsafe { &*raw.cast::<Managed32>() };
+    assert_eq!((seen.data.addr() as u64, seen.byte_offset), (address, 0));
+    assert_eq!((seen.device_type, seen.device_id, seen.ndim), (2, 0, 2));
+    assert_eq!((seen.code, seen.bits, seen.lanes), (2, 32, 1));
+    // SAFETY: there are two dimensions.
+    let lists = unsafe { [seen.shape, seen.strides].map(|list| [*list, *list.add(1)]) };
+    assert_eq!(lists, [[2, 3], [3, 1]]);
+    assert_eq!(blocks(&pool), 1);
+    // SAFETY: made above, and not used otherwise.
+    let tensor = unsafe { DlTensor::from_raw(raw) }.unwrap();
+    assert_eq!(tensor.shape(), [2, 3]);
+    let back = std::thread::scope(|scope| {
+        scope.spawn(|| tensor.into_buffer::<f32>(&gpu.stream).unwrap()).join().unwrap()
+    });
+    assert_eq!((back.address(), back.to_vec().unwrap()), (address, vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    assert_eq!(blocks(&pool), 1);
+    drop(back);
+    assert_eq!(blocks(&pool), 0);
+    // A tensor that is ended without a reader gives the memory back too.
+    drop(DlTensor::new(Buffer::<i16>::zeros(&pool, 0, &gpu.stream).unwrap(), &[0, 5]).unwrap());
+    assert_eq!(blocks(&pool), 0);
+    // Memory of the host says so.
+    let host = Arc::new(HostMemory::new(1 << 20));
+    let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    for (raw, device) in [
+        (DlTensor::new(Buffer::<u8, _>::zeros(&host, 4, &gpu.stream).unwrap(), &[4]).unwrap(), 1),
+        (DlTensor::new(Buffer::<u8>::zeros(&pinned, 4, &gpu.stream).unwrap(), &[4]).unwrap(), 3),
+    ] {
+        let raw = raw.into_raw();
+        // SAFETY: as above.
+        assert_eq!(unsafe { (*raw.cast::<Managed32>()).device_type }, device);
+        // SAFETY: as above.
+        let tensor = unsafe { DlTensor::from_raw(raw) }.unwrap();
+        assert!(matches!(tensor.into_buffer::<u8>(&gpu.stream), Err(CopyError::Tensor(_))));
+    }
+    drop((pool, pinned, host));
+    gpu.finish();
+}
+
+static ENDED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn end(tensor: *mut Managed32) {
+    ENDED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: `tensor` below has put the box there.
+    drop(unsafe { Box::from_raw(tensor) });
+}
+
+/// Tensors of another library: what a buffer cannot be is refused, and everyone is ended once.
+#[test]
+fn tensors_that_do_not_fit_are_refused() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let memory: Buffer<u32> = Buffer::from_slice(&pool, &(0..12).collect::<Vec<u32>>(), &gpu.stream).unwrap();
+    let (mut shape, mut compact, mut columns) = ([2i64, 5], [5i64, 1], [6i64, 1]);
+    let mut tensor = |strides: *mut i64, change: fn(&mut Managed32)| {
+        let mut made = Box::new(Managed32 {
+            data: ptr::without_provenance_mut(memory.address() as usize),
+            device_type: 2,
+            device_id: 0,
+            ndim: 2,
+            code: 1,
+            bits: 32,
+            lanes: 1,
+            shape: shape.as_mut_ptr(),
+            strides,
+            byte_offset: 8,
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(end),
+        });
+        change(&mut made);
+        // SAFETY: the tensor is not used otherwise, and the memory lives longer.
+        unsafe { DlTensor::from_raw(Box::into_raw(made).cast()) }.unwrap()
+    };
+    let expected: Vec<u32> = (2..12).collect();
+    for strides in [ptr::null_mut(), compact.as_mut_ptr()] {
+        let buffer = tensor(strides, |_| ()).into_buffer::<u32>(&gpu.stream).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), expected);
+    }
+    assert_eq!(ENDED.load(Ordering::Relaxed), 2);
+    let scalar = tensor(ptr::null_mut(), |tensor| tensor.ndim = 0).into_buffer::<u32>(&gpu.stream).unwrap();
+    assert_eq!(scalar.to_vec().unwrap(), [2]);
+    type Change = fn(&mut Managed32);
+    let wrong: [(*mut i64, Change); 7] = [
+        (columns.as_mut_ptr(), |_| ()),
+        (ptr::null_mut(), |tensor| tensor.code = 2),
+        (ptr::null_mut(), |tensor| tensor.lanes = 4),
+        (ptr::null_mut(), |tensor| tensor.device_id = 1),
+        (ptr::null_mut(), |tensor| tensor.device_type = 1),
+        (ptr::null_mut(), |tensor| tensor.byte_offset = 7),
+        // SAFETY: there are two lengths.
+        (ptr::null_mut(), |tensor| unsafe { *tensor.shape = -2 }),
+    ];
+    for (number, (strides, change)) in wrong.into_iter().enumerate() {
+        let refused = tensor(strides, change).into_buffer::<u32>(&gpu.stream);
+        assert!(matches!(refused, Err(CopyError::Tensor(_))), "{number}");
+        assert_eq!(ENDED.load(Ordering::Relaxed), 3 + number);
+    }
+    // SAFETY: null is allowed.
+    assert!(unsafe { DlTensor::from_raw(ptr::null_mut()) }.is_none());
+    let buffer: Buffer<u32> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
+    let refused = DlTensor::new(buffer, &[3, 3]).map(drop);
+    assert_eq!(refused, Err(CopyError::Length { have: 10, asked: 9 }));
+    drop((scalar, memory, pool));
+    gpu.finish();
+}
+
+#[test]
+fn devices_have_current_pools() {
+    let gpu = Gpu::new();
+    assert!(Pool::current(0).is_none());
+    let pool = pool(&gpu);
+    assert!(Pool::set_current(0, Some(pool.clone())).is_none());
+    let made = std::thread::scope(|scope| {
+        let stream = &gpu.stream;
+        scope
+            .spawn(move || Buffer::<u8>::zeros(&Pool::current(0).unwrap(), 10, stream).unwrap())
+            .join()
+            .unwrap()
+    });
+    assert_eq!(blocks(&pool), 1);
+    assert!(Pool::current(1).is_none());
+    let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    drop(Pool::set_current(0, Some(pinned)).unwrap());
+    assert_eq!(Pool::current(0).unwrap().pools()[0].kind(), MemoryKind::Pinned);
+    drop(Pool::set_current(0, None).unwrap());
+    assert!(Pool::set_current(0, None).is_none());
+    drop((made, pool));
+    gpu.finish();
+}
+
+#[test]
+fn managed_blocks_are_brought_to_the_device() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let calls = || gpu.control().calls("cuMemPrefetchAsync") + gpu.control().calls("cuMemPrefetchAsync_v2");
+    let managed = Pool::new(Managed::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let there = managed.prefetching();
+    let plain: Buffer<u8> = Buffer::zeros(&managed, 1000, &gpu.stream).unwrap();
+    assert_eq!(calls(), 0);
+    let moved: Buffer<u8> = Buffer::zeros(&there, 1000, &gpu.stream).unwrap();
+    assert_eq!(calls(), 1);
+    plain.as_view().prefetch(Location::Host).unwrap();
+    assert_eq!(calls(), 2);
+    let device = pool(&gpu);
+    drop(Buffer::<u8>::zeros(&device.prefetching(), 10, &gpu.stream).unwrap());
+    assert_eq!(calls(), 2);
+    // A block that could not be moved is not lost.
+    let name = ["cuMemPrefetchAsync", "cuMemPrefetchAsync_v2"];
+    name.iter().for_each(|name| gpu.control().fail(name, 1, 1, 1));
+    let refused = there.allocate(1000, 1, &gpu.stream);
+    assert!(matches!(refused, Err(PoolError::Source(_))), "{refused:?}");
+    assert_eq!(blocks(&managed), 2);
+    gpu.control().clear_failures();
+    drop((plain, moved, managed, there, device));
+    gpu.finish();
+}
+
+fn is_lost<T>(outcome: Result<T, CopyError>) -> bool {
+    matches!(outcome, Err(CopyError::Call(error)) if error.kind == SourceErrorKind::Lost)
+}
+
+/// After a reset nothing of before calls the driver any more, which the stand-in would notice; a new context of the
+/// device, or of another one, works.
+#[test]
+fn a_device_that_was_reset_comes_back() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let options = PoolOptions::new();
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options.clone()).unwrap();
+    let pool = Pool::over(pool);
+    let ordered = Pool::new(AsyncMemory::new(&gpu.context).unwrap(), options.clone()).unwrap();
+    let pinned = Pool::new(Pinned::new(&gpu.context), options.clone()).unwrap();
+    let growing = Pool::new(Virtual::new(&gpu.context).unwrap(), options.clone()).unwrap();
+    let mut buffers: Vec<Buffer<u32>> = [&pool, &ordered, &pinned, &growing]
+        .map(|pool| Buffer::from_slice(pool, &[1, 2, 3], &gpu.stream).unwrap())
+        .into();
+    let other = Stream::new(&gpu.context).unwrap();
+    let event = gpu.stream.record().unwrap();
+    gpu.context.time_copies(true);
+    buffers[0].copy_from(&[4, 5, 6]).unwrap();
+    // A kernel has failed, which nothing but a reset mends.
+    gpu.control().fault(0, 700);
+    assert!(is_lost(buffers[0].to_vec()));
+    assert_eq!(gpu.context.synchronize().unwrap_err().kind, SourceErrorKind::Lost);
+    gpu.context.reset().unwrap();
+
+    let context = Context::new(0).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    assert_ne!(stream.id(), gpu.stream.id());
+    assert_ne!(context, gpu.context);
+    for buffer in &mut buffers {
+        assert!(is_lost(buffer.to_vec()));
+        assert!(is_lost(buffer.copy_from(&[7, 8, 9])));
+        assert!(is_lost(buffer.as_view_mut().fill(1)));
+        assert!(is_lost(buffer.switch_to(&other)));
+    }
+    for pool in [&pool, &ordered, &pinned, &growing] {
+        let refused = Buffer::<u32>::zeros(pool, 3, &gpu.stream);
+        let Err(AllocateError::Allocation(PoolError::Source(error))) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(error.kind, SourceErrorKind::Lost);
+    }
+    assert_eq!(event.is_done().unwrap_err().kind, SourceErrorKind::Lost);
+    assert_eq!(event.synchronize().unwrap_err().kind, SourceErrorKind::Lost);
+    assert!(Stream::new(&gpu.context).is_err());
+    assert_eq!(gpu.context.reset().unwrap_err().kind, SourceErrorKind::Lost);
+
+    let again = Pool::new(DeviceMemory::new(&context), options.clone()).unwrap();
+    let values: Buffer<u32> = Buffer::from_slice(&again, &[1, 2, 3], &stream).unwrap();
+    drop((buffers, event, other, pool, ordered, pinned, growing));
+    assert_eq!(values.to_vec().unwrap(), [1, 2, 3]);
+    // Another device takes the place of this one.
+    let second = Context::new(1).unwrap();
+    let elsewhere = Stream::new(&second).unwrap();
+    let exchanged = Pool::new(DeviceMemory::new(&second), options).unwrap();
+    let moved = values.migrate(&exchanged, &elsewhere).unwrap();
+    assert_eq!(moved.to_vec().unwrap(), [1, 2, 3]);
+    drop((moved, exchanged, elsewhere, second, again, stream, context));
+    gpu.finish_lost();
+}
