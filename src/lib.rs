@@ -54,6 +54,7 @@
 //! * `allocator-api2`, `nightly`: the `Allocator` traits of that crate and of nightly Rust.
 //! * `linked-list`, `buddy-system`: adapters for two other crates' allocators.
 //! * `backtrace`: backtraces in traces (the crate of that name).
+//! * `sanitize`: [`harden::Full`] tells AddressSanitizer and valgrind which memory the program may use.
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.

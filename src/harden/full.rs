@@ -1,6 +1,7 @@
 //! The placement that checks everything, around any other.
 
 use super::map::{GRANULE, Window};
+use super::poison;
 use crate::meta::FreeError;
 use crate::misuse::{Fault, corrupted};
 use crate::placement::{Grant, LayoutPlacement};
@@ -104,6 +105,19 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         start.as_ptr().wrapping_add(layout.size()).cast()
     }
 
+    /// Writes the canary of a block, to which the program must not get.
+    ///
+    /// # Safety
+    ///
+    /// The block must be one of the placement's, with room for the canary.
+    #[inline(always)]
+    unsafe fn seal(&self, start: NonNull<u8>, layout: Layout) {
+        let canary = Self::canary_at(start, layout);
+        // SAFETY: the caller's contract.
+        unsafe { canary.write_unaligned(self.canary(start, layout)) };
+        poison::close(canary.cast(), taken(layout) - layout.size());
+    }
+
     /// Enters a new block of the placement: marks it and writes its canary.
     #[inline(always)]
     fn enter(&mut self, start: NonNull<u8>, layout: Layout) -> Grant {
@@ -119,7 +133,8 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
                 }
                 _ => corrupted(Fault::BrokenList, address),
             }
-            Self::canary_at(start, layout).write_unaligned(self.canary(start, layout));
+            poison::open_new(start.as_ptr(), layout.size());
+            self.seal(start, layout);
         }
         Grant { start, size: taken(layout) }
     }
@@ -141,7 +156,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
             if end.is_none_or(|end| end > window.start.addr() + window.room()) {
                 return Err(FreeError::Overrun);
             }
-            if Self::canary_at(start, layout).read_unaligned() != self.canary(start, layout) {
+            if poison::peek(Self::canary_at(start, layout)) != self.canary(start, layout) {
                 return Err(FreeError::Overrun);
             }
         }
@@ -154,7 +169,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     fn why(&self, start: NonNull<u8>) -> FreeError {
         let held = self.held.iter().flatten().any(|held| held.start == start);
         // SAFETY: the address is one of a region's granules.
-        let filled = unsafe { start.cast::<u64>().read_volatile() } == self.pattern(start);
+        let filled = unsafe { poison::peek(start.cast().as_ptr()) } == self.pattern(start);
         if held || filled { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
@@ -180,10 +195,12 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     unsafe fn hold(&mut self, start: NonNull<u8>, layout: Layout) {
         let pattern = self.pattern(start);
         let words = start.cast::<u64>().as_ptr();
+        poison::open(start.as_ptr(), taken(layout));
         for word in 0..Self::filled(layout) {
             // SAFETY: the words lie in the block, which is aligned to 8.
             unsafe { words.add(word).write(pattern) }
         }
+        poison::close(start.as_ptr(), taken(layout));
         let held = Held { start, layout };
         let oldest = match self.held.get_mut(self.next) {
             Some(place) => {
@@ -207,6 +224,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         let Held { start, layout } = held;
         let (address, pattern) = (start.addr().get(), self.pattern(start));
         let words = start.cast::<u64>().as_ptr();
+        poison::open(start.as_ptr(), taken(layout));
         // SAFETY: the words lie in the block.
         let intact = (0..Self::filled(layout)).all(|word| unsafe { words.add(word).read() } == pattern);
         if !intact {
@@ -363,9 +381,10 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             // The old canary would vouch for the old layout.
             let (old_outer, size) = (outer(layout)?, outer(new)?.size());
             let canary = Self::canary_at(start, layout);
+            poison::open(canary.cast(), before - layout.size());
             canary.write_unaligned(0);
             if self.placement.resize(start, old_outer, size).is_none() {
-                canary.write_unaligned(self.canary(start, layout));
+                self.seal(start, layout);
                 return None;
             }
             let agrees = if after > before {
@@ -376,7 +395,7 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             if !agrees {
                 corrupted(Fault::BrokenList, address);
             }
-            Self::canary_at(start, new).write_unaligned(self.canary(start, new));
+            self.seal(start, new);
         }
         Some((before, after))
     }

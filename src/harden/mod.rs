@@ -9,10 +9,22 @@
 //! | `Basic` | every other heap | a few instructions for an operation |
 //! | `Full` | [`Full`] around the placement, as in `Heap<Full<Tiered>>` | 8 bytes for a block, 1/32 of the memory, and the time to fill freed blocks |
 //!
-//! `Basic` notices what the heap's bookkeeping shows anyway: a second free of a block that is still free and that was not
-//! merged with the free block in front of it, a second free of a block in a quick list, and a list of free blocks whose links
-//! do not point back. It does not look for anything. [`Buddy`](crate::Buddy), [`Slab`](crate::Slab), the smallest heaps and
-//! side tables know more, and find foreign and misaligned addresses as well.
+//! `Basic` notices what the heap's bookkeeping shows anyway, and does not look for anything. In release builds that is:
+//!
+//! | misuse | noticed |
+//! | --- | --- |
+//! | second free of a block that is still free, its neighbours in use | always |
+//! | second free of a block that `Tiered` keeps | always, until the list gives it back |
+//! | second free after the block was merged with the one in front of it, or behind it | not by placements with boundary bits |
+//! | free of an address in no region, or inside a granule | by all but `Bump`; for up to 256 bytes, and for blocks that it keeps, `Tiered` looks at the alignment only, when the block leaves its list |
+//! | free inside a block, or with another size | only what leads to one of the other rows |
+//! | links of a free block that were overwritten | when a block is taken from the middle of a list; in a quick list, when they lead to an odd address; else the processor may stop the program |
+//! | lengths of a free block that were overwritten | when a neighbour is freed |
+//! | writes beyond a live block into another | never |
+//!
+//! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest.
+//! Builds with debug assertions check each free with [`Memory::check`](crate::Memory::check) besides, which finds addresses inside the
+//! pages of `Tiered` and other sizes there. No level hangs.
 //!
 //! In trees of free blocks ([`FirstFit`](crate::FirstFit), [`BestFit`](crate::BestFit)) every step is checked to lead down, at
 //! every level, so that no damage makes a search go on for ever.
@@ -30,6 +42,11 @@
 //! `Full` does not notice writes far beyond a block, reads of freed blocks, a second free of an address that has been handed
 //! out again with the same layout, or a late write that leaves the bookkeeping valid. A cache in front of the heap, such as
 //! [`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html), hides frees from it until blocks go back.
+//!
+//! With the feature `sanitize`, on x86-64 Linux, `Full` tells AddressSanitizer and valgrind what it knows: the canaries and the blocks in
+//! quarantine. They then report each access to those at once, reads too, with the place in the program:
+//! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test`, or `valgrind PROGRAM`. valgrind also reports the use of bytes of a new block
+//! that were not written.
 //!
 //! What happens then: fallible methods return a [`FreeError`](crate::FreeError); everything else calls the hook in
 //! [`misuse`](crate::misuse), which by default ends the program with one line.
@@ -52,5 +69,6 @@
 
 mod full;
 mod map;
+mod poison;
 
 pub use full::Full;

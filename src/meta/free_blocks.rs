@@ -119,7 +119,8 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Errors
     ///
-    /// With [`FreeBlocks::CHECKED`], [`FreeError::AlreadyFree`] if what the block's ends say of its neighbours is wrong;
+    /// With [`FreeBlocks::CHECKED`], [`FreeError::Foreign`] or [`FreeError::Misaligned`] if no block can begin there, and
+    /// [`FreeError::AlreadyFree`] if what the block's ends say of its neighbours is wrong;
     /// nothing is changed then.
     ///
     /// # Safety

@@ -8,7 +8,8 @@
 //!  Heap     batches of blocks, one lock for each batch
 //! ```
 //!
-//! [`Growing`] is another heap: that of the whole process, in memory of the system.
+//! [`Growing`] is another heap: that of the whole process, in memory of the system. `SharedHeap` (Linux) is one in memory that several processes
+//! share.
 
 mod at_end;
 mod cached;
@@ -19,6 +20,8 @@ mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
 mod local;
+#[cfg(target_os = "linux")]
+mod shared;
 
 pub use cached::Cached;
 pub use depot::Depot;
@@ -26,5 +29,7 @@ pub use depot::Depot;
 pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
+#[cfg(target_os = "linux")]
+pub use shared::SharedHeap;
 
 pub mod pressure;

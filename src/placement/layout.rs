@@ -313,6 +313,10 @@ unsafe impl<S: Placement> LayoutPlacement for S {
         let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
             self.checked_block_at(start.addr().get(), len, align)?
         } else {
+            // A placement looks at granules, and would free the block that starts in front of such an address.
+            if <S::Meta as FreeBlocks>::CHECKED && start.addr().get() % <S::Meta as Meta>::GRANULE != 0 {
+                return Err(FreeError::Misaligned);
+            }
             // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         };
@@ -338,6 +342,10 @@ unsafe impl<S: Placement> LayoutPlacement for S {
         let (len, align) = measure::<S>(layout);
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
         let block = if <S::Meta as Meta>::BOUNDARY_BITS {
+            // The free that follows says what is wrong.
+            if <S::Meta as FreeBlocks>::CHECKED && self.meta().locate(start.addr().get()).is_none() {
+                return None;
+            }
             // SAFETY: the caller guarantees that the block is live.
             unsafe { self.block_at(start.addr().get(), len, align) }
         } else {

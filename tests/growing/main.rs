@@ -5,6 +5,8 @@ mod blocks;
 mod fronts;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod shared;
 mod threads;
 
 use allotment::os::Growing;

@@ -79,6 +79,14 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
         }
     }
 
+    /// Returns why a block that begins outside the region cannot be freed.
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, offset: usize) -> FreeError {
+        // See `block_at`.
+        if offset.leading_zeros() < Self::SHIFT { FreeError::Misaligned } else { FreeError::Foreign }
+    }
+
     /// Undoes what [`FreeBlocks::free`] has changed for a block that turns out to be free already.
     #[cold]
     #[inline(never)]
@@ -115,7 +123,9 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
 
     #[inline(always)]
     unsafe fn block_at(&self, address: usize, len: usize) -> Block<Bounds> {
-        let offset = address.wrapping_sub(self.base.addr()) >> Self::SHIFT;
+        let bytes = address.wrapping_sub(self.base.addr());
+        // Rotated, the bits of an address that is not aligned end up on top, where no offset has any: `free` notices that.
+        let offset = if C { bytes.rotate_right(Self::SHIFT) } else { bytes >> Self::SHIFT };
         Block { offset, len, token: self.bounds }
     }
 
@@ -197,6 +207,10 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         // SAFETY: the block is allocated and becomes free, so the bits are ours; they say which neighbours are
         // free, and those begin and end with their lengths.
         unsafe {
+            // Nothing is read for a block that begins elsewhere.
+            if C && !(*self.record).contains(start) {
+                return Err(self.outside(start));
+            }
             let left = self.bounds.flip(start / Self::UNIT);
             let right = self.bounds.flip(end / Self::UNIT);
             let left = if left {
@@ -236,5 +250,59 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
     fn touch(&mut self, block: Block<Bounds>) {
         // SAFETY: the record outlives this value, and nothing else uses it meanwhile.
         unsafe { (*self.record).touch(block.offset, block.offset + block.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::{InBand, Meta};
+    use crate::placement::{Placement, Tlsf};
+    use crate::region::Region;
+    use core::ptr::NonNull;
+
+    /// A free of what begins outside all regions, or inside a granule, is refused before anything is read or written there: also where
+    /// no debug assertion has looked at the address before.
+    fn other_addresses_are_refused<I: Index, const G: usize>() {
+        let mut memory = vec![0u64; 2048];
+        let mut space = <Tlsf<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
+        let other = [0x5a_u8; 256];
+        let before = memory.as_ptr().addr() - 64 * G;
+        for half in memory.chunks_mut(1024) {
+            let region = Region::new(NonNull::from(half).cast(), 8 * 1024);
+            // SAFETY: the memory outlives the placement.
+            unsafe { space.claim(region).unwrap() };
+            let len = 64 / G;
+            let block = [(); 3].map(|()| space.allocate(len, 1).unwrap())[1];
+            let foreign = (&raw const other).addr().next_multiple_of(64);
+            for address in [foreign, before, G, usize::MAX & !63] {
+                // SAFETY: refused, which is what is tested.
+                unsafe {
+                    assert_eq!(space.deallocate_quick_at(address, len), None);
+                    let block = space.meta().block_at(address, len);
+                    assert_eq!(space.deallocate(block, len, 1), Err(FreeError::Foreign), "{address:#x}");
+                }
+            }
+            let start = space.meta().address(block.offset).addr();
+            for inside in [1, G / 2, G - 1] {
+                // SAFETY: the metadata is not used otherwise meanwhile.
+                let Some(mut near) = (unsafe { space.meta_mut().near() }) else { break };
+                // SAFETY: as above.
+                let error = unsafe {
+                    let block = near.block_at(start + inside, len);
+                    near.free(block).unwrap_err()
+                };
+                assert_eq!(error, FreeError::Misaligned);
+            }
+            // SAFETY: the block is live, and nothing was changed.
+            unsafe { assert_eq!(space.deallocate(block, len, 1), Ok(len)) };
+        }
+    }
+
+    #[test]
+    fn frees_of_other_addresses_are_refused() {
+        other_addresses_are_refused::<u32, 8>();
+        other_addresses_are_refused::<u16, 8>();
+        other_addresses_are_refused::<u32, 16>();
     }
 }

@@ -1,6 +1,7 @@
 //! Lists of large blocks that were freed and are kept without merging.
 
 use super::classes::{SMALL, STEP, read_anew};
+use super::tier::Key;
 use crate::misuse::{Fault, corrupted};
 use crate::placement::rare;
 use core::ptr::{self, NonNull};
@@ -27,20 +28,22 @@ pub(super) struct Large {
     pub(super) resting: bool,
     /// Requests of the last rest.
     rest: u32,
+    /// What lengths are encoded with.
+    pub(super) key: Key,
 }
 
 /// What a kept block holds.
 struct Kept {
     next: *mut Self,
-    /// Its length in bytes.
-    size: usize,
+    /// Its length in bytes, encoded with the heap's [`Key`]: 0 for no block.
+    code: usize,
 }
 
 /// The end of every list: no block has its length, so that nothing needs to tell it from one.
 struct End(Kept);
 // SAFETY: it is never written to, and its link leads nowhere.
 unsafe impl Sync for End {}
-static THE_END: End = End(Kept { next: ptr::null_mut(), size: 0 });
+static THE_END: End = End(Kept { next: ptr::null_mut(), code: 0 });
 const END: *mut Kept = (&raw const THE_END.0).cast_mut();
 
 /// Number of lists.
@@ -68,6 +71,7 @@ impl Large {
             misses: REVIEW,
             resting: false,
             rest: REVIEW,
+            key: Key::NONE,
         }
     };
 
@@ -130,17 +134,18 @@ impl Large {
     /// Takes a block of `size` bytes aligned to `align`, if the first block of its list is one.
     #[inline(always)]
     pub(super) fn pop(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let code = self.key.encode(size);
         let list = self.list(size);
         let block = *list;
         // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
         // length no block has.
         unsafe {
             // A block at an odd place was never handed out: giving it back ends in a report.
-            if (*block).size != size || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
+            if (*block).code != code || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
                 return None;
             }
             *list = (*block).next;
-            (*block).size = 0;
+            (*block).code = 0;
             self.room += size as isize;
             self.hits = self.hits.wrapping_add(1);
             Some(NonNull::new_unchecked(block.cast()))
@@ -160,10 +165,11 @@ impl Large {
             self.room = read_anew(&self.room).wrapping_add_unsigned(size);
             return false;
         }
+        let code = self.key.encode(size);
         let list = self.list(size);
         let block = start.cast::<Kept>();
         // SAFETY: the block is ours, and long enough.
-        unsafe { block.write(Kept { next: *list, size }) };
+        unsafe { block.write(Kept { next: *list, code }) };
         *list = block.as_ptr();
         true
     }
@@ -175,10 +181,10 @@ impl Large {
     ///
     /// The block must have `size` bytes, more than a small one.
     #[inline(always)]
-    pub(super) unsafe fn may_hold(start: NonNull<u8>, size: usize) -> bool {
+    pub(super) unsafe fn may_hold(&self, start: NonNull<u8>, size: usize) -> bool {
         // Volatile, because the user may never have written there: whatever is read does no harm.
         // SAFETY: the caller guarantees a block that is long enough.
-        unsafe { (&raw const (*start.cast::<Kept>().as_ptr()).size).read_volatile() == size }
+        unsafe { (&raw const (*start.cast::<Kept>().as_ptr()).code).read_volatile() == self.key.encode(size) }
     }
 
     /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
@@ -208,8 +214,9 @@ impl Large {
                 }
                 // SAFETY: as in `pop`. The length goes, because the next block at this place would look as if it were kept.
                 unsafe {
-                    let Kept { next, size } = block.read();
-                    (*block).size = 0;
+                    let Kept { next, code } = block.read();
+                    (*block).code = 0;
+                    let size = self.key.decode(code);
                     self.lists[hand] = next;
                     self.room += size as isize;
                     if self.kept() == 0 {

@@ -5,6 +5,8 @@ mod large;
 mod page;
 mod pages;
 mod small;
+#[cfg(test)]
+mod tests;
 mod tier;
 
 pub use pages::Pages;
@@ -20,7 +22,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use large::Large;
 use small::Small;
-use tier::Free;
+use tier::{END, Free, Key};
 
 /// The most small blocks, besides its own, that one free gives back to pages.
 const BOUND: usize = 4;
@@ -272,7 +274,7 @@ impl<T: Tier> QuickLists<T> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
             if Self::is_listed(layout.align()) {
-                if T::CHECKS && (start.addr().get() % STEP != 0 || Free::may_be(start)) {
+                if T::CHECKS && (start.addr().get() % STEP != 0 || self.seems_kept(start)) {
                     self.check_among(start, layout, ALL_LOOKS)?;
                 }
                 self.free_small(start, class);
@@ -282,6 +284,31 @@ impl<T: Tier> QuickLists<T> {
             }
         }
         Ok(class.bytes())
+    }
+
+    /// Returns whether the small block at `start` holds what a kept one would: that it is one is then worth a look at its
+    /// list. What programs leave in their blocks (a -1, say) hardly ever passes. O(regions).
+    ///
+    /// # Safety
+    ///
+    /// The block must have room for a link.
+    #[inline(always)]
+    unsafe fn seems_kept(&self, start: NonNull<u8>) -> bool {
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            Free::may_be(start) && {
+                let next = Free::link_at(start, self.small.key);
+                next == END.addr() || self.owns(next)
+            }
+        }
+    }
+
+    /// Returns whether a kept block can be at `address`. O(regions).
+    #[inline(never)]
+    fn owns(&self, address: usize) -> bool {
+        let mut regions = (0..).map_while(|n| LayoutPlacement::region(&self.tier, n));
+        address % STEP == 0
+            && regions.any(|region| address.wrapping_sub(region.start.addr().get()) < region.size)
     }
 
     /// Checks whether a live block for `layout` can be at `start`, looking at `most` kept blocks.
@@ -328,6 +355,11 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         let size = unsafe { LayoutPlacement::claim(&mut self.tier, memory)? };
+        if self.whole == 0 && self.small.kept() == 0 && self.large.kept() == 0 {
+            let key = Key::new(memory.start.as_ptr());
+            (self.small.key, self.large.key) = (key, key);
+            self.tier.set_key(key);
+        }
         self.resized(self.whole + size);
         Ok(size)
     }
@@ -401,7 +433,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 return kept.then_some(class.bytes());
             }
             let size = self.large_size(layout)?;
-            if T::CHECKS && Large::may_hold(start, size) {
+            if T::CHECKS && self.large.may_hold(start, size) {
                 return None;
             }
             self.large.push(start, size).then_some(size)
@@ -419,7 +451,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 return self.deallocate_small(start, layout, class);
             }
             if let Some(size) = self.large_size(layout) {
-                if T::CHECKS && (start.addr().get() % STEP != 0 || Large::may_hold(start, size)) {
+                if T::CHECKS && (start.addr().get() % STEP != 0 || self.large.may_hold(start, size)) {
                     self.check_among(start, layout, ALL_LOOKS)?;
                 }
                 if self.large.push(start, size) {

@@ -2,7 +2,7 @@
 
 use super::classes::{CLASSES, Class, STEP};
 use super::page::{HEADER, NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
-use super::tier::{END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
+use super::tier::{END, Free, Key, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::{Grant, LayoutPlacement, Placement};
 use crate::region::Run;
@@ -44,6 +44,8 @@ pub struct Pages<L> {
     direct: [u16; CLASSES],
     /// True if there may be a page without live objects.
     idle: bool,
+    /// What links of free objects are encoded with.
+    key: Key,
     /// True while no page may be opened and no empty one kept.
     saving: bool,
     large: L,
@@ -112,7 +114,7 @@ impl<L: Placement> Pages<L> {
         // SAFETY: a listed page has a free object, and free objects are not in use.
         unsafe {
             let first = page.cast::<u8>().add((*page).free as usize);
-            let next = (*first.cast::<Free>()).take();
+            let next = (*first.cast::<Free>()).take(self.key);
             let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, lent: 0 };
             if many {
                 let all = class.objects() as u16;
@@ -151,13 +153,13 @@ impl<L: Placement> Pages<L> {
             for back in 0..layout.size() / SMALLEST_PAGE {
                 entry.add(back).write(back as u8);
             }
-            let mut object = page.cast::<u8>().add(HEADER);
-            for _ in 1..objects {
-                let next = object.add(size);
-                object.cast::<Free>().write(Free::before(next.cast()));
-                object = next;
+            let (key, mut next) = (self.key, END);
+            let mut object = page.cast::<u8>().add(HEADER + objects * size);
+            for _ in 0..objects {
+                object = object.sub(size);
+                object.cast::<Free>().write(Free::before(next, key));
+                next = object.cast();
             }
-            object.cast::<Free>().write(Free::before(END));
             page.write(Page {
                 free: HEADER as u16,
                 used: 0,
@@ -179,6 +181,11 @@ impl<L: Placement> Pages<L> {
             let class = Class::number((*page).class as usize);
             self.delist(page);
             let layout = Self::page_layout(class);
+            // The next blocks at these places would look as if they were in a list.
+            for object in 0..class.objects() {
+                let object = page.cast::<u8>().add(HEADER + object * class.bytes());
+                object.cast::<usize>().write(0);
+            }
             if let Some(entry) = self.entry(page) {
                 entry.write_bytes(NOWHERE, layout.size() / SMALLEST_PAGE);
             }
@@ -209,6 +216,10 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     };
     const CHECKS: bool = <L::Meta as FreeBlocks>::CHECKED;
     const BOUND: usize = super::BOUND;
+
+    fn set_key(&mut self, key: Key) {
+        self.key = key;
+    }
 
     #[inline(always)]
     fn taken(layout: Layout) -> usize {
@@ -250,7 +261,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
             }
             let free = (*page).free;
             let next = if free == 0 { END } else { page.cast::<u8>().add(free as usize).cast() };
-            start.cast::<Free>().write(Free::before(next));
+            start.cast::<Free>().write(Free::before(next, self.key));
             (*page).free = (start.addr().get() - page.addr()) as u16;
             (*page).used -= 1;
             if !(*page).listed {
@@ -330,7 +341,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 if free < HEADER || free + size > class.page() || free % 8 != 0 {
                     break;
                 }
-                let next = (*page.cast::<u8>().add(free).cast::<Free>()).next();
+                let next = (*page.cast::<u8>().add(free).cast::<Free>()).next(self.key);
                 free = next.addr().wrapping_sub(page.addr());
             }
         }
@@ -345,6 +356,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         windows: [Window::NONE; WINDOWS],
         opened: 0,
         direct: [0; CLASSES],
+        key: Key::NONE,
         idle: false,
         saving: false,
         large: <L as Placement>::EMPTY,

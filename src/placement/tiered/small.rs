@@ -1,7 +1,7 @@
 //! Small blocks that were freed and are kept as they are.
 
 use super::classes::{CLASSES, Class, STEP, read_anew};
-use super::tier::{END, Free};
+use super::tier::{END, Free, Key};
 use crate::placement::rare;
 use core::ptr::NonNull;
 
@@ -15,6 +15,8 @@ pub(super) struct Small {
     share: isize,
     /// The list that gives the next block back.
     hand: usize,
+    /// What links are encoded with.
+    pub(super) key: Key,
 }
 
 /// Blocks behind the first one of a list that an aligned request looks at.
@@ -24,7 +26,7 @@ const PROBES: usize = 8;
 const SOME: usize = 8;
 
 impl Small {
-    pub(super) const EMPTY: Self = Self { lists: [END; CLASSES], room: 0, share: 0, hand: 0 };
+    pub(super) const EMPTY: Self = Self { lists: [END; CLASSES], room: 0, share: 0, hand: 0, key: Key::NONE };
 
     /// Sets how many bytes may be kept.
     #[inline(always)]
@@ -68,6 +70,7 @@ impl Small {
     /// Takes the first block of the list of `class`, if it is aligned to `align`.
     #[inline(always)]
     pub(super) fn pop(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
+        let key = self.key;
         let list = self.list(class);
         let block = *list;
         // The end of a list is odd.
@@ -76,7 +79,7 @@ impl Small {
         }
         // SAFETY: blocks in lists are unused, not null, and hold the address of the next one.
         unsafe {
-            *list = (*block).take();
+            *list = (*block).take(key);
             self.room = self.room.wrapping_add_unsigned(class.bytes());
             Some(NonNull::new_unchecked(block.cast()))
         }
@@ -92,16 +95,16 @@ impl Small {
             // SAFETY: as in `pop`; `before` is the block in front of this one.
             unsafe {
                 if block.addr() & (align - 1) == 0 {
-                    let next = (*block).take();
+                    let next = (*block).take(self.key);
                     if before == END {
                         *self.list(class) = next;
                     } else {
-                        before.write(Free::before(next));
+                        before.write(Free::before(next, self.key));
                     }
                     self.room = self.room.wrapping_add_unsigned(class.bytes());
                     return NonNull::new(block.cast());
                 }
-                (before, block) = (block, (*block).next());
+                (before, block) = (block, (*block).next(self.key));
             }
         }
         None
@@ -121,10 +124,11 @@ impl Small {
             self.room = read_anew(&self.room).wrapping_add_unsigned(size);
             return false;
         }
+        let key = self.key;
         let list = self.list(class);
         let block = start.cast::<Free>();
         // SAFETY: the block is ours, and has room for a link.
-        unsafe { block.write(Free::before(*list)) };
+        unsafe { block.write(Free::before(*list, key)) };
         *list = block.as_ptr();
         true
     }
@@ -169,7 +173,7 @@ impl Small {
                 break;
             }
             // SAFETY: as in `pop`.
-            block = unsafe { (*block).next() };
+            block = unsafe { (*block).next(self.key) };
         }
         block.cast() == start
     }

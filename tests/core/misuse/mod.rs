@@ -378,3 +378,34 @@ fn what_cannot_go_on_ends_the_program() {
         assert!(!child.status.success() && log.contains(line) && !log.contains(WENT_ON), "{name}: {log}");
     }
 }
+
+/// Addresses that are in no region, or inside a granule, are reported by every placement with boundary bits, in release builds as well.
+fn outside<P: LayoutPlacement>() {
+    let mut memory = [Backing::new(16 * 1024, 0), Backing::new(16 * 1024, 0)];
+    let other = [0x5a_u64; 32];
+    let heap = Heap::<P, Unsync>::empty();
+    for backing in &mut memory {
+        // SAFETY: the memory outlives the heap.
+        unsafe { heap.claim(backing.region()).unwrap() };
+        let blocks = [(); 3].map(|()| heap.try_allocate(layout(600)).unwrap());
+        // SAFETY: wrong frees are refused, which is what is tested.
+        unsafe {
+            let place = (&raw const other[8]).cast_mut().cast();
+            let wrong = |error| Some(Fault::WrongFree(error));
+            assert_eq!(reported(|| heap.dealloc(place, layout(48))), wrong(FreeError::Foreign));
+            let odd = blocks[1].as_ptr().add(4);
+            assert_eq!(reported(|| heap.dealloc(odd, layout(600))), wrong(FreeError::Misaligned));
+            let moved = reported(|| assert!(!heap.realloc(place, layout(48), 80).is_null()));
+            assert_eq!(moved, wrong(FreeError::Foreign));
+            blocks.iter().for_each(|block| heap.dealloc(block.as_ptr(), layout(600)));
+        }
+    }
+}
+
+#[test]
+fn basic_finds_addresses_outside() {
+    outside::<Tlsf>();
+    outside::<BestFit>();
+    outside::<FirstFit>();
+    outside::<GoodFit<InBand<u32>>>();
+}

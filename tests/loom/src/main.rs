@@ -94,7 +94,7 @@ impl<const N: usize> Cells<N> {
     }
 
     fn add(&self, at: usize) -> usize {
-        // SAFETY: what is tested is that nobody else is there.
+        // SAFETY: what is tested is that no other thread is there.
         self.0[at].with_mut(|cell| unsafe {
             *cell += 1;
             *cell

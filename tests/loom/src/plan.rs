@@ -13,7 +13,7 @@ mod open {
     pub struct Open(Busy);
 
     impl Open {
-        /// Makes a flag that nobody holds.
+        /// Makes a flag that is free.
         pub const fn new() -> Self {
             Self(Busy::new())
         }

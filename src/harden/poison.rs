@@ -1,0 +1,125 @@
+//! What AddressSanitizer and valgrind are told of a heap's memory (feature `sanitize`).
+//!
+//! Both take a region for one block, unless the heap says which parts of it the program may use. AddressSanitizer's functions are found
+//! when the program is linked, and are not called if it is not linked with them. valgrind sees its requests in instructions that do
+//! nothing elsewhere.
+
+#[cfg(all(feature = "sanitize", target_arch = "x86_64", target_os = "linux"))]
+mod imp {
+    use core::arch::asm;
+    use core::mem;
+
+    /// Returns the address of a function of AddressSanitizer as a number; 0 if the program has none.
+    macro_rules! weak {
+        ($name:literal) => {{
+            let address: usize;
+            // SAFETY: reads an address that the linker has written; a weak name that is not defined has the address 0.
+            unsafe {
+                asm!(
+                    concat!(".weak ", $name),
+                    concat!("mov {address}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                    address = out(reg) address,
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+            address
+        }};
+    }
+
+    /// Calls a function of AddressSanitizer, if there is one at this address.
+    fn asan(function: usize, start: *const u8, bytes: usize) {
+        if function != 0 {
+            // SAFETY: the sanitizer's functions have this type. They change what it knows of the memory, and not the memory.
+            unsafe {
+                let function: extern "C" fn(*const u8, usize) = mem::transmute(function);
+                function(start, bytes);
+            }
+        }
+    }
+
+    // Requests: those of the core, and of its tool memcheck.
+    const CHANGE_REPORTING: usize = 0x1801;
+    const NO_ACCESS: usize = 0x4d43_0000;
+    const UNDEFINED: usize = NO_ACCESS + 1;
+    const DEFINED: usize = NO_ACCESS + 2;
+
+    /// Sends a request to valgrind. Does nothing elsewhere.
+    fn valgrind(request: usize, first: usize, second: usize) {
+        let arguments = [request, first, second, 0, 0, 0];
+        // SAFETY: the number in `rdi` is rotated by 128 bits in all, and a register is exchanged with itself.
+        unsafe {
+            asm!(
+                "rol rdi, 3",
+                "rol rdi, 13",
+                "rol rdi, 61",
+                "rol rdi, 51",
+                "xchg rbx, rbx",
+                in("rax") &raw const arguments,
+                inout("rdx") 0_usize => _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// Makes each use of the memory by the program an error.
+    pub(in crate::harden) fn close(start: *const u8, bytes: usize) {
+        asan(weak!("__asan_poison_memory_region"), start, bytes);
+        valgrind(NO_ACCESS, start.addr(), bytes);
+    }
+
+    /// Allows all use of the memory.
+    pub(in crate::harden) fn open(start: *const u8, bytes: usize) {
+        asan(weak!("__asan_unpoison_memory_region"), start, bytes);
+        valgrind(DEFINED, start.addr(), bytes);
+    }
+
+    /// Allows use of the memory whose contents are undefined.
+    pub(in crate::harden) fn open_new(start: *const u8, bytes: usize) {
+        open(start, bytes);
+        valgrind(UNDEFINED, start.addr(), bytes);
+    }
+
+    /// Reads a word that may be closed.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be a region's.
+    pub(in crate::harden) unsafe fn peek(place: *const u64) -> u64 {
+        let value;
+        valgrind(CHANGE_REPORTING, 1, 0);
+        // SAFETY: the caller guarantees the memory. The compiler adds no check to this instruction.
+        unsafe {
+            asm!("mov {0}, qword ptr [{1}]", out(reg) value, in(reg) place, options(readonly, nostack, preserves_flags));
+        }
+        valgrind(CHANGE_REPORTING, usize::MAX, 0);
+        value
+    }
+}
+
+#[cfg(not(all(feature = "sanitize", target_arch = "x86_64", target_os = "linux")))]
+mod imp {
+    /// Does nothing: no tool is told.
+    #[inline(always)]
+    pub(in crate::harden) fn close(_: *const u8, _: usize) {}
+
+    /// Does nothing: no tool is told.
+    #[inline(always)]
+    pub(in crate::harden) fn open(_: *const u8, _: usize) {}
+
+    /// Does nothing: no tool is told.
+    #[inline(always)]
+    pub(in crate::harden) fn open_new(_: *const u8, _: usize) {}
+
+    /// Reads a word, which need not be aligned.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be a region's.
+    #[inline(always)]
+    pub(in crate::harden) unsafe fn peek(place: *const u64) -> u64 {
+        // SAFETY: the caller's contract.
+        unsafe { place.read_unaligned() }
+    }
+}
+
+pub(super) use imp::{close, open, open_new, peek};

@@ -1,0 +1,56 @@
+//! Tests of what quick lists keep to themselves.
+
+use super::*;
+use core::cell::UnsafeCell;
+
+#[repr(align(64))]
+struct Memory(UnsafeCell<[u8; 64 << 10]>);
+
+impl Memory {
+    fn region(&self) -> Region {
+        // SAFETY: a reference is not null.
+        Region::new(unsafe { NonNull::new_unchecked(self.0.get().cast()) }, 64 << 10)
+    }
+}
+
+/// A free looks through a list only for a block that holds a link of this very heap: neither what programs leave in their
+/// blocks, nor what an earlier heap left in the memory, nor objects of closed pages make a free walk lists.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn only_a_link_of_this_heap_looks_kept() {
+    let memory = Memory(UnsafeCell::new([0; 64 << 10]));
+    let small = Layout::new::<[u64; 2]>();
+    let mut earlier = Tiered::<Tlsf>::EMPTY;
+    let mut tiered = Tiered::<Tlsf>::EMPTY;
+    // SAFETY: the memory is used by one placement after the other; blocks are live until they are freed.
+    unsafe {
+        let fill = |heap: &mut Tiered<Tlsf>| {
+            [(); 200].map(|()| heap.allocate_quick(small).or_else(|| heap.allocate(small)).unwrap().start)
+        };
+        let free = |heap: &mut Tiered<Tlsf>, start| {
+            if heap.deallocate_quick(start, small).is_none() {
+                heap.deallocate(start, small).unwrap();
+            }
+        };
+        earlier.claim(memory.region()).unwrap();
+        let starts = fill(&mut earlier);
+        for &start in &starts {
+            free(&mut earlier, start);
+        }
+        assert!(starts.iter().any(|&start| earlier.seems_kept(start)));
+        tiered.claim(memory.region()).unwrap();
+        assert!(!starts.iter().any(|&start| tiered.seems_kept(start)), "links of the earlier heap");
+
+        let starts = fill(&mut tiered);
+        for number in [u64::MAX, u64::MAX - 1, 0xffff_0000_0000_0008, 0xffff_ffff] {
+            starts[0].cast().write(number);
+            assert!(!tiered.seems_kept(starts[0]), "{number:#x}");
+        }
+        for &start in &starts {
+            free(&mut tiered, start);
+            assert!(tiered.seems_kept(start));
+        }
+        tiered.flush();
+        assert!(!starts.iter().any(|&start| tiered.seems_kept(start)), "links of closed pages");
+    }
+}
