@@ -1,6 +1,6 @@
 //! Errors of this module, and the meaning of the driver's error codes.
 
-use crate::pool::{SourceError, SourceErrorKind};
+use crate::pool::{SourceError, SourceErrorKind, causes};
 use core::fmt;
 use cudarc::driver::sys::CUresult;
 
@@ -50,13 +50,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl core::error::Error for Error {}
-
-impl From<SourceError> for Error {
-    fn from(error: SourceError) -> Self {
-        Self::Call(error)
-    }
-}
+causes!(Error: Call(SourceError));
 
 /// Converts the result `code` of `call` to a `Result`.
 pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), SourceError> {

@@ -213,6 +213,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_named() {
+        let ends = |error: &OutOfMemory, cause: &str| error.to_string().ends_with(cause);
         let error = OutOfMemory { requested: 5000, align: 8, free: 4999, largest_free: 4000 };
         assert_eq!(error.cause(), Cause::TooSmall);
         assert_eq!(
@@ -222,20 +223,12 @@ mod tests {
         );
         let error = OutOfMemory { free: 5000, ..error };
         assert_eq!(error.cause(), Cause::Fragmentation);
-        assert!(
-            error
-                .to_string()
-                .ends_with(": fragmentation is the obstacle, enough is free but not in one piece")
-        );
+        assert!(ends(&error, ": fragmentation is the obstacle, enough is free but not in one piece"));
         // The adapters' largest free block is an upper bound; an alignment that every block has is no obstacle.
         let error = OutOfMemory { largest_free: 5000, ..error };
         assert_eq!(error.cause(), Cause::Fragmentation);
         let error = OutOfMemory { align: 64, ..error };
         assert_eq!(error.cause(), Cause::Alignment);
-        assert!(
-            error
-                .to_string()
-                .ends_with(": the alignment is the obstacle, the largest free block is long enough")
-        );
+        assert!(ends(&error, ": the alignment is the obstacle, the largest free block is long enough"));
     }
 }

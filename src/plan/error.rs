@@ -76,8 +76,9 @@ impl PlanError {
     }
 }
 
-impl fmt::Display for PlanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl PlanError {
+    /// The indices of the buffers at fault: one, two or none.
+    pub(super) const fn buffers(&self) -> (Option<usize>, Option<usize>) {
         match *self {
             Self::Align { buffer }
             | Self::Lifetime { buffer }
@@ -86,11 +87,19 @@ impl fmt::Display for PlanError {
             | Self::FixedAlign { buffer }
             | Self::TooLarge { buffer }
             | Self::Tier { buffer }
-            | Self::NoRoom { buffer } => write!(f, "buffer {buffer}: {}", self.reason()),
-            Self::FixedOverlap { first, second } => {
-                write!(f, "buffers {first} and {second}: {}", self.reason())
-            }
-            Self::NoRule => write!(f, "{}", self.reason()),
+            | Self::NoRoom { buffer } => (Some(buffer), None),
+            Self::FixedOverlap { first, second } => (Some(first), Some(second)),
+            Self::NoRule => (None, None),
+        }
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.buffers() {
+            (Some(first), Some(second)) => write!(f, "buffers {first} and {second}: {}", self.reason()),
+            (Some(buffer), None) => write!(f, "buffer {buffer}: {}", self.reason()),
+            (None, _) => f.write_str(self.reason()),
         }
     }
 }

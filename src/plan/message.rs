@@ -114,18 +114,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
 
 /// Panics with the reason why an instance cannot be planned and with the buffers at fault.
 pub(super) const fn refuse(buffers: &[Buffer<'_>], error: PlanError) -> ! {
-    let (first, second) = match error {
-        PlanError::Align { buffer }
-        | PlanError::Lifetime { buffer }
-        | PlanError::Gaps { buffer }
-        | PlanError::Reference { buffer }
-        | PlanError::FixedAlign { buffer }
-        | PlanError::TooLarge { buffer }
-        | PlanError::Tier { buffer }
-        | PlanError::NoRoom { buffer } => (buffer, None),
-        PlanError::FixedOverlap { first, second } => (first, Some(second)),
-        PlanError::NoRule => panic!("{}", error.reason()),
-    };
+    let (Some(first), second) = error.buffers() else { panic!("{}", error.reason()) };
     let mut text = Text::<300>::new();
     text.push(error.reason());
     text.push(": ");

@@ -1,5 +1,21 @@
 //! Errors of pools.
 
+/// Makes an enum an error, and the errors that its cases hold convertible to it: `causes!(E: Source(SourceError));`
+macro_rules! causes {
+    ($error:ident: $($case:ident($cause:ty)),+) => {
+        impl ::core::error::Error for $error {}
+        $(
+            impl From<$cause> for $error {
+                fn from(cause: $cause) -> Self {
+                    Self::$case(cause.into())
+                }
+            }
+        )+
+    };
+}
+#[cfg(feature = "gpu")]
+pub(crate) use causes;
+
 use super::{OptionsError, SourceError};
 use core::fmt;
 use std::boxed::Box;
@@ -102,19 +118,7 @@ impl fmt::Display for PoolError {
     }
 }
 
-impl core::error::Error for PoolError {}
-
-impl From<OptionsError> for PoolError {
-    fn from(error: OptionsError) -> Self {
-        Self::Options(error)
-    }
-}
-
-impl From<SourceError> for PoolError {
-    fn from(error: SourceError) -> Self {
-        Self::Source(error)
-    }
-}
+causes!(PoolError: Options(OptionsError), Source(SourceError));
 
 /// Why a block was not freed, or what was found wrong when it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

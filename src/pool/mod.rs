@@ -61,6 +61,8 @@ pub use chain::Chain;
 pub(crate) use chain::allocate_from_first;
 pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
+#[cfg(feature = "gpu")]
+pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;

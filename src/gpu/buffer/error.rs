@@ -1,6 +1,6 @@
 //! Errors of buffers.
 
-use crate::pool::SourceError;
+use crate::pool::{SourceError, causes};
 use core::fmt;
 
 /// A copy was refused or failed.
@@ -47,13 +47,7 @@ impl fmt::Display for CopyError {
     }
 }
 
-impl core::error::Error for CopyError {}
-
-impl From<SourceError> for CopyError {
-    fn from(error: SourceError) -> Self {
-        Self::Call(error)
-    }
-}
+causes!(CopyError: Call(SourceError));
 
 /// Why a buffer could not be made; `E` is the allocator's error.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::gpu::buffer::Allocate;
 use crate::gpu::error::Error;
 use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
-use crate::pool::{MemoryKind, PoolError, SourceError, allocate_from_first};
+use crate::pool::{MemoryKind, PoolError, SourceError, allocate_from_first, causes};
 use core::fmt;
 use std::vec;
 use std::vec::Vec;
@@ -49,25 +49,7 @@ impl fmt::Display for ManageError {
     }
 }
 
-impl core::error::Error for ManageError {}
-
-impl From<PoolError> for ManageError {
-    fn from(error: PoolError) -> Self {
-        Self::Pool(error)
-    }
-}
-
-impl From<Error> for ManageError {
-    fn from(error: Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl From<SourceError> for ManageError {
-    fn from(error: SourceError) -> Self {
-        Self::Driver(error.into())
-    }
-}
+causes!(ManageError: Pool(PoolError), Driver(Error), Driver(SourceError));
 
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///

@@ -12,7 +12,7 @@ pub use descriptor::{Mapped, Shareable, SharedMemory, SharedPiece};
 pub use ipc::{Imported, IpcHandle};
 
 use super::error::Error;
-use crate::pool::SourceError;
+use crate::pool::{SourceError, causes};
 use core::fmt;
 
 /// Why memory could not be exported or imported.
@@ -55,19 +55,7 @@ impl fmt::Display for ShareError {
     }
 }
 
-impl core::error::Error for ShareError {}
-
-impl From<Error> for ShareError {
-    fn from(error: Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
-impl From<SourceError> for ShareError {
-    fn from(error: SourceError) -> Self {
-        Self::Driver(error.into())
-    }
-}
+causes!(ShareError: Driver(Error), Driver(SourceError));
 
 /// The number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
 fn values<T>(bytes: usize, offset: usize) -> Result<usize, ShareError> {
