@@ -4,11 +4,13 @@
 #![no_std]
 
 mod machine;
+mod masked;
 #[cfg(not(target_family = "wasm"))]
 mod probe;
 mod subject;
 
 pub use machine::{Instant, exit};
+pub use masked::window;
 #[cfg(not(target_family = "wasm"))]
 pub use probe::calibrate;
 

@@ -6,12 +6,7 @@ use allotment::observe::Statistics;
 #[cfg(feature = "slab")]
 use allotment::placement::DefaultClasses;
 use allotment::placement::LayoutPlacement;
-#[cfg(any(
-    feature = "tlsf16",
-    feature = "tlsf16-4",
-    feature = "tlsf-u32",
-    feature = "slab"
-))]
+#[cfg(any(feature = "tlsf16", feature = "tlsf16-4", feature = "tlsf-u32", feature = "slab"))]
 use allotment::placement::table_rows;
 use allotment::{Heap, Region};
 use core::ptr::NonNull;
