@@ -1,6 +1,7 @@
 //! The exact search against the truth.
 
 mod common;
+mod joint;
 mod reuse;
 
 use allotment_planner::bounds::lower_bound;

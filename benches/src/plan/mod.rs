@@ -113,6 +113,9 @@ const PARTS: [Part; 9] = [
     Part { name: "compile", title: "Compile time of plans in a `const`", run: compile::compile },
 ];
 
+/// Pages that other commands make; each says which.
+const BESIDE: [&str; 1] = ["collection"];
+
 /// Runs the requested parts. Writes their pages, and their section of the report, below `home`.
 pub fn run(args: &Args, home: &Path) -> Result<()> {
     let folder = &home.join("results/plan");
@@ -203,8 +206,8 @@ pub fn section(folder: &Path) -> Result<String> {
     for Target { part, target, measured, met, reason } in &lines {
         writeln!(text, "| `{part}` | {target} | {measured} | {met} | {reason} |")?;
     }
-    for part in PARTS {
-        if let Ok(page) = fs::read_to_string(folder.join(part.name).with_extension("md")) {
+    for part in PARTS.iter().map(|part| part.name).chain(BESIDE) {
+        if let Ok(page) = fs::read_to_string(folder.join(part).with_extension("md")) {
             write!(text, "\n{page}")?;
         }
     }

@@ -35,7 +35,7 @@ pub use source::Form;
 use source::{Source, read_source};
 
 /// Options that have no meaning with --bench.
-const NOT_WITH_BENCH: [&str; 17] = [
+const NOT_WITH_BENCH: [&str; 18] = [
     "form",
     "capacity",
     "explain",
@@ -53,6 +53,7 @@ const NOT_WITH_BENCH: [&str; 17] = [
     "fuse",
     "price",
     "banks",
+    "joint",
 ];
 
 /// Arguments of `allotment plan`.
@@ -120,6 +121,9 @@ pub struct PlanArgs {
     /// Move tensors to a slower memory while they are not read, until the capacity is kept
     #[arg(long, requires = "capacity")]
     spill: bool,
+    /// Choose the order, what runs again (within --rematerialise) and what is moved in one search; a unit of work counts as N bytes moved
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", requires = "spill", conflicts_with = "reorder")]
+    joint: Option<u64>,
     /// Join buffers of one lifetime up to this size
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     fuse: Option<u64>,
@@ -288,7 +292,29 @@ fn lower(
         )));
     }
     let share = || deadline.within(args.time_limit / 4);
+    let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let mut graph = graph.clone();
+    if let Some(price) = args.joint {
+        let limits = (args.rematerialise.unwrap_or(0), price);
+        let before = transform::sequential(&graph, lowering, capacity, limits, &share());
+        let half = deadline.within(args.time_limit / 2);
+        let Some(made) = transform::joint(&graph, lowering, capacity, limits, args.seed, &half) else {
+            // Says which step is in the way.
+            transform::spill_within(&graph, lowering, capacity, &share())?;
+            return Err(PlanError::Option(format!("no order and no trips keep to {capacity} B")));
+        };
+        let before = before.map_or("none".into(), |before| before.cost.to_string());
+        writeln!(
+            out,
+            "joint: cost {before} -> {}: {} units of work more, {} trips, {} B moved",
+            made.cost,
+            made.again,
+            made.spilled.trips.len(),
+            made.spilled.traffic
+        )?;
+        tell_trips(out, &made.graph, &made.spilled)?;
+        return Ok((made.graph, made.spilled.instance, None));
+    }
     if args.reorder {
         let reordered = transform::reorder_within(&graph, lowering, &share());
         let how = if reordered.optimal { "the best order" } else { "the best order found" };
@@ -315,15 +341,10 @@ fn lower(
         graph = streamed.graph;
     }
     if args.spill {
-        let capacity =
-            args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
         let spilled = transform::spill_within(&graph, lowering, capacity, &share())?;
         let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
         writeln!(out, "spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic)?;
-        for trip in &spilled.trips {
-            let name = &graph.tensors[trip.tensor].name;
-            writeln!(out, "  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)?;
-        }
+        tell_trips(out, &graph, &spilled)?;
         return Ok((graph, spilled.instance, None));
     }
     if args.in_place {
@@ -333,6 +354,15 @@ fn lower(
     }
     let instance = graph.instance(lowering)?;
     Ok((graph, instance, None))
+}
+
+/// Lists the trips of tensors to the slower memory.
+fn tell_trips(out: &mut impl Write, graph: &Graph, spilled: &transform::Spilled) -> io::Result<()> {
+    for trip in &spilled.trips {
+        let name = &graph.tensors[trip.tensor].name;
+        writeln!(out, "  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)?;
+    }
+    Ok(())
 }
 
 /// Runs `allotment plan`; true if there is a plan that keeps what was asked for.

@@ -7,6 +7,8 @@
 mod exact;
 mod search;
 
+use std::time::Duration;
+
 use crate::deadline::Deadline;
 use crate::exact::Limits;
 use crate::model::Instance;
@@ -225,14 +227,9 @@ fn cheapest_from(
     deadline: &Deadline,
     known: Option<&Cheapest>,
 ) -> Option<Cheapest> {
-    let share = || {
-        deadline
-            .left()
-            .map_or_else(|| deadline.extended(std::time::Duration::ZERO), |left| deadline.within(left / 4))
-    };
     let start = match known {
         Some(known) => Some(known.offsets.clone()),
-        None => start(priced, capacity, options, &share()),
+        None => start(priced, capacity, options, &share(deadline, 4)),
     };
     let mut best = start.map(|offsets| search::improve(priced, capacity, offsets, options.seed, deadline));
     if priced.instance.len() <= EXACT {
@@ -248,6 +245,11 @@ fn cheapest_from(
     best
 }
 
+/// A deadline after one of `parts` of the time that is left; after a second where there is no limit.
+fn share(deadline: &Deadline, parts: u32) -> Deadline {
+    deadline.within(deadline.left().map_or(Duration::from_secs(1), |left| left / parts))
+}
+
 /// A plan within the capacity, with as little as possible moved to the slower memory, by simple means.
 fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline) -> Option<Vec<Option<u64>>> {
     let instance = priced.instance;
@@ -255,12 +257,7 @@ fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline)
     loop {
         let part = instance.part(&inside);
         let options = Options { capacity: Some(capacity), ..options.clone() };
-        let plan = solve_within(
-            &part,
-            &options,
-            deadline.within(deadline.left().unwrap_or(std::time::Duration::from_secs(1)) / 2),
-            None,
-        );
+        let plan = solve_within(&part, &options, share(deadline, 2), None);
         if plan.peak <= capacity {
             let mut offsets = vec![None; instance.len()];
             inside.iter().zip(plan.offsets).for_each(|(&n, offset)| offsets[n] = Some(offset));
@@ -283,14 +280,8 @@ fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline)
 /// a larger capacity.
 pub fn curve(priced: &Priced, points: u64, options: &Options, deadline: &Deadline) -> Vec<(u64, Cheapest)> {
     let instance = priced.instance;
-    let share = |parts: u32| {
-        deadline.left().map_or_else(
-            || deadline.extended(std::time::Duration::ZERO),
-            |left| deadline.within(left / parts),
-        )
-    };
     let options = Options { capacity: None, ..options.clone() };
-    let least = solve_within(instance, &options, share(4), None);
+    let least = solve_within(instance, &options, share(deadline, 4), None);
     let most: u64 = instance.buffers().iter().map(|buffer| buffer.size.next_multiple_of(buffer.align)).sum();
     let points = points.max(2);
     let mut found: Vec<(u64, Cheapest)> = Vec::new();
@@ -301,7 +292,7 @@ pub fn curve(priced: &Priced, points: u64, options: &Options, deadline: &Deadlin
         let times = (most.max(1) as f64 / least.peak.max(1) as f64).powf(way);
         let capacity = if point + 1 == points { most } else { (least.peak as f64 * times) as u64 };
         let capacity = capacity.max(least.peak);
-        let deadline = share((points - point) as u32);
+        let deadline = share(deadline, (points - point) as u32);
         match cheapest_from(priced, capacity, &options, &deadline, Some(&known)) {
             Some(plan) if plan.cost.total <= known.cost.total => known = plan,
             _ => {}

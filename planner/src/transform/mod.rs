@@ -2,6 +2,7 @@
 
 mod fuse;
 mod in_place;
+mod joint;
 mod remat;
 mod reorder;
 mod spill;
@@ -9,6 +10,7 @@ mod stream;
 
 pub use fuse::{Fused, fuse};
 pub use in_place::{InPlace, in_place};
+pub use joint::{Joint, joint, sequential};
 pub use remat::{Rematerialised, rematerialise, rematerialise_within};
 pub use reorder::{Reordered, peak_load, reorder, reorder_within};
 pub use spill::{SpillError, Spilled, Trip, spill, spill_within};

@@ -78,7 +78,7 @@ pub fn rematerialise_within(
 }
 
 /// Returns the graph with operator `n` run again right before operator `from`; readers from there on use the copy.
-fn again(graph: &Graph, n: usize, from: usize) -> Graph {
+pub(super) fn again(graph: &Graph, n: usize, from: usize) -> Graph {
     let mut changed = graph.clone();
     let mut op = graph.ops[n].clone();
     let old = op.outputs[0];

@@ -8,7 +8,7 @@ use allotment_planner::solve::Options;
 use allotment_planner::validate::validate;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-/// The cost of a plan, written from the definition, byte by byte.
+/// The cost of a plan, written from the definition.
 fn cost(instance: &Instance, uses: &Uses, prices: Prices, offsets: &[Option<u64>]) -> u64 {
     let buffers = instance.buffers();
     let bytes = |n: usize| offsets[n].map_or(0..0, |at| at..at + buffers[n].size);
@@ -18,7 +18,7 @@ fn cost(instance: &Instance, uses: &Uses, prices: Prices, offsets: &[Option<u64>
         let earlier = (0..buffers.len()).filter(|&a| {
             stream(a) != stream(b)
                 && (buffers[a].start..buffers[a].end).all(|time| time < buffers[b].start)
-                && bytes(a).any(|byte| bytes(b).contains(&byte))
+                && bytes(a).start.max(bytes(b).start) < bytes(a).end.min(bytes(b).end)
         });
         let streams: std::collections::BTreeSet<u32> = earlier.map(stream).collect();
         total += prices.event * streams.len() as u64;

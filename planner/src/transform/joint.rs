@@ -1,0 +1,182 @@
+//! The order of operators, what runs again and what is moved to a slower memory, in one search.
+//!
+//! One after the other, each choice is made without the next: the order of the least load is not that of the fewest bytes moved,
+//! and what runs again may be what would have been cheap to move. Here an operator that is moved in the order, runs again or no longer does
+//! is judged by what is left to be moved then (local search with late acceptance: Burke and Bykov, *The late acceptance hill-climbing
+//! heuristic*, 2017).
+
+use super::remat::again;
+use super::{Spilled, rematerialise_within, reorder_within, spill_within};
+use crate::deadline::Deadline;
+use crate::graph::{Graph, Lowering};
+
+/// A graph in an order, with operators that run again and tensors that are moved, so that its load keeps to a capacity.
+#[derive(Clone, Debug)]
+pub struct Joint {
+    /// The graph.
+    pub graph: Graph,
+    /// The work added by operators that run again, in the graph's units of cost.
+    pub again: u64,
+    /// The buffers, and what is moved.
+    pub spilled: Spilled,
+    /// Bytes moved, and the work added at its price.
+    pub cost: u64,
+}
+
+/// Costs of attempts that are remembered: one is kept if it is no worse than the one so long ago.
+const MEMORY: usize = 60;
+
+/// Attempts in a row without a better result, for each operator, after which the search ends.
+const PATIENCE: usize = 100;
+
+/// A graph and the work added to it.
+#[derive(Clone)]
+struct State {
+    graph: Graph,
+    again: u64,
+}
+
+/// What the search is for.
+#[derive(Clone, Copy)]
+struct Goal<'a> {
+    lowering: Lowering,
+    capacity: u64,
+    price: u64,
+    deadline: &'a Deadline,
+}
+
+impl Goal<'_> {
+    fn judged(&self, state: &State) -> Option<Joint> {
+        let spilled = spill_within(&state.graph, self.lowering, self.capacity, self.deadline).ok()?;
+        let cost = spilled.traffic.saturating_add(state.again.saturating_mul(self.price));
+        Some(Joint { graph: state.graph.clone(), again: state.again, spilled, cost })
+    }
+}
+
+/// Reorders, then lets operators run again, then moves tensors, each without regard to what follows; the best of doing all of that or leaving
+/// any of the first two out. At most `budget` work is added; a unit of it counts as much as `price` bytes moved. `None` if
+/// nothing keeps to the capacity.
+pub fn sequential(
+    graph: &Graph,
+    lowering: Lowering,
+    capacity: u64,
+    (budget, price): (u64, u64),
+    deadline: &Deadline,
+) -> Option<Joint> {
+    let goal = Goal { lowering, capacity, price, deadline };
+    let mut starts = vec![State { graph: graph.clone(), again: 0 }];
+    let reordered = reorder_within(graph, lowering, deadline);
+    starts.push(State { graph: reordered.graph, again: 0 });
+    for n in 0..2 {
+        let made = rematerialise_within(&starts[n].graph, lowering, budget, deadline);
+        starts.push(State { graph: made.graph, again: made.cost });
+    }
+    starts.iter().filter_map(|state| goal.judged(state)).min_by_key(|joint| joint.cost)
+}
+
+/// Chooses order, what runs again and what is moved together: starts from [`sequential`], so that it is never worse, and goes on
+/// until `deadline` passes or nothing helps. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
+pub fn joint(
+    graph: &Graph,
+    lowering: Lowering,
+    capacity: u64,
+    (budget, price): (u64, u64),
+    seed: u64,
+    deadline: &Deadline,
+) -> Option<Joint> {
+    let mut best = sequential(graph, lowering, capacity, (budget, price), deadline)?;
+    if graph.has_bodies() || graph.ops.len() < 2 {
+        return Some(best);
+    }
+    let goal = Goal { lowering, capacity, price, deadline };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut state = State { graph: best.graph.clone(), again: best.again };
+    let mut now = best.cost;
+    let mut memory = vec![best.cost; MEMORY];
+    let mut idle = 0;
+    for round in 0_usize.. {
+        // An attempt copies the graph and chooses its trips, which looks at the clock by itself.
+        if best.cost == 0 || idle > PATIENCE * graph.ops.len() || deadline.passed() {
+            break;
+        }
+        idle += 1;
+        let mut changed = state.clone();
+        let done = match random.u8(..8) {
+            0 => run_again(&mut changed, budget, &mut random),
+            1 => run_once(&mut changed, graph.tensors.len(), &mut random),
+            _ => shift(&mut changed.graph, &mut random),
+        };
+        let Some(judged) = done.and_then(|()| goal.judged(&changed)) else { continue };
+        if deadline.passed() {
+            break;
+        }
+        let before = memory[round % MEMORY];
+        if judged.cost <= now || judged.cost <= before {
+            (state, now) = (changed, judged.cost);
+        }
+        memory[round % MEMORY] = now;
+        if judged.cost < best.cost {
+            (best, idle) = (judged, 0);
+        }
+    }
+    Some(best)
+}
+
+/// Moves an operator to another place between those that it needs and those that need it.
+fn shift(graph: &mut Graph, random: &mut fastrand::Rng) -> Option<()> {
+    let n = random.usize(..graph.ops.len());
+    let op = &graph.ops[n];
+    let first = (0..n).rev().find(|&k| graph.ops[k].outputs.iter().any(|tensor| op.inputs.contains(tensor)));
+    let last = (n + 1..graph.ops.len())
+        .find(|&k| graph.ops[k].inputs.iter().any(|tensor| op.outputs.contains(tensor)));
+    let (first, last) = (first.map_or(0, |k| k + 1), last.map_or(graph.ops.len() - 1, |k| k - 1));
+    let to = random.usize(first..=last);
+    if to == n {
+        return None;
+    }
+    let op = graph.ops.remove(n);
+    graph.ops.insert(to, op);
+    Some(())
+}
+
+/// Lets an operator run again before one of its later readers.
+fn run_again(state: &mut State, budget: u64, random: &mut fastrand::Rng) -> Option<()> {
+    let graph = &state.graph;
+    let n = random.usize(..graph.ops.len());
+    let op = &graph.ops[n];
+    let &[tensor] = op.outputs.as_slice() else { return None };
+    let cost = state.again.checked_add(op.cost).filter(|&cost| cost <= budget)?;
+    let readers: Vec<usize> =
+        (n + 2..graph.ops.len()).filter(|&k| graph.ops[k].inputs.contains(&tensor)).collect();
+    let &from = random.choice(&readers)?;
+    *state = State { graph: again(graph, n, from), again: cost };
+    Some(())
+}
+
+/// Takes back that an operator runs again: whatever reads the copy, a tensor from number `own` on, reads what it is a copy of.
+fn run_once(state: &mut State, own: usize, random: &mut fastrand::Rng) -> Option<()> {
+    let graph = &mut state.graph;
+    let is_copy = |&k: &usize| graph.ops[k].outputs.first().is_some_and(|&tensor| tensor >= own);
+    let copies: Vec<usize> = (0..graph.ops.len()).filter(is_copy).collect();
+    let &n = random.choice(&copies)?;
+    let op = graph.ops[n].clone();
+    // The nearest earlier run of the same operator.
+    let before = graph.ops[..n].iter().rev().find(|other| {
+        other.kind == op.kind && other.inputs == op.inputs && first_name(&other.name) == first_name(&op.name)
+    })?;
+    let original = *before.outputs.first()?;
+    let copy = op.outputs[0];
+    graph.ops.remove(n);
+    for input in graph.ops.iter_mut().flat_map(|op| &mut op.inputs) {
+        if *input == copy {
+            *input = original;
+        }
+    }
+    state.again = state.again.saturating_sub(op.cost);
+    Some(())
+}
+
+/// An operator's name without what tells its runs apart.
+fn first_name(name: &str) -> &str {
+    name.trim_end_matches(" again")
+}
