@@ -26,7 +26,8 @@ use core::ptr::{self, NonNull};
 /// memory grow too, the heap goes on behind that in another region, of which the placement has a fixed number. There must be only one
 /// such heap in a module.
 ///
-/// Allocation and free take the time of the placement `P`.
+/// Allocation and free take the time of the placement `P`. With the default the heap adds 20 KB of code to a module;
+/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 3.5 KB, serves up to 2 MiB, and is faster. `cargo xtask wasm` compares both with other crates.
 pub struct WasmHeap<P = Tlsf, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,

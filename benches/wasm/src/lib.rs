@@ -6,11 +6,16 @@ extern crate alloc;
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 
-#[cfg(feature = "allotment")]
+#[cfg(any(feature = "allotment", feature = "micro"))]
 mod subject {
+    use allotment::WasmHeap;
     use allotment::lock::Lock;
     use allotment::observe::NoStatistics;
-    use allotment::{Tlsf, WasmHeap};
+
+    #[cfg(not(feature = "micro"))]
+    type Placement = allotment::Tlsf;
+    #[cfg(feature = "micro")]
+    type Placement = allotment::placement::MicroTlsf<4, false>;
 
     /// No lock: the module has one thread.
     struct Alone;
@@ -25,7 +30,7 @@ mod subject {
     }
 
     #[global_allocator]
-    static HEAP: WasmHeap<Tlsf, Alone, NoStatistics> = WasmHeap::new();
+    static HEAP: WasmHeap<Placement, Alone, NoStatistics> = WasmHeap::new();
 }
 
 #[cfg(feature = "dlmalloc")]
@@ -42,7 +47,13 @@ static HEAP: talc::wasm::WasmDynamicTalc = talc::wasm::new_wasm_dynamic_allocato
 static HEAP: lol_alloc::AssumeSingleThreaded<lol_alloc::FreeListAllocator> =
     unsafe { lol_alloc::AssumeSingleThreaded::new(lol_alloc::FreeListAllocator::new()) };
 
-#[cfg(not(any(feature = "allotment", feature = "dlmalloc", feature = "talc", feature = "lol_alloc")))]
+#[cfg(not(any(
+    feature = "allotment",
+    feature = "micro",
+    feature = "dlmalloc",
+    feature = "talc",
+    feature = "lol_alloc"
+)))]
 mod nothing {
     use core::alloc::{GlobalAlloc, Layout};
 
