@@ -76,6 +76,8 @@ extern crate std;
 mod bounded;
 #[forbid(unsafe_code)] // SAFETY.md says what the other modules rely on.
 pub mod bounds;
+#[cfg(any(test, kani))]
+mod contracts;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
 pub mod fixed;
 #[cfg(feature = "gpu")]

@@ -145,6 +145,47 @@ pub(crate) const fn class_by_words<const WORDS: usize>(sizes: &[u16], first: usi
     classes
 }
 
+#[cfg(any(test, kani))]
+crate::contracts::contracts! {
+    /// The granules hold the bytes, and one fewer would not; there is one at least.
+    #[unwind(1)]
+    fn granules_are_least(bytes in 0..=usize::MAX, shift in 0..=16) {
+        let count = granules(bytes, shift as u32);
+        assert!(count >= 1 && (count as u128) << shift >= bytes as u128);
+        assert!(count == 1 || ((count - 1) as u128) << shift < bytes as u128);
+    }
+
+    /// The multiple is the least one that is not below the value; there is none only if it does not fit.
+    #[unwind(1)]
+    fn multiples_are_least(value in 0..=usize::MAX, power in 0..=usize::BITS as usize - 1) {
+        let align = 1_usize << power;
+        match align_up(value, align) {
+            Some(multiple) => assert!(multiple % align == 0 && multiple >= value && multiple - value < align),
+            None => assert!(value > usize::MAX - (align - 1)),
+        }
+    }
+
+    /// A class holds the lengths from its start to the next one's, and there is a row for it.
+    #[unwind(1)]
+    fn classes_hold_their_lengths(len in 1..=usize::MAX / 2) {
+        let class = class_of::<8>(len);
+        assert!(class_start::<8>(class) <= len && len < class_start::<8>(class + 1));
+        assert!(class < 4 * 8 * class_rows::<8>(len));
+    }
+
+    /// A longer block has no lower class.
+    #[unwind(1)]
+    fn classes_rise(len in 1..=usize::MAX, other in 1..=usize::MAX) {
+        assert!(other > len || class_of::<16>(other) <= class_of::<16>(len));
+    }
+
+    /// The logarithm is that of the instruction.
+    #[unwind(1)]
+    fn logarithms_by_steps(n in 1..=u32::MAX as usize) {
+        assert_eq!(log2_by_steps(n as u32), n.ilog2());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -241,6 +241,52 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
     }
 }
 
+#[cfg(any(test, kani))]
+crate::contracts::contracts! {
+    /// Whatever is taken and given in four steps, live blocks lie apart, aligned and in the heap, and in the end all is one block again.
+    #[unwind(20)]
+    fn four_steps_keep_a_small_heap_whole(a in 0..=9, b in 0..=9, c in 0..=9, d in 0..=9) {
+        const BYTES: usize = 128;
+        type Small = Units<BYTES, true>;
+        let mut memory = [0_u64; BYTES / 8];
+        // SAFETY: the memory is zero, and the heap's alone; blocks are given once, with their lengths.
+        unsafe {
+            let heap = Small::new(memory.as_mut_ptr().cast());
+            let (mut live, mut count) = ([(core::ptr::null_mut::<u8>(), 0); 4], 0);
+            for step in [a, b, c, d] {
+                if step < 8 {
+                    // 1 to 4 units, half of them aligned to 32 bytes.
+                    let (len, mask) = (step % 4 + 1, if step < 4 { 7 } else { 31 });
+                    let start = heap.take(len, mask);
+                    if start.is_null() {
+                        continue;
+                    }
+                    assert!(start.addr() & mask == 0 && start >= heap.start());
+                    assert!(start.addr() + len * UNIT <= heap.start().addr() + Small::LEN * UNIT);
+                    for &(other, other_len) in &live[..count] {
+                        let apart = start.addr() + len * UNIT <= other.addr() || other.addr() + other_len * UNIT <= start.addr();
+                        assert!(apart, "blocks overlap");
+                    }
+                    live[count] = (start, len);
+                    count += 1;
+                } else if count > 0 {
+                    // The oldest block, or the newest.
+                    let at = if step == 8 { 0 } else { count - 1 };
+                    let (start, len) = live[at];
+                    assert!(heap.give(start, len));
+                    count -= 1;
+                    live[at] = live[count];
+                }
+            }
+            for &(start, len) in &live[..count] {
+                assert!(heap.give(start, len));
+            }
+            heap.settle();
+            assert_eq!(heap.largest(), Small::LEN);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

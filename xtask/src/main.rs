@@ -14,6 +14,7 @@ mod decode;
 mod duplicates;
 mod firmware;
 mod freertos;
+mod fuzz;
 mod gpu_bundle;
 mod interpreter;
 mod layers;
@@ -154,6 +155,8 @@ enum Command {
     Malloc(malloc::Options),
     /// Change the library's code bit by bit and count the changes that its tests notice (`cargo install cargo-mutants`)
     Mutants(mutants::Options),
+    /// Fuzz heaps and the planner's readers with libFuzzer, and print how many inputs were tried
+    Fuzz(fuzz::Options),
     /// Build C firmware on the heap's static library with a C compiler, and boot it in QEMU
     CFirmware,
     /// Replay traces on FreeRTOS's heap_4 and heap_5 and on ours in QEMU: blocks placed, and instructions
@@ -189,6 +192,7 @@ fn main() -> ExitCode {
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::CFirmware => c_firmware::run(&setup),
         Command::Freertos(options) => freertos::run(&setup, &options),
         Command::Wasm => wasm::run(&setup),

@@ -158,3 +158,46 @@ mod tests {
         bits_follow_a_model::<u32, 16>();
     }
 }
+
+#[cfg(any(test, kani))]
+crate::contracts::contracts! {
+    /// An operation changes its own bit and no other, and says what it was.
+    #[unwind(130)]
+    fn each_unit_has_a_bit_of_its_own(word in 0..=usize::MAX, unit in 0..=2 * WORD_BITS - 1) {
+        let first = [word, !word.rotate_left(7)];
+        let mut words = first;
+        let bits = Bounds(words.as_mut_ptr());
+        let of = |words: [usize; 2], unit: usize| words[unit / WORD_BITS] >> (unit % WORD_BITS) & 1 != 0;
+        // SAFETY: there is a bit for each unit.
+        unsafe {
+            assert_eq!((bits.get(unit), bits.flip(unit)), (of(first, unit), of(first, unit)));
+            let flipped = *bits.0.cast::<[usize; 2]>();
+            for other in 0..2 * WORD_BITS {
+                assert_eq!(of(flipped, other), of(first, other) != (other == unit));
+            }
+            bits.set(unit);
+            assert!(bits.get(unit));
+            bits.clear(unit);
+            assert!(!bits.get(unit));
+        }
+    }
+
+    /// Bits are counted, and the next one found, as if one by one.
+    #[unwind(130)]
+    fn ranges_are_searched(word in 0..=usize::MAX, from in 0..=2 * WORD_BITS - 1) {
+        let mut words = [word, word.rotate_left(19)];
+        let bits = Bounds(words.as_mut_ptr());
+        let end = 2 * WORD_BITS - from / 3;
+        // SAFETY: there is a bit for each unit.
+        unsafe {
+            let (mut count, mut next) = (0, None);
+            for unit in from..end {
+                if bits.get(unit) {
+                    count += 1;
+                    next = next.or(Some(unit));
+                }
+            }
+            assert_eq!((bits.count(from, end), bits.next(from, end)), (count, next));
+        }
+    }
+}

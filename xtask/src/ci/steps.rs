@@ -124,10 +124,5 @@ pub const STEPS: &[Step] = &[
     Step::new("proofs", Deep, "python3 proofs/prove.py"),
     Step::new("loom", Deep, "cargo run --quiet --locked --target-dir ../../target/loom").folder("tests/loom"),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
-    Step::new("fuzz, heaps", Deep, "rustup run nightly cargo fuzz run heaps -- -max_total_time=120 -max_len=4000 -timeout=20"),
-    Step::new("fuzz, csv", Deep, "rustup run nightly cargo fuzz run csv -- -max_total_time=60 -max_len=20000 -timeout=20"),
-    Step::new("fuzz, plc", Deep, "rustup run nightly cargo fuzz run plc -- -max_total_time=60 -max_len=20000 -timeout=20"),
-    Step::new("fuzz, trace", Deep, "rustup run nightly cargo fuzz run trace -- -max_total_time=60 -max_len=20000 -timeout=20"),
-    Step::new("fuzz, onnx", Deep, "rustup run nightly cargo fuzz run onnx -- -max_total_time=60 -max_len=20000 -timeout=20"),
-    Step::new("fuzz, tflite", Deep, "rustup run nightly cargo fuzz run tflite -- -max_total_time=60 -max_len=20000 -timeout=20"),
+    Step::new("fuzz", Deep, "cargo xtask fuzz --seconds 60"),
 ];

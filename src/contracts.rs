@@ -1,0 +1,81 @@
+//! Contracts: what a function promises for all inputs of a range.
+//!
+//! The model checker Kani proves each (`cargo kani`, where it can be set up); a test tries it with all inputs where they are few, and
+//! with those at borders and a sample of the others where they are many.
+
+/// Makes a proof for Kani and a test of each function, whose inputs are numbers `in` ranges. `unwind` is the most rounds that one of its
+/// loops takes, plus one.
+macro_rules! contracts {
+    ($($(#[doc = $doc:literal])* #[unwind($rounds:literal)] fn $name:ident($($input:ident in $range:expr),+) $body:block)*) => {
+        #[cfg(kani)]
+        mod proofs {
+            use super::*;
+            $(
+                $(#[doc = $doc])*
+                #[kani::proof]
+                #[kani::unwind($rounds)]
+                fn $name() {
+                    $(
+                        let $input: usize = kani::any();
+                        kani::assume(($range).contains(&$input));
+                    )+
+                    $body
+                }
+            )*
+        }
+
+        #[cfg(all(test, not(kani)))]
+        mod contracts {
+            use super::*;
+            $(
+                $(#[doc = $doc])*
+                #[test]
+                fn $name() {
+                    let mut count = 0_u64;
+                    $crate::contracts::try_all!(count, ($($input in $range),+), $body);
+                    println!("{count} inputs");
+                    assert!(count > 100);
+                }
+            )*
+        }
+    };
+}
+
+/// Runs the body with every combination of inputs, and counts them.
+#[cfg(all(test, not(kani)))]
+macro_rules! try_all {
+    ($count:ident, ($input:ident in $range:expr), $body:block) => {
+        for $input in $crate::contracts::inputs($range) {
+            $count += 1;
+            $body
+        }
+    };
+    ($count:ident, ($input:ident in $range:expr, $($rest:tt)+), $body:block) => {
+        for $input in $crate::contracts::inputs($range) {
+            $crate::contracts::try_all!($count, ($($rest)+), $body);
+        }
+    };
+}
+
+pub(crate) use contracts;
+#[cfg(all(test, not(kani)))]
+pub(crate) use try_all;
+
+/// Returns all numbers of a short range; of a long one its ends, all powers of two with their neighbours, and some others.
+#[cfg(all(test, not(kani)))]
+pub(crate) fn inputs(range: core::ops::RangeInclusive<usize>) -> Vec<usize> {
+    let (first, last) = (*range.start(), *range.end());
+    if last - first < 300 {
+        return range.collect();
+    }
+    let mut random = fastrand::Rng::with_seed(1);
+    let powers = (0..usize::BITS)
+        .flat_map(|bit| (0..3).map(move |by| (1_usize << bit).wrapping_add(by).wrapping_sub(1)));
+    let others = (0..60).map(|_| random.usize(..) >> random.u32(0..usize::BITS));
+    let ends = (first..first + 40).chain(last - 40..=last);
+    let mut all: Vec<usize> =
+        powers.chain(others).chain(ends).filter(|number| range.contains(number)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
