@@ -66,6 +66,9 @@ pub unsafe trait Backing {
 }
 
 /// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
+///
+/// Allocators implement [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and back buffers as a
+/// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)).
 pub trait Allocate {
     /// The memory of one buffer.
     type Backing<'a>: Backing
