@@ -37,7 +37,8 @@ pub(super) fn read(
     Ok(Some(family.map_err(|error| PlanError::Option(format!("--dim {}: {error}", dim.name)))?))
 }
 
-/// Prints, for sizes of the range, the peak of a plan of its own and that of the general one.
+/// Prints, for sizes of the range, the peak of a plan of its own, that of the general one, and how much more that is: than the plan, and at most
+/// than any plan, by the bound.
 ///
 /// `graph` is the family's, transformed as asked for, and `instance` and `offsets` its plan. Each plan of its own may take as long as the
 /// general one, divided by their number.
@@ -48,13 +49,15 @@ pub(super) fn compare(
     (graph, instance): (&Graph, &Instance),
     offsets: &[u64],
 ) -> Result<(), PlanError> {
-    let places: BTreeMap<&str, u64> = instance
-        .buffers()
-        .iter()
-        .zip(offsets)
-        .map(|(buffer, &offset)| (buffer.id.as_str(), offset))
-        .collect();
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
+    let buffer_of = if args.in_place {
+        transform::in_place(graph, lowering)?.buffer_of
+    } else {
+        let names: BTreeMap<&str, usize> =
+            instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
+        graph.tensors.iter().map(|tensor| names.get(tensor.name.as_str()).copied()).collect()
+    };
+    let places = offsets;
     let sizes = family.buckets();
     let options = Options {
         time_limit: args.time_limit / u32::try_from(sizes.len()).unwrap_or(u32::MAX),
@@ -65,15 +68,18 @@ pub(super) fn compare(
     let mut rows = Vec::new();
     for size in sizes {
         let member = family.member(graph, size);
-        let member = if args.in_place {
+        let alone = if args.in_place {
             transform::in_place(&member, lowering)?.instance
         } else {
             member.instance(lowering)?
         };
-        let own = solve(&member, &options, None);
-        let general =
-            member.buffers().iter().filter_map(|buffer| Some(places.get(buffer.id.as_str())? + buffer.size));
-        let general = general.max().unwrap_or(0);
+        let own = solve(&alone, &options, None);
+        // The general plan's buffers, whatever shares one at this size.
+        let ends = member.tensors.iter().enumerate().filter_map(|(n, tensor)| {
+            let bytes = tensor.bytes.next_multiple_of(args.align);
+            Some(places[buffer_of[n]?] + bytes).filter(|_| bytes > 0)
+        });
+        let general = ends.max().unwrap_or(0);
         let more = (general as f64 / own.peak.max(1) as f64 - 1.0) * 100.0;
         rows.push([
             size.to_string(),
@@ -81,9 +87,10 @@ pub(super) fn compare(
             own.to_string(),
             general.to_string(),
             format!("{more:+.1} %"),
+            format!("{:+.1} %", (general as f64 / own.lower_bound.max(1) as f64 - 1.0) * 100.0),
         ]);
     }
     let dim = args.dim.iter().find(|dim| dim.last != dim.first).map_or("", |dim| dim.name.as_str());
-    let header = [dim, "own plan, B", "which is", "general plan, B", "more"];
-    Ok(writeln!(out, "{}", table::render(header, rows, &[0, 1, 3, 4]))?)
+    let header = [dim, "own plan, B", "which is", "general plan, B", "more", "at most"];
+    Ok(writeln!(out, "{}", table::render(header, rows, &[0, 1, 3, 4, 5]))?)
 }

@@ -91,6 +91,19 @@ fn one_plan_serves_a_range_of_sizes() {
     assert!(rows.iter().all(|row| row[1] <= row[2]), "{text}");
     // At the largest size the general plan is that of its own.
     assert_eq!(rows[5][1], rows[5][2], "{text}");
+    // The bound of what generality costs is never below what it does.
+    let percents = |line: &str| -> Vec<f64> {
+        line.split('|').filter_map(|cell| cell.trim().strip_suffix(" %")?.parse().ok()).collect()
+    };
+    let costs: Vec<Vec<f64>> = text.lines().map(percents).filter(|costs| !costs.is_empty()).collect();
+    assert!(costs.len() == 6 && costs.iter().all(|costs| costs.len() == 2 && costs[0] <= costs[1]), "{text}");
+    // What shares a place in the general plan does so at each size.
+    let shared = printed(command.iter().chain(&["--in-place"]));
+    assert_eq!(
+        shared.lines().filter(|line| line.starts_with("| ") && line.contains('%')).count(),
+        6,
+        "{shared}"
+    );
     let (_, said) = refused(["plan", model, "--dim", "batch=1..2", "--dim", "seq=1..24"]);
     assert!(said.contains("only one dimension can be a range"), "{said}");
     let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--fuse", "64"]);

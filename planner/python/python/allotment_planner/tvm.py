@@ -5,7 +5,7 @@
 >>> with tvm.transform.PassContext(config={"tir.usmp.enable": True, "tir.usmp.custom_algorithm": "allotment"}):  # doctest: +SKIP
 ...     tvm.relay.build(module, target="c")                             # doctest: +SKIP
 
-No package of such a version can be had for current Pythons: this was tried with objects of the same shape, not with TVM itself.
+PyPI has 0.25 and later for current Pythons, of which 0.25.0 has no file of USMP: this was tried with objects of the same shape, not with TVM itself.
 """
 
 from __future__ import annotations
