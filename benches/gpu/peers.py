@@ -12,6 +12,7 @@ import argparse
 import csv
 import pathlib
 import platform
+import signal
 import sys
 import time
 
@@ -183,11 +184,20 @@ class TorchFromC(Torch):
     }
     """
 
-    def __init__(self, torch, limit):
+    def __init__(self, torch, limit, seconds):
         super().__init__(torch, limit)
         from torch.utils.cpp_extension import load_inline
 
-        self.extension = load_inline("allotment_peer", self.SOURCE, functions=["run"], with_cuda=True)
+        def give_up(*_):
+            raise TimeoutError(f"it is not compiled after {seconds} s")
+
+        before = signal.signal(signal.SIGALRM, give_up)
+        signal.alarm(seconds)
+        try:
+            self.extension = load_inline("allotment_peer", self.SOURCE, functions=["run"], with_cuda=True)
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
 
     def run(self, program, repeat=1, wait=False):
         ops = self.torch.tensor(program.ops, dtype=self.torch.int64)
@@ -235,7 +245,7 @@ class CuPy(Subject):
         return self.pool.total_bytes()
 
 
-def subjects(memory):
+def subjects(memory, seconds):
     """Whatever is installed and finds a device; and where the figures come from."""
     found, origin, devices = [], [], 0
     try:
@@ -250,7 +260,7 @@ def subjects(memory):
             origin.append(f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}")
             origin.append(f"device of PyTorch: {torch.cuda.get_device_name()}, at most {limit // MIB} MiB")
             try:
-                found.append(TorchFromC(torch, limit))
+                found.append(TorchFromC(torch, limit, seconds))
             except Exception as error:  # Whatever a compiler, ninja or a missing header makes of it.
                 note(f"PyTorch's allocator cannot be called from C++ here: {str(error).strip().splitlines()[-1:]}")
         else:
@@ -448,10 +458,13 @@ def main():
     parser.add_argument("--memory", type=int, help="MiB that may be taken [default: a quarter of what is free]")
     parser.add_argument("--rounds", type=int, help="[default: 7; 2 with --quick]")
     parser.add_argument("--quick", action="store_true", help="few rounds of the small cases")
+    parser.add_argument("--seconds", type=int, default=400, help="when to stop, compilation included [default: 400]")
     options = parser.parse_args()
 
     memory = options.memory * MIB if options.memory else None
-    found, origin = subjects(memory)
+    deadline = time.monotonic() + options.seconds
+    # At most half of the time goes into what may be compiled.
+    found, origin = subjects(memory, max(1, options.seconds // 2))
     if not found:
         missing = "torch" not in sys.modules and "cupy" not in sys.modules
         what = "is installed" if missing else "can be measured here"
@@ -464,6 +477,22 @@ def main():
             traces[path.stem] = read_trace(path)
     rounds = options.rounds or (2 if options.quick else 7)
     figures, made = {}, {}
+    origin.append(f"peers.py: Python {platform.python_version()}, up to {rounds} rounds in {options.seconds} s")
+
+    def write():
+        """All figures so far."""
+        output = open(options.output, "w", newline="", encoding="utf-8") if options.output else sys.stdout
+        for line in origin:
+            output.write(f"# {line}\n")
+        rows = csv.writer(output, lineterminator="\n")
+        rows.writerow(["case", "subject", "metric", "value"])
+        for (case, subject, metric), values in figures.items():
+            rows.writerow([case, subject, metric, f"{quantile(values, 0.5):.4f}"])
+            spread = quantile(values, 0.75) - quantile(values, 0.25)
+            rows.writerow([case, subject, f"{metric}, spread", f"{spread:.4f}"])
+        if options.output:
+            output.close()
+
     for number in range(rounds):
         print(f"peers.py: round {number + 1} of {rounds}", file=sys.stderr)
         for subject in found:
@@ -474,20 +503,21 @@ def main():
                 replay(subject, traces),
             ]
             for part in parts:
+                if time.monotonic() > deadline:
+                    note("cases are left out after --seconds")
+                    continue
                 for case, metric, value in part:
                     figures.setdefault((case, subject.name, metric), []).append(value)
-
-    origin.append(f"peers.py: Python {platform.python_version()}, {rounds} rounds")
-    output = open(options.output, "w", newline="", encoding="utf-8") if options.output else sys.stdout
-    with output:
-        for line in origin:
-            output.write(f"# {line}\n")
-        rows = csv.writer(output, lineterminator="\n")
-        rows.writerow(["case", "subject", "metric", "value"])
-        for (case, subject, metric), values in figures.items():
-            rows.writerow([case, subject, metric, f"{quantile(values, 0.5):.4f}"])
-            spread = quantile(values, 0.75) - quantile(values, 0.25)
-            rows.writerow([case, subject, f"{metric}, spread", f"{spread:.4f}"])
+                    if time.monotonic() > deadline:
+                        note("cases are left out after --seconds")
+                        break
+                part.close()
+                if options.output:
+                    write()
+        if time.monotonic() > deadline:
+            break
+    if not options.output:
+        write()
 
 
 if __name__ == "__main__":

@@ -69,12 +69,17 @@ fn bench(options: &Options, output: Option<&Path>) -> Result<()> {
     // Check the file name before spending hours on measuring.
     let output = output.map(parts).transpose()?;
     let setup = Setup::new(options)?;
-    let found = results::Results { rows: setup.run()?, origin: setup.origin() };
+    let origin = setup.origin();
+    // After each measure, so that a run that is ended from outside has what it got.
+    let rows = setup.run(|rows| match &output {
+        Some((folder, name)) => {
+            results::write(folder, name, &results::Results { rows: rows.to_vec(), origin: origin.clone() })
+        }
+        None => Ok(()),
+    })?;
+    let found = results::Results { rows, origin };
     if found.rows.iter().all(|row| row.subject == gpu::HARNESS) {
         bail!("nothing could be measured in {} MiB; --memory allows more", setup.budget >> 20);
-    }
-    if let Some((folder, name)) = &output {
-        results::write(folder, name, &found)?;
     }
     print!("{}", gpu::tables(&found));
     Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use allotment_benches_common::results::Row;
 use allotment_benches_common::{gpu, machine, rmm};
@@ -37,6 +37,9 @@ pub struct Options {
     /// Seconds after which a subject's workload of one round is given up
     #[arg(long, default_value_t = 20, value_name = "SECONDS")]
     pub patience: u64,
+    /// Seconds after which a measure ends with the rounds that it has; the first round leaves cases out then
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
     /// A folder with more recorded runs of PyTorch (*.trace, *.trace.zst)
     #[arg(long, value_name = "DIR")]
     pub traces: Option<PathBuf>,
@@ -56,8 +59,11 @@ pub struct Setup {
     pub budget: usize,
     /// Whether to run only small cases.
     pub quick: bool,
-    /// The time after which a workload is given up.
-    pub patience: Duration,
+    patience: Duration,
+    /// The time that each measure may take.
+    seconds: Option<Duration>,
+    /// When the measure under way must end.
+    deadline: Mutex<Option<Instant>>,
     /// The recorded runs.
     pub traces: Vec<Trace>,
     rounds: usize,
@@ -123,6 +129,8 @@ impl Setup {
             names,
             quick: options.quick,
             patience: Duration::from_secs(options.patience),
+            seconds: options.seconds.map(Duration::from_secs),
+            deadline: Mutex::default(),
             traces: traces::read(options.traces.as_deref())?,
             rounds: options.rounds.map_or(if options.quick { 2 } else { 7 }, |rounds| rounds as usize),
             revision: options.revision.clone(),
@@ -134,6 +142,26 @@ impl Setup {
     /// Returns `full`, or `quick` if only small cases are wanted.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// Returns the time that the measure under way has left; `None` for any.
+    fn left(&self) -> Option<Duration> {
+        let deadline = *self.deadline.lock().unwrap_or_else(PoisonError::into_inner);
+        deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns whether the measure under way has no time left for another case, and says so once.
+    pub fn is_late(&self) -> bool {
+        let late = self.left().is_some_and(|left| left.is_zero());
+        if late {
+            self.note("cases are left out after --seconds".into());
+        }
+        late
+    }
+
+    /// Returns the time after which a workload is given up.
+    pub fn patience(&self) -> Duration {
+        self.left().map_or(self.patience, |left| left.min(self.patience))
     }
 
     /// Returns whether this is the stand-in driver, whose own allocators are no meaningful comparison.
@@ -166,14 +194,19 @@ impl Setup {
         lines
     }
 
-    /// Runs all measures.
-    pub fn run(&self) -> Result<Vec<Row>> {
+    /// Runs all measures, and passes on all rows so far after each.
+    pub fn run(&self, mut each: impl FnMut(&[Row]) -> Result<()>) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for name in &self.names {
             eprintln!("{name}");
+            let deadline = self.seconds.map(|seconds| Instant::now() + seconds);
+            *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
             // In the order of their first appearance.
             let mut found: Vec<(String, String, &'static str, Vec<f64>)> = Vec::new();
             for round in 0..self.rounds {
+                if round > 0 && self.is_late() {
+                    break;
+                }
                 for subject in measures::subjects(name) {
                     if !subject.is_there(self) {
                         continue;
@@ -198,6 +231,7 @@ impl Setup {
             for (case, subject, metric, values) in found {
                 rows.extend(gpu::rows(&case, &subject, metric, &values));
             }
+            each(&rows)?;
         }
         Ok(rows)
     }

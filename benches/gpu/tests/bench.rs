@@ -123,6 +123,27 @@ fn wrong_usage_is_refused_before_anything_is_measured() {
     }
 }
 
+/// A measure ends with the rounds that it has, and its figures are written.
+#[test]
+fn seconds_bound_a_measure() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bounded.csv");
+    let output = bench(&[
+        "--sim",
+        "--quick",
+        "--rounds",
+        "1000000",
+        "--seconds",
+        "1",
+        "--output",
+        file.to_str().unwrap(),
+        "pairs",
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--seconds"), "{}", text(&output.stderr));
+    assert_eq!(read(folder.path(), "bounded").cases(gpu::WARM).len(), 5);
+}
+
 /// Runs peers.py with our modules and without installed ones; `None` without Python.
 fn peers(modules: &Path, arguments: &[&str]) -> Option<Output> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/peers.py");

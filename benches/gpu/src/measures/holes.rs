@@ -29,6 +29,9 @@ impl Use for Holes<'_> {
             return Ok(samples);
         }
         for hole in [1024, 2048] {
+            if setup.is_late() {
+                break;
+            }
             let case = format!("holes of {hole} bytes");
             if 3 * COUNT * hole > setup.budget {
                 setup.note(format!("{case}: needs --memory {}", (3 * COUNT * hole) >> 20));
@@ -36,7 +39,7 @@ impl Use for Holes<'_> {
             }
             let allocator = make(all_of(setup))?;
             let stream = allocator.stream()?;
-            let deadline = Instant::now() + setup.patience;
+            let deadline = Instant::now() + setup.patience();
             let mut blocks = Vec::with_capacity(2 * COUNT);
             while blocks.len() < 2 * COUNT && Instant::now() < deadline {
                 let Some(block) = allocator.allocate(hole, &stream)? else { break };

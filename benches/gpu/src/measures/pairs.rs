@@ -22,6 +22,9 @@ impl Use for Pairs<'_> {
         let time = setup.pick(Duration::from_millis(20), Duration::from_millis(1));
         let mut samples = Vec::new();
         for bytes in SIZES.into_iter().filter(|&bytes| bytes <= setup.budget) {
+            if setup.is_late() {
+                break;
+            }
             let case = size(bytes);
             let allocator = make(all_of(setup))?;
             let stream = allocator.stream()?;

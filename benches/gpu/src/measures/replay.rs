@@ -21,6 +21,9 @@ impl Use for Replay<'_> {
         let setup = self.0;
         let mut samples = Vec::new();
         for trace in &setup.traces {
+            if setup.is_late() {
+                break;
+            }
             let peak = trace.program.peak;
             if peak + peak / 2 > setup.budget {
                 setup.note(format!("{}: needs --memory {}", trace.name, (peak + peak / 2).div_ceil(1 << 20)));

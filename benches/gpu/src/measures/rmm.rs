@@ -31,6 +31,9 @@ impl Use for Rmm<'_> {
         }
         let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
         for (&count, size) in counts.iter().flat_map(|count| SIZES.map(|size| (count, size))) {
+            if setup.is_late() {
+                break;
+            }
             let case = format!("{count}, {size}");
             let bytes = setup.budget.min(POOL);
             // Leave room for the most that is live, plus a quarter.
@@ -82,7 +85,7 @@ impl Rmm<'_> {
             peer: self
                 .subject
                 .is_peer()
-                .then(|| Peer { deadline: Instant::now() + self.setup.patience, left: bytes as u64 }),
+                .then(|| Peer { deadline: Instant::now() + self.setup.patience(), left: bytes as u64 }),
             is_over: false,
         };
         let start = Instant::now();

@@ -33,6 +33,9 @@ impl Use for Streams<'_> {
         cases.push((1, 4, "1 thread, 4 streams".to_owned()));
         let mut samples = Vec::new();
         for (threads, streams, case) in cases {
+            if setup.is_late() {
+                break;
+            }
             // The kept blocks, and as much again for the gaps between them.
             let need = (2 * KEPT * threads.max(streams)) << 20;
             if need > setup.budget {
@@ -41,11 +44,12 @@ impl Use for Streams<'_> {
             }
             let allocator = make(all_of(setup))?;
             let pairs = setup.pick(200_000, 5_000);
+            let patience = setup.patience();
             let barrier = Barrier::new(threads + 1);
             let (time, counts) = thread::scope(|scope| {
                 let work = |seed| {
                     let (allocator, barrier) = (&allocator, &barrier);
-                    scope.spawn(move || work(allocator, seed, streams, pairs, setup.patience, barrier))
+                    scope.spawn(move || work(allocator, seed, streams, pairs, patience, barrier))
                 };
                 let workers: Vec<_> = (0..threads as u64).map(work).collect();
                 barrier.wait();
