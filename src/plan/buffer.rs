@@ -193,7 +193,7 @@ impl<'a> Buffer<'a> {
 
     /// Returns whether the buffer may lie at the offset of `input`, the buffer that its `alias` names: its first
     /// step must be the last step of `input`. O(1).
-    pub const fn may_replace(&self, input: &Self) -> bool {
+    pub(super) const fn may_replace(&self, input: &Self) -> bool {
         input.start <= self.start && input.end == self.start + 1
     }
 }

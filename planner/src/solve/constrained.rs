@@ -143,7 +143,7 @@ fn chains(shared: &Shared) {
     for (n, other) in buffers.iter().enumerate().filter_map(|(n, buffer)| Some((n, buffer.alias?))) {
         let (a, b) = (chain[n], chain[other]);
         let equal = |n: usize| (buffers[n].size, buffers[n].align, buffers[n].tier);
-        // Whoever lives together in a chain must be allowed to share.
+        // Buffers of a chain that live at the same time must be allowed to share.
         let apart =
             |x: usize, y: usize| buffers[x].end <= buffers[y].start || buffers[y].end <= buffers[x].start;
         let fits = a != b

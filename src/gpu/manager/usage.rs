@@ -49,17 +49,17 @@ pub struct Usage {
 
 impl Usage {
     /// Returns the number of accesses by or for the host.
-    pub const fn by_host(&self) -> u64 {
+    pub(super) const fn by_host(&self) -> u64 {
         self.from_host + self.to_host + self.host_reads + self.host_writes
     }
 
     /// Returns the number of accesses by the device alone.
-    pub const fn by_device(&self) -> u64 {
+    pub(super) const fn by_device(&self) -> u64 {
         self.on_device + self.kernels
     }
 
     /// Returns how often the host changed the memory.
-    pub const fn host_changes(&self) -> u64 {
+    pub(super) const fn host_changes(&self) -> u64 {
         self.from_host + self.host_writes
     }
 }
