@@ -241,6 +241,33 @@ fn waiting_blocks_cost_a_miss_one_query() {
     drop(more);
 }
 
+/// A block that a second stream uses costs an event and a query, whether it is needed again at once or much later.
+#[test]
+fn a_pair_on_two_streams_costs_one_record_and_one_query() {
+    for blocks in [1, 2, 64] {
+        let (device, a, b) = device(256);
+        let options = PoolOptions::new().small(4 * KIB, blocks * 4 * KIB);
+        let pool = DevicePool::new(device.clone(), options).unwrap();
+        let pair = || {
+            let block = pool.allocate(4 * KIB, &a).unwrap();
+            b.launch(1, block.address(), 4 * KIB);
+            block.used_on(&b);
+            drop(block);
+            b.run();
+        };
+        pair();
+        let calls =
+            || [Call::Record, Call::Query, Call::Wait, Call::Synchronize].map(|call| device.calls(call));
+        let before = calls();
+        (0..1000).for_each(|_| pair());
+        let [records, queries, waits, blocked] = calls();
+        assert_eq!((records - before[0], waits, blocked), (1000, 0, 0), "{blocks}");
+        assert!(queries - before[1] <= 1000, "{blocks}: {queries}");
+        assert_eq!(device.calls(Call::Reserve), 1, "{blocks}");
+        assert_eq!(device.take_hazards(), []);
+    }
+}
+
 /// One step of a small program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
