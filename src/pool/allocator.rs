@@ -125,6 +125,33 @@ where
     }
 }
 
+/// The methods of [`DeviceAllocator`] but `allocate`, inside its `impl`, which call another allocator.
+macro_rules! pass_on_blocks {
+    (|$this:ident| $allocator:expr, $stream:ty) => {
+        fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::ReturnError> {
+            $allocator.deallocate(block)
+        }
+
+        fn record_stream(
+            &$this,
+            block: &$crate::pool::Allocation,
+            stream: &$stream,
+        ) -> Result<(), $crate::pool::ReturnError> {
+            $allocator.record_stream(block, stream)
+        }
+
+        fn pool_of(&$this, block: &$crate::pool::Allocation) -> Option<&dyn $crate::pool::AnyPool> {
+            $allocator.pool_of(block)
+        }
+
+        fn each_pool<'a>(&'a $this, visit: &mut dyn FnMut(&'a dyn $crate::pool::AnyPool)) {
+            $allocator.each_pool(visit);
+        }
+    };
+}
+#[cfg(feature = "gpu")]
+pub(crate) use pass_on_blocks;
+
 /// Passes all requests on to what a pointer points to.
 macro_rules! behind {
     ($($pointer:ty),*) => {$(
@@ -134,21 +161,7 @@ macro_rules! behind {
                 (**self).allocate(bytes, align, stream)
             }
 
-            fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
-                (**self).deallocate(block)
-            }
-
-            fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
-                (**self).record_stream(block, stream)
-            }
-
-            fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
-                (**self).pool_of(block)
-            }
-
-            fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
-                (**self).each_pool(visit);
-            }
+            pass_on_blocks!(|self| (**self), T);
         }
     )*};
 }

@@ -53,6 +53,8 @@ mod upkeep;
 mod usage;
 mod wait;
 
+#[cfg(feature = "gpu")]
+pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
 pub use arena::SizeKind;
 pub use buffer::Buffer;

@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::gpu::source::{Location, prefetch};
 use crate::gpu::stream::Stream;
-use crate::pool::{Allocation, AnyPool, DeviceAllocator, MemoryKind, PoolError, ReturnError};
+use crate::pool::{Allocation, AnyPool, DeviceAllocator, MemoryKind, PoolError, pass_on_blocks};
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
@@ -53,19 +53,5 @@ impl DeviceAllocator<Stream> for Prefetching {
         Ok(block)
     }
 
-    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
-        self.0.deallocate(block)
-    }
-
-    fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
-        self.0.record_stream(block, stream)
-    }
-
-    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
-        self.0.pool_of(block)
-    }
-
-    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
-        self.0.each_pool(visit);
-    }
+    pass_on_blocks!(|self| self.0, Stream);
 }

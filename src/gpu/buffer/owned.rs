@@ -3,8 +3,8 @@
 use super::{Allocate, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::{
-    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, ReturnError,
-    Source,
+    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, Source,
+    pass_on_blocks,
 };
 use core::fmt;
 use std::sync::Arc;
@@ -67,21 +67,7 @@ impl DeviceAllocator<Stream> for Pool {
         self.0.allocate(bytes, align, stream)
     }
 
-    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
-        self.0.deallocate(block)
-    }
-
-    fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
-        self.0.record_stream(block, stream)
-    }
-
-    fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
-        self.0.pool_of(block)
-    }
-
-    fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
-        self.0.each_pool(visit);
-    }
+    pass_on_blocks!(|self| self.0, Stream);
 }
 
 impl fmt::Debug for Pool {
