@@ -126,3 +126,35 @@ impl State<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::search;
+    use crate::deadline::Deadline;
+    use crate::exact::Limits;
+    use crate::model::{Buffer, Instance};
+    use crate::reuse::{Banks, Priced, Prices, Uses};
+
+    /// The least cost of two buffers within 8 B, by the exact search alone.
+    fn least(second: (i64, i64), prices: Prices) -> Option<u64> {
+        let buffers = vec![Buffer::new("a", 2, 0, 1), Buffer::new("b", 1, second.0, second.1)];
+        let instance = Instance::new(buffers).unwrap();
+        let uses = Uses { streams: vec![0, 1], together: vec![(0, 1)], ..Uses::default() };
+        let priced = Priced::new(&instance, &uses, prices).unwrap();
+        let never = Deadline::never();
+        let (found, proved) = search(&priced, 8, None, &Limits { nodes: 10_000, deadline: &never });
+        assert!(proved);
+        Some(priced.cost(&found?).total)
+    }
+
+    #[test]
+    fn ends_of_buffers_that_are_gone_and_starts_of_banks_are_places() {
+        // On the end of one that is gone, so that nothing waits.
+        assert_eq!(least((1, 2), Prices { event: 5, ..Prices::default() }), Some(0));
+        // At the start of the other bank.
+        let banks = Some(Banks { count: 2, bytes: 4 });
+        assert_eq!(least((0, 1), Prices { clash: 3, banks, ..Prices::default() }), Some(0));
+        let banks = Some(Banks { count: 1, bytes: 4 });
+        assert_eq!(least((0, 1), Prices { clash: 3, banks, ..Prices::default() }), Some(3));
+    }
+}
