@@ -34,7 +34,7 @@ macro_rules! contracts {
                     let mut count = 0_u64;
                     $crate::contracts::try_all!(count, ($($input in $range),+), $body);
                     println!("{count} inputs");
-                    assert!(count > 100);
+                    assert!(count > 10);
                 }
             )*
         }
@@ -77,5 +77,6 @@ pub(crate) fn inputs(range: core::ops::RangeInclusive<usize>) -> Vec<usize> {
         powers.chain(others).chain(ends).filter(|number| range.contains(number)).collect();
     all.sort_unstable();
     all.dedup();
-    all
+    // Miri takes a thousand times as long.
+    all.into_iter().step_by(if cfg!(miri) { 16 } else { 1 }).collect()
 }
