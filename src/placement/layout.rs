@@ -227,6 +227,14 @@ pub unsafe trait LayoutPlacement: Sized {
     fn region(&self, n: usize) -> Option<Region>;
 }
 
+/// Returns whether a block can begin at `address`. O(regions); short for the first region.
+#[inline(always)]
+fn is_known<S: Placement>(meta: &S::Meta, address: usize) -> bool {
+    let shift = const { <S::Meta as Meta>::GRANULE.ilog2() };
+    meta.regions().first().is_some_and(|record| record.begins(address, shift))
+        || meta.locate(address).is_some()
+}
+
 /// Returns the length and the alignment of a layout in granules.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)]
@@ -343,7 +351,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
         let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
         let block = if <S::Meta as Meta>::BOUNDARY_BITS {
             // The free that follows says what is wrong.
-            if <S::Meta as FreeBlocks>::CHECKED && self.meta().locate(start.addr().get()).is_none() {
+            if <S::Meta as FreeBlocks>::CHECKED && !is_known::<S>(self.meta(), start.addr().get()) {
                 return None;
             }
             // SAFETY: the caller guarantees that the block is live.

@@ -94,6 +94,13 @@ impl RegionRecord {
         }
     }
 
+    /// Whether one of this region's granules, of 2 to the power of `shift` bytes, begins at `address`.
+    #[inline(always)]
+    pub(crate) fn begins(&self, address: usize, shift: u32) -> bool {
+        // Rotated, the bits of an address that is not aligned end up on top, where no index has any.
+        self.contains(address.wrapping_sub(self.base.addr()).rotate_right(shift))
+    }
+
     /// Whether granule `index` lies in this region.
     #[inline(always)]
     pub(crate) const fn contains(&self, index: usize) -> bool {
