@@ -12,7 +12,7 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         let path = entry.expect("the entry can be read").path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
+        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
             let text = fs::read_to_string(&path).expect("sources are UTF-8");
             found.push((path, text));
         }
@@ -64,7 +64,9 @@ const INTERNAL: [&str; 3] = [
 /// The messages of assertions in `text`, of the library's own code: they are checked when a program is compiled, or
 /// guard what only a wrong argument reaches.
 fn assertions(text: &str) -> Vec<String> {
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let tests =
+        ["#[cfg(test)]", "#[cfg(any(test, kani))]"].into_iter().filter_map(|mark| text.find(mark)).min();
+    let code = &text[..tests.unwrap_or(text.len())];
     let mut found = Vec::new();
     for (at, _) in code.match_indices("assert!(") {
         let (before, part) = code.split_at(at);

@@ -126,7 +126,7 @@ impl DlTensor {
         B: Backing + Send + 'static,
     {
         let data_type =
-            DataType::of::<T>().ok_or(CopyError::Tensor("has values of a type that DLPack has not"))?;
+            DataType::of::<T>().ok_or(CopyError::Tensor("has values of a type that DLPack does not know"))?;
         let asked = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length));
         if asked != Some(buffer.len()) {
             return Err(CopyError::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
