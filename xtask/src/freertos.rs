@@ -16,7 +16,7 @@ use crate::{Setup, c_firmware, child, firmware, setup};
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// A folder with FreeRTOS's kernel, as https://github.com/FreeRTOS/FreeRTOS-Kernel
+    /// A folder with the source of FreeRTOS-Kernel, from the organization FreeRTOS on GitHub
     #[arg(long, value_name = "FOLDER")]
     kernel: PathBuf,
     /// Write benches/results/freertos.md
