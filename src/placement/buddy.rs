@@ -34,6 +34,9 @@ pub struct Buddy<M: Meta = InBand<u32>, const ORDERS: usize = 32> {
     lent: u32,
 }
 
+/// Words of boundary bits of a region that is small enough to count them in each free.
+const FEW: usize = 128;
+
 impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     const CHECKED: () = assert!(ORDERS > 0 && ORDERS <= 32, "ORDERS must be 1 to 32");
 
@@ -93,6 +96,32 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let (id, len) = unsafe { if later { self.meta.after(block) } else { self.meta.before(block) } };
         // A free neighbour of the same length on that side can only be the buddy.
         (id != NIL && len == block.len).then_some((id, later))
+    }
+
+    /// Returns whether it is worth counting the bits in front of `block`, which shows for certain whether it is free: in small
+    /// regions, and where a free block begins that would contain it. In large regions a free block is missed that has
+    /// merged with its buddies behind another free block. O(log n).
+    fn may_be_free(&self, block: Block<M::Token>) -> bool {
+        let Some(record) = self.meta.regions().iter().find(|record| record.contains(block.offset)) else {
+            return true;
+        };
+        if record.len <= FEW * usize::BITS as usize * M::UNIT {
+            return true;
+        }
+        for order in block.len.ilog2()..ORDERS as u32 {
+            let len = 1 << order;
+            let start = block.offset.checked_sub(self.meta.place(block.offset) & (len - 1));
+            let Some(start) = start.filter(|&start| start >= record.first && len <= record.end() - start)
+            else {
+                break;
+            };
+            // SAFETY: the granule is one of the region's.
+            if unsafe { self.meta.after(Block { offset: start, len: 0, token: block.token }) } == (start, len)
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Frees a block of a power of two of granules, aligned to its size.
@@ -444,7 +473,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
         let block = self.meta.checked_block_at(address, granted)?;
         // Between free blocks that are not merged no bit is set, so that the ends of a block do not tell all.
-        if M::BOUNDARY_BITS && self.meta.is_free_at(block.offset) {
+        if M::BOUNDARY_BITS && self.may_be_free(block) && self.meta.is_free_at(block.offset) {
             return Err(FreeError::AlreadyFree);
         }
         Ok(block)
