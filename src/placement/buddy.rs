@@ -115,10 +115,20 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             else {
                 break;
             };
-            // SAFETY: the granule is one of the region's.
-            if unsafe { self.meta.after(Block { offset: start, len: 0, token: block.token }) } == (start, len)
-            {
-                return true;
+            // SAFETY: the granules are those of regions. What is read may be a program's, and then hardly ever agrees.
+            unsafe {
+                if self.meta.after(Block { offset: start, len: 0, token: block.token }) != (start, len) {
+                    continue;
+                }
+                let prev = self.meta.prev(start);
+                let known = || self.meta.regions().iter().any(|record| record.contains(prev));
+                let listed = match prev {
+                    NIL => self.heads[order as usize].get() == start,
+                    _ => known() && self.meta.next(prev) == start,
+                };
+                if listed {
+                    return true;
+                }
             }
         }
         false
