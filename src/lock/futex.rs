@@ -37,12 +37,7 @@ const NAP: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 100;
 
 impl Futex {
-    #[inline(always)]
-    fn try_lock(&self) -> bool {
-        self.try_acquire()
-    }
-
-    /// Takes the lock like [`Futex::acquire`] if it is free, and returns whether it was.
+    /// Takes the lock if it is free, and returns whether it was.
     #[inline(always)]
     pub(crate) fn try_acquire(&self) -> bool {
         self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -50,7 +45,7 @@ impl Futex {
 
     /// Takes the lock, for longer than a closure runs: across a `fork`.
     pub(crate) fn acquire(&self) {
-        if !self.try_lock() {
+        if !self.try_acquire() {
             self.lock_contended();
         }
     }
@@ -79,13 +74,13 @@ impl Futex {
     #[inline(never)]
     fn lock_contended(&self) {
         for _ in 0..LOOKS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.try_lock() {
+            if self.state.load(Ordering::Relaxed) == FREE && self.try_acquire() {
                 return;
             }
             hint::spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !self.try_lock() {
+        while !self.try_acquire() {
             sleep(&self.state);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
@@ -143,7 +138,7 @@ unsafe impl Lock for Futex {
 
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        if !self.try_lock() {
+        if !self.try_acquire() {
             self.lock_contended();
         }
         let _guard = Guard(self);
@@ -152,7 +147,7 @@ unsafe impl Lock for Futex {
 
     #[inline(always)]
     fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
-        if !self.try_lock() {
+        if !self.try_acquire() {
             return None;
         }
         let guard = Guard(self);
@@ -232,7 +227,7 @@ mod tests {
         lock.with(|| assert_eq!(lock.try_with(|| Some(1)), None));
         assert_eq!(lock.try_with(|| Some(2)), Some(2));
         assert_eq!(lock.try_with(|| None::<u8>), None);
-        assert!(lock.try_lock());
+        assert!(lock.try_acquire());
     }
 
     #[test]
@@ -243,6 +238,6 @@ mod tests {
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|| panic!("inside"))));
         assert!(panicked.is_err());
-        assert!(lock.try_lock());
+        assert!(lock.try_acquire());
     }
 }
