@@ -127,6 +127,11 @@ fn checked(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
+/// Returns the placement's number of the first granule.
+fn first_of(free: &Free) -> usize {
+    free.meta().regions().first().map_or(0, |region| region.first)
+}
+
 impl SharedHeap {
     /// Creates a heap of `bytes` bytes, tables included, in a new file in memory. No memory is used until it is written to.
     ///
@@ -329,8 +334,7 @@ impl SharedHeap {
                 return None;
             }
             let block = Placement::allocate(free, len, align)?;
-            let data = free.meta().regions().first().map_or(0, |region| region.first);
-            let granule = block.offset - data;
+            let granule = block.offset - first_of(free);
             let entry = self.entry(granule);
             // SAFETY: the granule is one of the file's, and ours. The length is written last: with it, the block is live.
             unsafe {
@@ -366,10 +370,9 @@ impl SharedHeap {
             let entry = self.entry(granule);
             let Entry { len, node, .. } = *entry;
             (&raw mut (*entry).len).write_volatile(0);
-            let first = free.meta().regions().first().map_or(0, |region| region.first);
             let len = len as usize;
             header.used -= (len * GRANULE) as u64;
-            free.deallocate(Block { offset: first + granule, len, token: node }, len, 1).map(drop)
+            free.deallocate(Block { offset: first_of(free) + granule, len, token: node }, len, 1).map(drop)
         }
     }
 
