@@ -1,7 +1,7 @@
 //! Lists of large blocks that were freed and are kept without merging.
 
 use super::classes::{SMALL, STEP, read_anew};
-use super::tier::Key;
+use super::key::Key;
 use crate::misuse::{Fault, corrupted};
 use crate::placement::rare;
 use core::ptr::{self, NonNull};

@@ -1,6 +1,7 @@
 //! Quick lists, which keep freed blocks for the next request of their size, in front of pages or of any placement.
 
 mod classes;
+mod key;
 mod large;
 mod page;
 mod pages;
@@ -20,9 +21,10 @@ use crate::region::{Region, RegionError};
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
 use core::ptr::NonNull;
+use key::Key;
 use large::Large;
 use small::Small;
-use tier::{END, Free, Key};
+use tier::{END, Free};
 
 /// The most small blocks, besides its own, that one free gives back to pages.
 const BOUND: usize = 4;

@@ -1,8 +1,9 @@
 //! Pages of equal small objects over a placement for everything else.
 
 use super::classes::{CLASSES, Class, STEP};
+use super::key::Key;
 use super::page::{HEADER, NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
-use super::tier::{END, Free, Key, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
+use super::tier::{END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from};
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::{Grant, LayoutPlacement, Placement};
 use crate::region::Run;

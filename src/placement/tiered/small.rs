@@ -1,7 +1,8 @@
 //! Small blocks that were freed and are kept as they are.
 
 use super::classes::{CLASSES, Class, STEP, read_anew};
-use super::tier::{END, Free, Key};
+use super::key::Key;
+use super::tier::{END, Free};
 use crate::placement::rare;
 use core::ptr::NonNull;
 
