@@ -18,7 +18,6 @@ const WORD: usize = size_of::<usize>();
 macro_rules! what_adapters_lack {
     () => {
         const MAX_REGION: usize = isize::MAX as usize;
-        const KEEPS: bool = false;
 
         fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
             Err(RegionError::Unsupported)
@@ -31,10 +30,6 @@ macro_rules! what_adapters_lack {
         fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
             let grant = self.allocate(layout)?;
             Some((grant, grant.size, 0))
-        }
-
-        unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-            None
         }
 
         fn trim(&mut self) -> bool {

@@ -28,7 +28,8 @@ impl defmt::Format for Grant {
 /// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
 ///
 /// What has a body here is made of the methods that have none, or claims nothing ([`LayoutPlacement::lacks`] and the constants). So a
-/// wrapper that leaves it out, rather than passing it on, is slower at the most, and never wrong.
+/// wrapper that leaves it out, rather than passing it on, is slower at the most, and never wrong. What is hidden from the
+/// documentation lets a heap compile the shortest paths of our own placements inline; no other placement needs it.
 ///
 /// # Safety
 ///
@@ -42,14 +43,17 @@ pub unsafe trait LayoutPlacement: Sized {
 
     /// True if common requests are short. A heap then calls [`LayoutPlacement::allocate_quick`] inline, and everything else out
     /// of line.
+    #[doc(hidden)]
     const SHORT: bool = Self::KEEPS;
 
     /// True if freed blocks are kept for the next request of their size. A heap then calls
     /// [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
-    const KEEPS: bool;
+    #[doc(hidden)]
+    const KEEPS: bool = false;
 
     /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
     /// known to be zero. A heap then has one copy of the code that allocates, for all its methods.
+    #[doc(hidden)]
     const PLAIN: bool = false;
 
     /// Makes `memory` available and returns the bytes that it adds for blocks.
@@ -87,7 +91,12 @@ pub unsafe trait LayoutPlacement: Sized {
 
     /// Allocates a block like [`LayoutPlacement::allocate`], but only in the common case and inline. Returns `None`, with
     /// nothing changed, if that takes more effort. A heap calls this first, and then [`LayoutPlacement::allocate`].
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant>;
+    #[doc(hidden)]
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        let _ = layout;
+        None
+    }
 
     /// Returns true only if a request for `layout` certainly fails. A glance, which need not see every case.
     #[inline(always)]
@@ -117,7 +126,12 @@ pub unsafe trait LayoutPlacement: Sized {
     /// # Safety
     ///
     /// `start` must be the address of a live block for `layout` that is not used any more.
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize>;
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        let _ = (start, layout);
+        None
+    }
 
     /// Changes a block's size without moving it. Returns the bytes that it took before and takes now, or `None` if that
     /// is not possible.
@@ -129,6 +143,7 @@ pub unsafe trait LayoutPlacement: Sized {
 
     /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it. Where [`LayoutPlacement::PLAIN`] is true, it
     /// may refuse a layout of no bytes, which a heap then replaces by one of a byte.
+    #[doc(hidden)]
     #[inline(always)]
     fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let grant = self.allocate_quick(layout)?;
@@ -145,6 +160,7 @@ pub unsafe trait LayoutPlacement: Sized {
     /// # Safety
     ///
     /// The contract of [`LayoutPlacement::deallocate`].
+    #[doc(hidden)]
     #[inline(always)]
     unsafe fn deallocate_counted<S: Statistics>(
         &mut self,
@@ -162,6 +178,7 @@ pub unsafe trait LayoutPlacement: Sized {
     /// # Safety
     ///
     /// The contract of [`LayoutPlacement::resize`].
+    #[doc(hidden)]
     #[inline(always)]
     unsafe fn resize_counted<S: Statistics>(
         &mut self,
@@ -187,6 +204,7 @@ pub unsafe trait LayoutPlacement: Sized {
     /// # Safety
     ///
     /// The contract of [`LayoutPlacement::claim`].
+    #[doc(hidden)]
     #[inline(always)]
     unsafe fn claim_counted<S: Statistics>(
         &mut self,
@@ -259,7 +277,6 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
     const SHORT: bool = <S as Placement>::SHORT;
-    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.

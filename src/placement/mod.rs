@@ -103,6 +103,7 @@ pub unsafe trait Placement: Sized {
 
     /// True if [`Placement::allocate_quick`] is so short that a heap serves common requests inline, and everything else out of
     /// line.
+    #[doc(hidden)]
     const SHORT: bool = false;
 
     /// Returns the metadata.
@@ -145,12 +146,14 @@ pub unsafe trait Placement: Sized {
     fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>>;
 
     /// Allocates a block like [`Placement::allocate`], but only in the common case; `None` if that takes more effort.
+    #[doc(hidden)]
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
         self.allocate(len, align)
     }
 
     /// Allocates a block like [`Placement::allocate_quick`], and returns its address and length in granules.
+    #[doc(hidden)]
     #[inline(always)]
     fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
         let block = self.allocate_quick(len, align)?;
@@ -163,6 +166,7 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// There must be such a block, and it must not be used any more.
+    #[doc(hidden)]
     #[inline(always)]
     unsafe fn deallocate_quick_at(&mut self, address: usize, len: usize) -> Option<usize> {
         let _ = (address, len);

@@ -210,7 +210,6 @@ fn layout_of_one(other: Layout) -> Layout {
 unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
-    const KEEPS: bool = false;
     const PLAIN: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -398,11 +397,6 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         // SAFETY: the caller keeps the contract.
         let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
         done.then(|| (units_of(layout.size()) * UNIT, units_of(size) * UNIT))
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, _start: NonNull<u8>, _layout: Layout) -> Option<usize> {
-        None
     }
 
     /// Nothing is kept.

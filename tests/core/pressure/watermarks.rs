@@ -180,7 +180,6 @@ pub struct Switched {
 unsafe impl LayoutPlacement for Switched {
     const EMPTY: Self = Self { inner: <Tlsf as LayoutPlacement>::EMPTY, log: Vec::new() };
     const MAX_REGION: usize = <Tlsf as LayoutPlacement>::MAX_REGION;
-    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
@@ -196,18 +195,12 @@ unsafe impl LayoutPlacement for Switched {
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         LayoutPlacement::allocate(&mut self.inner, layout)
     }
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        LayoutPlacement::allocate_quick(&mut self.inner, layout)
-    }
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         self.inner.allocate_zeroed(layout)
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller's contract.
         unsafe { LayoutPlacement::deallocate(&mut self.inner, start, layout) }
-    }
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller's contract.
