@@ -121,7 +121,7 @@ pub const STEPS: &[Step] = &[
     // Every sequence of four steps in arenas of a few granules; three among all tests.
     Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
     // Size classes, rounding and boundary bits for all inputs, by the solver z3; what threads share, in every order, by loom.
-    Step::new("proofs", Deep, "python3 proofs/prove.py"),
+    Step::new("proofs", Deep, "python3 tests/proofs/prove.py"),
     Step::new("loom", Deep, "cargo run --quiet --locked --target-dir ../../target/loom").folder("tests/loom"),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz", Deep, "cargo xtask fuzz --seconds 60"),

@@ -12,7 +12,7 @@ import sys
 import venv
 
 HERE = pathlib.Path(__file__).resolve().parent
-FOLDER = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")).absolute() / "proofs"
+FOLDER = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent.parent / "target")).absolute() / "proofs"
 
 
 def python() -> pathlib.Path:
