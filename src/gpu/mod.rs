@@ -11,6 +11,7 @@
 //!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
+//!  MmapStaging                       the same for a mapped file, also in place
 //!  KvCache                           sequences that grow page by page and share their beginnings
 //!  IpcHandle  SharedMemory           memory shared with other processes
 //!  MemoryManager                     one front for all of them: pools, and a table that selects one
@@ -76,5 +77,5 @@ pub use source::{
     Virtual, pinned_bytes,
 };
 pub use stable::{StableSlice, StableSliceMut};
-pub use staging::{Batch, BatchReport, Progress, Staging, StagingError, StagingOptions};
+pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};

@@ -37,7 +37,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Gives empty segments back to the source, and free pages of others where the source can take pages
     /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
-    /// itself may. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
+    /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,
+    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
     /// segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();

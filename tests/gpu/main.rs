@@ -10,6 +10,7 @@ mod copies;
 mod exchange;
 mod failures;
 mod manager;
+mod mapped;
 mod owned;
 mod pools;
 mod sequences;

@@ -295,3 +295,32 @@ fn transfers_are_futures() {
     drop((buffer, pool));
     gpu.finish();
 }
+
+/// Tasks move their buffers between the threads of an executor, and the device wakes them there.
+#[test]
+fn tokio_awaits_transfers() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let hold = |on| gpu.driver.iter().for_each(|control| control.hold_all(on));
+    hold(true);
+    let start = |value: u8| {
+        let stream = if value % 2 == 0 { gpu.stream.clone() } else { Stream::new(&gpu.context).unwrap() };
+        let mut buffer: Buffer<u8> = Buffer::zeros(&pool, 1000, &stream).unwrap();
+        runtime.spawn(async move {
+            // Views stay on their thread, so each statement ends before the task sleeps.
+            let there = buffer.as_view_mut().copy_from_async(vec![value; 1000])?;
+            there.await?;
+            let back = buffer.as_view().copy_to_async(vec![0; 1000])?;
+            back.await
+        })
+    };
+    let tasks: Vec<_> = (0..8).map(start).collect();
+    assert!(on_system() || tasks.iter().all(|task| !task.is_finished()), "their copies cannot be done yet");
+    hold(false);
+    for (value, task) in (0..).zip(tasks) {
+        assert_eq!(runtime.block_on(task).unwrap().unwrap(), [value; 1000]);
+    }
+    drop((runtime, pool));
+    gpu.finish();
+}

@@ -7,16 +7,16 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
 
-const CHUNK: usize = 64 << 10;
+pub const CHUNK: usize = 64 << 10;
 
 /// Data whose length is not a multiple of a chunk.
-fn data(chunks: usize, more: usize) -> Vec<u8> {
+pub fn data(chunks: usize, more: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(3);
     (0..chunks * CHUNK + more).map(|_| random.u8(..)).collect()
 }
 
 /// Adds 1 to every byte of a chunk on the host, since the stand-in's kernels work on words.
-fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyError> {
+pub fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyError> {
     let bytes: Vec<u8> = chunk.as_view().to_vec()?.iter().map(|byte| byte.wrapping_add(1)).collect();
     chunk.copy_from(&bytes)
 }

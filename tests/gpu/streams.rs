@@ -174,8 +174,12 @@ fn streams_that_the_program_drops_are_destroyed() {
         gpu.context.synchronize().unwrap();
     }
     if !on_system() {
-        assert!(gpu.live().streams <= 4, "{:?}", gpu.live());
+        // Dropped streams are looked for when a request finds no memory, so each segment and the last round may have some.
+        assert!(gpu.live().streams <= 6, "{:?}", gpu.live());
         assert!(pool.stats().reserved.current <= 8 << 20);
+        pool.trim(0);
+        drop(pool.allocate(1 << 20, &gpu.stream).unwrap());
+        assert_eq!(gpu.live().streams, 0);
     }
     drop(pool);
     gpu.finish();

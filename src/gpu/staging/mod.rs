@@ -1,8 +1,10 @@
 //! Data that is streamed through a device in chunks, and small copies that are joined.
 
 mod batch;
+mod mapped;
 
 pub use batch::{Batch, BatchReport};
+pub use mapped::MmapStaging;
 
 use crate::gpu::buffer::{
     Allocate, AllocateError, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
@@ -65,6 +67,13 @@ pub enum StagingError<A, W> {
     Read(io::Error),
     /// The results could not be written.
     Write(io::Error),
+    /// A mapped file became shorter than the part that was to be streamed.
+    Shrunk {
+        /// Its length in bytes when it was mapped.
+        mapped: u64,
+        /// Its length in bytes now.
+        left: u64,
+    },
     /// The user's function failed.
     Work(W),
 }
@@ -76,6 +85,9 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
             Self::Copy(error) => error.fmt(f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
+            Self::Shrunk { mapped, left } => {
+                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
+            }
             Self::Work(error) => error.fmt(f),
         }
     }
@@ -202,8 +214,6 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    ///
-    /// [`StagingError`]; what was submitted before is done all the same.
     pub fn read<A: Allocate, W>(
         &mut self,
         source: impl Read,
