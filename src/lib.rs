@@ -108,6 +108,7 @@ pub mod region;
 mod report;
 #[cfg(feature = "std")]
 pub mod sim;
+mod timed;
 mod tiny;
 mod units;
 #[cfg(any(target_family = "wasm", test))]
@@ -128,6 +129,7 @@ pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
 pub use planned::PlannedHeap;
 pub use region::{Region, RegionError};
+pub use timed::Timed;
 pub use tiny::{TinyBump, TinyHeap};
 #[cfg(any(target_family = "wasm", test))]
 pub use wasm::WasmHeap;

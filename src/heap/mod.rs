@@ -48,6 +48,13 @@ pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
 // placement and the statistics are `Send`, so any thread may use them in turn.
 unsafe impl<P: Send, L: Sync, S: Send> Sync for Heap<P, L, S> {}
 
+impl<P, L: Lock, S> Heap<P, lock::Counted<L>, S> {
+    /// Returns how often the heap's lock was taken, and how often a caller had to wait for it. O(1).
+    pub fn contention(&self) -> lock::Contention {
+        self.lock.contention()
+    }
+}
+
 impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Creates a heap without memory. Add some with [`Heap::init`] or [`Heap::claim`].
     pub const fn empty() -> Self {

@@ -1,10 +1,12 @@
 //! Locks: which threads, cores or interrupt handlers may share a heap.
 
+mod counted;
 #[cfg(feature = "std")]
 mod futex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 mod priority;
 
+pub use counted::{Contention, Counted};
 #[cfg(feature = "std")]
 pub use futex::Futex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]

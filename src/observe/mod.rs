@@ -17,10 +17,14 @@
 //! | `Tags<T, N>` | statistics per tag | about 7 words per block |
 //! | `TraceWriter` | nothing: events go to a `std::io::Write`, some with backtraces | a word per block |
 //!
+//! How long operations take is measured by another front, [`Timed`](crate::Timed), and how often threads wait for each other is
+//! counted by a lock, [`Counted`](crate::lock::Counted).
+//!
 //! `TraceWriter` needs the feature `std`, and backtraces need the feature `backtrace` (the crate of that name).
 
 pub mod event;
 mod labels;
+mod latency;
 mod leaks;
 mod observer;
 #[cfg(feature = "std")]
@@ -34,6 +38,7 @@ mod trace;
 #[cfg(feature = "std")]
 mod writer;
 
+pub use latency::{Histogram, Timings};
 pub use leaks::Leaks;
 pub use observer::{LiveBlock, Observation, Observer, Operation};
 pub use profile::{Profile, SizeClass};

@@ -6,6 +6,7 @@ mod profile;
 mod tags;
 #[cfg(feature = "std")]
 mod threads;
+mod timed;
 mod trace;
 
 use allotment::observe::event::{Action, Record, Records};

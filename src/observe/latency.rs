@@ -1,0 +1,92 @@
+//! Histograms of how long operations take.
+
+/// Number of classes of a [`Histogram`].
+const CLASSES: usize = 32;
+
+/// A histogram of how long one kind of operation took, in powers of two of the clock's ticks.
+///
+/// Fixed memory: 32 counts and 3 more values. Counts saturate at their largest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Histogram {
+    /// Number of operations.
+    pub count: u32,
+    /// Ticks of all of them together.
+    pub total: u64,
+    /// Ticks of the longest one.
+    pub longest: u64,
+    classes: [u32; CLASSES],
+}
+
+impl Histogram {
+    const NONE: Self = Self { count: 0, total: 0, longest: 0, classes: [0; CLASSES] };
+
+    /// Counts an operation that took this many ticks. O(1).
+    pub(crate) fn add(&mut self, ticks: u64) {
+        self.count = self.count.saturating_add(1);
+        self.total = self.total.saturating_add(ticks);
+        self.longest = self.longest.max(ticks);
+        let log = ticks.checked_ilog2().unwrap_or(0) as usize;
+        let class = &mut self.classes[log.min(CLASSES - 1)];
+        *class = class.saturating_add(1);
+    }
+
+    /// Iterates over the classes in which there were operations, shortest first: the fewest ticks of the class, and how many
+    /// operations took from that to less than twice as many. The first class, 1, includes operations of 0 ticks; the last,
+    /// 2^31, all longer ones.
+    pub fn histogram(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let classes = self.classes.iter().enumerate().map(|(log, &count)| (1 << log, count));
+        classes.filter(|&(_, count)| count > 0)
+    }
+
+    /// Returns ticks within which at least this share of the operations was done, in permille: 990 for the 99th percentile. It
+    /// is the upper end of a class, so less than twice the exact value, and never above [`Histogram::longest`]. 0 if
+    /// nothing was counted.
+    pub fn within(&self, permille: u32) -> u64 {
+        let wanted = (u64::from(self.count) * u64::from(permille.min(1000))).div_ceil(1000);
+        let mut seen = 0;
+        for (log, &count) in self.classes.iter().enumerate().take(CLASSES - 1) {
+            seen += u64::from(count);
+            if seen >= wanted {
+                return ((2 << log) - 1).min(self.longest);
+            }
+        }
+        self.longest
+    }
+}
+
+/// What a [`Timed`](crate::Timed) has measured since its start or since [`Timed::take`](crate::Timed::take).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Timings {
+    /// Allocations, also those that failed.
+    pub allocate: Histogram,
+    /// Frees.
+    pub free: Histogram,
+    /// Changes of a block's size, in place or with a copy, also those that failed.
+    pub resize: Histogram,
+    /// Bytes that were requested less bytes that were freed.
+    pub grown: i64,
+    /// Ticks since the first operation or the last [`Timed::take`](crate::Timed::take).
+    pub elapsed: u64,
+}
+
+impl Timings {
+    pub(crate) const NONE: Self = Self {
+        allocate: Histogram::NONE,
+        free: Histogram::NONE,
+        resize: Histogram::NONE,
+        grown: 0,
+        elapsed: 0,
+    };
+
+    /// Returns by how many bytes the blocks in use grew per `ticks` ticks (those of a second, for bytes per second), negative if
+    /// they became less. 0 before any time has passed.
+    pub fn growth(&self, ticks: u64) -> i64 {
+        let grown = i128::from(self.grown) * i128::from(ticks);
+        let rate = grown.checked_div(i128::from(self.elapsed)).unwrap_or(0);
+        rate.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+}

@@ -1,0 +1,172 @@
+//! [`Timed`]: how long a memory's operations take.
+
+use crate::lock::{self, Lock};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::meta::FreeError;
+use crate::observe::{Histogram, Timings};
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// Memory whose operations are measured with a clock of the program: histograms of allocations, frees and resizes, and how fast
+/// the blocks in use grow.
+///
+/// ```
+/// use allotment::{Heap, Memory, Timed, heap};
+/// use core::alloc::Layout;
+/// use std::{sync::LazyLock, time::Instant};
+///
+/// static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// static HEAP: Timed<Heap> = Timed::new(heap!(64 * 1024), || START.elapsed().as_nanos() as u64);
+///
+/// let block = HEAP.try_allocate(Layout::new::<[u8; 100]>())?;
+/// let timings = HEAP.timings();
+/// assert_eq!((timings.allocate.count, timings.free.count, timings.grown), (1, 0, 100));
+/// println!("99 % of the allocations took at most {} ns", timings.allocate.within(990));
+/// println!("{} bytes more per second", timings.growth(1_000_000_000));
+/// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The clock may count in any unit: nanoseconds, cycles, ticks of a timer. It is read before and after each operation, outside the
+/// locks, and must not use the memory. If it goes backwards, as a counter of few bits does when it overflows, that operation
+/// counts as 0 ticks. Around memory that several threads use, the time includes waiting for its lock.
+///
+/// Each operation adds two readings of the clock and O(1) under a lock of the front's own. A memory that is not wrapped contains
+/// no code or state for this. To time the memory without its observers, wrap it first: `Observed<Timed<Heap>, ..>`.
+pub struct Timed<M, L = lock::Default> {
+    memory: M,
+    clock: fn() -> u64,
+    lock: L,
+    state: UnsafeCell<State>,
+}
+
+struct State {
+    timings: Timings,
+    /// When the first operation began, or [`Timed::take`] was called.
+    since: Option<u64>,
+}
+
+// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Sync, L: Sync> Sync for Timed<M, L> {}
+
+/// The histogram of an operation.
+type Kind = fn(&mut Timings) -> &mut Histogram;
+
+const ALLOCATE: Kind = |timings| &mut timings.allocate;
+const FREE: Kind = |timings| &mut timings.free;
+const RESIZE: Kind = |timings| &mut timings.resize;
+
+/// The bytes that the blocks in use grow by.
+fn growth(from: usize, to: usize) -> i64 {
+    (to as i64).wrapping_sub(from as i64)
+}
+
+impl<M, L: Lock> Timed<M, L> {
+    /// Measures the operations of `memory` with `clock`.
+    pub const fn new(memory: M, clock: fn() -> u64) -> Self {
+        let state = State { timings: Timings::NONE, since: None };
+        Self { memory, clock, lock: L::INIT, state: UnsafeCell::new(state) }
+    }
+
+    /// Returns the measured memory. Operations directly there are not measured.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns what was measured so far. O(1).
+    pub fn timings(&self) -> Timings {
+        let now = (self.clock)();
+        self.with(|state| state.at(now))
+    }
+
+    /// Returns what was measured so far, and begins anew. O(1).
+    pub fn take(&self) -> Timings {
+        let now = (self.clock)();
+        self.with(|state| {
+            let timings = state.at(now);
+            *state = State { timings: Timings::NONE, since: Some(now) };
+            timings
+        })
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        // SAFETY: the lock lets one closure run at a time (without a lock the value is not `Sync`), and no closure of this module
+        // calls back.
+        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+    }
+
+    /// Runs an operation and counts it. `grown` tells from its result by how many bytes the blocks in use have grown.
+    #[inline]
+    fn time<T>(&self, kind: Kind, operation: impl FnOnce() -> T, grown: impl FnOnce(&T) -> i64) -> T {
+        let began = (self.clock)();
+        let result = operation();
+        let ended = (self.clock)();
+        let grown = grown(&result);
+        self.with(|state| {
+            state.since.get_or_insert(began);
+            state.timings.grown = state.timings.grown.saturating_add(grown);
+            kind(&mut state.timings).add(ended.saturating_sub(began));
+        });
+        result
+    }
+}
+
+impl State {
+    fn at(&self, now: u64) -> Timings {
+        let elapsed = now.saturating_sub(self.since.unwrap_or(now));
+        Timings { elapsed, ..self.timings }
+    }
+}
+
+// SAFETY: blocks are those of the measured memory, which keeps the contract.
+unsafe impl<M: Memory, L: Lock> Memory for Timed<M, L> {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
+        self.time(ALLOCATE, || self.memory.allocate(layout), grown)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
+        self.time(ALLOCATE, || self.memory.allocate_zeroed(layout), grown)
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's contract.
+        let free = || unsafe { self.memory.deallocate(block, layout) };
+        self.time(FREE, free, |()| growth(layout.size(), 0));
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        let free = || unsafe { self.memory.try_deallocate(block, layout) };
+        self.time(FREE, free, |freed| if freed.is_ok() { growth(layout.size(), 0) } else { 0 })
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: the caller's contract.
+        let resize = || unsafe { self.memory.try_resize(block, layout, size) };
+        self.time(RESIZE, resize, |&resized| if resized { growth(layout.size(), size) } else { 0 })
+    }
+
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
+        // SAFETY: the caller's contract.
+        let change = || unsafe { self.memory.change(block, old, new, done) };
+        let grown = |block: &Option<_>| if block.is_some() { growth(old.size(), new.size()) } else { 0 };
+        self.time(RESIZE, change, grown)
+    }
+
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve);
+}
+
+global_alloc!([M: Memory, L: Lock] Timed<M, L>);
+allocator!([M: Memory, L: Lock] Timed<M, L>);
+
+impl<M, L> fmt::Debug for Timed<M, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timed").finish_non_exhaustive()
+    }
+}
