@@ -13,11 +13,11 @@ use core::ptr::NonNull;
 /// Hardening level `Full` around a placement `P`; the [module](super) says what it notices.
 ///
 /// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. Behind each block is a
-/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. A freed block is
-/// filled with a pattern and waits in a *quarantine* until `QUARANTINE` further blocks were freed; then the pattern is checked
-/// and `P` gets the block back.
+/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. The first 256 and the
+/// last 16 bytes of a freed block are filled with a pattern, and the block waits in a *quarantine* until `QUARANTINE` further blocks
+/// were freed; then the pattern is checked and `P` gets the block back.
 ///
-/// Memory must be the CPU's. Complexity: that of `P`, and O(size / 512) for a block.
+/// Memory must be the CPU's. Complexity: that of `P`, and O(size / 256) for a block.
 ///
 /// (Canaries: Cowan et al., "StackGuard", USENIX Security 1998. Quarantines: Serebryany et al., "AddressSanitizer", USENIX
 /// ATC 2012.)
@@ -36,7 +36,17 @@ pub struct Full<P, const QUARANTINE: usize = 16> {
 #[derive(Clone, Copy)]
 struct Held {
     start: NonNull<u8>,
-    layout: Layout,
+    /// Its layout with the canary, as the placement knows it.
+    outer: Layout,
+}
+
+impl Held {
+    /// The block's bytes, its canary included.
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        // No size is so large that this overflows.
+        (self.outer.size() + (GRANULE - 1)) & !(GRANULE - 1)
+    }
 }
 
 /// The most regions.
@@ -45,8 +55,8 @@ const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
 
-/// The most bytes of a freed block that are filled and checked.
-const FILLED: usize = 256;
+/// The most words at the start of a freed block that are filled and checked. Its last two are besides.
+const FILLED: usize = 32;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<P: Send, const Q: usize> Send for Full<P, Q> {}
@@ -54,20 +64,80 @@ unsafe impl<P: Send, const Q: usize> Send for Full<P, Q> {}
 /// The layout that the placement gets for a block of `layout`: with a canary, and aligned to a granule.
 #[inline(always)]
 fn outer(layout: Layout) -> Option<Layout> {
-    Layout::from_size_align(layout.size().checked_add(CANARY)?, layout.align().max(GRANULE)).ok()
+    // Both are at most `isize::MAX`, or a power of two: no sum overflows.
+    let (size, align) = (layout.size() + CANARY, layout.align().max(GRANULE));
+    // SAFETY: the alignment is a power of two, and the size does not exceed `isize::MAX` when rounded up to it.
+    (size <= isize::MAX as usize + 1 - align)
+        .then(|| unsafe { Layout::from_size_align_unchecked(size, align) })
 }
 
 /// Bytes that a block of `layout` counts as, its canary included.
 #[inline(always)]
 const fn taken(layout: Layout) -> usize {
-    (layout.size() + CANARY).next_multiple_of(GRANULE)
+    // No size is so large that this overflows.
+    (layout.size() + CANARY + (GRANULE - 1)) & !(GRANULE - 1)
 }
 
 /// Mixes a number so that each bit of the result depends on all bits.
-#[inline(always)]
 const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 32)).wrapping_mul(SPREAD);
     value ^ (value >> 29)
+}
+
+/// An odd number near 2^64 divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Fills what is filled of the `len` words of a freed block.
+///
+/// # Safety
+///
+/// The words must be the caller's, and there must be one at least.
+#[inline(always)]
+unsafe fn fill(words: *mut u64, len: usize, pattern: u64) {
+    // SAFETY: every place is below `len`.
+    unsafe {
+        if len < 2 {
+            return words.write(pattern);
+        }
+        let (end, mut at) = (len.min(FILLED), 0);
+        while at + 4 <= end {
+            words.add(at).cast::<[u64; 4]>().write([pattern; 4]);
+            at += 4;
+        }
+        if at + 2 <= len {
+            words.add(at).cast::<[u64; 2]>().write([pattern; 2]);
+        }
+        words.add(len - 2).cast::<[u64; 2]>().write([pattern; 2]);
+    }
+}
+
+/// Returns whether [`fill`]'s words are as it left them.
+///
+/// # Safety
+///
+/// As for [`fill`].
+#[inline(always)]
+unsafe fn is_filled(words: *const u64, len: usize, pattern: u64) -> bool {
+    // SAFETY: every place is below `len`.
+    unsafe {
+        if len < 2 {
+            return words.read() == pattern;
+        }
+        let pair = |at, [first, second]: [u64; 2]| {
+            let [third, fourth] = words.add(at).cast::<[u64; 2]>().read();
+            [first | (third ^ pattern), second | (fourth ^ pattern)]
+        };
+        let (end, mut at) = (len.min(FILLED), 0);
+        let mut changed = pair(len - 2, [0; 2]);
+        while at + 4 <= end {
+            changed = pair(at + 2, pair(at, changed));
+            at += 4;
+        }
+        if at + 2 <= len {
+            changed = pair(at, changed);
+        }
+        changed[0] | changed[1] == 0
+    }
 }
 
 /// Returns what the CPU's clock reads, where a program may ask; else 0.
@@ -89,14 +159,28 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
 
     #[inline(always)]
     fn window(&self, address: usize) -> Option<&Window> {
-        self.windows.get(..self.count)?.iter().find(|window| window.holds(address))
+        if self.windows[0].holds(address) {
+            return Some(&self.windows[0]);
+        }
+        self.further_window(address)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn further_window(&self, address: usize) -> Option<&Window> {
+        self.windows[1..].iter().find(|window| window.holds(address))
+    }
+
+    /// A number that depends on a block's address and the secret.
+    #[inline(always)]
+    fn number(&self, start: NonNull<u8>) -> u64 {
+        (start.addr().get() as u64 ^ self.secret).wrapping_mul(SPREAD)
     }
 
     /// The canary of a block.
     #[inline(always)]
     fn canary(&self, start: NonNull<u8>, layout: Layout) -> u64 {
-        let place = start.addr().get() as u64 ^ (layout.size() as u64).rotate_left(40);
-        mix(place ^ self.secret).rotate_left(layout.align().trailing_zeros())
+        self.number(start) ^ (layout.size() as u64).rotate_left(40) ^ layout.align() as u64
     }
 
     /// The place of a block's canary.
@@ -125,12 +209,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         // SAFETY: the placement hands out memory of its regions, with room for the canary.
         unsafe {
             match self.window(address) {
-                Some(window) if !window.is_start(address) => {
-                    if !window.flip_used(address, taken(layout), false) {
-                        corrupted(Fault::BrokenList, address);
-                    }
-                    window.flip_start(address);
-                }
+                Some(window) if window.begin_block(address, taken(layout)) => {}
                 _ => corrupted(Fault::BrokenList, address),
             }
             poison::open_new(start.as_ptr(), layout.size());
@@ -152,11 +231,9 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
             if !window.is_start(address) {
                 return Err(self.why(start));
             }
-            let end = address.checked_add(layout.size()).and_then(|end| end.checked_add(CANARY));
-            if end.is_none_or(|end| end > window.start.addr() + window.room()) {
-                return Err(FreeError::Overrun);
-            }
-            if poison::peek(Self::canary_at(start, layout)) != self.canary(start, layout) {
+            // No size is so large that the sum overflows.
+            let beyond = layout.size() + CANARY > window.room() - (address - window.start.addr());
+            if beyond || poison::peek(Self::canary_at(start, layout)) != self.canary(start, layout) {
                 return Err(FreeError::Overrun);
             }
         }
@@ -176,14 +253,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     /// The pattern of a freed block.
     #[inline(always)]
     fn pattern(&self, start: NonNull<u8>) -> u64 {
-        mix(self.secret.rotate_left(23) ^ start.addr().get() as u64)
-    }
-
-    /// The words of a freed block that hold the pattern.
-    #[inline(always)]
-    fn filled(layout: Layout) -> usize {
-        let bytes = layout.size() + CANARY;
-        (if bytes < FILLED { bytes } else { FILLED }) / size_of::<u64>()
+        !self.number(start)
     }
 
     /// Puts a freed block into the quarantine, and lets the oldest one go.
@@ -193,15 +263,15 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     /// The block must be one of the placement's that is not used any more.
     #[inline(always)]
     unsafe fn hold(&mut self, start: NonNull<u8>, layout: Layout) {
-        let pattern = self.pattern(start);
         let words = start.cast::<u64>().as_ptr();
         poison::open(start.as_ptr(), taken(layout));
-        for word in 0..Self::filled(layout) {
-            // SAFETY: the words lie in the block, which is aligned to 8.
-            unsafe { words.add(word).write(pattern) }
-        }
+        // SAFETY: the words are the block's, which is aligned to 8; the placement served the layout with its canary.
+        let outer = unsafe {
+            fill(words, taken(layout) / size_of::<u64>(), self.pattern(start));
+            outer(layout).unwrap_unchecked()
+        };
         poison::close(start.as_ptr(), taken(layout));
-        let held = Held { start, layout };
+        let held = Held { start, outer };
         let oldest = match self.held.get_mut(self.next) {
             Some(place) => {
                 self.next = if self.next + 1 < Q { self.next + 1 } else { 0 };
@@ -220,24 +290,34 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     /// # Safety
     ///
     /// As for [`Self::hold`].
+    #[inline(always)]
     unsafe fn let_go(&mut self, held: Held) {
-        let Held { start, layout } = held;
-        let (address, pattern) = (start.addr().get(), self.pattern(start));
-        let words = start.cast::<u64>().as_ptr();
-        poison::open(start.as_ptr(), taken(layout));
-        // SAFETY: the words lie in the block.
-        let intact = (0..Self::filled(layout)).all(|word| unsafe { words.add(word).read() } == pattern);
-        if !intact {
-            corrupted(Fault::WrittenAfterFree, address);
-        }
-        // SAFETY: the block came from the placement with this layout, and its bits are set.
+        let (Held { start, outer }, bytes) = (held, held.bytes());
+        let address = start.addr().get();
+        poison::open(start.as_ptr(), bytes);
+        // SAFETY: the block came from the placement with this layout, its words were filled, and its bits are set.
         unsafe {
-            let cleared =
-                self.window(address).is_some_and(|window| window.flip_used(address, taken(layout), true));
-            let layout = outer(layout).unwrap_or(layout);
-            if !cleared || self.placement.deallocate(start, layout).is_err() {
+            if !is_filled(start.cast().as_ptr(), bytes / size_of::<u64>(), self.pattern(start)) {
+                corrupted(Fault::WrittenAfterFree, address);
+            }
+            let cleared = self.window(address).is_some_and(|window| window.flip_used(address, bytes, true));
+            if !cleared || !self.give_back(start, outer) {
                 corrupted(Fault::BrokenList, address);
             }
+        }
+    }
+
+    /// Gives a block back to the placement. Returns whether the placement took it.
+    ///
+    /// # Safety
+    ///
+    /// The block must be one of the placement's that is not used any more.
+    #[inline(always)]
+    unsafe fn give_back(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe {
+            (P::KEEPS && self.placement.deallocate_quick(start, outer).is_some())
+                || self.placement.deallocate(start, outer).is_ok()
         }
     }
 
@@ -361,7 +441,7 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         let window = *self.find(start, layout)?;
         // SAFETY: the block is live, and the caller does not use it any more.
         unsafe {
-            window.flip_start(start.addr().get());
+            window.end_block(start.addr().get());
             self.hold(start, layout);
         }
         Ok(taken(layout))
@@ -378,14 +458,19 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
         // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
         unsafe {
-            // The old canary would vouch for the old layout.
             let (old_outer, size) = (outer(layout)?, outer(new)?.size());
             let canary = Self::canary_at(start, layout);
             poison::open(canary.cast(), before - layout.size());
-            canary.write_unaligned(0);
+            // The old canary would vouch for the old layout. A canary that is cut off is erased while it is the block's.
+            if after <= before {
+                canary.write_unaligned(0);
+            }
             if self.placement.resize(start, old_outer, size).is_none() {
                 self.seal(start, layout);
                 return None;
+            }
+            if after > before {
+                canary.write_unaligned(0);
             }
             let agrees = if after > before {
                 window.flip_used(address + before, after - before, false)

@@ -3,77 +3,92 @@
 use crate::region::Region;
 use core::ptr;
 
-/// Bytes that one bit stands for.
+/// Bytes that two bits stand for.
 pub(super) const GRANULE: usize = 8;
 
-/// The bits in a word.
-const BITS: usize = u64::BITS as usize;
+/// Granules of a word of the map: the lower half of its bits says which of them are in use, the upper half where live blocks start.
+const HALF: usize = usize::BITS as usize / 2;
 
-/// A region with two bit maps in its last bytes.
+/// Bytes of memory for each word of the map.
+const SPAN: usize = HALF * GRANULE;
+
+/// A region with a bit map in its last bytes.
 ///
 /// ```text
-///  start                       starts        in use
-///  | memory of the placement   | 1 bit / 8 B | 1 bit / 8 B |
+///  start                       map
+///  | memory of the placement   | 2 bits / 8 B |
 /// ```
+///
+/// A word of the map stands for the memory between two multiples of [`SPAN`], so that an address leads to its bits by shifts
+/// alone, and a short block changes both kinds of bits with one word.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     /// The first byte of the region.
     pub(super) start: *mut u8,
-    /// Bytes of the region with its maps; 0 if there is no region.
+    /// Bytes of the region with its map; 0 if there is no region.
     pub(super) size: usize,
-    /// The map of the starts of live blocks. The map of the memory in use follows it.
-    starts: *mut u64,
-    /// Words of each map.
-    words: usize,
+    /// Bytes in front of the map.
+    room: usize,
+    /// Where the map would begin if it had words for all addresses from 0 on.
+    map: *mut usize,
+}
+
+/// The word and the bit of the granule at an address.
+#[inline(always)]
+const fn place(address: usize) -> (usize, usize) {
+    (address / SPAN, address / GRANULE % HALF)
 }
 
 impl Window {
     /// No region.
-    pub(super) const NONE: Self = Self { start: ptr::null_mut(), size: 0, starts: ptr::null_mut(), words: 0 };
+    pub(super) const NONE: Self = Self { start: ptr::null_mut(), size: 0, room: 0, map: ptr::null_mut() };
 
-    /// Returns the window over `region`; `None` if the region is too small for its maps and a block.
+    /// Returns the window over `region`; `None` if the region is too small for its map and a block.
     pub(super) fn over(region: Region) -> Option<Self> {
-        let words = (region.size / GRANULE + 2).div_ceil(BITS);
-        let bytes = 2 * words * size_of::<u64>();
-        let start = region.start.as_ptr();
-        let at = (start.addr() + region.size.checked_sub(bytes)?) & !(align_of::<u64>() - 1);
-        let before = at.checked_sub(start.addr())?;
-        Some(Self { start, size: region.size, starts: start.wrapping_add(before).cast(), words })
+        let (start, size) = (region.start.as_ptr(), region.size);
+        let (from, last) = (start.addr(), start.addr().checked_add(size.checked_sub(1)?)?);
+        let bytes = (last / SPAN - from / SPAN + 1) * size_of::<usize>();
+        let at = (from + size.checked_sub(bytes)?) & !(align_of::<usize>() - 1);
+        let room = at.checked_sub(from).filter(|&room| room > 0)?;
+        let map = start.wrapping_add(room).cast::<usize>().wrapping_sub(from / SPAN);
+        Some(Self { start, size, room, map })
     }
 
-    /// Returns the bytes in front of the maps, which the placement gets.
+    /// Returns the bytes in front of the map, which the placement gets.
+    #[inline(always)]
     pub(super) fn room(&self) -> usize {
-        self.starts.addr() - self.start.addr()
+        self.room
     }
 
-    fn used(&self) -> *mut u64 {
-        self.starts.wrapping_add(self.words)
+    /// The first word of the map, and how many there are.
+    fn words(&self) -> (*mut usize, usize) {
+        let (first, last) = (self.start.addr() / SPAN, (self.start.addr() + self.size - 1) / SPAN);
+        (self.map.wrapping_add(first), last - first + 1)
     }
 
-    /// Clears both maps.
+    /// Clears the map.
     ///
     /// # Safety
     ///
     /// The region's memory must be the caller's.
     pub(super) unsafe fn clear(&self) {
-        // SAFETY: the maps lie in the region.
-        unsafe { self.starts.write_bytes(0, 2 * self.words) }
+        let (words, count) = self.words();
+        // SAFETY: the map lies in the region.
+        unsafe { words.write_bytes(0, count) }
     }
 
-    /// Copies the maps of `self` to those of `new`, and clears what `new` has beyond them.
+    /// Copies the map of `self` to that of `new`, and clears what `new` has beyond it.
     ///
     /// # Safety
     ///
     /// Both windows must start at the same address, and `new` must be as long as `self` or longer and belong to the caller. The
-    /// maps may overlap if those of `new` are higher up.
+    /// maps may overlap if that of `new` is higher up.
     pub(super) unsafe fn move_to(&self, new: &Self) {
-        // SAFETY: the second map is moved up first; what it overwrites is no part of the first one.
+        let ((from, count), (to, more)) = (self.words(), new.words());
+        // SAFETY: both maps lie in the new region, and the new one has at least as many words.
         unsafe {
-            ptr::copy(self.used(), new.used(), self.words);
-            ptr::copy(self.starts, new.starts, self.words);
-            let more = new.words - self.words;
-            new.used().add(self.words).write_bytes(0, more);
-            new.starts.add(self.words).write_bytes(0, more);
+            ptr::copy(from, to, count);
+            to.add(count).write_bytes(0, more - count);
         }
     }
 
@@ -83,29 +98,20 @@ impl Window {
     ///
     /// As for [`Self::move_to`], of which this must be the reverse.
     pub(super) unsafe fn move_back(&self, new: &Self) {
-        // SAFETY: the first map is moved down first; what it overwrites is no part of the second one.
-        unsafe {
-            ptr::copy(new.starts, self.starts, self.words);
-            ptr::copy(new.used(), self.used(), self.words);
-        }
+        let (words, count) = self.words();
+        // SAFETY: as for `move_to`.
+        unsafe { ptr::copy(new.words().0, words, count) }
     }
 
-    /// Returns whether `address` is in front of the maps.
+    /// Returns whether `address` is in front of the map.
     #[inline(always)]
     pub(super) fn holds(&self, address: usize) -> bool {
-        address.wrapping_sub(self.start.addr()) < self.room()
+        address.wrapping_sub(self.start.addr()) < self.room
     }
 
     /// Returns whether the region shares a byte with the range.
     pub(super) fn meets(&self, from: usize, end: usize) -> bool {
         self.size > 0 && self.start.addr() < end && from < self.start.addr() + self.size
-    }
-
-    /// The number of the granule at `address`. Granules are counted from the last multiple of their size at or before the
-    /// start.
-    #[inline(always)]
-    fn granule(&self, address: usize) -> usize {
-        (address - self.start.addr() / GRANULE * GRANULE) / GRANULE
     }
 
     /// Returns whether a live block starts at `address`.
@@ -115,48 +121,162 @@ impl Window {
     /// The window must [hold](Self::holds) the address.
     #[inline(always)]
     pub(super) unsafe fn is_start(&self, address: usize) -> bool {
-        let granule = self.granule(address);
-        // SAFETY: the map has a bit for each granule.
-        unsafe { *self.starts.add(granule / BITS) >> (granule % BITS) & 1 != 0 }
+        let (word, bit) = place(address);
+        // SAFETY: the map has bits for each granule.
+        unsafe { *self.map.wrapping_add(word) >> HALF >> bit & 1 != 0 }
     }
 
-    /// Flips the bit that says whether a live block starts at `address`.
+    /// Notes that the live block at `address` is no longer one. Its memory stays in use.
     ///
     /// # Safety
     ///
-    /// The window must [hold](Self::holds) the address.
+    /// The window must [hold](Self::holds) the address, where a live block must start.
     #[inline(always)]
-    pub(super) unsafe fn flip_start(&self, address: usize) {
-        let granule = self.granule(address);
-        // SAFETY: the map has a bit for each granule.
-        unsafe { *self.starts.add(granule / BITS) ^= 1 << (granule % BITS) }
+    pub(super) unsafe fn end_block(&self, address: usize) {
+        let (word, bit) = place(address);
+        // SAFETY: the map has bits for each granule.
+        unsafe { *self.map.wrapping_add(word) ^= 1 << HALF << bit }
     }
 
-    /// Flips the bits of the `bytes` bytes at `address`, a multiple of the granule, and returns whether all of them were as
-    /// `expected`. If not, some may stay as they were.
+    /// Marks a live block of `bytes` bytes at `address`, a multiple of the granule, and returns whether all of its memory was
+    /// free. If not, some may be marked.
+    ///
+    /// # Safety
+    ///
+    /// The window must [hold](Self::holds) the block, of one byte at least.
+    #[inline(always)]
+    pub(super) unsafe fn begin_block(&self, address: usize, bytes: usize) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.flip(address, bytes, false, 1 << HALF) }
+    }
+
+    /// Flips the bits of use of the `bytes` bytes at `address`, a multiple of the granule, and returns whether all of them were as
+    /// `expected`. If not, some may be flipped.
     ///
     /// # Safety
     ///
     /// The window must [hold](Self::holds) the bytes, of which there must be one at least.
     #[inline(always)]
     pub(super) unsafe fn flip_used(&self, address: usize, bytes: usize, expected: bool) -> bool {
-        let (mut at, last) = (self.granule(address), self.granule(address + bytes - 1));
-        let invert = if expected { 0 } else { u64::MAX };
-        loop {
-            let end = last.min(at | (BITS - 1));
-            let mask = u64::MAX >> (BITS - 1 - (end - at)) << (at % BITS);
-            // SAFETY: the map has a bit for each granule.
-            unsafe {
-                let word = self.used().add(at / BITS);
-                if (*word ^ invert) & mask != mask {
-                    return false;
+        // SAFETY: the caller's contract.
+        unsafe { self.flip(address, bytes, expected, 0) }
+    }
+
+    /// Flips the bits of use of some bytes, and of those in `first` shifted to the first granule.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::flip_used`].
+    #[inline(always)]
+    unsafe fn flip(&self, address: usize, bytes: usize, expected: bool, first: usize) -> bool {
+        let ((word, bit), len) = (place(address), bytes.div_ceil(GRANULE));
+        let word = self.map.wrapping_add(word);
+        // SAFETY: the map has bits for each granule, and an address below `SPAN` bytes further on is in the next word's part.
+        unsafe {
+            if bit + len > HALF {
+                return flip_long(word, bit, len, expected, first);
+            }
+            flip_word(word, (((1 << len) - 1) | first) << bit, expected)
+        }
+    }
+}
+
+/// Flips bits of a word, if all of them are as expected.
+///
+/// # Safety
+///
+/// The word must be one of a map.
+#[inline(always)]
+unsafe fn flip_word(word: *mut usize, mask: usize, expected: bool) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let old = *word;
+        let agree = old & mask == if expected { mask } else { 0 };
+        if agree {
+            *word = old ^ mask;
+        }
+        agree
+    }
+}
+
+/// Flips the bits of use of `len` granules from `bit` of a word on, which reach into the next word at least, and those in
+/// `first` shifted to the first granule.
+///
+/// # Safety
+///
+/// The words must be a map's.
+#[inline(never)]
+unsafe fn flip_long(mut word: *mut usize, bit: usize, len: usize, expected: bool, first: usize) -> bool {
+    const ALL: usize = usize::MAX >> HALF;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut agree = flip_word(word, ((ALL << bit) & ALL) | (first << bit), expected);
+        let mut rest = len - (HALF - bit);
+        word = word.wrapping_add(1);
+        while rest > HALF && agree {
+            agree = flip_word(word, ALL, expected);
+            (word, rest) = (word.wrapping_add(1), rest - HALF);
+        }
+        agree && flip_word(word, (1 << rest) - 1, expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::mem;
+    use core::ptr::NonNull;
+
+    /// A range of granules that is free or in use as a whole, or not.
+    fn all(used: &[bool], range: &core::ops::Range<usize>, value: bool) -> bool {
+        used[range.clone()].iter().all(|&used| used == value)
+    }
+
+    /// Every answer is that of a list of flags, for blocks of up to five words, until the map agrees that something is wrong.
+    #[test]
+    fn the_map_knows_what_is_in_use() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for shift in 0..4 {
+            const WORDS: usize = 1000;
+            let mut memory = [0_u64; WORDS];
+            let memory = &raw mut memory;
+            let start = NonNull::new(memory.cast::<u64>().wrapping_add(shift).cast()).unwrap();
+            let window = Window::over(Region::new(start, 8 * 990 - 3)).unwrap();
+            let granules = window.room() / GRANULE;
+            let (mut used, mut starts) = ([false; WORDS], [false; WORDS]);
+            // SAFETY: the memory is ours, and all addresses lie in front of the map.
+            unsafe { window.clear() };
+            for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+                let from = random.usize(0..granules);
+                let most = if random.bool() { 6 } else { 5 * HALF };
+                let range = from..(from + random.usize(1..=most)).min(granules);
+                let (address, bytes) = (start.addr().get() + from * GRANULE, range.len() * GRANULE);
+                // SAFETY: as above.
+                unsafe {
+                    assert_eq!(window.is_start(address), starts[from]);
+                    if starts[from] && random.bool() {
+                        window.end_block(address);
+                        starts[from] = false;
+                    } else if all(&used, &range, false) {
+                        assert!(window.begin_block(address, bytes - random.usize(0..GRANULE)));
+                        used[range].fill(true);
+                        starts[from] = true;
+                    } else if all(&used, &range, true) {
+                        for granule in range.filter(|&granule| mem::take(&mut starts[granule])) {
+                            window.end_block(start.addr().get() + granule * GRANULE);
+                        }
+                        assert!(window.flip_used(address, bytes, true));
+                        used[from..from + bytes / GRANULE].fill(false);
+                    } else {
+                        // A copy of the map, as the answer may leave it half changed.
+                        let before = memory.read();
+                        for expected in [false, true] {
+                            assert!(!window.flip_used(address, bytes, expected));
+                            memory.write(before);
+                        }
+                    }
                 }
-                *word ^= mask;
             }
-            if end == last {
-                return true;
-            }
-            at = end + 1;
         }
     }
 }

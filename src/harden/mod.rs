@@ -35,7 +35,7 @@
 //!   inside blocks, foreign and misaligned addresses;
 //! * every free with another size or alignment than the block was allocated with;
 //! * every write to any of the 8 bytes behind a block, when the block is freed or resized;
-//! * every write to the first 256 bytes of a freed block, until as many further blocks were freed as the quarantine holds
+//! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.
 //!

@@ -205,6 +205,11 @@ const FATAL: &[(&str, fn(), &str)] = &[
         write_after_free,
         "allotment: a block was written to after it was freed, address 0x",
     ),
+    (
+        "a write to the end of a long freed block",
+        write_far_after_free,
+        "allotment: a block was written to after it was freed, address 0x",
+    ),
     ("links that do not point back", overwrite_links, DAMAGED),
     ("a tree with a circle, first fit", make_circle::<FirstFit>, DAMAGED),
     ("a tree with a circle, best fit", make_circle::<BestFit>, DAMAGED),
@@ -229,6 +234,34 @@ const FATAL: &[(&str, fn(), &str)] = &[
         "allotment: wrong free: the block is free already, address 0x",
     ),
 ];
+
+/// The end of a block that is too long to be filled as a whole.
+fn write_far_after_free() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Full<Tlsf, 1>>(&mut backing);
+    // SAFETY: one write too many is the misuse that is tested.
+    unsafe {
+        let block = heap.alloc(layout(2000));
+        heap.dealloc(block, layout(2000));
+        block.add(1992).write(1);
+        heap.dealloc(heap.alloc(layout(48)), layout(48));
+    }
+}
+
+#[test]
+fn the_canary_of_an_earlier_block_vouches_for_nothing() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Full<FirstFit, 0>>(&mut backing);
+    let old = heap.try_allocate(layout(1000)).unwrap();
+    // SAFETY: the first block is live and the last free is right; the one in between is refused.
+    unsafe {
+        heap.try_deallocate(old, layout(1000)).unwrap();
+        let new = heap.try_allocate(layout(2000)).unwrap();
+        assert_eq!(new, old);
+        assert_eq!(heap.try_deallocate(new, layout(1000)), Err(FreeError::Overrun));
+        heap.try_deallocate(new, layout(2000)).unwrap();
+    }
+}
 
 fn write_after_free() {
     let mut backing = Backing::new(64 * 1024, 0);
