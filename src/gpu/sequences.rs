@@ -197,8 +197,8 @@ impl Sequence {
     }
 
     /// Lengthens or shortens the sequence to `bytes` bytes; new ones are unspecified. No driver call while the last page stays
-    /// the same; otherwise one or two for each page. Waits only if there are fewer pages afterwards: they serve other sequences
-    /// once the work on the stream is done.
+    /// the same; otherwise one or two for each new page, and one for all that are given back. Waits only if there are fewer pages
+    /// afterwards: they serve other sequences once the work on the stream is done.
     ///
     /// # Errors
     ///
@@ -241,9 +241,9 @@ impl Sequence {
             call!(cuMemSetAccess(at(before), (mapped - before) * page, (&raw const access).cast(), 1))
         });
         if made.is_err() {
-            for number in before..mapped {
+            if mapped > before {
                 // SAFETY: mapped above and not used yet. A second error would say less than the first.
-                let _ = unsafe { call!(cuMemUnmap(at(number), page)) };
+                let _ = unsafe { call!(cuMemUnmap(at(before), (mapped - before) * page)) };
             }
             return made;
         }
@@ -258,12 +258,10 @@ impl Sequence {
         if count < self.pages.len() {
             self.stream.synchronize()?;
             let _bound = self.cache.context.clone().enter_relaxed()?;
-            while self.pages.len() > count {
-                let at = self.address + ((self.pages.len() - 1) * page) as u64;
-                // SAFETY: the page is mapped there, and all work is done.
-                unsafe { call!(cuMemUnmap(at, page))? };
-                self.pages.pop();
-            }
+            let at = self.address + (count * page) as u64;
+            // SAFETY: these pages are mapped there, and all work is done.
+            unsafe { call!(cuMemUnmap(at, (self.pages.len() - count) * page))? };
+            self.pages.truncate(count);
         }
         Ok(())
     }

@@ -526,8 +526,10 @@ fn devices_copy_to_each_other() {
         code.result().unwrap();
     }
     a.synchronize().unwrap();
-    drop((shared, other, open, ordered, far));
-    drop(second);
+    drop((shared, other, open, ordered));
+    // The memory of `other` goes in the order of this stream.
+    far.synchronize().unwrap();
+    drop((far, second));
     gpu.finish();
 }
 

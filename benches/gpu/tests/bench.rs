@@ -84,6 +84,12 @@ fn on_the_stand_in_peers_run_but_have_no_figures() {
     assert!(results.origin.iter().any(|line| line.contains("at most 1024 MiB")), "a quarter of 4 GiB");
     assert_eq!(subjects(&results, gpu::WARM), OWN.map(String::from).into());
     assert_eq!(subjects(&results, gpu::STREAMS), OWN.map(String::from).into());
+    // Sequences take hardly more than a paged cache where pages have a block's length, and need no table.
+    assert_eq!(subjects(&results, gpu::KV_CALLS).len(), 3);
+    let memory = |subject: &str| results.get(gpu::KV_MEMORY, "128 KiB per token", subject).unwrap();
+    let (ours, paged) = (memory("`KvCache`"), memory("blocks of 16 tokens and a table"));
+    assert!((1.0..1.1).contains(&(ours / paged)), "{ours} {paged}");
+    assert!(memory("room for the longest, from a pool") > ours);
 }
 
 #[test]

@@ -75,9 +75,13 @@ pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> C
     }
     let result = call(&mut driver);
     let waits = mem::take(&mut driver.waits);
+    let trims = mem::take(&mut driver.trims);
     driver = run_ready(driver);
     if !waits.is_empty() {
         driver = wait(driver, &waits);
+    }
+    if trims {
+        driver.trim_pools();
     }
     let result = match result {
         Ok(()) if !waits.is_empty() => driver.fault_of_current(),

@@ -223,7 +223,7 @@ exports! {
         driver.refuse_of_captured(&streams, "cuCtxSynchronize")?;
         driver.refuse_in_capture("cuCtxSynchronize")?;
         driver.wait_for_context(context);
-        driver.trim_pools();
+        driver.trims = true;
         Ok(())
     }
 

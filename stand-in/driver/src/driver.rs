@@ -111,6 +111,8 @@ pub struct Driver {
     pub failures: Vec<Failure>,
     /// Positions of streams that the call in progress waits for.
     pub waits: Vec<(Handle, u64)>,
+    /// Whether the call in progress trims the pools after it has waited.
+    pub trims: bool,
     /// Whether new streams are held.
     pub hold_new: bool,
     /// Decides how late work runs, and in which order between streams; `None` if it runs at once.
@@ -159,6 +161,7 @@ impl Driver {
             calls: BTreeMap::new(),
             failures: Vec::new(),
             waits: Vec::new(),
+            trims: false,
             hold_new: false,
             late: Late::new(number("ALLOTMENT_STAND_IN_SEED", DEFAULT_SEED)),
             called: Instant::now(),

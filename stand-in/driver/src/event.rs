@@ -67,7 +67,7 @@ exports! {
         if let Some((stream, sequence)) = recorded {
             driver.wait_for(stream, sequence);
         }
-        driver.trim_pools();
+        driver.trims = true;
         Ok(())
     }
 

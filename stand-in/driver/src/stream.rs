@@ -203,7 +203,7 @@ exports! {
         driver.refuse_of_captured(&[stream], "cuStreamSynchronize")?;
         driver.refuse_in_capture("cuStreamSynchronize")?;
         driver.wait_for(stream, submitted);
-        driver.trim_pools();
+        driver.trims = true;
         Ok(())
     }
 

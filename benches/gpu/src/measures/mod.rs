@@ -2,6 +2,7 @@
 
 mod copies;
 mod holes;
+mod kv;
 mod pairs;
 mod replay;
 mod rmm;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{Sample, Setup};
-use crate::subjects::{Allocator, Form, Need, Subject};
+use crate::subjects::{Allocator, Form, Kv, Need, Subject};
 
 /// The names of the measures, in the order in which they run.
 const PAIRS: &str = "pairs";
@@ -21,8 +22,9 @@ const HOLES: &str = "holes";
 const STREAMS: &str = "streams";
 const REPLAY: &str = "replay";
 const COPIES: &str = "copies";
+const KV: &str = "kv";
 
-const ALL: [&str; 6] = [PAIRS, RMM, HOLES, STREAMS, REPLAY, COPIES];
+const ALL: [&str; 7] = [PAIRS, RMM, HOLES, STREAMS, REPLAY, COPIES, KV];
 
 const USUAL: &[Subject] = &[
     Subject::Pool(Form::Standard),
@@ -66,6 +68,7 @@ pub fn subjects(name: &str) -> &'static [Subject] {
     match name {
         REPLAY => REPLAYED,
         COPIES => &[Subject::Copies],
+        KV => &[Subject::Kv(Kv::Sequences), Subject::Kv(Kv::Paged), Subject::Kv(Kv::Longest)],
         _ => USUAL,
     }
 }
@@ -78,6 +81,7 @@ pub fn measure(name: &str, subject: &Subject, setup: &Setup) -> Result<Vec<Sampl
         HOLES => subject.with(setup, &holes::Holes { setup, subject: *subject }),
         STREAMS => subject.with(setup, &streams::Streams(setup)),
         REPLAY => subject.with(setup, &replay::Replay(setup)),
+        KV => kv::measure(*subject, setup),
         _ => copies::measure(setup),
     }
 }

@@ -73,6 +73,19 @@ pub enum Subject {
     Cudarc,
     /// No allocator: copies to the device.
     Copies,
+    /// No allocator: memory for sequences of tokens.
+    Kv(Kv),
+}
+
+/// Memory for sequences of tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kv {
+    /// `KvCache`.
+    Sequences,
+    /// Blocks that a table finds.
+    Paged,
+    /// A block of a pool for each, of the greatest length.
+    Longest,
 }
 
 /// Something that is done with an allocator of any type.
@@ -98,6 +111,9 @@ impl Subject {
             Self::Ordered { keep: true } => "cuMemAllocAsync, all kept",
             Self::Cudarc => "cudarc",
             Self::Copies => "to the device",
+            Self::Kv(Kv::Sequences) => "`KvCache`",
+            Self::Kv(Kv::Paged) => "blocks of 16 tokens and a table",
+            Self::Kv(Kv::Longest) => "room for the longest, from a pool",
         }
     }
 
@@ -106,17 +122,17 @@ impl Subject {
         matches!(self, Self::Malloc | Self::Ordered { .. } | Self::Cudarc)
     }
 
-    /// Returns whether it is one of our pools.
+    /// Returns whether it is one of our pools, or made of our parts.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Pool(_) | Self::Virtual(_))
+        matches!(self, Self::Pool(_) | Self::Virtual(_) | Self::Kv(_))
     }
 
     /// Returns whether this device supports it.
     pub fn is_there(self, setup: &Setup) -> bool {
         match (&setup.device, self) {
-            (Device::Simulated, Self::Copies) => false,
+            (Device::Simulated, Self::Copies | Self::Kv(_)) => false,
             (Device::Simulated, _) => !self.is_peer(),
-            (Device::Driver(gpu), Self::Virtual(_)) => gpu.context.device().virtual_memory,
+            (Device::Driver(gpu), Self::Virtual(_) | Self::Kv(_)) => gpu.context.device().virtual_memory,
             (Device::Driver(gpu), Self::Ordered { .. }) => gpu.default_pool.is_some(),
             (Device::Driver(_), _) => true,
         }
@@ -139,7 +155,7 @@ impl Subject {
             (Device::Driver(gpu), Self::Malloc) => what.with(|_| Ok(driver::Malloc::new(gpu))),
             (Device::Driver(gpu), Self::Ordered { keep }) => what.with(|_| driver::Ordered::new(gpu, keep)),
             (Device::Driver(gpu), Self::Cudarc) => what.with(|_| driver::Cudarc::new(gpu)),
-            (_, Self::Copies) => bail!("copies are no allocator"),
+            (_, Self::Copies | Self::Kv(_)) => bail!("{} is no allocator", self.id()),
             (Device::Simulated, _) => bail!("{} is not simulated", self.id()),
         }
     }

@@ -113,7 +113,9 @@ impl Driver {
         }
     }
 
-    /// Trims the pools, as happens when the host waits.
+    /// Trims the pools, as happens when the host has waited. Documentation of `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: "When more than
+    /// the release threshold bytes of memory are held by the memory pool, the allocator will try to release memory back to the OS
+    /// on the next call to stream, event or context synchronize."
     pub fn trim_pools(&mut self) {
         let excess = |(handle, pool): (Handle, &Pool)| {
             let keep = pool.reserved.min(pool.threshold).max(pool.used);

@@ -82,6 +82,7 @@ fn attribute(pool: sys::CUmemoryPool, which: sys::CUmemPool_attribute) -> u64 {
 fn memory_pools_keep_what_their_threshold_says() {
     use sys::CUmemPool_attribute::*;
     let test = Test::new();
+    test.0.seed(0); // what is not held is done at once
     let pool: sys::CUmemoryPool = get!(cuDeviceGetDefaultMemPool(0));
     let reserved = || attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
     let null = ptr::null_mut();
@@ -95,6 +96,22 @@ fn memory_pools_keep_what_their_threshold_says() {
         ok!(cuStreamSynchronize(null));
         assert_eq!((reserved(), test.0.live().bytes), (kept, kept));
     }
+    // What is freed during the wait goes as well.
+    let (stream, number) = test.stream();
+    let mut none = 0u64;
+    ok!(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut none).cast()));
+    test.0.hold(number, true);
+    let address: u64 = get!(cuMemAllocAsync(4096, stream));
+    ok!(cuMemFreeAsync(address, stream));
+    assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4096);
+    ok!(cuStreamSynchronize(stream));
+    assert_eq!((reserved(), test.0.live().bytes), (0, 0));
+    ok!(cuStreamDestroy_v2(stream));
+    let mut all = u64::MAX;
+    ok!(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut all).cast()));
+    let address: u64 = get!(cuMemAllocAsync(4096, null));
+    ok!(cuMemFreeAsync(address, null));
+    ok!(cuStreamSynchronize(null));
     assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 4096);
     ok!(cuMemPoolTrimTo(pool, 100));
     assert_eq!(reserved(), 100);
