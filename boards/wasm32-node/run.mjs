@@ -1,6 +1,9 @@
-// Runs the module that is named on the command line, and exits with its status.
+// Runs the module that is named on the command line, checks that the figures on the page are those of its heap, and exits with
+// its status.
+import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { argv, exit } from "node:process";
+import { Blocks } from "./heap.mjs";
 
 let memory;
 const host = {
@@ -21,4 +24,22 @@ memory = exported.memory;
 const started = performance.now();
 const status = exported.run();
 console.log(`${(performance.now() - started).toFixed(0)} ms`);
+
+const blocks = new Blocks(exported);
+const before = blocks.figures();
+for (let n = 0; n < 500; n++) assert(blocks.take(1 + ((n * 37) % 3000)));
+assert(blocks.take(1 << 20), "the memory grows");
+let now = blocks.figures();
+assert.equal(now.liveBlocks - before.liveBlocks, 501);
+// Blocks of a page count as a whole, so more may be in use than was requested, but never less.
+assert(now.used - before.used >= now.requested && now.used - before.used < 1.3 * now.requested, JSON.stringify(now));
+assert(now.capacity - before.capacity >= 1 << 20 && now.memory >= now.capacity && now.memory > before.memory);
+assert(now.peak >= now.used && now.largestFree <= now.free && now.used + now.free === now.capacity);
+assert.equal(now.fragmentation, Math.floor(((now.free - now.largestFree) * 1000) / now.free));
+for (let n = 0; n < 250; n++) blocks.give(n);
+now = blocks.figures();
+assert(now.fragmentation > 0 && now.liveBlocks - before.liveBlocks === 251, JSON.stringify(now));
+while (blocks.live.length > 0) blocks.give(0);
+now = blocks.figures();
+assert.deepEqual([now.used, now.liveBlocks, now.requested], [before.used, before.liveBlocks, 0]);
 exit(status);

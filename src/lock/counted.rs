@@ -1,4 +1,4 @@
-//! A lock that counts how often it was taken, and how often it was held by somebody else.
+//! A lock that counts how often it was taken, and how often it was held by another caller.
 
 use super::Lock;
 use core::cell::Cell;

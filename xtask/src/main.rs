@@ -162,7 +162,7 @@ enum Command {
     /// Replay traces on FreeRTOS's heap_4 and heap_5 and on ours in QEMU: blocks placed, and instructions
     Freertos(freertos::Options),
     /// Compare our heap with others in a WebAssembly module: size, time and memory in Node
-    Wasm,
+    Wasm(wasm::Options),
     /// Build the library for every kind of target that it supports
     CheckTargets,
     /// Render the book in `docs` to target/book, and check its links
@@ -195,7 +195,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::CFirmware => c_firmware::run(&setup),
         Command::Freertos(options) => freertos::run(&setup, &options),
-        Command::Wasm => wasm::run(&setup),
+        Command::Wasm(options) => wasm::run(&options, &setup),
         Command::CheckTargets => commands::check_targets(&setup),
         Command::Book => commands::book(),
     };

@@ -3,6 +3,8 @@
 
 extern crate alloc;
 
+mod page;
+
 use alloc::string::ToString;
 use core::fmt::Write;
 
