@@ -137,6 +137,13 @@ pub unsafe trait FreeBlocks: Sized {
     /// and then stays a separate free block.
     unsafe fn merge(&mut self, left: (Id, usize), block: Block<Self::Token>, right: (Id, usize)) -> Id;
 
+    /// Returns the free block that starts where `block` ends, and its length; ([`NIL`](super::NIL), 0) if there is none.
+    ///
+    /// # Safety
+    ///
+    /// The common rules.
+    unsafe fn after(&self, block: Block<Self::Token>) -> (Id, usize);
+
     /// Notes that the granules of `block` are no longer known to be zero.
     fn touch(&mut self, block: Block<Self::Token>);
 }

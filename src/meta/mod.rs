@@ -209,13 +209,6 @@ pub unsafe trait Meta: FreeBlocks {
     /// The common rules.
     unsafe fn before(&self, block: Block<Self::Token>) -> (Id, usize);
 
-    /// Returns the free block that starts where `block` ends, and its length; ([`NIL`], 0) if there is none.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn after(&self, block: Block<Self::Token>) -> (Id, usize);
-
     /// Returns the free block that starts where the free block `id` of `len` granules ends, and its length. Such neighbours
     /// exist where a placement does not merge all free blocks.
     ///
@@ -239,8 +232,8 @@ pub unsafe trait Meta: FreeBlocks {
     /// The common rules; `0 < front < len`; the block must be unlinked.
     unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
 
-    /// Cuts the allocated `block` into two allocated blocks after `front` granules. Returns `None`, with nothing done, if a
-    /// side table has no node.
+    /// Cuts the allocated `block` into two allocated blocks after `front` granules, of which the first keeps the token. Returns
+    /// `None`, with nothing done, if a side table has no node.
     ///
     /// # Safety
     ///
@@ -251,7 +244,7 @@ pub unsafe trait Meta: FreeBlocks {
         front: usize,
     ) -> Option<(BlockOf<Self>, BlockOf<Self>)>;
 
-    /// Joins two allocated blocks, of which `right` starts where `left` ends, into one.
+    /// Joins two allocated blocks, of which `right` starts where `left` ends, into one with the token of `left`.
     ///
     /// # Safety
     ///

@@ -209,6 +209,33 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
         }
     }
 
+    /// Takes `more` granules right behind a live block, if they are free. They are to be fused with it.
+    ///
+    /// # Safety
+    ///
+    /// `block` must be live.
+    #[inline(always)]
+    unsafe fn grow(&mut self, block: Block<M::Token>, more: usize) -> Option<Block<M::Token>> {
+        let Self { meta, fit } = self;
+        // SAFETY: the block is live; its right neighbour, if free, is in the index unless it is too short for that.
+        unsafe {
+            let (right, found) = meta.after(block);
+            if found < more {
+                return None;
+            }
+            if found >= M::UNIT {
+                fit.remove(*meta, right, found, F::spot(found));
+            }
+            let (more, rest) = meta.take(right, found, more);
+            let left = found - more.len;
+            if rest != NIL && left >= M::UNIT {
+                fit.insert(*meta, rest, left, F::spot(left));
+            }
+            meta.touch(more);
+            Some(more)
+        }
+    }
+
     /// Allocates a block as [`Placement::allocate_quick`] does.
     #[inline(always)]
     fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
@@ -281,20 +308,36 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
         }
     }
 
-    /// Frees all but the first `len` granules of `block`, if that can be done.
+    /// Changes the length of a live block to `to` granules, a unit or more, and returns its new length.
     ///
     /// # Safety
     ///
-    /// The granules behind the first `len` must not be used any more; `len` must be a unit or more.
-    unsafe fn trim(&mut self, block: Block<M::Token>, len: usize) -> Block<M::Token> {
-        if block.len <= len {
-            return block;
-        }
-        // SAFETY: the caller keeps the same contract.
+    /// The contract of [`Placement::resize`].
+    #[inline(never)]
+    unsafe fn resize_parts(
+        &mut self,
+        offset: usize,
+        len: usize,
+        token: M::Token,
+        to: usize,
+    ) -> Option<usize> {
+        let block = Block { offset, len, token };
+        // SAFETY: the block is live; what is cut off is not used any more.
         unsafe {
-            let Some((front, back)) = self.meta.cut(block, len) else { return block };
+            if to > len {
+                let Self { meta, fit } = self;
+                let more = match meta.near() {
+                    Some(mut meta) => Work { meta: &mut meta, fit }.grow(block, to - len)?,
+                    None => Work { meta, fit }.grow(block, to - len)?,
+                };
+                return Some(self.meta.fuse(block, more).len);
+            }
+            if to == len {
+                return Some(len);
+            }
+            let Some((front, back)) = self.meta.cut(block, to) else { return Some(len) };
             self.put_rest(back);
-            front
+            Some(front.len)
         }
     }
 
@@ -423,37 +466,17 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         Ok(block.len)
     }
 
+    #[inline(always)]
     unsafe fn resize(
         &mut self,
-        mut block: Block<Token<Self>>,
+        block: Block<Token<Self>>,
         _len: usize,
         to: usize,
         _align: usize,
     ) -> Option<Block<Token<Self>>> {
-        let Self { meta, fit } = self;
-        let to = to.max(M::UNIT);
-        // SAFETY: the block is live; its right neighbour, if free, is in the index unless it is too
-        // short for that; what is cut off is not used any more.
-        unsafe {
-            if to > block.len {
-                let (right, found) = meta.after(block);
-                if found < to - block.len {
-                    return None;
-                }
-                if found >= M::UNIT {
-                    fit.remove(meta, right, found, <F as FreeIndex<M>>::spot(found));
-                }
-                let (more, rest) = meta.take(right, found, to - block.len);
-                let left = found - more.len;
-                if rest != NIL && left >= M::UNIT {
-                    fit.insert(meta, rest, left, <F as FreeIndex<M>>::spot(left));
-                }
-                block = meta.fuse(block, more);
-                meta.touch(block);
-                return Some(block);
-            }
-            Some(self.trim(block, to))
-        }
+        // SAFETY: the block is live; what is cut off is not used any more.
+        let len = unsafe { self.resize_parts(block.offset, block.len, block.token, to.max(M::UNIT))? };
+        Some(Block { len, ..block })
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {

@@ -249,6 +249,13 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
     }
 
     #[inline(always)]
+    unsafe fn after(&self, block: BlockOf<Self>) -> (Id, usize) {
+        let end = block.offset + block.len;
+        // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
+        unsafe { if block.token.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
+    }
+
+    #[inline(always)]
     fn touch(&mut self, block: BlockOf<Self>) {
         self.regions.touch(block.offset, block.offset + block.len);
     }
@@ -405,13 +412,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
             let len = (*self.tail(block.offset)).get();
             (block.offset - len, len)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn after(&self, block: BlockOf<Self>) -> (Id, usize) {
-        let end = block.offset + block.len;
-        // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
-        unsafe { if block.token.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
     }
 
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {

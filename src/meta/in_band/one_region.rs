@@ -247,6 +247,13 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
     }
 
     #[inline(always)]
+    unsafe fn after(&self, block: Block<Bounds>) -> (Id, usize) {
+        let end = block.offset + block.len;
+        // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
+        unsafe { if self.bounds.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
+    }
+
+    #[inline(always)]
     fn touch(&mut self, block: Block<Bounds>) {
         // SAFETY: the record outlives this value, and nothing else uses it meanwhile.
         unsafe { (*self.record).touch(block.offset, block.offset + block.len) }

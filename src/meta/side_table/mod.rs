@@ -211,6 +211,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBl
     }
 
     #[inline(always)]
+    unsafe fn after(&self, block: Block<u32>) -> (Id, usize) {
+        let id = self.nodes.node(block.token as usize).after.get();
+        if id != NIL && self.nodes.is_free(id) { (id, self.nodes.length(id)) } else { (NIL, 0) }
+    }
+
+    #[inline(always)]
     fn touch(&mut self, block: Block<u32>) {
         self.regions.touch(block.offset, block.offset + block.len);
     }
@@ -365,12 +371,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     #[inline(always)]
     unsafe fn before(&self, block: Block<u32>) -> (Id, usize) {
         let id = self.nodes.node(block.token as usize).before.get();
-        if id != NIL && self.nodes.is_free(id) { (id, self.nodes.length(id)) } else { (NIL, 0) }
-    }
-
-    #[inline(always)]
-    unsafe fn after(&self, block: Block<u32>) -> (Id, usize) {
-        let id = self.nodes.node(block.token as usize).after.get();
         if id != NIL && self.nodes.is_free(id) { (id, self.nodes.length(id)) } else { (NIL, 0) }
     }
 
