@@ -29,7 +29,7 @@ pub unsafe trait FreeBlocks: Sized {
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
-    type Token: Copy + Eq + fmt::Debug;
+    type Token: Copy + Eq + Send + fmt::Debug;
 
     /// Returns the address of granule `offset`, which must lie in a region.
     fn address(&self, offset: usize) -> *mut u8;

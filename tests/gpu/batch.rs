@@ -33,7 +33,7 @@ fn copies(gpu: &Gpu) -> u64 {
 
 /// Uploads different values to each buffer and reads all of them back. Returns the reports of both batches. The
 /// driver refuses `refused` calls.
-fn round_trip<S: Source<Stream = Stream>>(
+fn round_trip<S: Source<Stream = Stream> + Send + Sync>(
     gpu: &Gpu,
     pool: &DevicePool<S>,
     lens: &[usize],

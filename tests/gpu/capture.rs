@@ -55,7 +55,12 @@ const KIB: usize = 1 << 10;
 
 /// Records a graph that gets and frees memory, and launches it many times with other work in between, on its own
 /// stream and on another one. Neither may see a byte of the other.
-fn stays_whole<S: Source<Stream = Stream>>(gpu: &Gpu, source: S, reuse: Reuse, launches: usize) {
+fn stays_whole<S: Source<Stream = Stream> + Send + Sync>(
+    gpu: &Gpu,
+    source: S,
+    reuse: Reuse,
+    launches: usize,
+) {
     const LEN: usize = 40 * KIB;
     let options = PoolOptions::new().reuse(reuse).trim_after(Age::Steps(1));
     let pool = DevicePool::new(source, options).unwrap();
@@ -110,7 +115,7 @@ fn stays_whole<S: Source<Stream = Stream>>(gpu: &Gpu, source: S, reuse: Reuse, l
     }
 }
 
-fn of<S: Source<Stream = Stream>>(source: impl Fn(&Gpu) -> S) {
+fn of<S: Source<Stream = Stream> + Send + Sync>(source: impl Fn(&Gpu) -> S) {
     for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
         let gpu = Gpu::new();
         stays_whole(&gpu, source(&gpu), reuse, 30);

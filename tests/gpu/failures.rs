@@ -33,7 +33,7 @@ const GIVING_BACK: [&str; 12] = [
 ];
 
 /// Uses a source like a pool does.
-fn use_it<S: Source<Stream = Stream>>(source: &S, context: &Context) -> Result<(), Error> {
+fn use_it<S: Source<Stream = Stream> + Send + Sync>(source: &S, context: &Context) -> Result<(), Error> {
     let (stream, other) = (Stream::new(context)?, Stream::default_of(context));
     source.capacity()?;
     let unit = source.granularity();

@@ -308,11 +308,8 @@ fn tokio_awaits_transfers() {
         let stream = if value % 2 == 0 { gpu.stream.clone() } else { Stream::new(&gpu.context).unwrap() };
         let mut buffer: Buffer<u8> = Buffer::zeros(&pool, 1000, &stream).unwrap();
         runtime.spawn(async move {
-            // Views stay on their thread, so each statement ends before the task sleeps.
-            let there = buffer.as_view_mut().copy_from_async(vec![value; 1000])?;
-            there.await?;
-            let back = buffer.as_view().copy_to_async(vec![0; 1000])?;
-            back.await
+            buffer.as_view_mut().copy_from_async(vec![value; 1000])?.await?;
+            buffer.as_view().copy_to_async(vec![0; 1000])?.await
         })
     };
     let tasks: Vec<_> = (0..8).map(start).collect();

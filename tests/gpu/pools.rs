@@ -11,7 +11,7 @@ use allotment::pool::{
 };
 
 /// Many buffers of many sizes on two streams, each filled with its own number; freed memory is used again.
-fn serves<S: Source<Stream = Stream>>(gpu: &Gpu, source: S) {
+fn serves<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: S) {
     let other = Stream::new(&gpu.context).unwrap();
     let pool = DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap();
     let mut random = fastrand::Rng::with_seed(7);

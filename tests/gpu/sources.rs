@@ -20,7 +20,7 @@ fn slice<S: Source>(_: &S, segment: Segment) -> &'static mut [u8] {
 }
 
 /// Checks what the trait requires of every source.
-fn keeps_the_contract<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
+fn keeps_the_contract<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: &S) {
     let unit = source.granularity();
     assert!(unit.is_power_of_two() && source.alignment().is_power_of_two());
     let before = source.capacity().unwrap();
@@ -80,7 +80,7 @@ fn device_memory() {
 }
 
 /// A segment with pending work is given back when the work is done.
-fn waits_for_its_work<S: Source<Stream = Stream>>(gpu: &Gpu, source: &S) {
+fn waits_for_its_work<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: &S) {
     let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
     let number = Gpu::number(&gpu.stream);
     gpu.control().hold(number, true);
@@ -487,7 +487,7 @@ fn managed_memory_leaves_a_full_device_alone() {
 /// Copies between devices, from and to every kind of memory, with and without access.
 #[test]
 fn devices_copy_to_each_other() {
-    fn copies<A: Source<Stream = Stream>, B: Source<Stream = Stream>>(
+    fn copies<A: Source<Stream = Stream> + Send + Sync, B: Source<Stream = Stream> + Send + Sync>(
         here: (A, &Stream),
         there: (B, &Stream),
     ) {

@@ -112,7 +112,7 @@ impl Gpu {
 }
 
 /// Releases a segment that the test no longer uses.
-pub fn release<S: Source<Stream = Stream>>(source: &S, segment: Segment, stream: &Stream) {
+pub fn release<S: Source<Stream = Stream> + Send + Sync>(source: &S, segment: Segment, stream: &Stream) {
     // SAFETY: the tests release what they reserved, once.
     unsafe { source.release(segment, stream) }.unwrap();
 }

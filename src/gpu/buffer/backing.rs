@@ -24,7 +24,8 @@ pub enum Touch {
     Kernel,
 }
 
-/// Memory that a buffer owns and that is given back when this value is dropped.
+/// Memory that a buffer owns and that is given back when this value is dropped. Threads share it, so that a view of it, and
+/// a task that waits for a copy, can go to another thread.
 ///
 /// # Safety
 ///
@@ -32,7 +33,7 @@ pub enum Touch {
 /// that was submitted before the drop, both to its own stream and to the streams given to [`Backing::used_on`]. The
 /// memory must be readable and writable through pointers with exposed provenance while no work uses it, unless
 /// [`Backing::kind`] is [`MemoryKind::Device`].
-pub unsafe trait Backing {
+pub unsafe trait Backing: Sync {
     /// Returns the device address of the first byte.
     fn address(&self) -> usize;
 
@@ -128,7 +129,7 @@ impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
 
 // SAFETY: the source lent the segment to this value alone, and it goes back in the order of its stream, which waits
 // for the others.
-unsafe impl<S: Source<Stream = Stream>> Backing for Lease<S> {
+unsafe impl<S: Source<Stream = Stream> + Send + Sync> Backing for Lease<S> {
     fn address(&self) -> usize {
         self.segment.address.get()
     }
@@ -162,7 +163,7 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
     }
 }
 
-impl<S: Source<Stream = Stream>> Allocate for Arc<S> {
+impl<S: Source<Stream = Stream> + Send + Sync> Allocate for Arc<S> {
     type Backing<'a>
         = Lease<S>
     where

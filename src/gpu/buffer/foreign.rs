@@ -4,13 +4,13 @@ use super::backing::Uses;
 use super::{Backing, Buffer, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::Stream as _;
+use core::fmt;
 use core::mem::{self, ManuallyDrop};
 use cudarc::driver::DeviceRepr;
 
 /// Device memory that is accessible as long as its owner `P` exists. Dropping this waits for the work on the memory and
 /// then drops the owner; if `P` has no destructor, as `()`, it does neither. An owner that frees the memory in the order of the
 /// stream, as [`CudarcMemory`](super::CudarcMemory), is dropped without waiting on the host.
-#[derive(Debug)]
 pub struct Foreign<P> {
     piece: ManuallyDrop<P>,
     address: usize,
@@ -43,6 +43,16 @@ impl<P> Foreign<P> {
         let mut foreign = unsafe { Self::new(piece, address, bytes, stream) };
         foreign.in_order = true;
         foreign
+    }
+}
+
+// SAFETY: only the drop uses the owner, which needs no reference that threads could share; all other fields are `Sync`.
+unsafe impl<P> Sync for Foreign<P> {}
+
+impl<P> fmt::Debug for Foreign<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, bytes, .. } = self;
+        f.debug_struct("Foreign").field("address", address).field("bytes", bytes).finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,7 @@ macro_rules! in_pool {
     ($buffer:ident<$($lifetime:lifetime),+>, |$this:ident| $pool:expr, $segment:expr) => {
         // SAFETY: a pool lends a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
         // dropped, and is lent again only after the work of its stream, or of the plan's, and of the streams that were noted.
-        unsafe impl<P: Placement, S: Source<Stream = Stream>> Backing for $buffer<$($lifetime,)+ P, S> {
+        unsafe impl<P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backing for $buffer<$($lifetime,)+ P, S> {
             fn address(&self) -> usize {
                 $buffer::address(self)
             }
@@ -59,7 +59,7 @@ const fn alignment<P: Placement>() -> usize {
 /// Implements [`Allocate`] for a pool or a pattern over one, by its method `allocate_aligned`.
 macro_rules! from_pool {
     ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
-        impl<$($lifetime,)? P: Placement, S: Source<Stream = Stream>> Allocate for $allocator<$($lifetime,)? P, S> {
+        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Allocate for $allocator<$($lifetime,)? P, S> {
             type Backing<'a>
                 = $buffer<'a, $($lifetime,)? P, S>
             where
@@ -77,7 +77,9 @@ macro_rules! from_pool {
 from_pool!(Pool, PoolBuffer);
 from_pool!(Pattern<'p>, PatternBuffer);
 
-impl<'a, 'p, P: Placement, S: Source<Stream = Stream>> Allocate for PlannedSlot<'a, 'p, P, S> {
+impl<'a, 'p, P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Allocate
+    for PlannedSlot<'a, 'p, P, S>
+{
     type Backing<'b>
         = PlannedBuffer<'a, 'p, P, S>
     where

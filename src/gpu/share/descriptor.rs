@@ -51,7 +51,7 @@ impl Shareable for Lease<Virtual> {
     }
 }
 
-impl<P: Placement> Shareable for pool::Buffer<'_, P, Virtual> {
+impl<P: Placement + Send> Shareable for pool::Buffer<'_, P, Virtual> {
     fn source(&self) -> &Virtual {
         self.pool().source()
     }
