@@ -74,24 +74,34 @@ pub(crate) const fn log2(n: usize) -> u32 {
     if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
 }
 
-/// Computes [`log2`] without such an instruction. Shorter numbers take fewer steps.
+/// Computes [`log2`] without such an instruction: in steps, and by a table of 64 bytes for the last one.
 #[inline(always)]
 const fn log2_by_steps(mut n: u32) -> u32 {
+    static LOGS: [u8; 64] = logs();
     let mut log = 0;
     if n >= 1 << 16 {
         n >>= 16;
         log = 16;
     }
-    if n >= 1 << 8 {
-        n >>= 8;
-        log += 8;
+    if n >= 1 << 10 {
+        n >>= 10;
+        log += 10;
+    } else if n >= 1 << 6 {
+        n >>= 6;
+        log += 6;
     }
-    if n >= 1 << 4 {
-        n >>= 4;
-        log += 4;
+    log + LOGS[n as usize & 63] as u32
+}
+
+/// Returns the logarithms of 0 to 63, that of 0 as 0.
+const fn logs() -> [u8; 64] {
+    let mut logs = [0; 64];
+    let mut n = 1;
+    while n < 64 {
+        logs[n] = n.ilog2() as u8;
+        n += 1;
     }
-    // The constant holds two bits for each of 0 to 15.
-    log + ((0xffff_aa50 >> (2 * n)) & 3)
+    logs
 }
 
 /// Returns the size class of a block of `len` granules, with `SL` classes per power of two.

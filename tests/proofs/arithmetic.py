@@ -132,21 +132,25 @@ def logarithm(proofs: Proofs) -> None:
         "src/units.rs",
         """let mut log = 0;
         if n >= 1 << 16 { n >>= 16; log = 16; }
-        if n >= 1 << 8 { n >>= 8; log += 8; }
-        if n >= 1 << 4 { n >>= 4; log += 4; }
-        log + ((0xffff_aa50 >> (2 * n)) & 3)""",
+        if n >= 1 << 10 { n >>= 10; log += 10; } else if n >= 1 << 6 { n >>= 6; log += 6; }
+        log + LOGS[n as usize & 63] as u32""",
     )
+    expect("src/units.rs", "logs[n] = n.ilog2() as u8;")
     number = z3.BitVec("n", 32)
     n, log = number, z3.BitVecVal(0, 32)
-    for power in (16, 8, 4):
-        large = z3.UGE(n, 1 << power)
-        n, log = z3.If(large, z3.LShR(n, power), n), z3.If(large, log + power, log)
-    log = log + (z3.LShR(z3.BitVecVal(0xFFFF_AA50, 32), 2 * n) & 3)
+    for powers in ((16,), (6, 10)):
+        before, counted = n, log
+        for power in powers:
+            large = z3.UGE(before, 1 << power)
+            n, log = z3.If(large, z3.LShR(before, power), n), z3.If(large, counted + power, log)
+    # The table.
+    for power in range(1, 6):
+        log = log + z3.If(z3.UGE(n, 1 << power), z3.BitVecVal(1, 32), z3.BitVecVal(0, 32))
     shifted = z3.BitVecVal(1, 48) << wide(log)
     proofs.claim(
         "log2_by_steps",
         [number != 0],
-        z3.ULT(2 * n, 32),
+        z3.ULT(n, 64),
         z3.ULE(shifted, wide(number)),
         z3.ULT(wide(number), 2 * shifted),
     )
