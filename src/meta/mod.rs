@@ -83,7 +83,7 @@ impl core::error::Error for FreeError {}
 ///
 /// A block is *allocated* (only its owner knows it, as a [`Block`]), *free and unlinked*, or *free and linked* into one of
 /// the placement's lists or trees through its two links. The placement merges free blocks that are adjacent; it finds them
-/// with [`Meta::before`] and [`Meta::after`]. Blocks never merge across a region's border.
+/// with [`Meta::before`] and [`FreeBlocks::after`]. Blocks never merge across a region's border.
 ///
 /// What is done with single blocks is in [`FreeBlocks`]. All operations are O(1) unless they say otherwise. Region look-ups count as O(1), because the number of regions is a
 /// constant of the type.
