@@ -366,7 +366,34 @@ mod tests {
     use super::*;
     use crate::placement::Placement;
     use crate::region::Region;
+    use core::alloc::Layout;
     use core::ptr::NonNull;
+
+    /// What a block has grown into is not taken for zeroed memory when it is allocated again.
+    #[test]
+    fn memory_that_a_block_grew_into_is_cleared() {
+        use crate::placement::LayoutPlacement;
+        let mut memory = vec![0u64; 8192];
+        let mut space = <Tlsf as Placement>::EMPTY;
+        let layout = |size| Layout::from_size_align(size, 8).unwrap();
+        // SAFETY: the memory outlives the placement; the blocks are live and of their sizes.
+        unsafe {
+            let start = NonNull::from(memory.as_mut_slice()).cast();
+            let region = Region { start, size: 8 * 8192, zeroed: true };
+            Placement::claim(&mut space, region).unwrap();
+            let start = LayoutPlacement::allocate(&mut space, layout(8192)).unwrap().start;
+            assert_eq!(LayoutPlacement::resize(&mut space, start, layout(8192), 32768), Some((8192, 32768)));
+            start.write_bytes(0xff, 32768);
+            let cut = LayoutPlacement::resize(&mut space, start, layout(32768), 8192);
+            assert_eq!(cut, Some((32768, 8192)));
+            let (behind, front, back) = space.allocate_zeroed(layout(16384)).unwrap();
+            let next = behind.start;
+            assert_eq!(next, start.add(8192));
+            next.write_bytes(0, front);
+            next.add(behind.size - back).write_bytes(0, back);
+            assert!((0..16384).all(|at| next.add(at).read() == 0));
+        }
+    }
 
     /// A glance that says that a request fails is right, with one region and with two, and what the largest block can serve
     /// is served.
