@@ -45,31 +45,49 @@ impl Use for Streams<'_> {
             let allocator = make(all_of(setup))?;
             let pairs = setup.pick(200_000, 5_000);
             let patience = setup.patience();
-            let barrier = Barrier::new(threads + 1);
-            let (time, counts) = thread::scope(|scope| {
+            let barrier = Barrier::new(threads);
+            let outcomes: Vec<_> = thread::scope(|scope| {
                 let work = |seed| {
                     let (allocator, barrier) = (&allocator, &barrier);
                     scope.spawn(move || work(allocator, seed, streams, pairs, patience, barrier))
                 };
                 let workers: Vec<_> = (0..threads as u64).map(work).collect();
-                barrier.wait();
-                let start = Instant::now();
-                barrier.wait();
-                let time = start.elapsed();
-                let counts: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-                (time, counts)
+                workers.into_iter().map(|worker| worker.join()).collect()
             });
-            let mut all = 0;
-            for count in counts {
-                all += count.map_err(|_| anyhow!("a thread has panicked"))??;
+            let mut whole: Option<Work> = None;
+            for outcome in outcomes {
+                let one = outcome.map_err(|_| anyhow!("a thread has panicked"))??;
+                whole = Some(whole.map_or(one, |whole| whole.beside(one)));
             }
-            samples.push(Sample::new(case, STREAMS, nanoseconds(time, all)));
+            if let Some(Work { start, end, pairs }) = whole {
+                samples.push(Sample::new(case, STREAMS, nanoseconds(end - start, pairs)));
+            }
         }
         Ok(samples)
     }
 }
 
-/// The work of one thread; returns the number of pairs.
+/// What threads have done. They read the clock themselves: a further thread, which would wait for a core, might read it when
+/// they have finished.
+#[derive(Clone, Copy)]
+struct Work {
+    start: Instant,
+    end: Instant,
+    pairs: usize,
+}
+
+impl Work {
+    /// The work of this thread and of another one.
+    fn beside(self, other: Self) -> Self {
+        Self {
+            start: self.start.min(other.start),
+            end: self.end.max(other.end),
+            pairs: self.pairs + other.pairs,
+        }
+    }
+}
+
+/// The work of one thread.
 fn work<A: Allocator>(
     allocator: &A,
     seed: u64,
@@ -77,12 +95,13 @@ fn work<A: Allocator>(
     pairs: usize,
     patience: Duration,
     barrier: &Barrier,
-) -> Result<usize> {
+) -> Result<Work> {
     let mut random = fastrand::Rng::with_seed(seed);
     let opened: Result<Vec<_>> = (0..streams).map(|_| allocator.stream()).collect();
     barrier.wait();
-    let outcome = opened.and_then(|streams| {
-        let deadline = Instant::now() + patience;
+    let start = Instant::now();
+    opened.and_then(|streams| {
+        let deadline = start + patience;
         let mut kept: Vec<Option<(A::Block, usize)>> = (0..KEPT).map(|_| None).collect();
         let mut done = 0;
         while done < pairs && (done % 256 != 0 || Instant::now() < deadline) {
@@ -104,9 +123,6 @@ fn work<A: Allocator>(
         for stream in &streams {
             allocator.synchronize(stream)?;
         }
-        Ok(done)
-    });
-    // Wait in any case, because the other threads wait here.
-    barrier.wait();
-    outcome
+        Ok(Work { start, end: Instant::now(), pairs: done })
+    })
 }
