@@ -90,12 +90,11 @@ fn run(options: &Options) -> Result<Vec<Row>> {
                     .collect();
                 rows.push(Row::new(SPACE, &id, COST, 100.0 * (mean(&ratios) - 1.0)));
             }
-            if placement == "MicroTlsf" {
-                if let Some(&bytes) = code.get(level) {
-                    rows.push(Row::new(CODE, &id, COST, bytes));
-                    let less = code.get("Off").filter(|_| level != "Off");
-                    rows.extend(less.map(|less| Row::new(MORE_CODE, &id, COST, bytes - less)));
-                }
+            let bytes = code.get(level).filter(|_| placement == "MicroTlsf");
+            if let Some(&bytes) = bytes {
+                rows.push(Row::new(CODE, &id, COST, bytes));
+                let less = code.get("Off").filter(|_| level != "Off");
+                rows.extend(less.map(|less| Row::new(MORE_CODE, &id, COST, bytes - less)));
             }
         }
     }
