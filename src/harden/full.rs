@@ -44,8 +44,7 @@ impl Held {
     /// The block's bytes, its canary included.
     #[inline(always)]
     fn bytes(self) -> usize {
-        // No size is so large that this overflows.
-        (self.outer.size() + (GRANULE - 1)) & !(GRANULE - 1)
+        rounded(self.outer.size())
     }
 }
 
@@ -74,8 +73,14 @@ fn outer(layout: Layout) -> Option<Layout> {
 /// Bytes that a block of `layout` counts as, its canary included.
 #[inline(always)]
 const fn taken(layout: Layout) -> usize {
-    // No size is so large that this overflows.
-    (layout.size() + CANARY + (GRANULE - 1)) & !(GRANULE - 1)
+    rounded(layout.size() + CANARY)
+}
+
+/// Rounds the size of a block up to whole granules.
+#[inline(always)]
+const fn rounded(bytes: usize) -> usize {
+    // No block is so large that this overflows.
+    (bytes + (GRANULE - 1)) & !(GRANULE - 1)
 }
 
 /// Mixes a number so that each bit of the result depends on all bits.
@@ -346,7 +351,6 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         placement: P::EMPTY,
     };
     const MAX_REGION: usize = P::MAX_REGION;
-    const KEEPS: bool = false;
     const PLAIN: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -445,11 +449,6 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             self.hold(start, layout);
         }
         Ok(taken(layout))
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {

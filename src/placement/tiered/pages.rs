@@ -363,7 +363,6 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         large: <L as Placement>::EMPTY,
     };
     const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
-    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.as_ptr();
