@@ -126,6 +126,11 @@ impl Driver {
                 self.misuse.note(Kind::FreedInUse, text);
             }
         }
+        self.finish_work(context);
+    }
+
+    /// Runs all work of a context, held or not. A host function that is in the way is left alone.
+    pub fn finish_work(&mut self, context: Handle) {
         let positions = self.streams.iter().filter(|(_, stream)| stream.context == context);
         let positions: Vec<_> = positions.map(|(handle, stream)| (handle, stream.submitted)).collect();
         while let Some(stream) = self.ready_for(&positions) {

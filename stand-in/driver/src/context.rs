@@ -39,8 +39,16 @@ impl Driver {
         handle
     }
 
-    /// Destroys a context with everything in it, which should be nothing.
+    /// Destroys a context with everything in it, which should be nothing but work in streams that were destroyed.
+    ///
+    /// Documentation of `cuStreamDestroy`: "In case the device is still doing work in the stream hStream when cuStreamDestroy()
+    /// is called, the function will return immediately and the resources associated with hStream will be released automatically
+    /// once the device has completed all work in hStream." So memory that such a stream frees does not stay allocated when the
+    /// context ends first. A reset ends the work instead.
     fn destroy_context(&mut self, handle: Handle, is_reset: bool) -> Outcome {
+        if !is_reset {
+            self.finish_work(handle);
+        }
         let context = self.contexts.remove(handle, &mut self.misuse)?;
         self.streams.take(context.default_stream);
         let streams = &mut self.streams;

@@ -175,6 +175,28 @@ fn a_stream_that_is_destroyed_ends_its_work() {
     test.finish(&[]);
 }
 
+/// Documentation of `cuStreamDestroy`: "the resources associated with hStream will be released automatically once the device
+/// has completed all work in hStream".
+#[test]
+fn work_of_destroyed_streams_is_done_when_the_context_ends() {
+    let test = Test::new();
+    let (stream, _) = test.stream();
+    let address: u64 = get!(cuMemAllocAsync(8, stream));
+    ok!(cuStreamSynchronize(stream));
+    let event = test.event();
+    test.0.hold(test.0.default_stream(0), true);
+    ok!(cuEventRecord(event, ptr::null_mut()));
+    ok!(cuStreamWaitEvent(stream, event, 0));
+    ok!(cuMemFreeAsync(address, stream));
+    ok!(cuEventDestroy_v2(event));
+    ok!(cuStreamDestroy_v2(stream));
+    assert_eq!(test.0.live().ordered, 1);
+    ok!(cuDevicePrimaryCtxRelease_v2(0));
+    let pool: sys::CUmemoryPool = get!(cuDeviceGetDefaultMemPool(0));
+    ok!(cuMemPoolTrimTo(pool, 0));
+    test.0.assert_clean();
+}
+
 /// Programming guide: "Different streams ... may execute their commands out of order with respect to one another or
 /// concurrently; this behavior is not guaranteed and should not be relied upon for correctness".
 #[test]
