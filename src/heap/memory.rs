@@ -10,6 +10,7 @@ use crate::out_of_memory::OutOfMemory;
 use crate::placement::LayoutPlacement;
 use crate::region::Region;
 use core::alloc::Layout;
+use core::hint::assert_unchecked;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -27,7 +28,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Serves the global allocator when the quick way does not.
     #[inline(never)]
     fn report_otherwise(&self, layout: Layout) -> *mut u8 {
-        if !P::KEEPS && self.with(|state| state.lacks(layout)) {
+        if self.with(|state| state.lacks(layout)) {
             return self.refused(layout);
         }
         self.report_anyway(layout)
@@ -42,6 +43,63 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         }
     }
 
+    /// Serves the global allocator by every means, with a placement that keeps blocks.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Self::with_held`].
+    #[inline(always)]
+    unsafe fn report_held(&self, layout: Layout) -> *mut u8 {
+        // Small and large blocks apart, so that each way is short.
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            if layout.size() > P::SMALL { self.report_large(layout) } else { self.report_small(layout) }
+        }
+    }
+
+    /// Waits for the lock, and serves the global allocator by every means.
+    #[cold]
+    #[inline(never)]
+    fn report_later(&self, layout: Layout) -> *mut u8 {
+        self.lock.hold();
+        // SAFETY: the lock is held.
+        unsafe { self.report_held(layout) }
+    }
+
+    /// Serves the global allocator, a request for a small block.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Self::with_held`].
+    #[inline(never)]
+    unsafe fn report_small(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the same contract.
+        match unsafe { self.with_held(|state| state.allocate_otherwise(layout)) } {
+            Some(block) => block.as_ptr(),
+            None => self.refused(layout),
+        }
+    }
+
+    /// Serves the global allocator, a request for more than a small block.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Self::with_held`]; the layout must be larger than a small block's.
+    #[inline(never)]
+    unsafe fn report_large(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the same contract.
+        let block = unsafe {
+            self.with_held(|state| {
+                assert_unchecked(layout.size() > P::SMALL && layout.size() <= isize::MAX as usize);
+                state.allocate_otherwise(layout)
+            })
+        };
+        match block {
+            Some(block) => block.as_ptr(),
+            None => self.refused(layout),
+        }
+    }
+
     /// Handles a request to the global allocator that found no room.
     #[cold]
     #[inline(never)]
@@ -49,22 +107,20 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         refused(self, layout, || self.allocate(layout))
     }
 
-    /// Frees a block when that was not done inline, and reports a wrong free if it is detected.
+    /// Frees a block of a placement that keeps none, and reports a wrong free if it is detected.
     ///
     /// # Safety
     ///
     /// The block must be live, have `layout`, and not be used any more.
     #[inline(never)]
     unsafe fn free_block(&self, block: NonNull<u8>, layout: Layout) {
-        // A placement that keeps blocks has been asked already, inline.
-        if P::SHORT && !P::KEEPS {
-            // SAFETY: the caller guarantees a live block of `layout`.
-            if self.try_with(|state| unsafe { state.free_quick(block, layout) }.then_some(())).is_some() {
+        // SAFETY: the caller guarantees a live block of `layout`.
+        unsafe {
+            if P::SHORT && self.try_with(|state| state.free_quick(block, layout).then_some(())).is_some() {
                 return;
             }
+            self.free_otherwise(block, layout);
         }
-        // SAFETY: the caller guarantees a live block of `layout`.
-        unsafe { self.free_otherwise(block, layout) }
     }
 
     /// Frees a block like [`Self::free_block`], in every case.
@@ -75,10 +131,74 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     #[inline(never)]
     unsafe fn free_otherwise(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees a live block of `layout`.
-        let freed = self.with(|state| unsafe { state.free(block, layout) });
-        if let Err(error) = freed {
-            wrong_free(error, block.addr().get());
+        report(block, self.with(|state| unsafe { state.free(block, layout) }));
+    }
+
+    /// Frees a block of a placement that keeps blocks by every means, and reports a wrong free if it is detected.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more; and the contract of [`Self::with_held`].
+    #[inline(always)]
+    unsafe fn free_held(&self, block: NonNull<u8>, layout: Layout) {
+        // As in `report_held`.
+        // SAFETY: the caller keeps the same contract.
+        unsafe {
+            if layout.size() > P::SMALL {
+                self.free_large(block, layout);
+            } else {
+                self.free_small(block, layout);
+            }
         }
+    }
+
+    /// Waits for the lock, and frees a block.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live, have `layout`, and not be used any more.
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_later(&self, block: NonNull<u8>, layout: Layout) {
+        self.lock.hold();
+        // SAFETY: the lock is held, and the caller guarantees a live block of `layout`.
+        unsafe { self.free_held(block, layout) }
+    }
+
+    /// Frees a small block.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Self::free_held`].
+    #[inline(never)]
+    unsafe fn free_small(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller keeps the same contract.
+        report(block, unsafe { self.with_held(|state| state.free(block, layout)) });
+    }
+
+    /// Frees a block that is larger than a small one.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Self::free_held`]; the layout must be larger than a small block's.
+    #[inline(never)]
+    unsafe fn free_large(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller keeps the same contract.
+        let freed = unsafe {
+            self.with_held(|state| {
+                assert_unchecked(layout.size() > P::SMALL);
+                state.free(block, layout)
+            })
+        };
+        report(block, freed);
+    }
+}
+
+/// Reports a wrong free that was detected.
+#[inline(always)]
+fn report(block: NonNull<u8>, freed: Result<(), FreeError>) {
+    if let Err(error) = freed {
+        wrong_free(error, block.addr().get());
     }
 }
 
@@ -106,14 +226,16 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
         // SAFETY: the caller guarantees a live block of `layout`.
         unsafe {
             if P::PLAIN {
-                if let Err(error) = self.with(|state| state.free(block, layout)) {
-                    wrong_free(error, block.addr().get());
-                }
-                return;
+                return report(block, self.with(|state| state.free(block, layout)));
             }
             // In two steps, like `allocate`.
-            if !P::KEEPS || self.try_with(|state| state.free_quick(block, layout).then_some(())).is_none() {
-                self.free_block(block, layout);
+            if !P::KEEPS {
+                return self.free_block(block, layout);
+            }
+            match self.try_or_hold(|state| state.free_quick(block, layout).then_some(())) {
+                Ok(()) => {}
+                Err(held) if held || !L::STAYS_HELD => self.free_held(block, layout),
+                Err(_) => self.free_later(block, layout),
             }
         }
     }
@@ -159,11 +281,18 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
+        if P::KEEPS {
+            return match self.try_or_hold(|state| state.allocate_quick(layout)) {
+                Ok(block) => block.as_ptr(),
+                // SAFETY: the lock is held, if it can stay so.
+                Err(held) if held || !L::STAYS_HELD => unsafe { self.report_held(layout) },
+                Err(_) => self.report_later(layout),
+            };
+        }
         if P::SHORT {
             // Two steps, like `allocate`.
             return match self.try_with(|state| state.allocate_quick(layout)) {
                 Some(block) => block.as_ptr(),
-                None if P::KEEPS => self.report_anyway(layout),
                 None => self.report_otherwise(layout),
             };
         }

@@ -120,6 +120,37 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.lock.try_with(|| f(unsafe { &mut *self.state.get() }))
     }
 
+    /// Runs `f` like [`Heap::try_with`], but the lock may stay held: see [`Lock::try_or_hold`].
+    #[inline(always)]
+    fn try_or_hold<T>(&self, f: impl FnOnce(&mut State<P, S>) -> Option<T>) -> Result<T, bool> {
+        // SAFETY: as in `with`.
+        self.lock.try_or_hold(|| f(unsafe { &mut *self.state.get() }))
+    }
+
+    /// Runs `f` under the lock, and unlocks.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the lock if it can [stay held](Lock::STAYS_HELD).
+    #[inline(always)]
+    unsafe fn with_held<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
+        /// Unlocks, even if the closure unwinds.
+        struct Guard<'a, L: Lock>(&'a L);
+        impl<L: Lock> Drop for Guard<'_, L> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                // SAFETY: the caller of `with_held` holds the lock.
+                unsafe { self.0.let_go() }
+            }
+        }
+        if !L::STAYS_HELD {
+            return self.with(f);
+        }
+        let _guard = Guard(&self.lock);
+        // SAFETY: as in `with`: the caller holds the lock.
+        f(unsafe { &mut *self.state.get() })
+    }
+
     /// Runs `f` like [`Heap::with`], after claiming pending memory.
     fn with_settled<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         self.with(|state| {

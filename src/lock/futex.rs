@@ -135,6 +135,7 @@ fn wake(_: &AtomicU32) {}
 // afterwards; taking the lock (acquire) synchronizes with the previous unlock (release).
 unsafe impl Lock for Futex {
     const INIT: Self = Self { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
+    const STAYS_HELD: bool = true;
 
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {
@@ -160,6 +161,29 @@ unsafe impl Lock for Futex {
             // Without a result, the caller comes back with `with`, which wakes the sleepers.
             result => result,
         }
+    }
+
+    #[inline(always)]
+    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
+        if !self.try_acquire() {
+            return Err(false);
+        }
+        let guard = Guard(self);
+        let result = f();
+        mem::forget(guard);
+        let Some(value) = result else { return Err(true) };
+        self.state.store(FREE, Ordering::Release);
+        // As in `try_with`.
+        Ok(if self.sleepers.load(Ordering::Relaxed) != 0 { self.wake_and_return(value) } else { value })
+    }
+
+    fn hold(&self) {
+        self.acquire();
+    }
+
+    #[inline(always)]
+    unsafe fn let_go(&self) {
+        self.unlock();
     }
 }
 
@@ -231,6 +255,21 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_stays_held_without_a_result() {
+        let lock = Futex::INIT;
+        assert_eq!(lock.try_or_hold(|| Some(1)), Ok(1));
+        assert_eq!(lock.try_or_hold(|| None::<u8>), Err(true));
+        assert_eq!(lock.try_or_hold(|| Some(2)), Err(false));
+        // SAFETY: the lock is held since the second call.
+        unsafe { lock.let_go() };
+        lock.hold();
+        assert!(!lock.try_acquire());
+        // SAFETY: `hold` took it.
+        unsafe { lock.let_go() };
+        assert_eq!(lock.try_or_hold(|| Some(3)), Ok(3));
+    }
+
+    #[test]
     fn a_panic_unlocks() {
         let lock = Futex::INIT;
         let inside = || lock.try_with(|| -> Option<()> { panic!("inside") });
@@ -238,6 +277,8 @@ mod tests {
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|| panic!("inside"))));
         assert!(panicked.is_err());
+        let held = || lock.try_or_hold(|| -> Option<()> { panic!("inside") });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(held)).is_err());
         assert!(lock.try_acquire());
     }
 }

@@ -32,6 +32,32 @@ pub unsafe trait Lock {
     fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
         self.with(f)
     }
+
+    /// True if the lock can stay held from one function to the next, so that what `f` left undone needs no second locking:
+    /// the other hidden methods then do what they say.
+    #[doc(hidden)]
+    const STAYS_HELD: bool = false;
+
+    /// Runs `f` like [`Lock::try_with`]. If `f` returns `None`, the lock stays held and the error is true; if the lock was not
+    /// taken, it is false.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
+        self.try_with(f).ok_or(false)
+    }
+
+    /// Waits for the lock, and holds it.
+    #[doc(hidden)]
+    fn hold(&self) {}
+
+    /// Unlocks a lock that stayed held.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the lock.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn let_go(&self) {}
 }
 
 /// No lock, for a heap that stays with one thread; such a heap is not [`Sync`], so the compiler
@@ -45,6 +71,12 @@ pub struct Unsync(core::marker::PhantomData<*mut ()>);
 // SAFETY: `Unsync` is not `Sync` (it holds a raw pointer's marker), so it need not exclude anything.
 unsafe impl Lock for Unsync {
     const INIT: Self = Self(core::marker::PhantomData);
+    const STAYS_HELD: bool = true;
+
+    #[inline(always)]
+    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
+        f().ok_or(true)
+    }
 
     #[inline(always)]
     fn with<T>(&self, f: impl FnOnce() -> T) -> T {

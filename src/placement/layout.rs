@@ -51,6 +51,11 @@ pub unsafe trait LayoutPlacement: Sized {
     #[doc(hidden)]
     const KEEPS: bool = false;
 
+    /// Bytes of the largest request that is served in another way than longer ones. A heap of a placement that
+    /// [keeps](LayoutPlacement::KEEPS) blocks then compiles the two ways apart.
+    #[doc(hidden)]
+    const SMALL: usize = 0;
+
     /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
     /// known to be zero. A heap then has one copy of the code that allocates, for all its methods.
     #[doc(hidden)]

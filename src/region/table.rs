@@ -82,7 +82,11 @@ impl RegionRecord {
     pub(crate) fn touch(&mut self, index: usize, end: usize) {
         // In most regions nothing is known to be zero, and the mark is at the end. If the block lies in the middle of the
         // zeroed granules, only those below remain known as zero.
-        if end > self.mark && index < self.roof {
+        if end <= self.mark {
+            return;
+        }
+        cold();
+        if index < self.roof {
             if index <= self.mark {
                 self.mark = end;
             } else {
@@ -107,6 +111,9 @@ impl RegionRecord {
         index.wrapping_sub(self.first) < self.len
     }
 }
+
+#[cold]
+fn cold() {}
 
 /// The table of regions that share one index space.
 ///

@@ -336,11 +336,19 @@ impl<T: Tier> QuickLists<T> {
             }
         };
         self.count_allocated(-(size as isize));
+        if self.large.kept() > 0 {
+            self.evict_large();
+        }
+        Ok(size)
+    }
+
+    /// Gives back a kept large block, if one is soon found.
+    #[inline(never)]
+    fn evict_large(&mut self) {
         if let Some((start, size)) = self.large.evict() {
             // SAFETY: a kept block is a live block of the tier that its user has freed.
             unsafe { self.put_large(start, size) };
         }
-        Ok(size)
     }
 }
 
@@ -353,6 +361,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     };
     const MAX_REGION: usize = T::MAX_REGION;
     const KEEPS: bool = true;
+    const SMALL: usize = SMALL;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
