@@ -37,7 +37,7 @@ mod tiered;
 mod tlsf;
 mod tree;
 
-pub use best_fit::{BestFit, BySize};
+pub use best_fit::BestFit;
 pub use buddy::Buddy;
 pub use bump::Bump;
 pub use coalescing::Coalescing;
@@ -45,7 +45,7 @@ pub use coalescing::Coalescing;
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
-pub use first_fit::{ByAddress, FirstFit};
+pub use first_fit::FirstFit;
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
@@ -53,7 +53,7 @@ pub use micro::MicroTlsf;
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::{Pages, QuickLists, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
-pub use tree::{FreeTree, TreeOrder};
+pub use tree::FreeTree;
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
 /// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap!) does not compile there, and is

@@ -1,63 +1,14 @@
 //! A randomised tree of the free blocks, in the two links that every free block has.
 
+use super::coalescing::LARGE;
 use super::free_index::{Found, FreeIndex};
 use crate::meta::{FreeBlocks, Id, NIL};
 use crate::misuse::{Fault, corrupted};
 use crate::units::Index;
-use core::marker::PhantomData;
-
-/// How a [`FreeTree`] is ordered and balanced.
-///
-/// # Safety
-///
-/// [`TreeOrder::left_of`] is a strict total order, and the answers depend on the blocks alone.
-/// [`TreeOrder::find`] returns a block of the tree of at least the length asked for, or none.
-pub unsafe trait TreeOrder<M: FreeBlocks> {
-    /// True if the root is the longest block, so its length need not be stored separately.
-    const ROOT_IS_LONGEST: bool;
-
-    /// The longest request in granules that is cut from a block's back, as for [`FreeIndex::FROM_FRONT`].
-    const FROM_FRONT: usize;
-
-    /// Whether free block `a` stands left of free block `b`.
-    ///
-    /// # Safety
-    ///
-    /// Both are free blocks of `meta`.
-    unsafe fn left_of(meta: &M, a: Id, b: Id) -> bool;
-
-    /// Whether free block `a` may stand above free block `b`.
-    ///
-    /// # Safety
-    ///
-    /// Both are free blocks of `meta`.
-    unsafe fn above(meta: &M, a: Id, b: Id) -> bool;
-
-    /// The block that serves a request for `len` granules in the tree under `root`, or [`NIL`].
-    ///
-    /// # Safety
-    ///
-    /// `root` is the root of a tree of free blocks of `meta`, or [`NIL`].
-    unsafe fn find(meta: &M, root: Id, len: usize) -> Id;
-}
-
-/// Returns the block that a link of block `at` leads to, and ends the program if that does not belong below it. Each step then
-/// leads down, so that every walk in a damaged tree ends: at level `Off` as well, where a double free would make circles.
-///
-/// # Safety
-///
-/// `at` is in a tree of free blocks of `meta`, and `to` is one of its links.
-#[inline(always)]
-pub(super) unsafe fn below<M: FreeBlocks, O: TreeOrder<M>>(meta: &M, at: Id, to: Id) -> Id {
-    // SAFETY: blocks in a tree are free; a damaged link leads to a fault of the processor at worst, not to a write.
-    if to != NIL && !unsafe { O::above(meta, at, to) } {
-        corrupted(Fault::BrokenList, 0);
-    }
-    to
-}
+use core::cmp::Reverse;
 
 /// A number that looks random, from the place of a block: what balances the tree.
-pub(super) fn scatter(offset: usize) -> u32 {
+fn scatter(offset: usize) -> u32 {
     // The multiplier is 2^32 / golden ratio; the upper bits are the well mixed ones.
     (offset as u32).wrapping_mul(0x9e37_79b9)
 }
@@ -67,17 +18,18 @@ pub(super) fn scatter(offset: usize) -> u32 {
 /// still has room. Every operation takes O(depth), O(log n) expected for n free blocks.
 ///
 /// ```text
-///            (c)          order from left to right: `TreeOrder::left_of`
-///           /   \         order from top to bottom: `TreeOrder::above`
-///        (a)     (e)
-///          \     /
+///            (c)                                BY_SIZE              else
+///           /   \         from left to right    length, address      address
+///        (a)     (e)      from top to bottom    scattered address    length
+///          \     /        a search finds        the best fit         the first fit, within `LIMIT` steps
 ///          (b) (d)
 /// ```
-pub struct FreeTree<I, O> {
+///
+/// [`BestFit`](super::BestFit) and [`FirstFit`](super::FirstFit) are made with it.
+pub struct FreeTree<I, const BY_SIZE: bool, const LIMIT: usize> {
     root: I,
     /// Length of the longest block, unless that is the root.
     longest: I,
-    order: PhantomData<O>,
 }
 
 /// Where a link to a node is kept: the root, or one of a node's two links.
@@ -88,22 +40,118 @@ enum Slot {
     Right(Id),
 }
 
-impl<I: Index, O> FreeTree<I, O> {
+impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIMIT> {
+    /// Whether free block `a` stands left of free block `b`: a strict total order, since offsets are unique.
+    ///
+    /// # Safety
+    ///
+    /// Both are free blocks of `meta`.
+    #[inline]
+    unsafe fn left_of<M: FreeBlocks>(meta: &M, a: Id, b: Id) -> bool {
+        if BY_SIZE {
+            // SAFETY: the caller passes free blocks of `meta`.
+            unsafe { (meta.len(a), meta.offset(a)) < (meta.len(b), meta.offset(b)) }
+        } else {
+            // SAFETY: as above.
+            unsafe { meta.offset(a) < meta.offset(b) }
+        }
+    }
+
+    /// Whether free block `a` may stand above free block `b`.
+    ///
+    /// # Safety
+    ///
+    /// Both are free blocks of `meta`.
+    #[inline]
+    unsafe fn above<M: FreeBlocks>(meta: &M, a: Id, b: Id) -> bool {
+        if BY_SIZE {
+            // SAFETY: the caller passes free blocks of `meta`.
+            unsafe { scatter(meta.offset(a)) > scatter(meta.offset(b)) }
+        } else {
+            // SAFETY: as above.
+            unsafe {
+                let key = |id| (meta.len(id), Reverse(scatter(meta.offset(id))));
+                key(a) > key(b)
+            }
+        }
+    }
+
+    /// Returns the block that a link of block `at` leads to, and ends the program if that does not belong below it. Each
+    /// step then leads down, so that every walk in a damaged tree ends: at level `Off` as well, where a double free would
+    /// make circles.
+    ///
+    /// # Safety
+    ///
+    /// `at` is in a tree of free blocks of `meta`, and `to` is one of its links.
+    #[inline(always)]
+    unsafe fn below<M: FreeBlocks>(meta: &M, at: Id, to: Id) -> Id {
+        // SAFETY: blocks in a tree are free; a damaged link leads to a fault of the processor at worst, not to a write.
+        if to != NIL && !unsafe { Self::above(meta, at, to) } {
+            corrupted(Fault::BrokenList, 0);
+        }
+        to
+    }
+
+    /// Finds the smallest block of at least `len` granules in the tree under `root`, the lowest of equals, or [`NIL`].
+    ///
+    /// # Safety
+    ///
+    /// `root` is the root of a tree of free blocks of `meta` by size, or [`NIL`].
+    #[inline]
+    unsafe fn best<M: FreeBlocks>(meta: &M, root: Id, len: usize) -> Id {
+        let (mut at, mut best) = (root, NIL);
+        // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
+        unsafe {
+            while at != NIL {
+                let to = if meta.len(at) >= len {
+                    best = at;
+                    meta.next(at)
+                } else {
+                    meta.prev(at)
+                };
+                at = Self::below(meta, at, to);
+            }
+        }
+        best
+    }
+
+    /// Finds the lowest block of at least `len` granules in the tree under `root`, or [`NIL`]. After `LIMIT` steps it takes
+    /// the block that it has come to, which fits too.
+    ///
+    /// # Safety
+    ///
+    /// `root` is the root of a tree of free blocks of `meta` by address, or [`NIL`].
+    #[inline]
+    unsafe fn first<M: FreeBlocks>(meta: &M, root: Id, len: usize) -> Id {
+        // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
+        unsafe {
+            if root == NIL || meta.len(root) < len {
+                return NIL;
+            }
+            let mut at = root;
+            for _ in 0..LIMIT {
+                let left = Self::below(meta, at, meta.next(at));
+                if left == NIL || meta.len(left) < len {
+                    break;
+                }
+                at = left;
+            }
+            at
+        }
+    }
+
     /// Returns the link of block `at` to its left or to its right, and the block there.
     ///
     /// # Safety
     ///
     /// `at` is in the tree.
     #[inline(always)]
-    unsafe fn down<M: FreeBlocks<Index = I>>(meta: &M, at: Id, left: bool) -> (Slot, Id)
-    where
-        O: TreeOrder<M>,
-    {
+    unsafe fn down<M: FreeBlocks<Index = I>>(meta: &M, at: Id, left: bool) -> (Slot, Id) {
         // SAFETY: blocks in the tree are free.
         unsafe {
             let (slot, to) =
                 if left { (Slot::Left(at), meta.next(at)) } else { (Slot::Right(at), meta.prev(at)) };
-            (slot, below::<M, O>(meta, at, to))
+            (slot, Self::below(meta, at, to))
         }
     }
 
@@ -120,18 +168,21 @@ impl<I: Index, O> FreeTree<I, O> {
     }
 }
 
-// SAFETY: the tree holds what was inserted and not removed; `TreeOrder::find` compares lengths.
-unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> for FreeTree<I, O> {
-    const EMPTY: Self = Self { root: I::NIL, longest: I::NIL, order: PhantomData };
+// SAFETY: the tree holds what was inserted and not removed; both searches stay on blocks that are long enough.
+unsafe impl<M: FreeBlocks<Index = I>, I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeIndex<M>
+    for FreeTree<I, BY_SIZE, LIMIT>
+{
+    const EMPTY: Self = Self { root: I::NIL, longest: I::NIL };
     const MAX_LEN: usize = usize::MAX;
 
-    const FROM_FRONT: usize = O::FROM_FRONT;
+    const FROM_FRONT: usize = if BY_SIZE { LARGE } else { 0 };
     type Spot = ();
 
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<()>> {
+        let root = self.root.get();
         // SAFETY: the root is NIL or a free block.
         unsafe {
-            match O::find(meta, self.root.get(), len) {
+            match if BY_SIZE { Self::best(meta, root, len) } else { Self::first(meta, root, len) } {
                 NIL => None,
                 id => Some(Found { id, len: meta.len(id), spot: () }),
             }
@@ -145,25 +196,25 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> fo
         unsafe {
             // Down to where the new block belongs from top to bottom.
             let (mut slot, mut at) = (Slot::Root, self.root.get());
-            while at != NIL && O::above(meta, at, id) {
-                (slot, at) = Self::down::<M>(meta, at, O::left_of(meta, id, at));
+            while at != NIL && Self::above(meta, at, id) {
+                (slot, at) = Self::down(meta, at, Self::left_of(meta, id, at));
             }
             self.set(meta, slot, id);
             // What was there falls apart into what stands left and right of the new block.
             let (mut left, mut right) = (Slot::Left(id), Slot::Right(id));
             while at != NIL {
-                if O::left_of(meta, at, id) {
+                if Self::left_of(meta, at, id) {
                     self.set(meta, left, at);
-                    (left, at) = Self::down::<M>(meta, at, false);
+                    (left, at) = Self::down(meta, at, false);
                 } else {
                     self.set(meta, right, at);
-                    (right, at) = Self::down::<M>(meta, at, true);
+                    (right, at) = Self::down(meta, at, true);
                 }
             }
             self.set(meta, left, NIL);
             self.set(meta, right, NIL);
         }
-        if !O::ROOT_IS_LONGEST && len > self.longest.get() {
+        if BY_SIZE && len > self.longest.get() {
             self.longest = I::new(len);
         }
     }
@@ -176,28 +227,28 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> fo
                 if at == NIL {
                     corrupted(Fault::BrokenList, 0);
                 }
-                (slot, at) = Self::down::<M>(meta, at, O::left_of(meta, id, at));
+                (slot, at) = Self::down(meta, at, Self::left_of(meta, id, at));
             }
             // Its subtrees are merged in its place.
-            let mut left = below::<M, O>(meta, id, meta.next(id));
-            let mut right = below::<M, O>(meta, id, meta.prev(id));
+            let mut left = Self::below(meta, id, meta.next(id));
+            let mut right = Self::below(meta, id, meta.prev(id));
             while left != NIL && right != NIL {
-                if O::above(meta, left, right) {
+                if Self::above(meta, left, right) {
                     self.set(meta, slot, left);
-                    (slot, left) = Self::down::<M>(meta, left, false);
+                    (slot, left) = Self::down(meta, left, false);
                 } else {
                     self.set(meta, slot, right);
-                    (slot, right) = Self::down::<M>(meta, right, true);
+                    (slot, right) = Self::down(meta, right, true);
                 }
             }
             self.set(meta, slot, if left != NIL { left } else { right });
-            if !O::ROOT_IS_LONGEST && len == self.longest.get() {
+            if BY_SIZE && len == self.longest.get() {
                 // In this order the longest block is the rightmost one.
                 let mut at = self.root.get();
                 let mut longest = 0;
                 while at != NIL {
                     longest = meta.len(at);
-                    (_, at) = Self::down::<M>(meta, at, false);
+                    (_, at) = Self::down(meta, at, false);
                 }
                 self.longest = I::new(longest);
             }
@@ -212,11 +263,11 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> fo
             // SAFETY: every id met is NIL or in the tree, hence free.
             unsafe {
                 while at != NIL {
-                    let left = last == NIL || O::left_of(meta, last, at);
+                    let left = last == NIL || Self::left_of(meta, last, at);
                     if left {
                         next = at;
                     }
-                    (_, at) = Self::down::<M>(meta, at, left);
+                    (_, at) = Self::down(meta, at, left);
                 }
             }
             if next == NIL {
@@ -229,7 +280,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, O: TreeOrder<M>> FreeIndex<M> fo
 
     unsafe fn largest(&self, meta: &M) -> usize {
         let root = self.root.get();
-        if !O::ROOT_IS_LONGEST {
+        if BY_SIZE {
             self.longest.get()
         } else if root == NIL {
             0
