@@ -50,17 +50,6 @@ pub struct Mark {
     unlisted: usize,
 }
 
-/// An iterator over the blocks that were allocated after a [`Mark`] and are still live, oldest first. Made by
-/// [`Observed::leaks_since`].
-///
-/// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. Blocks
-/// that are allocated or freed in the meantime may or may not be seen.
-pub struct LeaksSince<'h, M, O, L> {
-    heap: &'h Observed<M, O, L>,
-    mark: Mark,
-    next: Option<usize>,
-}
-
 /// The share of memory that is lost to fragmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -209,9 +198,23 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         self.observers(|observers| Mark { sequence: observers.sequence(), unlisted: observers.unlisted() })
     }
 
-    /// Iterates over the blocks that were allocated after `mark` and are still live.
-    pub fn leaks_since(&self, mark: Mark) -> LeaksSince<'_, M, O, L> {
-        LeaksSince { heap: self, mark, next: Some(mark.sequence) }
+    /// Iterates over the blocks that were allocated after `mark` and are still live, oldest first.
+    ///
+    /// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. Blocks
+    /// that are allocated or freed in the meantime may or may not be seen.
+    pub fn leaks_since(&self, mark: Mark) -> impl Iterator<Item = LiveBlock> + use<'_, M, O, L> {
+        let mut next = Some(mark.sequence);
+        core::iter::from_fn(move || {
+            let leak = self.observers(|observers| observers.oldest_since(next?));
+            next = leak.and_then(|leak| leak.sequence.checked_add(1));
+            leak
+        })
+    }
+
+    /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
+    /// that [`Observed::leaks_since`] does not show.
+    pub fn unlisted_since(&self, mark: Mark) -> usize {
+        self.observers(|observers| observers.unlisted()).saturating_sub(mark.unlisted)
     }
 
     /// Returns the external and internal fragmentation, which is always current. O(1). `None` unless the memory
@@ -316,26 +319,6 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 
 global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
 allocator!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
-
-impl<M, O: Observer, L: Lock> LeaksSince<'_, M, O, L> {
-    /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
-    /// that the iterator does not show.
-    pub fn unlisted(&self) -> usize {
-        let now = self.heap.observers(|observers| observers.unlisted());
-        now.saturating_sub(self.mark.unlisted)
-    }
-}
-
-impl<M, O: Observer, L: Lock> Iterator for LeaksSince<'_, M, O, L> {
-    type Item = LiveBlock;
-
-    fn next(&mut self) -> Option<LiveBlock> {
-        let next = self.next?;
-        let leak = self.heap.observers(|observers| observers.oldest_since(next));
-        self.next = leak.and_then(|leak| leak.sequence.checked_add(1));
-        leak
-    }
-}
 
 impl<M, O, L> fmt::Debug for Observed<M, O, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -67,11 +67,11 @@ pub use error::Error;
 pub use launch::Launch;
 pub use library::is_available;
 pub use manager::{
-    Access, Cleanup, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy,
-    PolicyError, PolicyRule, Reason, Recommendation, Site, StoreTotals, Totals, Usage,
+    Access, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule,
+    Recommendation, Site, StoreTotals, Totals, Usage,
 };
 pub use sequences::{KvCache, Sequence};
-pub use share::{Imported, IpcHandle, Mapped, ShareError, Shareable, SharedMemory, SharedPiece};
+pub use share::{Imported, IpcHandle, ShareError, SharedMemory};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,

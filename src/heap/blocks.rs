@@ -11,9 +11,8 @@ const NONE: Run = Run { start: 0, size: 0, free: false };
 /// How many runs are copied per lock acquisition.
 const CHUNK: usize = 16;
 
-/// An iterator over all memory of a heap, region by region and by address within each, without gaps. Made by
-/// [`Heap::blocks`].
-pub struct Blocks<'h, P, L, S> {
+/// What [`Heap::blocks`] iterates with.
+struct Blocks<'h, P, L, S> {
     heap: &'h Heap<P, L, S>,
     region: usize,
     /// Where the next run starts; a run that began earlier must end beyond it.
@@ -24,7 +23,8 @@ pub struct Blocks<'h, P, L, S> {
 }
 
 impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them.
+    /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them, region by
+    /// region and by address within each, without gaps.
     ///
     /// Only the bookkeeping of each region is left out. With metadata in band only the owners of blocks know their
     /// borders, so adjacent blocks in use form one run; with a side table each block is a run. Pages of
@@ -52,7 +52,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u64; 100]>())? };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn blocks(&self) -> Blocks<'_, P, L, S> {
+    pub fn blocks(&self) -> impl Iterator<Item = Run> + use<'_, P, L, S> {
         Blocks { heap: self, region: 0, cursor: 0, chunk: [NONE; CHUNK], next: 0, count: 0 }
     }
 }

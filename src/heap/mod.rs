@@ -4,7 +4,6 @@ mod blocks;
 mod memory;
 mod state;
 
-pub use blocks::Blocks;
 pub(crate) use state::State;
 
 use crate::lock::{self, Lock};

@@ -18,9 +18,8 @@ use heapless::FnvIndexMap;
 ///
 /// let mark = HEAP.mark();
 /// let block = with_tag("net", || HEAP.try_allocate(Layout::new::<[u8; 100]>()))?;
-/// let leaks = HEAP.leaks_since(mark);
-/// assert_eq!(leaks.unlisted(), 0);
-/// for leak in leaks {
+/// assert_eq!(HEAP.unlisted_since(mark), 0);
+/// for leak in HEAP.leaks_since(mark) {
 ///     println!("{} bytes at {:#x}, tag {:?}", leak.size, leak.address, leak.tag);
 ///     # assert_eq!((leak.size, leak.tag), (100, Some("net")));
 /// }

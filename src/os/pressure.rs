@@ -39,15 +39,6 @@ pub struct Stall {
     pub total: Duration,
 }
 
-/// Both lines of the pressure-stall interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stalls {
-    /// Times in which at least one task waited.
-    pub some: Stall,
-    /// Times in which all tasks waited that could have run.
-    pub full: Stall,
-}
-
 /// The most constrained control group of those that contain the process. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -61,8 +52,10 @@ pub struct Group {
 /// A reading of both interfaces at one moment. `None` means that the system does not offer the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The pressure-stall interface.
-    pub stalls: Option<Stalls>,
+    /// Times in which at least one task waited for memory.
+    pub some: Option<Stall>,
+    /// Times in which all tasks waited for memory that could have run. Zero if the system reports only the other ones.
+    pub full: Option<Stall>,
     /// The most constrained control group, if any group has a limit.
     pub group: Option<Group>,
 }
@@ -134,10 +127,10 @@ impl Thresholds {
             let left = reading.group.map_or(100.0, |group| group.left());
             stall >= stall_mark * (1.0 - ease) && stall > 0.0 || left < left_mark * (1.0 + ease)
         };
-        let stalls = reading.stalls.unwrap_or_default();
-        if reached(Pressure::Critical, stalls.full.avg10, self.critical_stall, self.critical_left) {
+        let waited = |stall: Option<Stall>| stall.unwrap_or_default().avg10;
+        if reached(Pressure::Critical, waited(reading.full), self.critical_stall, self.critical_left) {
             Pressure::Critical
-        } else if reached(Pressure::Low, stalls.some.avg10, self.low_stall, self.low_left) {
+        } else if reached(Pressure::Low, waited(reading.some), self.low_stall, self.low_left) {
             Pressure::Low
         } else {
             Pressure::Normal
@@ -206,29 +199,29 @@ impl Watch {
     ///
     /// [`ReadError`] if there is no reading.
     pub fn read(&self) -> Result<Reading, ReadError> {
-        let stalls = self.stalls()?;
+        let (some, full) = self.stalls()?.unzip();
         let (group, has_groups) = self.group()?;
-        match stalls.is_none() && !has_groups {
+        match some.is_none() && !has_groups {
             true => Err(ReadError::Unavailable),
-            false => Ok(Reading { stalls, group }),
+            false => Ok(Reading { some, full, group }),
         }
     }
 
-    fn stalls(&self) -> Result<Option<Stalls>, ReadError> {
+    /// Reads how long some tasks and all tasks waited.
+    fn stalls(&self) -> Result<Option<(Stall, Stall)>, ReadError> {
         let file = self.root.join("proc/pressure/memory");
         let Some(text) = contents(&file)? else { return Ok(None) };
-        let mut stalls = Stalls::default();
-        let mut found = false;
+        let (mut some, mut full) = (None, Stall::default());
         for line in text.lines() {
             let (kind, figures) = line.split_once(' ').unwrap_or((line, ""));
             let stall = stall(figures).ok_or_else(|| malformed(&file, line))?;
             match kind {
-                "some" => (stalls.some, found) = (stall, true),
-                "full" => stalls.full = stall,
+                "some" => some = Some(stall),
+                "full" => full = stall,
                 _ => return Err(malformed(&file, line)),
             }
         }
-        if found { Ok(Some(stalls)) } else { Err(malformed(&file, &text)) }
+        some.map(|some| Some((some, full))).ok_or_else(|| malformed(&file, &text))
     }
 
     /// Finds the most constrained group with a limit, from the process's own group up to the top, and whether there

@@ -200,8 +200,7 @@ impl<'a> Buffer<'a> {
 
 /// How two buffers of an instance may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Relation {
+pub(super) enum Relation {
     /// They may overlap in any way.
     Free,
     /// They may have the same offset, and must not overlap otherwise.
@@ -215,7 +214,7 @@ pub enum Relation {
 /// # Panics
 ///
 /// If an index is out of range.
-pub const fn relation(buffers: &[Buffer<'_>], i: usize, j: usize) -> Relation {
+pub(super) const fn relation(buffers: &[Buffer<'_>], i: usize, j: usize) -> Relation {
     let (a, b) = (&buffers[i], &buffers[j]);
     if contains(a.apart, j) || contains(b.apart, i) {
         return Relation::Conflict;

@@ -30,11 +30,9 @@ mod recorded;
 mod search;
 mod tiers;
 
-pub use arena::{
-    Arena, ArenaMemory, ArenaRun, NotLive, Place, Plain, Planned, Slot, Slots, Step, StepAt, Storage,
-};
+pub use arena::{Arena, ArenaMemory, ArenaRun, NotLive, Plain, Planned, Slot, Slots, Step, StepAt, Storage};
 pub use bound::{Load, load, load_at};
-pub use buffer::{Buffer, Interval, Relation, relation};
+pub use buffer::{Buffer, Interval};
 pub use check::{check, validate};
 pub use error::{PlanError, Violation};
 pub use greedy::{Fit, RULES, Rule, affordable_rules};

@@ -16,7 +16,7 @@ macro_rules! causes {
 #[cfg(feature = "gpu")]
 pub(crate) use causes;
 
-use super::{OptionsError, SourceError};
+use super::SourceError;
 use core::fmt;
 use std::boxed::Box;
 use std::string::String;
@@ -90,8 +90,8 @@ pub enum PoolError {
     Capturing,
     /// The stream is not capturing a graph.
     NotCapturing,
-    /// An option has a value that cannot work.
-    Options(OptionsError),
+    /// The option that this method of [`PoolOptions`](super::PoolOptions) sets has a value that cannot work.
+    Option(&'static str),
     /// The source failed for a reason other than a lack of memory.
     Source(SourceError),
 }
@@ -112,13 +112,13 @@ impl fmt::Display for PoolError {
                 "a stream is capturing a graph, and the request needs a driver call that a capture forbids",
             ),
             Self::NotCapturing => f.write_str("the stream is not capturing a graph"),
-            Self::Options(error) => error.fmt(f),
+            Self::Option(option) => write!(f, "the pool's option `{option}` has a value that cannot work"),
             Self::Source(error) => error.fmt(f),
         }
     }
 }
 
-causes!(PoolError: Options(OptionsError), Source(SourceError));
+causes!(PoolError: Source(SourceError));
 
 /// Why a block was not freed, or what was found wrong when it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
 use super::usage::Usage;
-use super::{CopyCounters, OptionsError, Source, SourceErrorKind, Stream};
+use super::{CopyCounters, Source, SourceErrorKind, Stream};
 use crate::meta::{Meta, SideTable};
 use crate::placement::{GoodFit, Placement, Token};
 use crate::units::granules;
@@ -107,13 +107,13 @@ impl<P: Placement, S: Source> Pool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Options`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
+    /// [`PoolError::Option`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
     /// the limit is a fraction of the device's memory and the driver does not tell how much that is.
     pub fn new(source: S, options: PoolOptions) -> Result<Self, PoolError> {
         let granule = <P::Meta as Meta>::GRANULE;
         options.check(granule)?;
         if options.granule > source.alignment() {
-            return Err(OptionsError { option: "granule" }.into());
+            return Err(PoolError::Option("granule"));
         }
         let limit = Self::resolve(&source, options.limit)?;
         let ages = options.trim_after.is_some() || options.adaptive.is_some();

@@ -44,7 +44,7 @@ impl Hooks {
             }
             let running = Running(self, key);
             let (requested, align, largest_free) = (full.requested, full.align, full.largest_free);
-            let reclaimed = hook.reclaim(&Shortage { requested, align, largest_free, reclaimed: before });
+            let reclaimed = hook(&Shortage { requested, align, largest_free, reclaimed: before });
             drop(running);
             *place = Some((key, before.saturating_add(reclaimed)));
             if reclaimed > 0 {

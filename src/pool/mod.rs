@@ -70,7 +70,7 @@ pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
 pub use kind::MemoryKind;
 pub use leak::Leak;
-pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, OptionsError, PoolOptions, Reuse};
+pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};

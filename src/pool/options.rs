@@ -1,6 +1,6 @@
 //! Options of a pool: how it grows, reuses, trims and checks.
 
-use core::fmt;
+use super::PoolError;
 use core::time::Duration;
 use std::vec::Vec;
 
@@ -281,9 +281,9 @@ impl PoolOptions {
     ///
     /// # Errors
     ///
-    /// [`OptionsError`] with the first option that is wrong.
-    pub fn check(&self, granule: usize) -> Result<(), OptionsError> {
-        let wrong = |option| Err(OptionsError { option });
+    /// [`PoolError::Option`] with the first option that is wrong.
+    pub fn check(&self, granule: usize) -> Result<(), PoolError> {
+        let wrong = |option| Err(PoolError::Option(option));
         match self.limit {
             Limit::Fraction(part) if !(part > 0.0 && part <= 1.0) => return wrong("limit"),
             Limit::Bytes(0) => return wrong("limit"),
@@ -319,18 +319,3 @@ impl PoolOptions {
         Ok(())
     }
 }
-
-/// An option has a value that cannot work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OptionsError {
-    /// The name of the option's method.
-    pub option: &'static str,
-}
-
-impl fmt::Display for OptionsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the pool's option `{}` has a value that cannot work", self.option)
-    }
-}
-
-impl core::error::Error for OptionsError {}

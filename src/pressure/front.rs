@@ -4,11 +4,11 @@ use super::headroom::HeadroomStats;
 use super::monitor::{Monitor, OnOutOfMemory, OnTransition};
 use super::reclaim::{Hook, HookId, Shortage, TooManyHooks};
 use super::watermarks::{Pressure, Watermarks};
-use crate::heap::{Blocks, Heap, State};
+use crate::heap::{Heap, State};
 use crate::lock::{self, Lock};
 use crate::observe::Stats;
 use crate::placement::{LayoutPlacement, Tlsf};
-use crate::region::{Region, RegionError};
+use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 
 /// A [`Heap`] with watermarks, reclaim hooks and headroom; the [module](super) explains what they are.
@@ -240,7 +240,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
     }
 
     /// Iterates over the heap's memory; see [`Heap::blocks`]. The headroom counts as in use.
-    pub fn blocks(&self) -> Blocks<'_, P, L, Monitor<HOOKS>> {
+    pub fn blocks(&self) -> impl Iterator<Item = Run> + use<'_, P, L, HOOKS> {
         self.0.blocks()
     }
 
@@ -317,7 +317,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
             after = Some(key);
             let gave = {
                 let _end = Finally(|| self.0.with(|state| state.statistics.hooks.end(key)));
-                hook.reclaim(&shortage)
+                hook(&shortage)
             };
             reclaimed = reclaimed.saturating_add(gave);
             if enough(gave, reclaimed) {

@@ -17,27 +17,16 @@ pub struct Shortage {
     pub reclaimed: usize,
 }
 
-/// Something that can give memory back on request, such as a cache, a pool of buffers or a log.
+/// Gives memory back on request, such as that of a cache, a pool of buffers or a log, and returns how many bytes; 0 if
+/// there was nothing to give. The request is tried again after each hook that gave something.
 ///
 /// A hook is called outside the heap's lock, on the thread (or at the interrupt level) whose request found no room,
 /// so it may free and even allocate. It is not called again while it runs: a request that fails inside it, or on
 /// another thread at the same time, asks only the other hooks.
-///
-/// Every `Fn(&Shortage) -> usize` is a hook.
-pub trait Reclaim {
-    /// Gives memory back and returns how many bytes; 0 if there was nothing to give. The request is tried again
-    /// after each hook that gave something.
-    fn reclaim(&self, shortage: &Shortage) -> usize;
-}
-
-impl<F: Fn(&Shortage) -> usize> Reclaim for F {
-    fn reclaim(&self, shortage: &Shortage) -> usize {
-        self(shortage)
-    }
-}
+pub type Reclaim = dyn Fn(&Shortage) -> usize + Sync;
 
 /// A hook as it is registered.
-pub(crate) type Hook = &'static (dyn Reclaim + Sync);
+pub(crate) type Hook = &'static Reclaim;
 
 /// Identifies a registered hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

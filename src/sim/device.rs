@@ -70,12 +70,9 @@ impl Call {
 }
 
 /// The time that calls take on the device's clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latency {
-    /// The time of each [`Call::Reserve`], [`Call::Release`], [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`].
-    pub memory: Duration,
-    /// The time of every other call.
-    pub other: Duration,
+pub(super) struct Latency {
+    pub(super) memory: Duration,
+    pub(super) other: Duration,
 }
 
 /// A misuse that the device has noticed.

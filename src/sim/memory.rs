@@ -49,10 +49,11 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self
     }
 
-    /// Sets the time that calls take.
+    /// Sets the time that calls take on the device's clock: `memory` for each [`Call::Reserve`], [`Call::Release`],
+    /// [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`], and `other` for all others.
     #[must_use]
-    pub fn with_latency(self, latency: Latency) -> Self {
-        self.shared.lock().latency = latency;
+    pub fn with_latency(self, memory: Duration, other: Duration) -> Self {
+        self.shared.lock().latency = Latency { memory, other };
         self
     }
 

@@ -21,6 +21,6 @@ mod device;
 mod memory;
 mod stream;
 
-pub use device::{Call, Hazard, Latency};
+pub use device::{Call, Hazard};
 pub use memory::{DeviceMemory, HostMemory};
 pub use stream::{Event, Stream};

@@ -1,7 +1,7 @@
 //! Readings of memory pressure, from made-up files and from the real ones, which are only read.
 
 use allotment::lock::Unsync;
-use allotment::os::pressure::{Group, ReadError, Reading, Stalls, Thresholds, Watch};
+use allotment::os::pressure::{Group, ReadError, Reading, Stall, Thresholds, Watch};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{PressureHeap, Transition};
 use allotment::{Heap, Tlsf};
@@ -62,14 +62,16 @@ impl Drop for System {
 fn stalls_are_read() {
     let system = System::new("stalls");
     system.stalls("12.34", "0.50");
-    let Reading { stalls: Some(stalls), group: None } = system.watch().read().unwrap() else { panic!() };
-    assert_eq!((stalls.some.avg10, stalls.full.avg10), (12.34, 0.5));
-    assert_eq!((stalls.some.avg60, stalls.some.avg300), (1.5, 0.25));
-    assert_eq!(stalls.full.total, Duration::from_micros(1_234_567));
+    let Reading { some: Some(some), full: Some(full), group: None } = system.watch().read().unwrap() else {
+        panic!()
+    };
+    assert_eq!((some.avg10, full.avg10), (12.34, 0.5));
+    assert_eq!((some.avg60, some.avg300), (1.5, 0.25));
+    assert_eq!(full.total, Duration::from_micros(1_234_567));
     // Early kernels have no second line, and later ones may have more figures.
     system.write("proc/pressure/memory", "some avg10=3.00 avg60=0.00 avg300=0.00 total=9 new=1\n");
-    let stalls = system.watch().read().unwrap().stalls.unwrap();
-    assert_eq!((stalls.some.avg10, stalls.full), (3.0, Stalls::default().full));
+    let reading = system.watch().read().unwrap();
+    assert_eq!((reading.some.unwrap().avg10, reading.full), (3.0, Some(Stall::default())));
 }
 
 #[test]
@@ -138,11 +140,11 @@ fn what_is_wrong_is_said() {
 fn thresholds_have_hysteresis() {
     let thresholds = Thresholds::default();
     let stall = |some, full| {
-        let mut stalls = Stalls::default();
-        (stalls.some.avg10, stalls.full.avg10) = (some, full);
-        Reading { stalls: Some(stalls), group: None }
+        let stall = |avg10| Some(Stall { avg10, ..Stall::default() });
+        Reading { some: stall(some), full: stall(full), group: None }
     };
-    let left = |left: u64| Reading { stalls: None, group: Some(Group { limit: 1000, used: 1000 - left }) };
+    let left =
+        |left: u64| Reading { some: None, full: None, group: Some(Group { limit: 1000, used: 1000 - left }) };
     let mut now = Normal;
     for (reading, expected) in [
         (stall(9.9, 0.0), Normal),
@@ -202,7 +204,7 @@ fn the_real_files_are_understood() {
     let offered = fs::read_to_string("/proc/pressure/memory").is_ok();
     match Watch::system().read() {
         Ok(reading) => {
-            assert_eq!(reading.stalls.is_some(), offered);
+            assert_eq!(reading.some.is_some(), offered);
             if let Some(group) = reading.group {
                 assert!(group.used > 0 && group.limit > 0, "{group:?}");
             }

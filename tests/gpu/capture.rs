@@ -167,7 +167,7 @@ fn buffers_and_managers_record() {
     let buffer = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
     let pinned = manager.request().memory(MemoryKind::Pinned);
     let pinned = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap();
-    assert_eq!(manager.cleanup().bytes, 0);
+    assert_eq!(manager.cleanup(), 0);
     far.as_view_mut().fill(1).unwrap();
     other.synchronize().unwrap();
     let figures = gpu.context.copy_stats().fill;

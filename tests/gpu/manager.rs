@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagedBlock, ManagerOptions, MemoryKind,
-    MemoryManager, MemoryRequest, Policy, PolicyError, PolicyRule, Reason, Stream, pinned_bytes,
+    MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, pinned_bytes,
 };
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
@@ -85,16 +85,19 @@ fn the_table_can_be_replaced() {
     }
     drop(manager);
     let wrong = |policy| match make(policy) {
-        Err(ManageError::Policy(error)) => error,
-        other => panic!("{other:?}"),
+        Err(error) => error,
+        Ok(_) => panic!("it was accepted"),
     };
-    assert_eq!(wrong(with(vec![])), PolicyError::NotTotal);
-    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), PolicyError::NotTotal);
-    assert_eq!(wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])), PolicyError::NotTotal);
+    assert_eq!(wrong(with(vec![])), ManageError::PolicyNotTotal);
+    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), ManageError::PolicyNotTotal);
+    assert_eq!(
+        wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])),
+        ManageError::PolicyNotTotal
+    );
     let empty = PolicyRule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
-    assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), PolicyError::NoTarget(0));
+    assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), ManageError::PolicyNoTarget(0));
     for share in [0.5, 1.1, f64::NAN] {
-        assert_eq!(wrong(Policy { share, ..Policy::default() }), PolicyError::Share);
+        assert_eq!(wrong(Policy { share, ..Policy::default() }), ManageError::PolicyShare);
     }
     assert_eq!(MemoryManager::new(&[], ManagerOptions::default()).err(), Some(ManageError::NoDevice));
     gpu.finish();
@@ -228,13 +231,13 @@ fn measured_accesses_revise_the_table() {
     assert_eq!((usage.to_host, usage.host_bytes, usage.on_device), (40, 160, 1));
     let [first, second] = manager.recommendations().try_into().unwrap();
     assert_eq!(
-        (first.from, first.to, first.reason),
-        (MemoryKind::Device, MemoryKind::Pinned, Reason::HostHeavy)
+        (first.from, first.to, first.measured),
+        (MemoryKind::Device, MemoryKind::Pinned, Access::HostHeavy)
     );
     assert_eq!((first.address as u64, first.bytes, first.usage), (flags.address(), 4 * MIB, usage));
     assert_eq!(
-        (second.from, second.to, second.reason),
-        (MemoryKind::Pinned, MemoryKind::Device, Reason::DeviceHeavy)
+        (second.from, second.to, second.measured),
+        (MemoryKind::Pinned, MemoryKind::Device, Access::Random)
     );
     assert!(first.site.file().ends_with("manager.rs"));
     let text = first.to_string();
@@ -284,7 +287,8 @@ fn read_only_memory_that_is_changed_is_named() {
         changed.copy_from(&[number; 1000]).unwrap();
     }
     let [only] = manager.recommendations().try_into().unwrap();
-    assert_eq!((only.address as u64, only.reason), (changed.address(), Reason::NotReadOnly));
+    assert_eq!(only.address as u64, changed.address());
+    assert_eq!((only.declared, only.measured), (Access::ReadOnly, Access::HostHeavy));
     assert_eq!((only.from, only.to), (MemoryKind::ReadMostly, MemoryKind::Pinned));
     assert!(only.to_string().ends_with("declared read-only, but changed 40 times"), "{only}");
     drop((read, changed));
@@ -322,15 +326,19 @@ fn totals_and_cleanup_are_of_all_devices() {
     assert_eq!(totals.reserved as usize, 16 * MIB);
     assert_eq!((totals.copies.to_device.count, totals.copies.on_host.count), (4, 4));
     assert_eq!(totals.stores.len(), 8);
-    assert_eq!(manager.cleanup().bytes, 0, "all is in use");
+    assert_eq!(manager.cleanup(), 0, "all is in use");
     let pinned = pinned_bytes();
     held.truncate(4);
-    let cleaned = manager.cleanup();
-    assert_eq!((cleaned.bytes, cleaned.stores.len()), (8 * MIB, 4));
+    let reserved =
+        || manager.totals().stores.into_iter().map(|store| store.stats.reserved.current).collect::<Vec<_>>();
+    let before = reserved();
+    assert_eq!(manager.cleanup(), 8 * MIB);
+    let after = reserved();
+    assert_eq!(before.iter().zip(&after).filter(|(before, after)| after < before).count(), 4);
     assert_eq!(pinned - pinned_bytes(), 2 * MIB);
     assert_eq!(manager.totals().reserved as usize, 8 * MIB);
     drop(held);
-    assert_eq!(manager.cleanup().bytes, 8 * MIB);
+    assert_eq!(manager.cleanup(), 8 * MIB);
     assert_eq!(manager.totals().reserved, 0);
     drop((streams, manager, contexts, second));
     gpu.finish();
@@ -369,7 +377,7 @@ fn threads_share_a_manager() {
     });
     let totals = manager.totals();
     assert_eq!((totals.blocks, totals.allocated), (0, 0));
-    assert_eq!(manager.cleanup().bytes as u64, totals.reserved);
+    assert_eq!(manager.cleanup() as u64, totals.reserved);
     drop(manager);
     gpu.finish();
 }

@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    AsyncMemory, Buffer, DeviceMemory, Error, Imported, IpcHandle, Mapped, Pinned, ShareError, SharedMemory,
-    SharedPiece, Stream, Virtual,
+    AsyncMemory, Buffer, DeviceMemory, Error, Imported, IpcHandle, Pinned, ShareError, SharedMemory, Stream,
+    Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,7 +90,7 @@ fn wrong_handles_and_memory_are_typed_errors() {
     gpu.finish();
 }
 
-fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32, Mapped>, ShareError> {
+fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32, Imported>, ShareError> {
     // SAFETY: the tests share values of this type, and wait before they use them elsewhere.
     unsafe { Buffer::map(shared, &gpu.stream) }
 }
@@ -164,7 +164,7 @@ fn descriptors_cross_processes() {
         let [process, offset, bytes, file, piece] = numbers.try_into().unwrap();
         let path = format!("/proc/{process}/fd/{file}");
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-        let pieces = vec![SharedPiece { descriptor: OwnedFd::from(file), bytes: piece }];
+        let pieces = vec![(OwnedFd::from(file), piece)];
         let mut buffer = map(&SharedMemory { pieces, offset, bytes }, &gpu).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
         buffer.slice_mut(1..).unwrap().fill(9).unwrap();
@@ -177,9 +177,9 @@ fn descriptors_cross_processes() {
     let memory = Arc::new(Virtual::shareable(&gpu.context).unwrap());
     let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
     let shared = buffer.share().unwrap();
-    let [piece] = &shared.pieces[..] else { panic!("{shared:?}") };
-    let file = std::os::fd::AsRawFd::as_raw_fd(&piece.descriptor.as_fd());
-    let text = format!("{} {} {} {file} {}", std::process::id(), shared.offset, shared.bytes, piece.bytes);
+    let [(descriptor, bytes)] = &shared.pieces[..] else { panic!("{shared:?}") };
+    let file = std::os::fd::AsRawFd::as_raw_fd(&descriptor.as_fd());
+    let text = format!("{} {} {} {file} {}", std::process::id(), shared.offset, shared.bytes, bytes);
     in_another_process("share::descriptors_cross_processes", text);
     assert_eq!(buffer.to_vec().unwrap(), [1, 9, 9]);
     drop((buffer, memory, shared));
@@ -192,7 +192,7 @@ fn wrong_descriptors_leave_nothing_behind() {
     let memory = Arc::new(Virtual::shareable(&gpu.context).unwrap());
     let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
     let mut shared = buffer.share().unwrap();
-    let piece = shared.pieces[0].bytes;
+    let piece = shared.pieces[0].1;
     for (offset, bytes, error) in [
         (0, 0, ShareError::Values { bytes: 0, offset: 0 }),
         (0, 6, ShareError::Values { bytes: 6, offset: 0 }),
@@ -207,10 +207,10 @@ fn wrong_descriptors_leave_nothing_behind() {
     let before = (!on_system()).then(|| gpu.live());
     // A descriptor of something else, and a size that differs from the piece's.
     let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-    let right = shared.pieces[0].descriptor.try_clone().unwrap();
-    shared.pieces.push(SharedPiece { descriptor: file, bytes: piece });
+    let right = shared.pieces[0].0.try_clone().unwrap();
+    shared.pieces.push((file, piece));
     assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
-    shared.pieces[1] = SharedPiece { descriptor: right, bytes: 2 * piece };
+    shared.pieces[1] = (right, 2 * piece);
     assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
     shared.pieces.truncate(1);
     if let Some(before) = before {

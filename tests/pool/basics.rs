@@ -7,7 +7,7 @@ use allotment::pool::{
     Age, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse,
     Source, Stream as _,
 };
-use allotment::sim::{Call, DeviceMemory, Latency};
+use allotment::sim::{Call, DeviceMemory};
 use allotment::{Buddy, FirstFit, Slab, Tlsf};
 use std::time::Duration;
 
@@ -264,8 +264,8 @@ fn blocks_that_are_kept_by_class_do_not_coalesce_until_they_must() {
 
 #[test]
 fn statistics_are_right() {
-    let device: DeviceMemory = DeviceMemory::new(64 * MIB)
-        .with_latency(Latency { memory: Duration::from_micros(50), other: Duration::from_micros(1) });
+    let device: DeviceMemory =
+        DeviceMemory::new(64 * MIB).with_latency(Duration::from_micros(50), Duration::from_micros(1));
     let (a, b) = (device.stream(), device.stream());
     let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
     let first = pool.allocate(100, &a).unwrap();

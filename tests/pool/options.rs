@@ -27,7 +27,7 @@ fn options_that_cannot_work_are_named() {
     ];
     for (name, options) in wrong {
         match DevicePool::new(DeviceMemory::<false>::new(MIB), options) {
-            Err(PoolError::Options(error)) => assert_eq!(error.option, name),
+            Err(PoolError::Option(option)) => assert_eq!(option, name),
             other => panic!("{name}: {other:?}"),
         }
     }

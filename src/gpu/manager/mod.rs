@@ -13,8 +13,8 @@ mod request;
 mod store;
 mod usage;
 
-pub use policy::{Policy, PolicyError, PolicyRule};
-pub use report::{Cleanup, Reason, Recommendation, StoreTotals, Totals};
+pub use policy::{Policy, PolicyRule};
+pub use report::{Recommendation, StoreTotals, Totals};
 pub use request::{ManageError, MemoryRequest};
 pub use store::ManagedBlock;
 pub use usage::{Access, Site, Usage};
@@ -66,7 +66,7 @@ pub struct ManagerOptions {
 /// for advice in manager.recommendations() {
 ///     println!("{advice}"); // main.rs:7:24: 4194304 bytes in device memory belong in pinned memory: 90 accesses ...
 /// }
-/// println!("{} bytes reserved, {} given back", manager.totals().reserved, manager.cleanup().bytes);
+/// println!("{} bytes reserved, {} given back", manager.totals().reserved, manager.cleanup());
 /// # drop((weights, settings));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -123,7 +123,7 @@ impl MemoryManager {
     /// [`ManageError::NoDevice`] if there is no context, [`ManageError::Policy`] if the table cannot work,
     /// [`ManageError::Pool`] if options cannot work, or the error of the driver.
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, ManageError> {
-        options.policy.check().map_err(ManageError::Policy)?;
+        options.policy.check()?;
         let first = contexts.first().ok_or(ManageError::NoDevice)?;
         let mut limits = PinnedOptions::default();
         limits.limit = options.pinned_limit.unwrap_or(limits.limit);

@@ -1,8 +1,8 @@
 //! Policies: plain tables that select a pool for each request.
 
+use super::request::ManageError;
 use super::usage::{Access, Usage};
 use crate::pool::MemoryKind;
-use core::fmt;
 use std::vec;
 use std::vec::Vec;
 
@@ -66,47 +66,22 @@ impl Default for Policy {
     }
 }
 
-/// Why a [`Policy`] cannot work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// There is no last row that fits every request.
-    NotTotal,
-    /// This row, counted from 0, names no target.
-    NoTarget(usize),
-    /// [`Policy::share`] is not above 0.5 and up to 1.
-    Share,
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotTotal => {
-                f.write_str("the last rule must fit every request, with no access and no size limit")
-            }
-            Self::NoTarget(row) => write!(f, "rule {row} names no target"),
-            Self::Share => f.write_str("the share must be above 0.5 and at most 1"),
-        }
-    }
-}
-
-impl core::error::Error for PolicyError {}
-
 impl Policy {
     /// Checks whether the policy can work. O(rules).
     ///
     /// # Errors
     ///
-    /// [`PolicyError`] with the first thing that is wrong.
-    pub fn check(&self) -> Result<(), PolicyError> {
+    /// [`ManageError::PolicyNotTotal`], [`ManageError::PolicyNoTarget`] or [`ManageError::PolicyShare`], for the first thing that is
+    /// wrong.
+    pub fn check(&self) -> Result<(), ManageError> {
         if !self.rules.last().is_some_and(|rule| rule.access.is_empty() && rule.up_to.is_none()) {
-            return Err(PolicyError::NotTotal);
+            return Err(ManageError::PolicyNotTotal);
         }
         if let Some(row) = self.rules.iter().position(|rule| rule.targets.is_empty()) {
-            return Err(PolicyError::NoTarget(row));
+            return Err(ManageError::PolicyNoTarget(row));
         }
         if !(self.share > 0.5 && self.share <= 1.0) {
-            return Err(PolicyError::Share);
+            return Err(ManageError::PolicyShare);
         }
         Ok(())
     }

@@ -40,28 +40,6 @@ pub struct Totals {
     pub copies: CopyStats,
 }
 
-/// The memory that [`MemoryManager::cleanup`] gave back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Cleanup {
-    /// Bytes over all pools.
-    pub bytes: usize,
-    /// The source name and the bytes of each pool that gave something back.
-    pub stores: Vec<(String, usize)>,
-}
-
-/// Why a buffer should move to other memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The host makes most of its accesses.
-    HostHeavy,
-    /// The device makes most of its accesses.
-    DeviceHeavy,
-    /// It was declared read-only, but the host keeps changing it.
-    NotReadOnly,
-}
-
 /// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recommendation {
@@ -75,8 +53,10 @@ pub struct Recommendation {
     pub from: MemoryKind,
     /// The memory that the policy would select for it.
     pub to: MemoryKind,
-    /// The reason.
-    pub reason: Reason,
+    /// How it was requested. [`Access::ReadOnly`] means that the host keeps changing it nevertheless.
+    pub declared: Access,
+    /// How it is used: [`Access::HostHeavy`] or [`Access::Random`], as [`Policy::judge`](super::Policy::judge) says.
+    pub measured: Access,
     /// The accesses that were counted.
     pub usage: Usage,
 }
@@ -85,13 +65,11 @@ impl fmt::Display for Recommendation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { site, bytes, from, to, usage, .. } = self;
         write!(f, "{site}: {bytes} bytes in {from} belong in {to}: ")?;
-        match self.reason {
-            Reason::HostHeavy | Reason::DeviceHeavy => {
-                write!(f, "{} accesses by the host, {} by the device", usage.by_host(), usage.by_device())
-            }
-            Reason::NotReadOnly => {
+        match (self.declared, self.measured) {
+            (Access::ReadOnly, Access::HostHeavy) => {
                 write!(f, "declared read-only, but changed {} times", usage.host_changes())
             }
+            _ => write!(f, "{} accesses by the host, {} by the device", usage.by_host(), usage.by_device()),
         }
     }
 }
@@ -120,12 +98,10 @@ impl MemoryManager {
     }
 
     /// Gives all memory that no buffer uses back to the system. Freed blocks that wait for work on other streams
-    /// stay. Most drivers wait for the stream of the memory that goes back. O(segments · log segments).
-    pub fn cleanup(&self) -> Cleanup {
-        let cleaned =
-            self.pools().map(|pool| (pool.name().to_string(), pool.trim(0))).filter(|&(_, bytes)| bytes > 0);
-        let stores: Vec<_> = cleaned.collect();
-        Cleanup { bytes: stores.iter().map(|&(_, bytes)| bytes).sum(), stores }
+    /// stay. Returns the bytes that went back; [`MemoryManager::totals`] tells them by pool. Most drivers wait for the
+    /// stream of the memory that goes back. O(segments · log segments).
+    pub fn cleanup(&self) -> usize {
+        self.pools().map(|pool| pool.trim(0)).sum()
     }
 
     /// Lists the live buffers that should move to other memory, judged by their counted accesses, with those first
@@ -137,27 +113,25 @@ impl MemoryManager {
         for record in self.registry().live() {
             let usage = record.usage();
             let is_changed = usage.host_changes() >= policy.least_touches.max(2);
-            let (access, reason) = match policy.judge(&usage) {
-                Access::HostHeavy if record.access == Access::ReadOnly && is_changed => {
-                    (Access::HostHeavy, Reason::NotReadOnly)
-                }
-                Access::HostHeavy if record.access != Access::ReadOnly => {
-                    (Access::HostHeavy, Reason::HostHeavy)
-                }
-                Access::Random => (Access::Random, Reason::DeviceHeavy),
+            let (declared, measured) = (record.access, policy.judge(&usage));
+            match measured {
+                // Reads by the host are what read-only memory is for.
+                Access::HostHeavy if declared != Access::ReadOnly || is_changed => {}
+                Access::Random => {}
                 _ => continue,
-            };
-            let Some(&to) = policy.targets(record.bytes, access).iter().find(|&&kind| self.has(kind)) else {
+            }
+            let Some(&to) = policy.targets(record.bytes, measured).iter().find(|&&kind| self.has(kind))
+            else {
                 continue;
             };
             let settled = [to, record.kind].map(|kind| match kind {
                 // Read-mostly copies serve every reader as well as the device's own memory.
-                MemoryKind::ReadMostly if reason == Reason::DeviceHeavy => MemoryKind::Device,
+                MemoryKind::ReadMostly if measured == Access::Random => MemoryKind::Device,
                 kind => kind,
             });
             if settled[0] != settled[1] {
                 let (site, address, bytes, from) = (record.site, record.address, record.bytes, record.kind);
-                found.push(Recommendation { site, address, bytes, from, to, reason, usage });
+                found.push(Recommendation { site, address, bytes, from, to, declared, measured, usage });
             }
         }
         found.sort_by_key(|recommendation| Reverse(recommendation.usage.host_bytes));

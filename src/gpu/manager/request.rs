@@ -1,6 +1,5 @@
 //! Requests to a manager, and how they are served.
 
-use super::policy::PolicyError;
 use super::store::ManagedBlock;
 use super::usage::{Access, Site};
 use super::{DeviceStores, MemoryManager};
@@ -19,8 +18,12 @@ use std::vec::Vec;
 pub enum ManageError {
     /// A manager needs at least one device.
     NoDevice,
-    /// The policy cannot work.
-    Policy(PolicyError),
+    /// The policy has no last row that fits every request.
+    PolicyNotTotal,
+    /// This row of the policy, counted from 0, names no target.
+    PolicyNoTarget(usize),
+    /// The policy's [`share`](super::Policy::share) is not above 0.5 and up to 1.
+    PolicyShare,
     /// The stream belongs to a device that the manager does not have.
     OtherDevice {
         /// The number of that device.
@@ -38,7 +41,11 @@ impl fmt::Display for ManageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDevice => f.write_str("a memory manager needs at least one device"),
-            Self::Policy(error) => error.fmt(f),
+            Self::PolicyNotTotal => {
+                f.write_str("the last rule must fit every request, with no access and no size limit")
+            }
+            Self::PolicyNoTarget(row) => write!(f, "rule {row} names no target"),
+            Self::PolicyShare => f.write_str("the share must be above 0.5 and at most 1"),
             Self::OtherDevice { ordinal } => {
                 write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
             }

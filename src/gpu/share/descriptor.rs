@@ -1,8 +1,8 @@
 //! Virtual memory shared as file descriptors.
 
-use super::{ShareError, values, within};
+use super::{Imported, ShareError, values, within};
 use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Backing, Buffer, Foreign, Lease};
+use crate::gpu::buffer::{Backing, Buffer, Lease};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::source::Virtual;
@@ -12,63 +12,57 @@ use crate::pool::{self, SourceError};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
+use std::boxed::Box;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::vec::Vec;
 
 const POSIX: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-
-/// A piece of a device's physical memory.
-#[derive(Debug)]
-pub struct SharedPiece {
-    /// The descriptor with which other processes open it; it keeps the memory alive.
-    pub descriptor: OwnedFd,
-    /// Its length in bytes.
-    pub bytes: usize,
-}
 
 /// A range of virtual memory, described by the pieces of physical memory that it lies in. The descriptors are sent
 /// to another process through a Unix socket, together with the numbers. The memory lives as long as anything refers
 /// to it: the exporter's buffer, a descriptor, or a process that has mapped it.
 #[derive(Debug)]
 pub struct SharedMemory {
-    /// The pieces, in the order of their addresses.
-    pub pieces: Vec<SharedPiece>,
+    /// The pieces, in the order of their addresses: the descriptor with which other processes open each, which keeps its memory
+    /// alive, and its length in bytes.
+    pub pieces: Vec<(OwnedFd, usize)>,
     /// Where the range begins, in bytes from the start of the first piece.
     pub offset: usize,
     /// Length of the range in bytes.
     pub bytes: usize,
 }
 
-/// Memory that comes from a [`Virtual`] source.
-pub trait Shareable: Backing {
-    /// Returns the source of the memory.
-    fn source(&self) -> &Virtual;
-}
-
-impl Shareable for Lease<Virtual> {
-    fn source(&self) -> &Virtual {
-        self.lender()
-    }
-}
-
-impl<P: Placement + Send> Shareable for pool::Buffer<'_, P, Virtual> {
-    fn source(&self) -> &Virtual {
-        self.pool().source()
-    }
-}
-
-impl<T: DeviceRepr + Copy, B: Shareable> Buffer<T, B> {
+impl<T: DeviceRepr + Copy> Buffer<T, Lease<Virtual>> {
     /// Exports the memory as file descriptors, with which other processes, and this one, can map it
-    /// ([`Buffer::map`]). They get access to whole pieces, which in a pool contain other blocks of the segment too.
-    /// Does not wait: the caller must make sure that the work on the buffer is done before others use it. O(pieces
-    /// of the segment).
+    /// ([`Buffer::map`]). They get access to whole pieces. Does not wait: the caller must make sure that the work on the
+    /// buffer is done before others use it. O(pieces of the segment).
     ///
     /// # Errors
     ///
     /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
     /// driver.
     pub fn share(&self) -> Result<SharedMemory, ShareError> {
-        let source = self.backing().source();
+        self.share_from(self.backing().lender())
+    }
+}
+
+impl<T: DeviceRepr + Copy, P: Placement + Send> Buffer<T, pool::Buffer<'_, P, Virtual>> {
+    /// Exports the memory as file descriptors, with which other processes, and this one, can map it
+    /// ([`Buffer::map`]). They get access to whole pieces, which contain other blocks of the segment too. Does not wait: the
+    /// caller must make sure that the work on the buffer is done before others use it. O(pieces of the segment).
+    ///
+    /// # Errors
+    ///
+    /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
+    /// driver.
+    pub fn share(&self) -> Result<SharedMemory, ShareError> {
+        self.share_from(self.backing().pool().source())
+    }
+}
+
+impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+    /// Exports memory of `source`.
+    fn share_from(&self, source: &Virtual) -> Result<SharedMemory, ShareError> {
         if !source.is_shareable() {
             return Err(ShareError::NotShareable);
         }
@@ -83,11 +77,11 @@ impl<T: DeviceRepr + Copy, B: Shareable> Buffer<T, B> {
                 if shared.pieces.is_empty() {
                     shared.offset = (first - start) as usize;
                 }
-                shared.pieces.push(SharedPiece { descriptor: export(start)?, bytes });
+                shared.pieces.push((export(start)?, bytes));
             }
             start = end;
         }
-        let total = shared.pieces.iter().map(|piece| piece.bytes).sum();
+        let total = shared.pieces.iter().map(|&(_, bytes)| bytes).sum();
         within(shared.offset, shared.bytes, total)?;
         Ok(shared)
     }
@@ -112,12 +106,8 @@ fn export(address: u64) -> Result<OwnedFd, SourceError> {
     released.map(|()| descriptor)
 }
 
-/// Memory mapped from file descriptors. It is unmapped when this is dropped.
-pub type Mapped = Foreign<Range>;
-
 /// A range of reserved addresses, of which the first bytes are mapped.
-#[derive(Debug)]
-pub struct Range {
+struct Range {
     context: Context,
     start: u64,
     bytes: usize,
@@ -126,16 +116,16 @@ pub struct Range {
 
 impl Range {
     /// Maps a piece behind those that are already mapped.
-    fn map(&mut self, piece: &SharedPiece) -> Result<(), SourceError> {
-        let descriptor = ptr::without_provenance_mut(piece.descriptor.as_raw_fd() as usize);
+    fn map(&mut self, descriptor: &OwnedFd, bytes: usize) -> Result<(), SourceError> {
+        let descriptor = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
         let mut handle = 0;
         // SAFETY: the output has the type that the function writes; the descriptor is open and still belongs to the
         // caller.
         unsafe { call!(cuMemImportFromShareableHandle(&mut handle, descriptor, POSIX))? };
         // SAFETY: the addresses are reserved, and nothing is mapped there. The driver checks the size.
-        let mapped = unsafe { call!(cuMemMap(self.start + self.mapped as u64, piece.bytes, 0, handle, 0)) };
+        let mapped = unsafe { call!(cuMemMap(self.start + self.mapped as u64, bytes, 0, handle, 0)) };
         if mapped.is_ok() {
-            self.mapped += piece.bytes;
+            self.mapped += bytes;
         }
         // SAFETY: imported above. The memory stays as long as it is mapped.
         let released = unsafe { call!(cuMemRelease(handle)) };
@@ -157,7 +147,7 @@ impl Drop for Range {
     }
 }
 
-impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
+impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
     /// Maps memory that this or another process shares, for work on `stream`.
     ///
     /// # Errors
@@ -171,7 +161,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
     pub unsafe fn map(shared: &SharedMemory, stream: &Stream) -> Result<Self, ShareError> {
         let SharedMemory { ref pieces, offset, bytes } = *shared;
         let len = values::<T>(bytes, offset)?;
-        let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.bytes));
+        let total = pieces.iter().try_fold(0usize, |sum, &(_, bytes)| sum.checked_add(bytes));
         let total = total.unwrap_or(0);
         within(offset, bytes, total)?;
         let context = stream.context();
@@ -180,14 +170,14 @@ impl<T: DeviceRepr + Copy> Buffer<T, Mapped> {
         // SAFETY: the output has the type that the function writes; any address will do.
         unsafe { call!(cuMemAddressReserve(&mut start, total, 0, 0, 0))? };
         let mut range = Range { context: context.clone(), start, bytes: total, mapped: 0 };
-        pieces.iter().try_for_each(|piece| range.map(piece))?;
+        pieces.iter().try_for_each(|(descriptor, bytes)| range.map(descriptor, *bytes))?;
         let access = AccessDesc::full(context.ordinal());
         // SAFETY: the range is mapped, and the pointer is to a value of the same layout.
         unsafe { call!(cuMemSetAccess(start, total, (&raw const access).cast(), 1))? };
         let address = start as usize + offset;
         // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
         // users.
-        let backing = unsafe { Mapped::new(range, address, bytes, stream) };
+        let backing = unsafe { Imported::new(Box::new(range), address, bytes, stream) };
         Ok(Self::from_backing(backing, len, stream))
     }
 }

@@ -1,7 +1,7 @@
 //! Handles with which other processes open a device's memory.
 
-use super::{ShareError, values, within};
-use crate::gpu::buffer::{Backing, Buffer, Foreign, MemoryKind};
+use super::{Imported, ShareError, values, within};
+use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
 use crate::gpu::context::Context;
 use crate::gpu::error::call;
 use crate::gpu::stream::Stream;
@@ -9,6 +9,7 @@ use core::ffi::c_char;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
+use std::boxed::Box;
 
 /// A range of a device's memory that other processes on the same machine can open. It is plain bytes, which may be
 /// sent in any way.
@@ -73,12 +74,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     }
 }
 
-/// Memory of another process. It is closed when this is dropped.
-pub type Imported = Foreign<Opened>;
-
 /// An allocation of another process that is open in this one.
-#[derive(Debug)]
-pub struct Opened {
+struct Opened {
     context: Context,
     start: u64,
 }
@@ -123,7 +120,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
         // SAFETY: the caller guarantees that the memory exists; it is open as long as `opened` is.
-        let backing = unsafe { Imported::new(opened, address, bytes, stream) };
+        let backing = unsafe { Imported::new(Box::new(opened), address, bytes, stream) };
         Ok(Self::from_backing(backing, len, stream))
     }
 }

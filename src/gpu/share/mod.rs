@@ -1,19 +1,24 @@
 //! Memory shared between processes.
 //!
 //! ```text
-//!  IpcHandle      names a range of a device's memory with bytes that may be sent in any way;   Imported
-//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket;         Mapped
+//!  IpcHandle      names a range of a device's memory with bytes that may be sent in any way
+//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket
 //! ```
 
 mod descriptor;
 mod ipc;
 
-pub use descriptor::{Mapped, Shareable, SharedMemory, SharedPiece};
-pub use ipc::{Imported, IpcHandle};
+pub use descriptor::SharedMemory;
+pub use ipc::IpcHandle;
 
+use super::buffer::Foreign;
 use super::error::Error;
 use crate::pool::{SourceError, causes};
 use core::fmt;
+use std::boxed::Box;
+
+/// Memory that another process has exported, or this one. It is closed or unmapped when this is dropped.
+pub type Imported = Foreign<Box<dyn Send>>;
 
 /// Why memory could not be exported or imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

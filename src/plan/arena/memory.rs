@@ -1,6 +1,7 @@
 //! Memory whose size and alignment are taken from a plan.
 
 /// `SIZE` bytes, aligned to `ALIGN`, a power of two up to 4096.
+#[doc(hidden)] // `arena!` names it.
 #[repr(C)]
 #[allow(private_bounds)] // The alignments are a closed set.
 pub struct ArenaMemory<const SIZE: usize, const ALIGN: usize>
@@ -41,6 +42,7 @@ alignments!(1 2 4 8 16 32 64 128 256 512 1024 2048 4096);
 /// # Safety
 ///
 /// The first `SIZE` bytes of `ZERO` must exist and be zero, and any bytes may be written there to a value of the type.
+#[doc(hidden)] // Only what `arena!` names implements it.
 pub unsafe trait Storage: Sized + 'static {
     /// A value of all zero bytes.
     const ZERO: Self;

@@ -38,7 +38,12 @@ impl Cache {
     }
 }
 
-impl Reclaim for Cache {
+impl Cache {
+    /// The hook that takes a block from this cache.
+    fn hook(&'static self) -> &'static Reclaim {
+        Box::leak(Box::new(|shortage: &Shortage| self.reclaim(shortage)))
+    }
+
     fn reclaim(&self, shortage: &Shortage) -> usize {
         ORDER.with_borrow_mut(|order| order.push(self.name));
         self.calls.borrow_mut().push(*shortage);
@@ -81,9 +86,9 @@ fn hooks_are_asked_in_order_until_there_is_room() {
     let heap = test_heap();
     let [first, second, third] =
         [("first", 2), ("second", 1), ("third", 5)].map(|(name, count)| Cache::new(heap, name, 400, count));
-    heap.register(9, third).unwrap();
-    heap.register(0, first).unwrap();
-    heap.register(7, second).unwrap();
+    heap.register(9, third.hook()).unwrap();
+    heap.register(0, first.hook()).unwrap();
+    heap.register(7, second.hook()).unwrap();
     fill(heap);
     // The blocks of the caches lie side by side, so one of each makes 800 bytes.
     let large = heap.try_allocate(layout(800)).unwrap();
@@ -109,7 +114,7 @@ fn hooks_are_asked_in_order_until_there_is_room() {
 fn the_last_hook_sees_the_error() {
     let heap = test_heap();
     let cache = Cache::new(heap, "cache", 400, 2);
-    heap.register(0, cache).unwrap();
+    heap.register(0, cache.hook()).unwrap();
     let error = heap.try_allocate(layout(50_000)).unwrap_err();
     assert_eq!((error.requested, error.align), (50_000, 8));
     assert_eq!(LAMENTS.take(), [error]);
@@ -132,7 +137,7 @@ fn recovered_blocks_are_as_asked_for() {
         // SAFETY: the block is live and has that many bytes.
         unsafe { block.as_ptr().write_bytes(0xff, 400) };
     }
-    heap.register(0, cache).unwrap();
+    heap.register(0, cache.hook()).unwrap();
     let small = heap.try_allocate(layout(64)).unwrap();
     // SAFETY: the block is live and has that many bytes.
     unsafe { small.as_ptr().write_bytes(0x5a, 64) };
@@ -161,8 +166,8 @@ fn a_hook_that_allocates_does_not_call_itself() {
         assert!(heap.try_allocate(layout(400)).is_err());
         free(heap, block, 400);
     }));
-    heap.register(0, greedy).unwrap();
-    heap.register(1, other).unwrap();
+    heap.register(0, greedy.hook()).unwrap();
+    heap.register(1, other.hook()).unwrap();
     fill(heap);
     LAMENTS.take();
     let block = heap.try_allocate(layout(400)).unwrap();
@@ -189,8 +194,8 @@ fn the_last_hook_is_not_called_by_what_it_does() {
 fn hooks_come_and_go() {
     let heap = test_heap();
     let cache = Cache::new(heap, "cache", 400, 3);
-    let ids: Vec<_> = (0..4).map(|priority| heap.register(priority, cache).unwrap()).collect();
-    assert_eq!(heap.register(0, cache), Err(TooManyHooks { max: 4 }));
+    let ids: Vec<_> = (0..4).map(|priority| heap.register(priority, cache.hook()).unwrap()).collect();
+    assert_eq!(heap.register(0, cache.hook()), Err(TooManyHooks { max: 4 }));
     for id in &ids[1..] {
         assert!(heap.unregister(*id) && !heap.unregister(*id));
     }
@@ -209,8 +214,8 @@ fn hooks_come_and_go() {
 fn memory_can_be_reclaimed_ahead() {
     let heap = test_heap();
     let caches = [("first", 1), ("second", 3)].map(|(name, count)| Cache::new(heap, name, 400, count));
-    heap.register(0, caches[0]).unwrap();
-    heap.register(1, caches[1]).unwrap();
+    heap.register(0, caches[0].hook()).unwrap();
+    heap.register(1, caches[1].hook()).unwrap();
     assert_eq!(heap.reclaim(300), 400);
     assert_eq!(order(), ["first"]);
     assert_eq!(heap.reclaim(usize::MAX), 400, "no more than the hooks have");
