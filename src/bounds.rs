@@ -59,13 +59,13 @@ impl Demand {
         let granule = M::GRANULE as u128;
         let min_block = if min_block == 0 { 1 } else { min_block as u128 };
         let live = max_live as u128;
-        // No block is shorter than a unit. If no request is, only the rounding to granules is lost.
-        let unit = M::UNIT as u128;
-        let lost = if min_block >= unit * granule { granule } else { unit * granule } - 1;
+        // No block is shorter than a minimum block. If no request is, only the rounding to granules is lost.
+        let shortest = M::MIN_BLOCK as u128;
+        let lost = if min_block >= shortest * granule { granule } else { shortest * granule } - 1;
         // A block loses up to `lost` bytes, and there are at most `live / min_block` blocks.
         let rounded = (live + live / min_block * lost) / granule;
-        let least = max(min_block.div_ceil(granule), unit);
-        let most = max((max_block as u128).div_ceil(granule), unit);
+        let least = max(min_block.div_ceil(granule), shortest);
+        let most = max((max_block as u128).div_ceil(granule), shortest);
         Self { live: if rounded > most { rounded } else { most }, least, most }
     }
 
@@ -86,9 +86,9 @@ const fn arena<M: Meta>(len: u128) -> usize {
     if len > (usize::MAX / 2 / M::GRANULE) as u128 {
         return usize::MAX;
     }
-    // At either end, up to a unit or a word of boundary bits is lost to alignment.
-    let ends = M::UNIT * M::GRANULE + size_of::<usize>();
-    region_size::<M>((len as usize).next_multiple_of(M::UNIT)).saturating_add(ends)
+    // At either end, up to a minimum block or a word of boundary bits is lost to alignment.
+    let ends = M::MIN_BLOCK * M::GRANULE + size_of::<usize>();
+    region_size::<M>((len as usize).next_multiple_of(M::MIN_BLOCK)).saturating_add(ends)
 }
 
 const fn max(a: u128, b: u128) -> u128 {

@@ -23,7 +23,7 @@ pub(crate) type Cut<M> = Option<(BlockOf<M>, Id)>;
 pub unsafe trait FreeBlocks: Sized {
     /// The shortest allocated block in granules, a power of two. Free blocks may be shorter where blocks are cut anywhere, but
     /// then have no room for links.
-    const UNIT: usize;
+    const MIN_BLOCK: usize;
     /// True if frees and lists are checked in release builds as well: hardening level `Basic` (see [`crate::harden`]).
     const CHECKED: bool;
     /// The stored index; placements keep the heads of their lists in it.
@@ -76,14 +76,14 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; the block must have a unit or more.
+    /// The common rules; the block must have a minimum block or more.
     unsafe fn set_next(&mut self, id: Id, to: Id);
 
     /// Sets the second link of free block `id`.
     ///
     /// # Safety
     ///
-    /// The common rules; the block must have a unit or more.
+    /// The common rules; the block must have a minimum block or more.
     unsafe fn set_prev(&mut self, id: Id, to: Id);
 
     /// Allocates the first `want` granules of the unlinked free block `id` of `len`. The rest, if any, becomes a free and
@@ -92,7 +92,7 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; `want <= len`; the block must be unlinked; a resulting block shorter than a unit must be fused with
+    /// The common rules; `want <= len`; the block must be unlinked; a resulting block shorter than a minimum block must be fused with
     /// an allocated one before anything else is done.
     unsafe fn take(&mut self, id: Id, len: usize, want: usize) -> (Block<Self::Token>, Id);
 
@@ -102,7 +102,7 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; `UNIT <= want <= len`; if nothing is left, the block must be unlinked.
+    /// The common rules; `MIN_BLOCK <= want <= len`; if nothing is left, the block must be unlinked.
     unsafe fn take_back(&mut self, id: Id, len: usize, want: usize) -> Option<Block<Self::Token>>;
 
     /// Allocates `want` granules of the free block `id` of `len`, `front` granules from its start. The front keeps the id and
@@ -111,7 +111,7 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; `0 < front`, `UNIT <= want` and `front + want < len`.
+    /// The common rules; `0 < front`, `MIN_BLOCK <= want` and `front + want < len`.
     unsafe fn take_middle(&mut self, id: Id, len: usize, front: usize, want: usize) -> Cut<Self>;
 
     /// Begins to free `block`. Returns the free blocks in front of and behind it, each with its length, or ([`NIL`](super::NIL), 0). The
@@ -125,7 +125,7 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// # Safety
     ///
-    /// The common rules; the block must have a unit or more.
+    /// The common rules; the block must have a minimum block or more.
     unsafe fn free(&mut self, block: Block<Self::Token>) -> Result<[(Id, usize); 2], FreeError>;
 
     /// Merges `block`, which is being freed, with the free blocks `left` in front of and `right` behind it (with their

@@ -103,7 +103,7 @@ pub unsafe trait Meta: FreeBlocks {
     const GRANULE: usize;
     /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
-    /// True if each region has one bit per unit.
+    /// True if each region has one bit per minimum block.
     const BOUNDARY_BITS: bool;
 
     /// A copy of what the common operations need, for as long as there is one region.
@@ -182,8 +182,8 @@ pub unsafe trait Meta: FreeBlocks {
     /// also the end of free memory other than a neighbour's. A side table detects every wrong address.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
 
-    /// Returns whether granule `offset`, which must lie in a region, is free; only where all blocks have whole units.
-    /// O(region / unit / word) in band, O(blocks) in a side table.
+    /// Returns whether granule `offset`, which must lie in a region, is free; only where all blocks have whole minimum blocks.
+    /// O(region / minimum block / word) in band, O(blocks) in a side table.
     fn is_free_at(&self, offset: usize) -> bool;
 
     /// Returns the index of the granule at `address`, if a block of `len` granules there would lie in a region.
@@ -217,7 +217,7 @@ pub unsafe trait Meta: FreeBlocks {
     /// The common rules.
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize);
 
-    /// Begins to free a block that was cut from another and is shorter than a unit. Returns the free block behind it.
+    /// Begins to free a block that was cut from another and is shorter than a minimum block. Returns the free block behind it.
     ///
     /// # Safety
     ///
@@ -237,7 +237,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// # Safety
     ///
-    /// The common rules; `0 < front < block.len`. A part shorter than a unit must be freed before anything else is done.
+    /// The common rules; `0 < front < block.len`. A part shorter than a minimum block must be freed before anything else is done.
     unsafe fn cut(
         &mut self,
         block: Block<Self::Token>,
@@ -260,8 +260,8 @@ pub unsafe trait Meta: FreeBlocks {
 
     /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and whether
     /// the block is free, until it returns `false`. In band, adjacent allocated blocks count as one, because only the free
-    /// blocks are known. `listed` shows the blocks in the placement's lists or trees; it is called once per 64 Ki units of the
-    /// region (1024 on 32-bit targets), and never where a unit is a granule. Allocated memory is not read, except where two
+    /// blocks are known. `listed` shows the blocks in the placement's lists or trees; it is called once per 64 Ki minimum blocks of the
+    /// region (1024 on 32-bit targets), and never where a minimum block is a granule. Allocated memory is not read, except where two
     /// free blocks of one granule may lie around a block of two. O(blocks), in band O(region / granule / word) as well.
     ///
     /// # Safety
@@ -336,7 +336,7 @@ pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
 
 /// Returns the bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
-    let words = if M::BOUNDARY_BITS { (len / M::UNIT + 2).div_ceil(usize::BITS as usize) } else { 0 };
+    let words = if M::BOUNDARY_BITS { (len / M::MIN_BLOCK + 2).div_ceil(usize::BITS as usize) } else { 0 };
     len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())
 }
 

@@ -43,7 +43,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     /// Order of a request: the exponent of the power of two that it is rounded up to.
     #[inline(always)]
     fn order(len: usize, align: usize) -> usize {
-        let len = len.max(align).max(M::UNIT);
+        let len = len.max(align).max(M::MIN_BLOCK);
         (usize::BITS - (len - 1).leading_zeros()) as usize
     }
 
@@ -105,7 +105,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let Some(record) = self.meta.regions().iter().find(|record| record.contains(block.offset)) else {
             return true;
         };
-        if record.len <= FEW * usize::BITS as usize * M::UNIT {
+        if record.len <= FEW * usize::BITS as usize * M::MIN_BLOCK {
             return true;
         }
         for order in block.len.ilog2()..ORDERS as u32 {
@@ -444,7 +444,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
             visit(record.first, record.len, false);
             return;
         }
-        // SAFETY: the region was claimed with edges and is not lent. Blocks start with a unit.
+        // SAFETY: the region was claimed with edges and is not lent. Blocks start with a minimum block.
         unsafe { self.meta.walk(region, &|see| self.each(see), visit) }
     }
 

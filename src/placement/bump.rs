@@ -135,7 +135,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
         (to <= block.len).then_some(block)
     }
 
-    /// A block takes what it was asked for, even if that is less than a unit.
+    /// A block takes what it was asked for, even if that is less than a minimum block.
     #[inline(always)]
     fn granted(len: usize, _align: usize) -> usize {
         len

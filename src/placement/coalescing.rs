@@ -40,15 +40,15 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
     #[inline(always)]
     unsafe fn put(&mut self, block: Block<M::Token>) -> Result<(), FreeError> {
         let Self { meta, fit } = self;
-        // SAFETY: neighbours that the metadata reports are free, and every free block of a unit or more
+        // SAFETY: neighbours that the metadata reports are free, and every free block of a minimum block or more
         // is in the index between operations; so they can be removed, merged and inserted.
         unsafe {
             let [left, right] = meta.free(block)?;
-            if right.1 >= M::UNIT {
+            if right.1 >= M::MIN_BLOCK {
                 fit.remove(*meta, right.0, right.1, F::spot(right.1));
             }
             let len = left.1 + block.len + right.1;
-            if left.1 >= M::UNIT {
+            if left.1 >= M::MIN_BLOCK {
                 let (old, spot) = (F::spot(left.1), F::spot(len));
                 if !F::moves(old, spot) {
                     meta.merge(left, block, right);
@@ -78,19 +78,19 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
         // stay in its place.
         unsafe {
             // The index holds no slivers.
-            core::hint::assert_unchecked(found.len >= M::UNIT);
+            core::hint::assert_unchecked(found.len >= M::MIN_BLOCK);
             if len > F::FROM_FRONT {
                 fit.pop(*meta, found);
                 let (block, rest) = meta.take(found.id, found.len, len);
                 let len = found.len - block.len;
-                if rest != NIL && len >= M::UNIT {
+                if rest != NIL && len >= M::MIN_BLOCK {
                     fit.insert(*meta, rest, len, F::spot(len));
                 }
                 meta.touch(block);
                 return block;
             }
             let spot = F::spot(rest);
-            if rest >= M::UNIT && !F::moves(found.spot, spot) {
+            if rest >= M::MIN_BLOCK && !F::moves(found.spot, spot) {
                 if let Some(block) = meta.take_back(found.id, found.len, len) {
                     return block;
                 }
@@ -98,7 +98,7 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
             } else {
                 fit.pop(*meta, found);
                 if let Some(block) = meta.take_back(found.id, found.len, len) {
-                    if rest >= M::UNIT {
+                    if rest >= M::MIN_BLOCK {
                         fit.insert(*meta, found.id, rest, spot);
                     }
                     return block;
@@ -124,7 +124,7 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
         let Self { meta, fit } = self;
         let back = found.len - front - len;
         let spot = F::spot(front);
-        let stays = front >= M::UNIT && !F::moves(found.spot, spot);
+        let stays = front >= M::MIN_BLOCK && !F::moves(found.spot, spot);
         // SAFETY: the block leaves the index before it is cut, unless its front keeps its place; what is left of it
         // is entered.
         unsafe {
@@ -150,10 +150,10 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
                 }
                 return None;
             };
-            if !stays && front >= M::UNIT {
+            if !stays && front >= M::MIN_BLOCK {
                 fit.insert(*meta, found.id, front, spot);
             }
-            if back >= M::UNIT {
+            if back >= M::MIN_BLOCK {
                 fit.insert(*meta, rest, back, F::spot(back));
             }
             Some(block)
@@ -223,12 +223,12 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
             if found < more {
                 return None;
             }
-            if found >= M::UNIT {
+            if found >= M::MIN_BLOCK {
                 fit.remove(*meta, right, found, F::spot(found));
             }
             let (more, rest) = meta.take(right, found, more);
             let left = found - more.len;
-            if rest != NIL && left >= M::UNIT {
+            if rest != NIL && left >= M::MIN_BLOCK {
                 fit.insert(*meta, rest, left, F::spot(left));
             }
             meta.touch(more);
@@ -291,24 +291,24 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
     unsafe fn put_rest(&mut self, rest: Block<M::Token>) {
         // SAFETY: the caller guarantees that `rest` is unused, and that a live block is in front of it.
         unsafe {
-            if rest.len >= M::UNIT {
+            if rest.len >= M::MIN_BLOCK {
                 // If what is behind it is damaged, the rest stays allocated.
                 let _ = self.put_parts(rest.offset, rest.len, rest.token);
                 return;
             }
             let Self { meta, fit } = self;
             let right = meta.free_sliver(rest);
-            if right.1 >= M::UNIT {
+            if right.1 >= M::MIN_BLOCK {
                 fit.remove(meta, right.0, right.1, <F as FreeIndex<M>>::spot(right.1));
             }
             let (id, len) = (meta.merge((NIL, 0), rest, right), rest.len + right.1);
-            if len >= M::UNIT {
+            if len >= M::MIN_BLOCK {
                 fit.insert(meta, id, len, <F as FreeIndex<M>>::spot(len));
             }
         }
     }
 
-    /// Changes the length of a live block to `to` granules, a unit or more, and returns its new length.
+    /// Changes the length of a live block to `to` granules, a minimum block or more, and returns its new length.
     ///
     /// # Safety
     ///
@@ -411,7 +411,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     #[inline(always)]
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
-        let len = len.max(M::UNIT);
+        let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
         match meta.near() {
             Some(mut meta) => Work { meta: &mut meta, fit }.allocate_at_once(len, align),
@@ -421,7 +421,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     #[inline(always)]
     fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
-        let len = len.max(M::UNIT);
+        let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
         let Some(mut meta) = meta.near() else {
             rare();
@@ -437,7 +437,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         let mut meta = meta.near()?;
         // SAFETY: there is such a block, and it is not used any more.
         unsafe {
-            let block = meta.block_at(address, len.max(M::UNIT));
+            let block = meta.block_at(address, len.max(M::MIN_BLOCK));
             // What is refused here is refused again, with its error, by `deallocate`.
             Work { meta: &mut meta, fit }.put(block).ok()?;
             Some(block.len)
@@ -446,12 +446,12 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     #[inline(always)]
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
-        if self.lacks(len) { None } else { self.allocate_otherwise(len.max(M::UNIT), align) }
+        if self.lacks(len) { None } else { self.allocate_otherwise(len.max(M::MIN_BLOCK), align) }
     }
 
     #[inline(always)]
     fn lacks(&self, len: usize) -> bool {
-        FreeIndex::<M>::lacks(&self.fit, len.max(M::UNIT))
+        FreeIndex::<M>::lacks(&self.fit, len.max(M::MIN_BLOCK))
     }
 
     #[inline(always)]
@@ -475,7 +475,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         _align: usize,
     ) -> Option<Block<Token<Self>>> {
         // SAFETY: the block is live; what is cut off is not used any more.
-        let len = unsafe { self.resize_parts(block.offset, block.len, block.token, to.max(M::UNIT))? };
+        let len = unsafe { self.resize_parts(block.offset, block.len, block.token, to.max(M::MIN_BLOCK))? };
         Some(Block { len, ..block })
     }
 
@@ -492,7 +492,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     #[inline(always)]
     fn granted(len: usize, _align: usize) -> usize {
-        len.max(M::UNIT)
+        len.max(M::MIN_BLOCK)
     }
 
     fn set_saving(&mut self, _on: bool) {}

@@ -15,7 +15,7 @@ pub struct Found<S> {
     pub spot: S,
 }
 
-/// An index of the free blocks: where a placement's policy lives. Blocks shorter than [`FreeBlocks::UNIT`]
+/// An index of the free blocks: where a placement's policy lives. Blocks shorter than [`FreeBlocks::MIN_BLOCK`]
 /// never enter it.
 ///
 /// # Safety

@@ -283,7 +283,7 @@ unsafe impl<
     unsafe fn insert(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
         let old = self.head(class);
         self.set_head(class, id);
-        // SAFETY: `id` is free, and so is a class's first block; blocks in lists have a unit or more.
+        // SAFETY: `id` is free, and so is a class's first block; blocks in lists have a minimum block or more.
         unsafe {
             meta.set_next(id, old);
             if old != NIL {

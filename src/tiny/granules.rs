@@ -2,13 +2,13 @@
 
 use crate::meta::FreeError;
 use crate::placement::micro::blocks::{Blocks, Place};
-pub(super) use crate::placement::micro::units::{UNIT, units};
-use crate::placement::micro::units::{WORD, bit_words};
+pub(super) use crate::placement::micro::granules::{GRANULE, granules};
+use crate::placement::micro::granules::{WORD, bit_words};
 
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
 
-/// Room for the lists and a few units.
+/// Room for the lists and a few granules.
 const MIN_BYTES: usize = 64;
 
 /// Returns where the boundary bits begin: behind the heads of the lists, the map of those, and a word that says whether the heap was used.
@@ -16,30 +16,30 @@ const fn bits(lists: usize) -> usize {
     (2 * lists).next_multiple_of(4) + 4 + 4
 }
 
-/// Returns the bytes of `len` units and their bookkeeping. The first unit's bit may be anywhere in a word.
+/// Returns the bytes of `len` granules and their bookkeeping. The first granule's bit may be anywhere in a word.
 const fn taken(lists: usize, len: usize) -> usize {
-    bits(lists) + (bit_words(len) + 1) * 4 + len * UNIT
+    bits(lists) + (bit_words(len) + 1) * 4 + len * GRANULE
 }
 
-/// Returns the bytes of a heap that has `len` units or more.
+/// Returns the bytes of a heap that has `len` granules or more.
 pub(crate) const fn bytes_for(len: usize) -> usize {
     // With all lists that there can be.
-    let bytes = taken(32, len).next_multiple_of(UNIT);
+    let bytes = taken(32, len).next_multiple_of(GRANULE);
     if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
 }
 
 /// The `BYTES` bytes at an address, as a heap. If all are zero, the heap has not been used yet.
 ///
 /// ```text
-///  | heads | map | ready | boundary bits | units ...                           |
+///  | heads | map | ready | boundary bits | granules ...                           |
 /// ```
 ///
 /// The same [`Blocks`] as those of [`MicroTlsf`](crate::placement::MicroTlsf), at distances from the start that the program knows.
 #[derive(Clone, Copy)]
-pub(super) struct Units<const BYTES: usize, const CHECKED: bool = false>(*mut u8);
+pub(super) struct Granules<const BYTES: usize, const CHECKED: bool = false>(*mut u8);
 
 // SAFETY: `LEN` and `FIRST` are such that the parts lie one behind the other in the heap's bytes.
-unsafe impl<const BYTES: usize, const C: bool> Place for Units<BYTES, C> {
+unsafe impl<const BYTES: usize, const C: bool> Place for Granules<BYTES, C> {
     const LISTS: usize = 2 * Self::BITS;
     const CHECKED: bool = C;
 
@@ -49,9 +49,9 @@ unsafe impl<const BYTES: usize, const C: bool> Place for Units<BYTES, C> {
     }
 
     #[inline(always)]
-    fn unit(self, index: usize) -> *mut u8 {
-        let first = const { BYTES - Self::LEN * UNIT };
-        self.0.wrapping_add(index * UNIT).wrapping_add(first.wrapping_sub(Self::FIRST * UNIT))
+    fn granule(self, index: usize) -> *mut u8 {
+        let first = const { BYTES - Self::LEN * GRANULE };
+        self.0.wrapping_add(index * GRANULE).wrapping_add(first.wrapping_sub(Self::FIRST * GRANULE))
     }
 
     #[inline(always)]
@@ -76,48 +76,48 @@ unsafe impl<const BYTES: usize, const C: bool> Place for Units<BYTES, C> {
     }
 }
 
-impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
+impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     /// Bits of the longest length.
     const BITS: usize = {
-        assert!(BYTES % UNIT == 0, "a tiny heap has a multiple of 8 bytes");
+        assert!(BYTES % GRANULE == 0, "a tiny heap has a multiple of 8 bytes");
         assert!(BYTES >= MIN_BYTES, "a tiny heap has 64 bytes or more");
         assert!(BYTES <= MAX_BYTES, "a tiny heap has 512 KiB or less: its links have 16 bits");
-        (BYTES / UNIT - 1).ilog2() as usize + 1
+        (BYTES / GRANULE - 1).ilog2() as usize + 1
     };
     const MAP: usize = (2 * Self::LISTS).next_multiple_of(4);
     const READY: usize = Self::MAP + 4;
 
-    /// Units that can be allocated.
+    /// Granules that can be allocated.
     pub(super) const LEN: usize = {
-        let mut len = BYTES.saturating_sub(bits(Self::LISTS) + 16) * 8 / (8 * UNIT + 1);
+        let mut len = BYTES.saturating_sub(bits(Self::LISTS) + 16) * 8 / (8 * GRANULE + 1);
         while taken(Self::LISTS, len + 1) <= BYTES {
             len += 1;
         }
         len
     };
 
-    /// The number of the first unit. Its address is at the end of the control data; the lists have
+    /// The number of the first granule. Its address is at the end of the control data; the lists have
     /// the numbers below, so in a small heap the numbers do not begin with those of the place.
     const FIRST: usize = {
-        let place = BYTES / UNIT - Self::LEN;
+        let place = BYTES / GRANULE - Self::LEN;
         if place < Self::LISTS { Self::LISTS } else { place }
     };
 
     /// # Safety
     ///
-    /// The `BYTES` bytes at `start`, aligned to a unit, are the heap's alone as long as the value is used; they
+    /// The `BYTES` bytes at `start`, aligned to a granule, are the heap's alone as long as the value is used; they
     /// were all zero before they were first used as a heap of this size.
     #[inline(always)]
     pub(super) const unsafe fn new(start: *mut u8) -> Self {
         Self(start)
     }
 
-    /// Returns the address of the first unit.
+    /// Returns the address of the first granule.
     pub(super) fn start(self) -> *mut u8 {
-        self.unit(Self::FIRST)
+        self.granule(Self::FIRST)
     }
 
-    /// Allocates `len` units at a multiple of `mask + 1` bytes, or returns null if there is no room. O(1).
+    /// Allocates `len` granules at a multiple of `mask + 1` bytes, or returns null if there is no room. O(1).
     ///
     /// # Safety
     ///
@@ -126,7 +126,7 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
     pub(super) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
         unsafe {
-            let need = len + mask / UNIT;
+            let need = len + mask / GRANULE;
             match Blocks(self).find(need) {
                 Some(found) => Blocks(self).cut(found, len, need, mask),
                 None => self.fail(len, mask),
@@ -145,7 +145,7 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
         unsafe { self.take(len, mask) }
     }
 
-    /// Frees units. Returns false, with nothing done, if blocks are checked and these cannot be allocated.
+    /// Frees granules. Returns false, with nothing done, if blocks are checked and these cannot be allocated.
     #[inline(never)]
     unsafe fn put(self, index: usize, len: usize) -> bool {
         // SAFETY: the caller's contract.
@@ -155,7 +155,7 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
     /// Makes all memory available at the first call. Returns whether it was that.
     pub(super) fn settle(self) -> bool {
         let ready = self.0.wrapping_add(Self::READY);
-        // SAFETY: the byte is part of the control data; no unit was used before.
+        // SAFETY: the byte is part of the control data; no granule was used before.
         unsafe {
             if *ready != 0 {
                 return false;
@@ -179,7 +179,7 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
         }
     }
 
-    /// Frees the block of `len` units at `start`. Returns false, with nothing done, if blocks are checked and this one cannot be
+    /// Frees the block of `len` granules at `start`. Returns false, with nothing done, if blocks are checked and this one cannot be
     /// allocated. O(1).
     ///
     /// # Safety
@@ -194,18 +194,18 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
         unsafe { self.put(Blocks(self).index(start.addr()), len) }
     }
 
-    /// Returns whether a unit starts at this address.
+    /// Returns whether a granule starts at this address.
     #[inline(always)]
     fn holds(self, start: *mut u8) -> bool {
         let offset = start.addr().wrapping_sub(self.start().addr());
-        offset < Self::LEN * UNIT && offset % UNIT == 0
+        offset < Self::LEN * GRANULE && offset % GRANULE == 0
     }
 
     /// Changes the length of the block at `start` where it is, if there is room. O(1).
     ///
     /// # Safety
     ///
-    /// The block is live and has `old` units, which is not zero, nor is `new`; what is cut off is not used any more.
+    /// The block is live and has `old` granules, which is not zero, nor is `new`; what is cut off is not used any more.
     #[inline(never)]
     pub(super) unsafe fn resize(self, start: *mut u8, old: usize, new: usize) -> bool {
         let index = Blocks(self).index(start.addr());
@@ -228,15 +228,15 @@ impl<const BYTES: usize, const C: bool> Units<BYTES, C> {
         true
     }
 
-    /// Returns the units of the longest request that would succeed. O(1).
+    /// Returns the granules of the longest request that would succeed. O(1).
     pub(super) fn largest(self) -> usize {
         // SAFETY: the heap has its lists.
         unsafe { Blocks(self).largest() }
     }
 
-    /// Finds out in O(1) what can be known of whether a live block of `len` units is at `address`.
+    /// Finds out in O(1) what can be known of whether a live block of `len` granules is at `address`.
     pub(super) fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
-        // SAFETY: the heap has its units.
+        // SAFETY: the heap has its granules.
         unsafe { Blocks(self).check(address, len) }
     }
 }
@@ -247,7 +247,7 @@ crate::contracts::contracts! {
     #[unwind(20)]
     fn four_steps_keep_a_small_heap_whole(a in 0..=9, b in 0..=9, c in 0..=9, d in 0..=9) {
         const BYTES: usize = 128;
-        type Small = Units<BYTES, true>;
+        type Small = Granules<BYTES, true>;
         let mut memory = [0_u64; BYTES / 8];
         // SAFETY: the memory is zero, and the heap's alone; blocks are given once, with their lengths.
         unsafe {
@@ -255,16 +255,16 @@ crate::contracts::contracts! {
             let (mut live, mut count) = ([(core::ptr::null_mut::<u8>(), 0); 4], 0);
             for step in [a, b, c, d] {
                 if step < 8 {
-                    // 1 to 4 units, half of them aligned to 32 bytes.
+                    // 1 to 4 granules, half of them aligned to 32 bytes.
                     let (len, mask) = (step % 4 + 1, if step < 4 { 7 } else { 31 });
                     let start = heap.take(len, mask);
                     if start.is_null() {
                         continue;
                     }
                     assert!(start.addr() & mask == 0 && start >= heap.start());
-                    assert!(start.addr() + len * UNIT <= heap.start().addr() + Small::LEN * UNIT);
+                    assert!(start.addr() + len * GRANULE <= heap.start().addr() + Small::LEN * GRANULE);
                     for &(other, other_len) in &live[..count] {
-                        let apart = start.addr() + len * UNIT <= other.addr() || other.addr() + other_len * UNIT <= start.addr();
+                        let apart = start.addr() + len * GRANULE <= other.addr() || other.addr() + other_len * GRANULE <= start.addr();
                         assert!(apart, "blocks overlap");
                     }
                     live[count] = (start, len);
@@ -290,23 +290,23 @@ crate::contracts::contracts! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::micro::units::class;
+    use crate::placement::micro::granules::class;
     use core::ptr;
 
     fn layout<const BYTES: usize>() {
-        type U<const B: usize> = Units<B>;
+        type U<const B: usize> = Granules<B>;
         let (lists, first, len) = (U::<BYTES>::LISTS, U::<BYTES>::FIRST, U::<BYTES>::LEN);
         let base = ptr::without_provenance_mut::<u8>(1 << 20);
         // SAFETY: nothing is read or written.
-        let units = unsafe { U::<BYTES>::new(base) };
+        let granules = unsafe { U::<BYTES>::new(base) };
         assert!(first >= lists && first + len <= 1 << 16, "{BYTES}");
-        assert_eq!(units.unit(first + len).addr() - base.addr(), BYTES);
+        assert_eq!(granules.granule(first + len).addr() - base.addr(), BYTES);
         assert!(len < 1 << U::<BYTES>::BITS);
         // SAFETY: the length is in range.
         assert!(unsafe { class((1 << U::<BYTES>::BITS) - 1) } < lists);
-        let (low, high) = (units.bits(first).addr(), units.bits(first + len).addr());
-        assert!(low >= base.addr() + bits(lists) && high + 4 <= units.start().addr(), "{BYTES}");
-        assert!(units.start().addr() - base.addr() <= bits(lists) + len / 8 + 12 + 2 * UNIT, "{BYTES}");
+        let (low, high) = (granules.bits(first).addr(), granules.bits(first + len).addr());
+        assert!(low >= base.addr() + bits(lists) && high + 4 <= granules.start().addr(), "{BYTES}");
+        assert!(granules.start().addr() - base.addr() <= bits(lists) + len / 8 + 12 + 2 * GRANULE, "{BYTES}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The smallest heaps: [`TinyHeap`], and [`TinyBump`] for programs that never free.
 
 mod bump;
-mod units;
+mod granules;
 
 pub use bump::TinyBump;
 
@@ -15,8 +15,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::{self, NonNull};
-pub(crate) use units::bytes_for;
-use units::{UNIT, Units, units};
+pub(crate) use granules::bytes_for;
+use granules::{GRANULE, Granules, granules};
 
 /// The heap with the smallest code and the least bookkeeping: `BYTES` bytes in all, bookkeeping included.
 ///
@@ -74,16 +74,16 @@ struct State<const BYTES: usize, S> {
 // SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
 unsafe impl<const BYTES: usize, L: Sync, S: Send, const C: bool> Sync for TinyHeap<BYTES, L, S, C> {}
 
-/// Returns the length in units of a block of `size` bytes; a block of size zero takes one unit.
+/// Returns the length in granules of a block of `size` bytes; a block of size zero takes one granule.
 #[inline(always)]
-fn some_units(size: usize) -> usize {
-    units(size).max(1)
+fn some_granules(size: usize) -> usize {
+    granules(size).max(1)
 }
 
 #[allow(clippy::new_without_default, reason = "a heap is a static")]
 impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, L, S, C> {
     /// Bytes available for blocks: `BYTES` less the free lists and boundary bits.
-    pub const CAPACITY: usize = Units::<BYTES, C>::LEN * UNIT;
+    pub const CAPACITY: usize = Granules::<BYTES, C>::LEN * GRANULE;
 
     /// Creates an empty heap, all zero.
     pub const fn new() -> Self {
@@ -93,35 +93,35 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     }
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce(Units<BYTES, C>, &mut S) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(Granules<BYTES, C>, &mut S) -> T) -> T {
         self.lock.with(|| {
             let state = self.state.get();
             // SAFETY: the lock lets only one closure run at a time; the memory was all zero at first, and the
             // statistics lie outside of it.
-            unsafe { f(Units::new((&raw mut (*state).memory).cast()), &mut (*state).statistics) }
+            unsafe { f(Granules::new((&raw mut (*state).memory).cast()), &mut (*state).statistics) }
         })
     }
 
     /// Runs `f` like `with`, but makes the memory available first and reports it to the statistics once.
     #[cold]
-    fn with_settled<T>(&self, f: impl FnOnce(Units<BYTES, C>, &mut S) -> T) -> T {
-        self.with(|units, statistics| {
-            units.settle();
-            if units.announce() {
+    fn with_settled<T>(&self, f: impl FnOnce(Granules<BYTES, C>, &mut S) -> T) -> T {
+        self.with(|granules, statistics| {
+            granules.settle();
+            if granules.announce() {
                 statistics.grown(Self::CAPACITY);
             }
-            f(units, statistics)
+            f(granules, statistics)
         })
     }
 
-    /// Allocates `len` units. Returns null if there is no room, which counts as a failure unless it is an `attempt`.
+    /// Allocates `len` granules. Returns null if there is no room, which counts as a failure unless it is an `attempt`.
     #[inline(always)]
     fn take(&self, len: usize, layout: Layout, attempt: bool) -> *mut u8 {
-        self.with(|units, statistics| {
+        self.with(|granules, statistics| {
             // SAFETY: `len` is at least one, and the alignment of a layout is a power of two.
-            let start = unsafe { units.take(len, layout.align() - 1) };
+            let start = unsafe { granules.take(len, layout.align() - 1) };
             if !start.is_null() {
-                statistics.allocated(len * UNIT);
+                statistics.allocated(len * GRANULE);
             } else if !attempt {
                 statistics.failed(layout.size());
             }
@@ -135,20 +135,21 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        NonNull::new(self.take(some_units(layout.size()), layout, false)).ok_or_else(|| self.reason(layout))
+        NonNull::new(self.take(some_granules(layout.size()), layout, false))
+            .ok_or_else(|| self.reason(layout))
     }
 
     /// Returns the error of a failed request for `layout`.
     fn reason(&self, layout: Layout) -> OutOfMemory {
-        self.with_settled(|units, statistics| {
-            let largest_free = units.largest() * UNIT;
+        self.with_settled(|granules, statistics| {
+            let largest_free = granules.largest() * GRANULE;
             let free = statistics.free().unwrap_or(largest_free);
             OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
         })
     }
 
     /// Frees a block after a check in O(1). Foreign and misaligned addresses are always detected; double frees are
-    /// detected while the block's first or last unit is still at the edge of a free block.
+    /// detected while the block's first or last granule is still at the edge of a free block.
     ///
     /// # Errors
     ///
@@ -159,14 +160,14 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     /// If the check passes, the block must be live, must have been allocated with `layout` from this heap, and must
     /// not be used any more.
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.with(|units, statistics| {
-            let len = some_units(layout.size());
-            units.check(block.addr().get(), len)?;
-            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `len` units.
-            if !unsafe { units.give(block.as_ptr(), len) } {
+        self.with(|granules, statistics| {
+            let len = some_granules(layout.size());
+            granules.check(block.addr().get(), len)?;
+            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `len` granules.
+            if !unsafe { granules.give(block.as_ptr(), len) } {
                 return Err(FreeError::AlreadyFree);
             }
-            statistics.freed(len * UNIT);
+            statistics.freed(len * GRANULE);
             Ok(())
         })
     }
@@ -175,18 +176,18 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// # Safety
     ///
-    /// The block must be live, have `len` units, and not be used any more.
+    /// The block must be live, have `len` granules, and not be used any more.
     #[inline(always)]
     unsafe fn give(&self, block: *mut u8, len: usize) {
-        let freed = self.with(|units, statistics| {
+        let freed = self.with(|granules, statistics| {
             if cfg!(debug_assertions) {
-                units.check(block.addr(), len)?;
+                granules.check(block.addr(), len)?;
             }
-            // SAFETY: the caller guarantees that the block is live and has `len` units.
-            if !unsafe { units.give(block, len) } {
-                return Err(units.check(block.addr(), len).err().unwrap_or(FreeError::AlreadyFree));
+            // SAFETY: the caller guarantees that the block is live and has `len` granules.
+            if !unsafe { granules.give(block, len) } {
+                return Err(granules.check(block.addr(), len).err().unwrap_or(FreeError::AlreadyFree));
             }
-            statistics.freed(len * UNIT);
+            statistics.freed(len * GRANULE);
             Ok(())
         });
         if let Err(error) = freed {
@@ -194,17 +195,17 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
         }
     }
 
-    /// Changes the length of a block in place, in units. Returns whether that was possible. O(1).
+    /// Changes the length of a block in place, in granules. Returns whether that was possible. O(1).
     ///
     /// # Safety
     ///
-    /// The block must be live and have `old` units; units that are cut off must not be used any more.
+    /// The block must be live and have `old` granules; granules that are cut off must not be used any more.
     unsafe fn resize(&self, block: *mut u8, old: usize, new: usize) -> bool {
-        self.with(|units, statistics| {
-            // SAFETY: the caller guarantees a live block of `old` units.
-            let done = unsafe { units.resize(block, old, new) };
+        self.with(|granules, statistics| {
+            // SAFETY: the caller guarantees a live block of `old` granules.
+            let done = unsafe { granules.resize(block, old, new) };
             if done {
-                statistics.resized(old * UNIT, new * UNIT);
+                statistics.resized(old * GRANULE, new * GRANULE);
             }
             done
         })
@@ -220,13 +221,13 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
         // Larger sizes never fit, and rounding them up could overflow.
         size <= BYTES
             // SAFETY: the caller guarantees a live block of `layout`.
-            && unsafe { self.resize(block.as_ptr(), some_units(layout.size()), some_units(size)) }
+            && unsafe { self.resize(block.as_ptr(), some_granules(layout.size()), some_granules(size)) }
     }
 
     /// Returns the largest request in bytes, with an alignment of at most 8, that would succeed now. Always current.
     /// O(1).
     pub fn largest_free(&self) -> usize {
-        self.with_settled(|units, _| units.largest() * UNIT)
+        self.with_settled(|granules, _| granules.largest() * GRANULE)
     }
 }
 
@@ -243,7 +244,7 @@ impl<const BYTES: usize, L: Lock, const C: bool> TinyHeap<BYTES, L, Counters, C>
 
     /// Returns all statistics, taken at one moment. O(1).
     pub fn stats(&self) -> Stats {
-        self.with_settled(|units, statistics| statistics.stats(units.largest() * UNIT))
+        self.with_settled(|granules, statistics| statistics.stats(granules.largest() * GRANULE))
     }
 
     /// Resets the high-water mark to the current use.
@@ -260,18 +261,18 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
     // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = self.take(units(layout.size()), layout, false);
+        let block = self.take(granules(layout.size()), layout, false);
         if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block.
-        unsafe { self.give(block, units(layout.size())) }
+        unsafe { self.give(block, granules(layout.size())) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let (old, new) = (units(layout.size()), units(size));
+        let (old, new) = (granules(layout.size()), granules(size));
         // SAFETY: the caller passes a live block and a size that makes a valid layout; the two blocks of the copy
         // are both live and so do not overlap.
         unsafe {
@@ -298,7 +299,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
 // SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory for &TinyHeap<BYTES, L, S, C> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        NonNull::new(self.take(some_units(layout.size()), layout, false))
+        NonNull::new(self.take(some_granules(layout.size()), layout, false))
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -308,7 +309,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller passes a live block of this heap and its layout.
-        unsafe { self.give(block.as_ptr(), some_units(layout.size())) }
+        unsafe { self.give(block.as_ptr(), some_granules(layout.size())) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
@@ -318,7 +319,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
 
     /// Resizes a block as [`GlobalAlloc::realloc`] does: one that shrinks moves if there is room for it elsewhere.
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
-        let (start, from, to) = (block.as_ptr(), some_units(old.size()), some_units(new.size()));
+        let (start, from, to) = (block.as_ptr(), some_granules(old.size()), some_granules(new.size()));
         // SAFETY: the caller passes a live block of layout `old`; the two blocks of the copy are both live.
         unsafe {
             if new.align() == old.align() && to >= from && self.resize(start, from, to) {
@@ -343,11 +344,11 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.with(|units, _| units.check(block.addr().get(), some_units(layout.size())))
+        self.with(|granules, _| granules.check(block.addr().get(), some_granules(layout.size())))
     }
 
     fn statistics(&self) -> Option<Stats> {
-        self.with_settled(|units, statistics| statistics.snapshot(units.largest() * UNIT))
+        self.with_settled(|granules, statistics| statistics.snapshot(granules.largest() * GRANULE))
     }
 
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
@@ -359,7 +360,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        let start = self.with(|units, _| NonNull::new(units.start()))?;
+        let start = self.with(|granules, _| NonNull::new(granules.start()))?;
         (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S, C>::CAPACITY))
     }
 }

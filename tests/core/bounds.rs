@@ -34,7 +34,8 @@ struct Target {
 
 /// Names a placement.
 fn target<P: Subject + Placement + 'static>() -> Target {
-    let unit = <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::FreeBlocks>::UNIT;
+    let unit =
+        <P::Meta as allotment::meta::Meta>::GRANULE * <P::Meta as allotment::meta::FreeBlocks>::MIN_BLOCK;
     Target { case: Case::of::<P>(), unit }
 }
 

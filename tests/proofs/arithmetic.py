@@ -158,8 +158,8 @@ def logarithm(proofs: Proofs) -> None:
 
 def micro_classes(proofs: Proofs) -> None:
     """Two lists per power of two: with an instruction that counts zeros and without, they are the same."""
-    expect("src/placement/micro/units.rs", "(((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize")
-    expect("src/placement/micro/units.rs", "((2 * len) >> shift) + 2 * shift as usize - 2")
+    expect("src/placement/micro/granules.rs", "(((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize")
+    expect("src/placement/micro/granules.rs", "((2 * len) >> shift) + 2 * shift as usize - 2")
     length = z3.BitVec("len", 32)
     for octave in range(16):
         zeros = 31 - octave

@@ -16,11 +16,11 @@ GRANULES = 16
 class Region:
     """A region of which any state is possible."""
 
-    def __init__(self, unit: int) -> None:
-        self.unit = unit
+    def __init__(self, least: int) -> None:
+        self.least = least
         self.free = [z3.Bool(f"free{at}") for at in range(GRANULES)]
         self.starts = [z3.Bool(f"start{at}") for at in range(GRANULES)]
-        self.bits = [z3.Bool(f"bit{at}") for at in range(GRANULES // unit + 1)]
+        self.bits = [z3.Bool(f"bit{at}") for at in range(GRANULES // least + 1)]
 
     def is_free(self, at: int, free: list | None = None):
         """Whether a granule is free; those beyond the region are not."""
@@ -28,25 +28,25 @@ class Region:
         return free[at] if 0 <= at < GRANULES else z3.BoolVal(False)
 
     def right(self, bits: list, free: list):
-        """The invariant: a bit is set where free memory meets memory that is not free, in front of any granule of the unit."""
+        """The invariant: a bit is set where free memory meets memory that is not free, in front of any granule of its minimum block."""
 
         def changes(at: int):
             return z3.Xor(self.is_free(at, free), self.is_free(at - 1, free))
 
         return z3.And(
             *(
-                bits[number] == z3.Or(*(changes(number * self.unit + at) for at in range(self.unit)))
+                bits[number] == z3.Or(*(changes(number * self.least + at) for at in range(self.least)))
                 for number in range(len(bits))
             )
         )
 
     def valid(self) -> list:
-        """What holds between operations: the invariant, and that allocated blocks have a unit or more."""
+        """What holds between operations: the invariant, and that allocated blocks have a minimum block or more."""
         rules = [self.right(self.bits, self.free)]
         for at in range(GRANULES):
             rules.append(z3.Implies(self.free[at], z3.Not(self.starts[at])))
             rules.append(z3.Implies(z3.And(z3.Not(self.free[at]), self.is_free(at - 1) if at else True), self.starts[at]))
-            for more in range(1, self.unit):
+            for more in range(1, self.least):
                 inside = z3.BoolVal(False)
                 if at + more < GRANULES:
                     inside = z3.Not(z3.Or(self.free[at + more], self.starts[at + more]))
@@ -75,23 +75,23 @@ class Bits:
     """The bits while an operation changes them."""
 
     def __init__(self, region: Region) -> None:
-        self.now, self.unit = list(region.bits), region.unit
+        self.now, self.least = list(region.bits), region.least
 
     def flip(self, granule: int):
-        """Flips the bit of a granule's unit; returns what it was."""
-        old = self.now[granule // self.unit]
-        self.now[granule // self.unit] = z3.Not(old)
+        """Flips the bit of a granule; returns what it was."""
+        old = self.now[granule // self.least]
+        self.now[granule // self.least] = z3.Not(old)
         return old
 
     def put(self, granule: int, value: bool, when=True) -> None:
-        """Sets or clears the bit of a granule's unit under a condition."""
-        number = granule // self.unit
+        """Sets or clears the bit of a granule under a condition."""
+        number = granule // self.least
         self.now[number] = z3.If(when, z3.BoolVal(value), self.now[number])
 
 
 def slivers_merge(region: Region, bits: Bits, start: int, end: int) -> None:
     """What `merge` does with bits: those of neighbours that are slivers are set anew."""
-    if region.unit == 1:
+    if region.least == 1:
         return
     left = z3.And(region.is_free(start - 1), z3.Not(region.is_free(start - 2)))
     right = z3.And(region.is_free(end), z3.Not(region.is_free(end + 1)))
@@ -107,7 +107,7 @@ def free(proofs: Proofs, region: Region, start: int, end: int) -> None:
     left, right = bits.flip(start), bits.flip(end)
     slivers_merge(region, bits, start, end)
     proofs.claim(
-        f"free and merge, units of {region.unit}",
+        f"free and merge, minimum blocks of {region.least}",
         [*region.valid(), *region.allocated(start, end)],
         left == region.is_free(start - 1),
         right == region.is_free(end),
@@ -116,22 +116,22 @@ def free(proofs: Proofs, region: Region, start: int, end: int) -> None:
 
 
 def free_sliver(proofs: Proofs, region: Region, start: int, end: int) -> None:
-    """`InBand::free_sliver`, then `merge`: the end of an allocated block, which keeps a unit or more."""
-    if start < region.unit or end - start >= region.unit:
+    """`InBand::free_sliver`, then `merge`: the end of an allocated block, which keeps a minimum block or more."""
+    if start < region.least or end - start >= region.least:
         return
     bits = Bits(region)
-    right = bits.now[end // region.unit]
+    right = bits.now[end // region.least]
     bits.put(start, True)
-    if end // region.unit != start // region.unit:
+    if end // region.least != start // region.least:
         bits.put(end, False, right)
     bits.put(end, True, z3.Not(right))
     # Only what is behind it may be merged with it.
     sliver = z3.And(region.is_free(end), z3.Not(region.is_free(end + 1)))
     if end < GRANULES:
         bits.put(end + 1, True, sliver)
-    whole = [z3.Or(*(z3.And(*region.allocated(first, end)) for first in range(start - region.unit + 1)))]
+    whole = [z3.Or(*(z3.And(*region.allocated(first, end)) for first in range(start - region.least + 1)))]
     proofs.claim(
-        f"free a sliver, units of {region.unit}",
+        f"free a sliver, minimum blocks of {region.least}",
         [*region.valid(), *whole],
         right == region.is_free(end),
         region.right(bits.now, region.after(start, end, True)),
@@ -139,19 +139,19 @@ def free_sliver(proofs: Proofs, region: Region, start: int, end: int) -> None:
 
 
 def take(proofs: Proofs, region: Region, start: int, end: int, want: int) -> None:
-    """`OneRegion::take`: the first granules of a free block. Fewer than a unit are for the block in front, which grows."""
+    """`OneRegion::take`: the first granules of a free block. Fewer than a minimum block are for the block in front, which grows."""
     bits, length = Bits(region), end - start
     middle = start + want
-    if length < region.unit:
+    if length < region.least:
         bits.put(start, False)
         bits.put(middle, False)
     else:
         bits.flip(start)
         bits.flip(middle)
-    if 0 < length - want < region.unit:
+    if 0 < length - want < region.least:
         bits.put(middle, True)
     proofs.claim(
-        f"take the front, units of {region.unit}",
+        f"take the front, minimum blocks of {region.least}",
         [*region.valid(), *region.run(start, end)],
         region.right(bits.now, region.after(start, middle, False)),
     )
@@ -162,10 +162,10 @@ def take_back(proofs: Proofs, region: Region, start: int, end: int, want: int) -
     bits, middle = Bits(region), end - want
     bits.flip(middle)
     bits.flip(end)
-    if 0 < middle - start < region.unit:
+    if 0 < middle - start < region.least:
         bits.put(middle, True)
     proofs.claim(
-        f"take the back, units of {region.unit}",
+        f"take the back, minimum blocks of {region.least}",
         [*region.valid(), *region.run(start, end)],
         region.right(bits.now, region.after(middle, end, False)),
     )
@@ -176,36 +176,36 @@ def take_middle(proofs: Proofs, region: Region, start: int, end: int, front: int
     bits, first, last = Bits(region), start + front, start + front + want
     bits.flip(first)
     bits.flip(last)
-    if front < region.unit:
+    if front < region.least:
         bits.put(first, True)
-    if end - last < region.unit:
+    if end - last < region.least:
         bits.put(last, True)
     proofs.claim(
-        f"take the middle, units of {region.unit}",
+        f"take the middle, minimum blocks of {region.least}",
         [*region.valid(), *region.run(start, end)],
         region.right(bits.now, region.after(first, last, False)),
     )
 
 
 def prove(proofs: Proofs) -> None:
-    """Proves all of it, for units of one granule and of two."""
+    """Proves all of it, for minimum blocks of one granule and of two."""
     the_texts()
-    for unit in (1, 2):
-        region = Region(unit)
+    for least in (1, 2):
+        region = Region(least)
         for start in range(GRANULES):
             for end in range(start + 1, GRANULES + 1):
                 length = end - start
-                if length >= unit:
+                if length >= least:
                     free(proofs, region, start, end)
                 free_sliver(proofs, region, start, end)
                 # Between a free block and the border is room for an allocated one, or none. Long free blocks differ in nothing but
                 # granules that no operation looks at.
-                if length > 9 or 0 < start < unit or 0 < GRANULES - end < unit:
+                if length > 9 or 0 < start < least or 0 < GRANULES - end < least:
                     continue
                 for want in range(1, length + 1):
-                    if want >= unit or start > 0:
+                    if want >= least or start > 0:
                         take(proofs, region, start, end, want)
-                    if want < unit:
+                    if want < least:
                         continue
                     take_back(proofs, region, start, end, want)
                     for front in range(1, length - want):
@@ -214,7 +214,7 @@ def prove(proofs: Proofs) -> None:
         wrong = Bits(region)
         wrong.flip(4)
         proofs.refuted(
-            f"free and merge, units of {unit}",
+            f"free and merge, minimum blocks of {least}",
             [*region.valid(), *region.allocated(4, 8)],
             region.right(wrong.now, region.after(4, 8, True)),
         )
@@ -225,45 +225,45 @@ def the_texts() -> None:
     one = "src/meta/in_band/one_region.rs"
     expect(
         one,
-        """if len < Self::UNIT {
-                bounds.clear(id / Self::UNIT);
-                bounds.clear(end / Self::UNIT);
+        """if len < Self::MIN_BLOCK {
+                bounds.clear(id / Self::MIN_BLOCK);
+                bounds.clear(end / Self::MIN_BLOCK);
             } else {
-                bounds.flip(id / Self::UNIT);
-                bounds.flip(end / Self::UNIT);
+                bounds.flip(id / Self::MIN_BLOCK);
+                bounds.flip(end / Self::MIN_BLOCK);
             }
             if want < len {
-                if len - want < Self::UNIT { bounds.set(end / Self::UNIT); }""",
+                if len - want < Self::MIN_BLOCK { bounds.set(end / Self::MIN_BLOCK); }""",
     )
     expect(
         one,
-        """bounds.flip((id + rest) / Self::UNIT);
-            bounds.flip(end / Self::UNIT);
-            if rest >= Self::UNIT {
+        """bounds.flip((id + rest) / Self::MIN_BLOCK);
+            bounds.flip(end / Self::MIN_BLOCK);
+            if rest >= Self::MIN_BLOCK {
                 self.write_len(id, rest);
             } else if rest > 0 {
-                bounds.set((id + rest) / Self::UNIT);""",
+                bounds.set((id + rest) / Self::MIN_BLOCK);""",
     )
     expect(
         one,
-        """bounds.flip(start / Self::UNIT);
-            bounds.flip(end / Self::UNIT);
-            if front < Self::UNIT { bounds.set(start / Self::UNIT); }
-            if back < Self::UNIT { bounds.set(end / Self::UNIT); }""",
+        """bounds.flip(start / Self::MIN_BLOCK);
+            bounds.flip(end / Self::MIN_BLOCK);
+            if front < Self::MIN_BLOCK { bounds.set(start / Self::MIN_BLOCK); }
+            if back < Self::MIN_BLOCK { bounds.set(end / Self::MIN_BLOCK); }""",
     )
-    expect(one, "let left = self.bounds.flip(start / Self::UNIT); let right = self.bounds.flip(end / Self::UNIT);")
+    expect(one, "let left = self.bounds.flip(start / Self::MIN_BLOCK); let right = self.bounds.flip(end / Self::MIN_BLOCK);")
     expect(
         one,
-        """if left.1 > 0 && left.1 < Self::UNIT { self.bounds.set(start / Self::UNIT); }
-            if right.1 > 0 && right.1 < Self::UNIT { self.bounds.set((start + len) / Self::UNIT); }""",
+        """if left.1 > 0 && left.1 < Self::MIN_BLOCK { self.bounds.set(start / Self::MIN_BLOCK); }
+            if right.1 > 0 && right.1 < Self::MIN_BLOCK { self.bounds.set((start + len) / Self::MIN_BLOCK); }""",
     )
     expect(
         "src/meta/in_band/mod.rs",
-        """let right = block.token.get(end / Self::UNIT);
-            block.token.set(start / Self::UNIT);
+        """let right = block.token.get(end / Self::MIN_BLOCK);
+            block.token.set(start / Self::MIN_BLOCK);
             if right {
-                if end / Self::UNIT != start / Self::UNIT { block.token.clear(end / Self::UNIT); }
+                if end / Self::MIN_BLOCK != start / Self::MIN_BLOCK { block.token.clear(end / Self::MIN_BLOCK); }
                 return (end, self.len(end));
             }
-            block.token.set(end / Self::UNIT);""",
+            block.token.set(end / Self::MIN_BLOCK);""",
     )

@@ -61,7 +61,7 @@ fn tables(_: &Results) -> Vec<Table> {
             text: "100 live blocks of 16 to 256 bytes in an arena that is reserved but hardly touched; an operation \
                    frees a random one and allocates another. Nanoseconds for both together, median of rounds. Each \
                    type goes as far as its index width and its table reach: 32-bit indices with 8-byte granules to \
-                   16 GiB, with 16-byte granules to 64 GiB (where the edge bits, 1/64 and 1/128 of the arena, are cleared \
+                   16 GiB, with 16-byte granules to 64 GiB (where the boundary bits, 1/64 and 1/128 of the arena, are cleared \
                    at the start: 16 and 8 MiB per GiB); a side table in 256-byte granules takes 24 bytes per block \
                    and nothing per GiB."
                 .into(),

@@ -8,8 +8,8 @@ use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
 
-/// Bytes of a unit, of which blocks take whole ones.
-const UNIT: usize = 8;
+/// Bytes of a granule, of which blocks take whole ones.
+const GRANULE: usize = 8;
 
 /// Bits of a word of the map.
 const WORD: usize = 32;
@@ -18,7 +18,7 @@ const WORD: usize = 32;
 const LOOKS: usize = 9;
 
 /// Bytes of the longest block whose end is always in these words. Longer ones have a [`Header`].
-const LARGE: usize = (LOOKS * WORD - (WORD - 1)) * UNIT;
+const LARGE: usize = (LOOKS * WORD - (WORD - 1)) * GRANULE;
 
 /// How many regions there may be.
 const REGIONS: usize = 4;
@@ -37,17 +37,17 @@ struct Header {
     offset: usize,
 }
 
-const _: () = assert!(size_of::<Header>() <= UNIT || size_of::<usize>() > 4);
+const _: () = assert!(size_of::<Header>() <= GRANULE || size_of::<usize>() > 4);
 
-/// A region, and the map behind its units.
+/// A region, and the map behind its granules.
 ///
 /// ```text
-///  units   |  a block of 5     |  one of 2  |     free      | ..
+///  granules   |  a block of 5     |  one of 2  |     free      | ..
 ///  map      1   0   0   0   1     1     1     0   0   0   0
 /// ```
 ///
-/// A bit is set for the first and for the last unit of each live block, which has two at least. A free whose address has no bit is refused:
-/// the block was freed before, or none ever started there. Only the address of a block's last unit is taken for a start.
+/// A bit is set for the first and for the last granule of each live block, which has two at least. A free whose address has no bit is refused:
+/// the block was freed before, or none ever started there. Only the address of a block's last granule is taken for a start.
 #[derive(Clone, Copy)]
 struct Area {
     start: usize,
@@ -62,43 +62,43 @@ impl Area {
     /// Returns the map's word for an address.
     #[inline(always)]
     fn word(&self, address: usize) -> *mut u32 {
-        self.map.wrapping_add(address / (UNIT * WORD))
+        self.map.wrapping_add(address / (GRANULE * WORD))
     }
 
-    /// Flips the bit of the unit at an address.
+    /// Flips the bit of the granule at an address.
     #[inline(always)]
     unsafe fn flip(&self, address: usize) {
-        // SAFETY: the address lies in the area, whose map has a bit for each unit.
-        unsafe { *self.word(address) ^= 0x8000_0000 >> (address / UNIT % WORD) }
+        // SAFETY: the address lies in the area, whose map has a bit for each granule.
+        unsafe { *self.word(address) ^= 0x8000_0000 >> (address / GRANULE % WORD) }
     }
 
     /// Returns the bytes of the block that starts at an address, as far as the map's next words tell: `Some(None)` if it is longer, and
     /// `None` if none starts there.
     #[inline(always)]
     unsafe fn measure(&self, address: usize) -> Option<Option<usize>> {
-        let first = address / UNIT % WORD;
+        let first = address / GRANULE % WORD;
         // SAFETY: the address lies in the area, and only words of its map are read.
         unsafe {
             let mut word = self.word(address);
             let bits = *word << first;
-            if bits & 0x8000_0000 == 0 || address % UNIT != 0 {
+            if bits & 0x8000_0000 == 0 || address % GRANULE != 0 {
                 return None;
             }
             let bits = bits << 1;
             if bits != 0 {
-                return Some(Some((bits.leading_zeros() as usize + 2) * UNIT));
+                return Some(Some((bits.leading_zeros() as usize + 2) * GRANULE));
             }
             let last = self.word(self.start + self.bytes - 1);
-            let mut units = WORD - first;
+            let mut granules = WORD - first;
             for _ in 1..LOOKS {
                 if word == last {
                     break;
                 }
                 word = word.add(1);
                 if *word != 0 {
-                    return Some(Some((units + (*word).leading_zeros() as usize + 1) * UNIT));
+                    return Some(Some((granules + (*word).leading_zeros() as usize + 1) * GRANULE));
                 }
-                units += WORD;
+                granules += WORD;
             }
         }
         Some(None)
@@ -141,14 +141,14 @@ impl State {
         }
     }
 
-    /// Frees the units of a block, and takes it out of the map.
+    /// Frees the granules of a block, and takes it out of the map.
     #[inline(always)]
     unsafe fn free(&mut self, found: &Found) -> bool {
         let address = found.start.addr().get() + found.offset;
         // SAFETY: the caller guarantees that the block was found and is not used any more.
         unsafe {
             found.area.flip(address);
-            found.area.flip(address + found.bytes - UNIT);
+            found.area.flip(address + found.bytes - GRANULE);
             let layout = plain(found.bytes + found.offset);
             self.placement.deallocate_counted(found.start, layout, &mut self.counters).is_ok()
         }
@@ -168,13 +168,13 @@ unsafe fn large(area: Area, block: NonNull<u8>) -> Found {
 #[inline(always)]
 fn plain(bytes: usize) -> Layout {
     // SAFETY: the alignment is a power of two, and blocks are shorter than half of the addresses.
-    unsafe { Layout::from_size_align_unchecked(bytes, UNIT) }
+    unsafe { Layout::from_size_align_unchecked(bytes, GRANULE) }
 }
 
-/// Rounds a request up to what a block can have: two units at least.
+/// Rounds a request up to what a block can have: two granules at least.
 #[inline(always)]
 fn rounded(size: usize) -> usize {
-    (size.max(UNIT + 1) + (UNIT - 1)) & !(UNIT - 1)
+    (size.max(GRANULE + 1) + (GRANULE - 1)) & !(GRANULE - 1)
 }
 
 /// The heap.
@@ -209,11 +209,11 @@ impl Heap {
     ///
     /// The bytes must be valid for reads and writes, and nothing else may use them.
     pub unsafe fn add(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
-        let skip = start.addr().wrapping_neg() % UNIT;
-        // A word of the map is for 32 units, and the first and the last word may be for fewer.
-        let units = bytes.saturating_sub(skip) / UNIT;
-        let words = units / (WORD + 1) + 2;
-        let room = (units * UNIT).checked_sub(words.next_multiple_of(2) * 4).ok_or(RegionError::TooSmall)?;
+        let skip = start.addr().wrapping_neg() % GRANULE;
+        // A word of the map is for 32 granules, and the first and the last word may be for fewer.
+        let granules = bytes.saturating_sub(skip) / GRANULE;
+        let words = granules / (WORD + 1) + 2;
+        let room = (granules * GRANULE).checked_sub(words.next_multiple_of(2) * 4).ok_or(RegionError::TooSmall)?;
         let start = start.wrapping_add(skip);
         let map = start.wrapping_add(room).cast::<u32>();
         self.with(|state| {
@@ -224,7 +224,7 @@ impl Heap {
                 state.placement.claim_counted(Region::new(start, room), &mut state.counters)?;
                 map.write_bytes(0, words);
             }
-            let map = map.wrapping_sub(start.addr() / (UNIT * WORD));
+            let map = map.wrapping_sub(start.addr() / (GRANULE * WORD));
             *area = Area { start: start.addr(), bytes: room, map };
             Ok(())
         })
@@ -237,7 +237,7 @@ impl Heap {
             return self.take_large(size, align);
         }
         let bytes = rounded(size);
-        if align <= UNIT {
+        if align <= GRANULE {
             return self.take_at::<SMALL>(plain(bytes), 0);
         }
         // SAFETY: the size is small, and the caller guarantees the alignment.
@@ -259,7 +259,7 @@ impl Heap {
             unsafe {
                 let area = state.area(block.addr().get()).unwrap_unchecked();
                 area.flip(start.addr());
-                area.flip(block.addr().get() + layout.size() - UNIT);
+                area.flip(block.addr().get() + layout.size() - GRANULE);
             }
             start
         })
@@ -321,7 +321,7 @@ impl Heap {
                 let counters = &mut state.counters;
                 let done = state.placement.resize_counted(found.start, old, new + found.offset, counters);
                 if done {
-                    let last = block.addr().get() - UNIT;
+                    let last = block.addr().get() - GRANULE;
                     found.area.flip(last + found.bytes);
                     found.area.flip(last + new);
                     if found.offset > 0 {

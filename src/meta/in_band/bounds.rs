@@ -17,27 +17,27 @@ impl defmt::Format for Bounds {
 unsafe impl Send for Bounds {}
 
 impl Bounds {
-    /// The word with the bit of `unit`, and the bit.
+    /// The word with bit `number`, and that bit alone.
     #[inline(always)]
-    fn bit(self, unit: usize) -> (*mut usize, usize) {
-        (self.0.wrapping_add(unit / WORD_BITS), 1 << (unit % WORD_BITS))
+    fn bit(self, number: usize) -> (*mut usize, usize) {
+        (self.0.wrapping_add(number / WORD_BITS), 1 << (number % WORD_BITS))
     }
 
-    /// Whether the bit of `unit` is set.
+    /// Whether bit `number` is set.
     ///
     /// # Safety
     ///
-    /// The unit is one of the region's or the one behind its last; so for the others.
+    /// The number is that of a minimum block of the region, or of the place behind the last; so for the others.
     #[inline(always)]
-    pub(super) unsafe fn get(self, unit: usize) -> bool {
-        // SAFETY: a region has bits for its units and one more.
-        unsafe { *self.0.wrapping_add(unit / WORD_BITS) >> (unit % WORD_BITS) & 1 != 0 }
+    pub(super) unsafe fn get(self, number: usize) -> bool {
+        // SAFETY: a region has a bit for each of its minimum blocks and one more.
+        unsafe { *self.0.wrapping_add(number / WORD_BITS) >> (number % WORD_BITS) & 1 != 0 }
     }
 
-    /// Flips the bit of `unit`; whether it was set.
+    /// Flips bit `number`; whether it was set.
     #[inline(always)]
-    pub(super) unsafe fn flip(self, unit: usize) -> bool {
-        let (word, bit) = self.bit(unit);
+    pub(super) unsafe fn flip(self, number: usize) -> bool {
+        let (word, bit) = self.bit(number);
         // SAFETY: as in `get`; the bits belong to the metadata alone.
         unsafe {
             let old = *word;
@@ -47,43 +47,43 @@ impl Bounds {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn set(self, unit: usize) {
-        let (word, bit) = self.bit(unit);
+    pub(super) unsafe fn set(self, number: usize) {
+        let (word, bit) = self.bit(number);
         // SAFETY: as in `flip`.
         unsafe { *word |= bit }
     }
 
     #[inline(always)]
-    pub(super) unsafe fn clear(self, unit: usize) {
-        let (word, bit) = self.bit(unit);
+    pub(super) unsafe fn clear(self, number: usize) {
+        let (word, bit) = self.bit(number);
         // SAFETY: as in `flip`.
         unsafe { *word &= !bit }
     }
 
-    /// How many bits are set from unit `first` on, below `end`.
+    /// How many bits are set from `first` on, below `end`.
     pub(super) unsafe fn count(self, first: usize, end: usize) -> u32 {
-        let (mut unit, mut count) = (first, 0);
-        while unit < end {
-            let next = ((unit / WORD_BITS + 1) * WORD_BITS).min(end);
-            // SAFETY: the words cover all units of the region.
-            let word = unsafe { *self.0.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
-            let rest = WORD_BITS - (next - unit);
+        let (mut number, mut count) = (first, 0);
+        while number < end {
+            let next = ((number / WORD_BITS + 1) * WORD_BITS).min(end);
+            // SAFETY: the words hold all bits of the region.
+            let word = unsafe { *self.0.wrapping_add(number / WORD_BITS) } >> (number % WORD_BITS);
+            let rest = WORD_BITS - (next - number);
             count += (word << rest).count_ones();
-            unit = next;
+            number = next;
         }
         count
     }
 
-    /// The first unit from `unit` on, below `end`, whose bit is set.
-    pub(super) unsafe fn next(self, mut unit: usize, end: usize) -> Option<usize> {
-        while unit < end {
-            // SAFETY: the words cover all units of the region.
-            let word = unsafe { *self.0.wrapping_add(unit / WORD_BITS) } >> (unit % WORD_BITS);
+    /// The first bit from `number` on, below `end`, that is set.
+    pub(super) unsafe fn next(self, mut number: usize, end: usize) -> Option<usize> {
+        while number < end {
+            // SAFETY: the words hold all bits of the region.
+            let word = unsafe { *self.0.wrapping_add(number / WORD_BITS) } >> (number % WORD_BITS);
             if word != 0 {
-                unit += word.trailing_zeros() as usize;
-                return (unit < end).then_some(unit);
+                number += word.trailing_zeros() as usize;
+                return (number < end).then_some(number);
             }
-            unit = (unit / WORD_BITS + 1) * WORD_BITS;
+            number = (number / WORD_BITS + 1) * WORD_BITS;
         }
         None
     }
@@ -109,7 +109,7 @@ mod tests {
         let mut free = vec![true; record.end() + 2];
         free[..record.first].fill(false);
         free[record.end()..].fill(false);
-        let unit = InBand::<I, G, 2>::UNIT;
+        let least = InBand::<I, G, 2>::MIN_BLOCK;
         let mut live: Vec<BlockOf<InBand<I, G, 2>>> = Vec::new();
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..20_000 {
@@ -143,10 +143,10 @@ mod tests {
                 }
             }
             let changes = |at: usize| free[at] != free[at - 1];
-            for number in record.first / unit..=record.end() / unit {
-                let expected = (number * unit..(number + 1) * unit).any(changes);
-                // SAFETY: the region has a bit for the unit.
-                assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "unit {number}");
+            for number in record.first / least..=record.end() / least {
+                let expected = (number * least..(number + 1) * least).any(changes);
+                // SAFETY: the region has this bit.
+                assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "bit {number}");
             }
         }
     }
@@ -163,22 +163,22 @@ mod tests {
 crate::contracts::contracts! {
     /// An operation changes its own bit and no other, and says what it was.
     #[unwind(130)]
-    fn each_unit_has_a_bit_of_its_own(word in 0..=usize::MAX, unit in 0..=2 * WORD_BITS - 1) {
+    fn bits_are_independent(word in 0..=usize::MAX, number in 0..=2 * WORD_BITS - 1) {
         let first = [word, !word.rotate_left(7)];
         let mut words = first;
         let bits = Bounds(words.as_mut_ptr());
-        let of = |words: [usize; 2], unit: usize| words[unit / WORD_BITS] >> (unit % WORD_BITS) & 1 != 0;
-        // SAFETY: there is a bit for each unit.
+        let of = |words: [usize; 2], number: usize| words[number / WORD_BITS] >> (number % WORD_BITS) & 1 != 0;
+        // SAFETY: the words have this many bits.
         unsafe {
-            assert_eq!((bits.get(unit), bits.flip(unit)), (of(first, unit), of(first, unit)));
+            assert_eq!((bits.get(number), bits.flip(number)), (of(first, number), of(first, number)));
             let flipped = *bits.0.cast::<[usize; 2]>();
             for other in 0..2 * WORD_BITS {
-                assert_eq!(of(flipped, other), of(first, other) != (other == unit));
+                assert_eq!(of(flipped, other), of(first, other) != (other == number));
             }
-            bits.set(unit);
-            assert!(bits.get(unit));
-            bits.clear(unit);
-            assert!(!bits.get(unit));
+            bits.set(number);
+            assert!(bits.get(number));
+            bits.clear(number);
+            assert!(!bits.get(number));
         }
     }
 
@@ -188,13 +188,13 @@ crate::contracts::contracts! {
         let mut words = [word, word.rotate_left(19)];
         let bits = Bounds(words.as_mut_ptr());
         let end = 2 * WORD_BITS - from / 3;
-        // SAFETY: there is a bit for each unit.
+        // SAFETY: the words have this many bits.
         unsafe {
             let (mut count, mut next) = (0, None);
-            for unit in from..end {
-                if bits.get(unit) {
+            for number in from..end {
+                if bits.get(number) {
                     count += 1;
-                    next = next.or(Some(unit));
+                    next = next.or(Some(number));
                 }
             }
             assert_eq!((bits.count(from, end), bits.next(from, end)), (count, next));

@@ -5,28 +5,28 @@ use crate::region::{Region, RegionError};
 use crate::units::{Index, align_up};
 
 impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C> {
-    /// Words of boundary bits for `len` granules, the first of which is number `phase` of a word's units.
+    /// Words of boundary bits for `len` granules, the first of which has bit `phase` of a word.
     pub(super) const fn bound_words(len: usize, phase: usize) -> usize {
-        (phase + len / Self::UNIT + 1).div_ceil(WORD_BITS)
+        (phase + len / Self::MIN_BLOCK + 1).div_ceil(WORD_BITS)
     }
 
-    /// Which of a word's bits belongs to the unit of granule `first`.
+    /// Which of a word's bits belongs to granule `first`.
     pub(super) const fn phase(first: usize) -> usize {
-        first / Self::UNIT % WORD_BITS
+        first / Self::MIN_BLOCK % WORD_BITS
     }
 
-    /// Granules for which `bytes` bytes have room, boundary bits included; whole units.
+    /// Granules for which `bytes` bytes have room, boundary bits included; whole minimum blocks.
     pub(super) const fn capacity(bytes: usize, edges: bool, phase: usize) -> usize {
         if !edges {
             return bytes / G;
         }
-        let unit = Self::UNIT * G;
-        // The bits of units in front of the first and of the one behind the last take no granules.
+        let least = Self::MIN_BLOCK * G;
+        // The bits in front of the first granule and behind the last take no granules.
         let word = size_of::<usize>();
-        let bytes = bytes.saturating_add((phase + 1) * unit);
-        let group = WORD_BITS * unit + word;
-        let rest = (bytes % group).saturating_sub(word) / unit;
-        (bytes / group * WORD_BITS + rest).saturating_sub(phase + 1) * Self::UNIT
+        let bytes = bytes.saturating_add((phase + 1) * least);
+        let group = WORD_BITS * least + word;
+        let rest = (bytes % group).saturating_sub(word) / least;
+        (bytes / group * WORD_BITS + rest).saturating_sub(phase + 1) * Self::MIN_BLOCK
     }
 
     /// Returns the usable part of `memory`: its aligned start, and the bytes up to the last whole word.
@@ -35,7 +35,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
         let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
         // The bits are in words, and with tiny granules the start must be aligned for them as well. Units
         // are aligned in address too, so that buddies do not share one.
-        let align = if edges { Self::UNIT * G } else { G };
+        let align = if edges { Self::MIN_BLOCK * G } else { G };
         let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
         let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
         let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
@@ -58,9 +58,12 @@ mod tests {
             for bytes in 0..20_000 {
                 let len = Of::<I, G>::capacity(bytes, true, phase);
                 let takes = |len: usize| len * G + Of::<I, G>::bound_words(len, phase) * size_of::<usize>();
-                assert_eq!(len % Of::<I, G>::UNIT, 0);
+                assert_eq!(len % Of::<I, G>::MIN_BLOCK, 0);
                 assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");
-                assert!(takes(len + Of::<I, G>::UNIT) > bytes, "{bytes} bytes hold more than {len} granules");
+                assert!(
+                    takes(len + Of::<I, G>::MIN_BLOCK) > bytes,
+                    "{bytes} bytes hold more than {len} granules"
+                );
             }
         }
     }
@@ -70,7 +73,7 @@ mod tests {
         capacity_of::<u32, 8>();
         capacity_of::<u16, 8>();
         capacity_of::<u32, 16>();
-        let units = (InBand::<u32, 8>::UNIT, InBand::<u16, 8>::UNIT, InBand::<u32, 16>::UNIT);
-        assert_eq!(units, (2, 1, 1));
+        let least = (InBand::<u32, 8>::MIN_BLOCK, InBand::<u16, 8>::MIN_BLOCK, InBand::<u32, 16>::MIN_BLOCK);
+        assert_eq!(least, (2, 1, 1));
     }
 }

@@ -4,7 +4,7 @@
 /// the words of a free block, which the method `word` finds.
 macro_rules! words_of_free_blocks {
     ($index:ty, $checked:expr) => {
-        const UNIT: usize = Self::UNIT;
+        const MIN_BLOCK: usize = Self::MIN_BLOCK;
         const CHECKED: bool = $checked;
         type Index = $index;
         type Token = Bounds;
@@ -22,7 +22,7 @@ macro_rules! words_of_free_blocks {
 
         #[inline(always)]
         unsafe fn next(&self, id: Id) -> Id {
-            // SAFETY: a free block of a unit or more has its links there (the common rules).
+            // SAFETY: a free block of a minimum block or more has its links there (the common rules).
             unsafe { (*self.word(id, 1)).get() }
         }
 
@@ -76,15 +76,15 @@ use core::ptr;
 ///                        | free block        | allocated | allocated | free ..
 /// ```
 ///
-/// An allocated block has no header, since its owner knows its layout. A *unit* is the least that an
+/// An allocated block has no header, since its owner knows its layout. A *minimum block* is the least that an
 /// allocated block takes: four words, or a granule where that is more (so 16 bytes with `u32`, 8 with
 /// `u16`). The bit of a boundary is set where free memory meets memory that is not free: freeing or allocating a
 /// block flips the bits at its two ends, and what they were before a free says which of its neighbours are free. The bits are
-/// kept at the end of each region: one per unit of it, 0.8 % with `u32`.
+/// kept at the end of each region: one per minimum block of it, 0.8 % with `u32`.
 ///
 /// Lengths are counted in granules all the same: of 8-byte granules, a block of 24 bytes takes three. With `u32` the two
-/// boundaries in front of the granules of a unit share one bit, which is set where either of them would be. That is enough: a
-/// block has a unit at least, so that the other boundary of the pair lies inside it, or inside its neighbour, unless that is
+/// boundaries in front of the granules of a minimum block share one bit, which is set where either of them would be. That is enough: a
+/// block has that many granules at least, so that the other boundary of the pair lies inside it, or inside its neighbour, unless that is
 /// free and a single granule, a *sliver*. Slivers have no room for links and are in no list; their neighbours find them
 /// again, and set the bit anew that was flipped twice.
 ///
@@ -123,14 +123,14 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
         assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
         Regions::<R, G>::SHIFT
     };
-    /// Granules per unit.
-    const UNIT: usize = OneRegion::<I, G, C>::UNIT;
+    /// Granules of a minimum block.
+    const MIN_BLOCK: usize = OneRegion::<I, G, C>::MIN_BLOCK;
     /// Granules that a word of boundary bits covers.
-    const SPAN: usize = WORD_BITS * Self::UNIT;
+    const SPAN: usize = WORD_BITS * Self::MIN_BLOCK;
     /// The highest index that fits a link.
     const LIMIT: usize = addressable::<G>(I::MAX);
     const NUMBERS: Numbering =
-        Numbering { spacing: Self::SPAN, guard: Self::UNIT, limit: Self::LIMIT, near: true };
+        Numbering { spacing: Self::SPAN, guard: Self::MIN_BLOCK, limit: Self::LIMIT, near: true };
 
     /// Word number `word` of granule `offset`.
     #[inline(always)]
@@ -252,7 +252,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
     unsafe fn after(&self, block: BlockOf<Self>) -> (Id, usize) {
         let end = block.offset + block.len;
         // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
-        unsafe { if block.token.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
+        unsafe { if block.token.get(end / Self::MIN_BLOCK) { (end, self.len(end)) } else { (NIL, 0) } }
     }
 
     #[inline(always)]
@@ -266,8 +266,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
 unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for InBand<I, G, R, C> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
-    // The first unit is a guard, and so is the one behind the last.
-    const MAX_LEN: usize = (Self::LIMIT - 2 * Self::UNIT) / Self::UNIT * Self::UNIT;
+    // The first minimum block is a guard, and so is the one behind the last.
+    const MAX_LEN: usize = (Self::LIMIT - 2 * Self::MIN_BLOCK) / Self::MIN_BLOCK * Self::MIN_BLOCK;
     const BOUNDARY_BITS: bool = true;
     type Near = OneRegion<I, G, C>;
 
@@ -322,7 +322,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         if len > Self::MAX_LEN {
             return Err(Self::too_large());
         }
-        if len > self.regions.room(slot, Self::UNIT, Self::LIMIT) {
+        if len > self.regions.room(slot, Self::MIN_BLOCK, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
         let record = self.regions.record_mut(slot);
@@ -379,7 +379,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     fn checked_block_at(&self, address: usize, len: usize) -> Result<BlockOf<Self>, FreeError> {
         let offset = self.in_region(address, len)?;
         let (record, end) = (self.regions.of(offset), offset + len);
-        if record.bounds.is_null() || len < Self::UNIT {
+        if record.bounds.is_null() || len < Self::MIN_BLOCK {
             return Err(FreeError::NotABlock);
         }
         let token = Bounds(record.bounds);
@@ -388,16 +388,16 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         // bytes look like a free block, a double free stays unseen; no live block is taken for a free one.
         // SAFETY: the boundaries are those of granules of the region, as was just checked.
         let free = unsafe {
-            token.get(offset / Self::UNIT) && !self.seems_free_before(record, offset)
-                || token.get(end / Self::UNIT) && !self.seems_free_behind(record, end)
+            token.get(offset / Self::MIN_BLOCK) && !self.seems_free_before(record, offset)
+                || token.get(end / Self::MIN_BLOCK) && !self.seems_free_behind(record, end)
         };
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token }) }
     }
 
     fn is_free_at(&self, offset: usize) -> bool {
         let record = self.regions.of(offset);
-        let (first, end) = (record.first / Self::UNIT, offset / Self::UNIT + 1);
-        // SAFETY: the region has bits for its units.
+        let (first, end) = (record.first / Self::MIN_BLOCK, offset / Self::MIN_BLOCK + 1);
+        // SAFETY: the region has bits for its granules.
         !record.bounds.is_null() && unsafe { Bounds(record.bounds).count(first, end) % 2 != 0 }
     }
 
@@ -406,7 +406,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         // SAFETY: a set bit means that the granule in front ends a free block, whose length is in its last word; in
         // front of a region nothing is free.
         unsafe {
-            if !block.token.get(block.offset / Self::UNIT) {
+            if !block.token.get(block.offset / Self::MIN_BLOCK) {
                 return (NIL, 0);
             }
             let len = (*self.tail(block.offset)).get();
@@ -416,9 +416,9 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
 
     unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
         let end = id + len;
-        // SAFETY: only placements with blocks of whole units leave free neighbours apart. The bit between two free
+        // SAFETY: only placements with blocks of whole minimum blocks leave free neighbours apart. The bit between two free
         // blocks is clear, and that at the end of the region is set if its last block is free.
-        unsafe { if self.bounds(id).get(end / Self::UNIT) { (NIL, 0) } else { (end, self.len(end)) } }
+        unsafe { if self.bounds(id).get(end / Self::MIN_BLOCK) { (NIL, 0) } else { (end, self.len(end)) } }
     }
 
     unsafe fn free_sliver(&mut self, block: BlockOf<Self>) -> (Id, usize) {
@@ -426,15 +426,15 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         // SAFETY: as for `free`. What is in front is not free, by contract, so that a bit which both ends share is
         // that of the block behind, and stays set: either that one begins here now, or the sliver does.
         unsafe {
-            let right = block.token.get(end / Self::UNIT);
-            block.token.set(start / Self::UNIT);
+            let right = block.token.get(end / Self::MIN_BLOCK);
+            block.token.set(start / Self::MIN_BLOCK);
             if right {
-                if end / Self::UNIT != start / Self::UNIT {
-                    block.token.clear(end / Self::UNIT);
+                if end / Self::MIN_BLOCK != start / Self::MIN_BLOCK {
+                    block.token.clear(end / Self::MIN_BLOCK);
                 }
                 return (end, self.len(end));
             }
-            block.token.set(end / Self::UNIT);
+            block.token.set(end / Self::MIN_BLOCK);
             (NIL, 0)
         }
     }
@@ -463,8 +463,8 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
 
     unsafe fn first_free(&self, region: usize) -> Id {
         let record = self.regions.record(region);
-        // SAFETY: the first unit of a region has a bit, and what is in front of it is not free.
-        if unsafe { Bounds(record.bounds).get(record.first / Self::UNIT) } { record.first } else { NIL }
+        // SAFETY: the first granule of a region has a bit, and what is in front of it is not free.
+        if unsafe { Bounds(record.bounds).get(record.first / Self::MIN_BLOCK) } { record.first } else { NIL }
     }
 
     unsafe fn walk(

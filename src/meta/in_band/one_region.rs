@@ -20,8 +20,8 @@ pub struct OneRegion<I, const GRANULE: usize, const CHECKED: bool = true> {
 
 impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
     const SHIFT: u32 = G.ilog2();
-    /// Granules per unit.
-    pub(super) const UNIT: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
+    /// Granules of a minimum block.
+    pub(super) const MIN_BLOCK: usize = if 4 * size_of::<I>() > G { 4 * size_of::<I>() / G } else { 1 };
 
     /// The free blocks of the region that `record` describes. The value must not outlive the region.
     #[inline(always)]
@@ -93,8 +93,8 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
     unsafe fn refuse(&self, block: Block<Bounds>) -> FreeError {
         // SAFETY: the caller has flipped both bits.
         unsafe {
-            self.bounds.flip(block.offset / Self::UNIT);
-            self.bounds.flip((block.offset + block.len) / Self::UNIT);
+            self.bounds.flip(block.offset / Self::MIN_BLOCK);
+            self.bounds.flip((block.offset + block.len) / Self::MIN_BLOCK);
         }
         FreeError::AlreadyFree
     }
@@ -139,17 +139,17 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         let (bounds, end) = (self.bounds, id + want);
         // SAFETY: all granules named are in the free block, so their bits and words are ours.
         let rest = unsafe {
-            if len < Self::UNIT {
+            if len < Self::MIN_BLOCK {
                 // Both ends of a sliver may have the same bit.
-                bounds.clear(id / Self::UNIT);
-                bounds.clear(end / Self::UNIT);
+                bounds.clear(id / Self::MIN_BLOCK);
+                bounds.clear(end / Self::MIN_BLOCK);
             } else {
-                bounds.flip(id / Self::UNIT);
-                bounds.flip(end / Self::UNIT);
+                bounds.flip(id / Self::MIN_BLOCK);
+                bounds.flip(end / Self::MIN_BLOCK);
             }
             if want < len {
-                if len - want < Self::UNIT {
-                    bounds.set(end / Self::UNIT);
+                if len - want < Self::MIN_BLOCK {
+                    bounds.set(end / Self::MIN_BLOCK);
                 }
                 self.write_len(end, len - want);
                 end
@@ -167,12 +167,12 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         self.touch(block);
         // SAFETY: as for `take`.
         unsafe {
-            bounds.flip((id + rest) / Self::UNIT);
-            bounds.flip(end / Self::UNIT);
-            if rest >= Self::UNIT {
+            bounds.flip((id + rest) / Self::MIN_BLOCK);
+            bounds.flip(end / Self::MIN_BLOCK);
+            if rest >= Self::MIN_BLOCK {
                 self.write_len(id, rest);
             } else if rest > 0 {
-                bounds.set((id + rest) / Self::UNIT);
+                bounds.set((id + rest) / Self::MIN_BLOCK);
                 self.write_len(id, rest);
             }
         }
@@ -187,13 +187,13 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         self.touch(block);
         // SAFETY: as for `take`.
         unsafe {
-            bounds.flip(start / Self::UNIT);
-            bounds.flip(end / Self::UNIT);
-            if front < Self::UNIT {
-                bounds.set(start / Self::UNIT);
+            bounds.flip(start / Self::MIN_BLOCK);
+            bounds.flip(end / Self::MIN_BLOCK);
+            if front < Self::MIN_BLOCK {
+                bounds.set(start / Self::MIN_BLOCK);
             }
-            if back < Self::UNIT {
-                bounds.set(end / Self::UNIT);
+            if back < Self::MIN_BLOCK {
+                bounds.set(end / Self::MIN_BLOCK);
             }
             self.write_len(id, front);
             self.write_len(end, back);
@@ -211,8 +211,8 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
             if C && !(*self.record).contains(start) {
                 return Err(self.outside(start));
             }
-            let left = self.bounds.flip(start / Self::UNIT);
-            let right = self.bounds.flip(end / Self::UNIT);
+            let left = self.bounds.flip(start / Self::MIN_BLOCK);
+            let right = self.bounds.flip(end / Self::MIN_BLOCK);
             let left = if left {
                 let Some(len) = self.len_before(start) else { return Err(self.refuse(block)) };
                 (start - len, len)
@@ -235,11 +235,11 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
         // SAFETY: the blocks are adjacent and free, so their bits and words are ours.
         unsafe {
             // The two bits of a sliver may be one, which was flipped.
-            if left.1 > 0 && left.1 < Self::UNIT {
-                self.bounds.set(start / Self::UNIT);
+            if left.1 > 0 && left.1 < Self::MIN_BLOCK {
+                self.bounds.set(start / Self::MIN_BLOCK);
             }
-            if right.1 > 0 && right.1 < Self::UNIT {
-                self.bounds.set((start + len) / Self::UNIT);
+            if right.1 > 0 && right.1 < Self::MIN_BLOCK {
+                self.bounds.set((start + len) / Self::MIN_BLOCK);
             }
             self.write_len(start, len);
         }
@@ -250,7 +250,7 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
     unsafe fn after(&self, block: Block<Bounds>) -> (Id, usize) {
         let end = block.offset + block.len;
         // SAFETY: a set bit means that the granule starts a free block; behind a region nothing is free.
-        unsafe { if self.bounds.get(end / Self::UNIT) { (end, self.len(end)) } else { (NIL, 0) } }
+        unsafe { if self.bounds.get(end / Self::MIN_BLOCK) { (end, self.len(end)) } else { (NIL, 0) } }
     }
 
     #[inline(always)]

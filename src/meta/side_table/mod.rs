@@ -93,7 +93,7 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
 unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> FreeBlocks
     for SideTable<I, G, R, MAPPED>
 {
-    const UNIT: usize = 1;
+    const MIN_BLOCK: usize = 1;
     // Every address is looked up and so checked, whatever the level.
     const CHECKED: bool = true;
     type Index = I;

@@ -1,14 +1,14 @@
 //! The blocks of one small region: which are free, and in which list.
 
-use super::units::{LISTS, UNIT, WORD, class};
+use super::granules::{GRANULE, LISTS, WORD, class};
 use crate::meta::FreeError;
 use crate::misuse::{Fault, corrupted};
 use core::hint::assert_unchecked;
 
-/// Longer requests, in units, are cut from the front of a block, others from its back.
+/// Longer requests, in granules, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
 
-/// The words at the start of a free block. The last word of its last unit is a fourth one.
+/// The words at the start of a free block. The last word of its last granule is a fourth one.
 #[derive(Clone, Copy)]
 enum Word {
     Next,
@@ -16,26 +16,26 @@ enum Word {
     Len,
 }
 
-/// No unit: the end of a list.
+/// No granule: the end of a list.
 const NONE: usize = 0;
 
-/// Where the parts of a region are: its units, its bits and its lists.
+/// Where the parts of a region are: its granules, its bits and its lists.
 ///
 /// # Safety
 ///
 /// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
-/// Unit numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit 16 bits. Units are aligned to
-/// [`UNIT`], bits and lists to their words. There is a bit for each unit, and one more.
+/// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit 16 bits. Granules are aligned to
+/// [`GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
     /// Numbers below this are those of lists.
     const LISTS: usize;
     /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
     const CHECKED: bool;
-    /// Returns the number of the first unit.
+    /// Returns the number of the first granule.
     fn first(self) -> usize;
-    /// Returns the address of a unit. Numbers below the first unit's yield an address too, at the same distance.
-    fn unit(self, index: usize) -> *mut u8;
-    /// Returns the word that has the bit of a unit.
+    /// Returns the address of a granule. Numbers below the first granule's yield an address too, at the same distance.
+    fn granule(self, index: usize) -> *mut u8;
+    /// Returns the word that has the bit of a granule.
     fn bits(self, index: usize) -> *mut u32;
     /// Returns the place for the first block of a list.
     fn head(self, list: usize) -> *mut u16;
@@ -58,22 +58,22 @@ pub(crate) struct Found {
 ///  lists               heads: the first block of each class | map: which classes have one
 ///
 ///  a free block        | next prev len | ............ | len |   16-bit words
-///  one of one unit     | next prev len len |
+///  one of one granule     | next prev len len |
 ///  an allocated block  | the user's bytes, all of them      |
 ///
 ///  boundary bits         1               0             1               1
 ///                        | free          | allocated   | allocated     | free ..
 /// ```
 ///
-/// The bit of a unit says whether memory changes from free to allocated, or back, at its start. To free a block flips the bits
+/// The bit of a granule says whether memory changes from free to allocated, or back, at its start. To free a block flips the bits
 /// at its two ends, and what they were says which neighbours are free; to allocate one flips the same two. An
 /// allocated block has no header, since its owner knows its length.
 ///
 /// Free blocks are in doubly linked lists by class. The first block of a list has the number of the list for
-/// its `prev`, which is below all unit numbers. So a block is taken out without knowing its class.
+/// its `prev`, which is below all granule numbers. So a block is taken out without knowing its class.
 ///
-/// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]; indices are those of units, and
-/// lengths count units.
+/// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]; indices are those of granules, and
+/// lengths count granules.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<P>(pub(crate) P);
 
@@ -81,19 +81,19 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 impl<P: Place> Blocks<P> {
     #[inline(always)]
     fn word(self, index: usize, word: Word) -> *mut u16 {
-        self.0.unit(index).cast::<u16>().wrapping_add(word as usize)
+        self.0.granule(index).cast::<u16>().wrapping_add(word as usize)
     }
 
-    /// The last word in front of unit `end`.
+    /// The last word in front of granule `end`.
     #[inline(always)]
     fn tail(self, end: usize) -> *mut u16 {
-        self.0.unit(end).cast::<u16>().wrapping_sub(1)
+        self.0.granule(end).cast::<u16>().wrapping_sub(1)
     }
 
     /// Reads a word of a free block.
     #[inline(always)]
     unsafe fn get(self, index: usize, word: Word) -> usize {
-        // SAFETY: free units are the heap's, and aligned.
+        // SAFETY: free granules are the heap's, and aligned.
         unsafe { *self.word(index, word) as usize }
     }
 
@@ -104,22 +104,22 @@ impl<P: Place> Blocks<P> {
         unsafe { *self.word(index, word) = value as u16 }
     }
 
-    /// Returns the number of the unit that `address` is in, if it is in one.
+    /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
-        address.wrapping_sub(self.0.unit(0).addr()) / UNIT
+        address.wrapping_sub(self.0.granule(0).addr()) / GRANULE
     }
 
-    /// The bit of a unit, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
+    /// The bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
     #[inline(always)]
     const fn bit(index: usize) -> u32 {
         1u32.rotate_right(index as u32)
     }
 
-    /// Returns whether exactly one side of the boundary in front of a unit is free.
+    /// Returns whether exactly one side of the boundary in front of a granule is free.
     #[inline(always)]
     pub(crate) unsafe fn is_bound(self, index: usize) -> bool {
-        // SAFETY: there is a bit for each unit and one more.
+        // SAFETY: there is a bit for each granule and one more.
         unsafe { *self.0.bits(index) & Self::bit(index) != 0 }
     }
 
@@ -235,32 +235,32 @@ impl<P: Place> Blocks<P> {
     #[cold]
     #[inline(never)]
     fn broken(self, index: usize) -> ! {
-        corrupted(Fault::BrokenList, self.0.unit(index).addr())
+        corrupted(Fault::BrokenList, self.0.granule(index).addr())
     }
 
-    /// Returns whether free memory ends in front of unit `start`, by the lengths at both ends of it. A boundary is there.
+    /// Returns whether free memory ends in front of granule `start`, by the lengths at both ends of it. A boundary is there.
     #[inline(always)]
     unsafe fn ends_free(self, start: usize) -> bool {
         let room = start - self.0.first();
-        // SAFETY: only units of the region are read.
+        // SAFETY: only granules of the region are read.
         unsafe {
             let len = if room > 0 { *self.tail(start) as usize } else { 0 };
             len.wrapping_sub(1) < room && self.get(start - len, Word::Len) == len
         }
     }
 
-    /// Returns whether free memory begins with unit `stop`, like [`Self::ends_free`].
+    /// Returns whether free memory begins with granule `stop`, like [`Self::ends_free`].
     #[inline(always)]
     unsafe fn begins_free(self, stop: usize) -> bool {
         let room = self.0.first() + self.0.longest() - stop;
-        // SAFETY: only units of the region are read.
+        // SAFETY: only granules of the region are read.
         unsafe {
             let len = if room > 0 { self.get(stop, Word::Len) } else { 0 };
             len.wrapping_sub(1) < room && *self.tail(stop + len) as usize == len
         }
     }
 
-    /// Frees `len` units from `index` on, merged with their free neighbours. If blocks are checked and these units cannot be
+    /// Frees `len` granules from `index` on, merged with their free neighbours. If blocks are checked and these granules cannot be
     /// allocated ones, returns false, with nothing done.
     #[inline(always)]
     pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) -> bool {
@@ -290,7 +290,7 @@ impl<P: Place> Blocks<P> {
         true
     }
 
-    /// Finds a free block of at least `need` units, which is not zero: the first one of the list for so many if it is long
+    /// Finds a free block of at least `need` granules, which is not zero: the first one of the list for so many if it is long
     /// enough, else the first one of the next list that has any.
     #[inline(always)]
     pub(crate) unsafe fn find(self, need: usize) -> Option<Found> {
@@ -314,8 +314,8 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Allocates `len` units from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
-    /// UNIT`. What lies in front and behind is free again.
+    /// Allocates `len` granules from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
+    /// GRANULE`. What lies in front and behind is free again.
     #[inline(always)]
     pub(crate) unsafe fn cut(self, found: Found, len: usize, need: usize, mask: usize) -> *mut u8 {
         let Found { index, list } = found;
@@ -324,16 +324,16 @@ impl<P: Place> Blocks<P> {
             let mut end = index + self.get(index, Word::Len);
             if need != len || len > FROM_BACK {
                 let place = if need > FROM_BACK {
-                    self.0.unit(index).wrapping_add(mask)
+                    self.0.granule(index).wrapping_add(mask)
                 } else {
-                    self.0.unit(end - len)
+                    self.0.granule(end - len)
                 };
                 end = self.trim(index, list, self.index(place.addr() & !mask) + len, end);
             }
             let first = end - len;
             self.flip_bound(first);
             self.flip_bound(end);
-            let start = self.0.unit(first);
+            let start = self.0.granule(first);
             let front = first - index;
             if front == 0 {
                 self.pop(index, list);
@@ -377,7 +377,7 @@ impl<P: Place> Blocks<P> {
         end
     }
 
-    /// Allocates the free block behind unit `end` if it has `more` units, and returns its length.
+    /// Allocates the free block behind granule `end` if it has `more` granules, and returns its length.
     #[inline(always)]
     pub(crate) unsafe fn take_behind(self, end: usize, more: usize) -> Option<usize> {
         // SAFETY: if the bit is set, a free block starts there.
@@ -409,35 +409,35 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns the length of the free block that starts with unit `index`, if one does. The unit begins with a boundary.
+    /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
-        // SAFETY: the caller passes a unit that begins with a boundary, so it can be read.
+        // SAFETY: the caller passes a granule that begins with a boundary, so it can be read.
         unsafe { self.get(index, Word::Len) }
     }
 
-    /// Finds out in O(1) what can be known of whether a live block of `len` units, one at least, is at `address`.
+    /// Finds out in O(1) what can be known of whether a live block of `len` granules, one at least, is at `address`.
     pub(crate) unsafe fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         let first = self.0.first();
         let end = first + self.0.longest();
-        let offset = address.wrapping_sub(self.0.unit(first).addr()) / UNIT;
+        let offset = address.wrapping_sub(self.0.granule(first).addr()) / GRANULE;
         if offset >= end - first || len > end - first - offset {
             return Err(FreeError::Foreign);
         }
-        if address % UNIT != 0 {
+        if address % GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
         let (start, stop) = (first + offset, first + offset + len);
         // A set bit says that the neighbour or the block itself is free. A neighbour that is free says so at both
         // ends; it is read only then, since a live one is another thread's.
-        // SAFETY: only units of the region are read.
+        // SAFETY: only granules of the region are read.
         let free = unsafe {
             self.is_bound(start) && !self.ends_free(start) || self.is_bound(stop) && !self.begins_free(stop)
         };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
-    /// Shows `visit` the runs of free and of allocated units from `first` up to `end`, as number, length and whether they are
-    /// free, until it returns `false`. O(units / 32 + runs).
+    /// Shows `visit` the runs of free and of allocated granules from `first` up to `end`, as number, length and whether they are
+    /// free, until it returns `false`. O(granules / 32 + runs).
     pub(crate) unsafe fn walk(
         self,
         first: usize,
@@ -445,7 +445,7 @@ impl<P: Place> Blocks<P> {
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     ) {
         let mut at = first;
-        // SAFETY: the region has bits for all units; free blocks start with their length.
+        // SAFETY: the region has bits for all granules; free blocks start with their length.
         unsafe {
             while at < end {
                 if self.is_bound(at) {
@@ -472,4 +472,4 @@ impl<P: Place> Blocks<P> {
     }
 }
 
-const _: () = assert!((Word::Len as usize + 2) * size_of::<u16>() == UNIT);
+const _: () = assert!((Word::Len as usize + 2) * size_of::<u16>() == GRANULE);

@@ -1,10 +1,10 @@
-//! The units that small regions are divided into, and the lists that free blocks belong to by their length.
+//! The granules that small regions are divided into, and the lists that free blocks belong to by their length.
 
 use crate::units::{COUNTS_ZEROS, log2};
 use core::hint::assert_unchecked;
 
-/// Bytes of a unit. Every block takes a multiple of it.
-pub(crate) const UNIT: usize = 8;
+/// Bytes of a granule. Every block takes a multiple of it.
+pub(crate) const GRANULE: usize = 8;
 
 /// Lists for all lengths that 16 bits can hold.
 pub(crate) const LISTS: usize = 32;
@@ -12,7 +12,7 @@ pub(crate) const LISTS: usize = 32;
 /// Bits in a word of boundary bits.
 pub(crate) const WORD: usize = 32;
 
-/// Returns the list for free blocks of `len` units: there are two per power of two. O(1).
+/// Returns the list for free blocks of `len` granules: there are two per power of two. O(1).
 ///
 /// # Safety
 ///
@@ -36,14 +36,14 @@ pub(crate) const unsafe fn class(len: usize) -> usize {
     class
 }
 
-/// Rounds a size in bytes up to units. The size is that of a layout, so it cannot overflow.
+/// Rounds a size in bytes up to granules. The size is that of a layout, so it cannot overflow.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil, reason = "takes three instructions more")]
-pub(crate) const fn units(size: usize) -> usize {
-    (size + (UNIT - 1)) / UNIT
+pub(crate) const fn granules(size: usize) -> usize {
+    (size + (GRANULE - 1)) / GRANULE
 }
 
-/// Returns the number itself, and keeps the compiler from knowing what it was computed from: a length in units as a shifted
+/// Returns the number itself, and keeps the compiler from knowing what it was computed from: a length in granules as a shifted
 /// operand is shorter than the size that it came from, rounded up once more.
 #[inline(always)]
 #[cfg_attr(
@@ -59,7 +59,7 @@ pub(crate) fn opaque(mut number: usize) -> usize {
     number
 }
 
-/// Words of boundary bits for `len` units, the first of which is number 0 of a word.
+/// Words of boundary bits for `len` granules, the first of which is number 0 of a word.
 pub(crate) const fn bit_words(len: usize) -> usize {
     (len + 1).div_ceil(WORD)
 }

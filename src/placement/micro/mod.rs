@@ -1,8 +1,8 @@
 //! The placement of small memories: every region with lists of its own.
 
 pub(crate) mod blocks;
+pub(crate) mod granules;
 mod slot;
-pub(crate) mod units;
 
 use super::{Grant, LayoutPlacement};
 use crate::meta::FreeError;
@@ -14,16 +14,16 @@ use blocks::{Blocks, Place};
 use core::alloc::Layout;
 use core::hint::assert_unchecked;
 use core::ptr::{self, NonNull};
+use granules::{GRANULE, LISTS, WORD, bit_words, granules, opaque};
 use slot::{CONTROL, FIRST, MAX_LEN, Slot};
-use units::{LISTS, UNIT, WORD, bit_words, opaque, units};
 
-/// Two-level segregated fit in units of 8 bytes for up to `REGIONS` small regions, each of which holds its own lists: the default of
+/// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` small regions, each of which holds its own lists: the default of
 /// microcontrollers.
 ///
 /// ```text
 ///  this value         region 0 | region 1 | ..                  three words each
 ///                        |
-///  a region           | lists | units ...                    | boundary bits |
+///  a region           | lists | granules ...                    | boundary bits |
 /// ```
 ///
 /// Allocations and frees are O(1) and short, also aligned ones; a block takes its size rounded up to 8 bytes, and one bit. A region's lists
@@ -44,14 +44,15 @@ pub struct MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(tar
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<const R: usize, const C: bool> Send for MicroTlsf<R, C> {}
 
-/// A region's parts as they follow from its memory: where its control data is, and its units.
+/// A region's parts as they follow from its memory: where its control data is, and its granules.
 fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
     let start = memory.start.addr().get();
-    let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(UNIT - 1);
-    let first = align_up(start, UNIT).ok_or(RegionError::TooSmall)?;
-    // 32 units have a word of bits; one more bit is behind the last unit.
+    let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(GRANULE - 1);
+    let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
+    // 32 granules have a word of bits; one more bit is behind the last granule.
     let Some(bytes) = end.checked_sub(first + CONTROL + BITS_WORD) else { return Err(RegionError::TooSmall) };
-    let (words, rest) = (bytes / (WORD * UNIT + BITS_WORD), bytes % (WORD * UNIT + BITS_WORD) / UNIT);
+    let (words, rest) =
+        (bytes / (WORD * GRANULE + BITS_WORD), bytes % (WORD * GRANULE + BITS_WORD) / GRANULE);
     let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
     match len {
         0 => Err(RegionError::TooSmall),
@@ -64,7 +65,7 @@ fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
 const BITS_WORD: usize = WORD / 8;
 
 /// Bytes of the longest region.
-const MAX_BYTES: usize = CONTROL + MAX_LEN * UNIT + bit_words(MAX_LEN) * BITS_WORD;
+const MAX_BYTES: usize = CONTROL + MAX_LEN * GRANULE + bit_words(MAX_LEN) * BITS_WORD;
 
 /// Clears words, one by one: it is not worth the library's function for it, which takes more code than all of a claim.
 ///
@@ -145,9 +146,9 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
         size: usize,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        let len = units(size);
+        let len = granules(size);
         if len == 0 {
-            // SAFETY: a block of no bytes has a unit.
+            // SAFETY: a block of no bytes has a granule.
             return unsafe { self.give_one(start, statistics) };
         }
         let len = opaque(len);
@@ -157,23 +158,23 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
         };
         if !C {
             // Nothing can be wrong any more, and in this order the code is shorter.
-            statistics.freed(len * UNIT);
+            statistics.freed(len * GRANULE);
         } else if !slot.holds(start.addr()) {
             return Err(FreeError::Foreign);
         }
-        if C && start.addr() % UNIT != 0 {
+        if C && start.addr() % GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
         // SAFETY: the caller's contract.
         unsafe {
-            // Blocks start with a unit: else the compiler would round down.
-            assert_unchecked(start.addr().wrapping_sub(slot.origin.addr()) % UNIT == 0);
+            // Blocks start with a granule: else the compiler would round down.
+            assert_unchecked(start.addr().wrapping_sub(slot.origin.addr()) % GRANULE == 0);
             if !Blocks(*slot).give(Blocks(*slot).index(start.addr()), len) {
                 return Err(FreeError::AlreadyFree);
             }
         }
         if C {
-            statistics.freed(len * UNIT);
+            statistics.freed(len * GRANULE);
         }
         Ok(())
     }
@@ -194,10 +195,10 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
     }
 }
 
-/// Units of a block for a layout of so many bytes; blocks of no bytes take one.
+/// Granules of a block for a layout of so many bytes; blocks of no bytes take one.
 #[inline(always)]
-const fn units_of(size: usize) -> usize {
-    units(if size == 0 { 1 } else { size })
+const fn granules_of(size: usize) -> usize {
+    granules(if size == 0 { 1 } else { size })
 }
 
 /// A layout of one byte, aligned like another one.
@@ -215,7 +216,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.claim_counted(memory, &mut NoStatistics)? };
-        Ok(self.slots().last().map_or(0, |slot| slot.len * UNIT))
+        Ok(self.slots().last().map_or(0, |slot| slot.len * GRANULE))
     }
 
     unsafe fn claim_counted<S: Statistics>(
@@ -229,14 +230,14 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
             return Err(RegionError::Overlap);
         }
         let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
-        let origin = start.wrapping_add(CONTROL).wrapping_sub(FIRST * UNIT);
-        let bits = origin.wrapping_add((FIRST + len) * UNIT).cast::<u32>();
+        let origin = start.wrapping_add(CONTROL).wrapping_sub(FIRST * GRANULE);
+        let bits = origin.wrapping_add((FIRST + len) * GRANULE).cast::<u32>();
         *slot = Slot { origin, len, bits: bits.wrapping_sub(FIRST / WORD) };
         self.count += 1;
         let slot = *slot;
-        statistics.grown(len * UNIT);
-        statistics.found(len * UNIT);
-        // SAFETY: all parts lie in the memory that the caller hands over; its units are an allocated block at first.
+        statistics.grown(len * GRANULE);
+        statistics.found(len * GRANULE);
+        // SAFETY: all parts lie in the memory that the caller hands over; its granules are an allocated block at first.
         unsafe {
             let control = slot.control();
             clear(control.cast(), LISTS / 2 + 1);
@@ -244,7 +245,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
             (*control).skipped = start.addr() - from;
             clear(bits, bit_words(len));
             // New memory is not free yet.
-            let _ = self.give(slot.unit(FIRST), len * UNIT, statistics);
+            let _ = self.give(slot.granule(FIRST), len * GRANULE, statistics);
         }
         Ok(())
     }
@@ -261,20 +262,20 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         if len <= old.len {
             return Err(RegionError::TooSmall);
         }
-        let bits = old.origin.wrapping_add((FIRST + len) * UNIT).cast::<u32>();
+        let bits = old.origin.wrapping_add((FIRST + len) * GRANULE).cast::<u32>();
         let slot = Slot { len, bits: bits.wrapping_sub(FIRST / WORD), ..old };
         self.slots[number] = slot;
         let (from, words) = (old.bits.wrapping_add(FIRST / WORD), bit_words(old.len));
-        // SAFETY: the bits move to the region's new end, within its memory; the new units, which begin where the
+        // SAFETY: the bits move to the region's new end, within its memory; the new granules, which begin where the
         // bits were, are an allocated block then.
         unsafe {
             ptr::copy(from, bits, words);
             clear(bits.wrapping_add(words), bit_words(len) - words);
             (*slot.control()).size = region.size;
             // If what is in front of it is damaged, the new memory stays allocated.
-            let _ = self.give(slot.unit(old.end()), (len - old.len) * UNIT, &mut NoStatistics);
+            let _ = self.give(slot.granule(old.end()), (len - old.len) * GRANULE, &mut NoStatistics);
         }
-        Ok((len - old.len) * UNIT)
+        Ok((len - old.len) * GRANULE)
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
@@ -290,24 +291,24 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         self.count -= 1;
         self.slots[number] = self.slots[self.count];
         self.slots[self.count] = Slot::NONE;
-        Ok((slot.region(), slot.len * UNIT))
+        Ok((slot.region(), slot.len * GRANULE))
     }
 
     #[inline(always)]
     fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        let (len, mask) = (units(layout.size()), layout.align() - 1);
+        let (len, mask) = (granules(layout.size()), layout.align() - 1);
         if len == 0 {
             return None;
         }
         let len = opaque(len);
         // The first region has its place whether it is there or not: it has no room then.
         let mut slot: *const Slot<C> = self.first();
-        let mut need = len + mask / UNIT;
+        let mut need = len + mask / GRANULE;
         // SAFETY: the regions are there.
         unsafe {
             loop {
                 if let Some(found) = Blocks(*slot).find(need) {
-                    statistics.allocated(len * UNIT);
+                    statistics.allocated(len * GRANULE);
                     return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
                 }
                 slot = self.behind(slot)?;
@@ -326,7 +327,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
         let layout = if layout.size() == 0 { layout_of_one(layout) } else { layout };
         let start = self.allocate_counted(layout, &mut NoStatistics)?;
-        Some(Grant { start, size: units_of(layout.size()) * UNIT })
+        Some(Grant { start, size: granules_of(layout.size()) * GRANULE })
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -351,7 +352,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        Ok(units_of(layout.size()) * UNIT)
+        Ok(granules_of(layout.size()) * GRANULE)
     }
 
     #[inline(always)]
@@ -366,8 +367,8 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         if size > isize::MAX as usize {
             return false;
         }
-        let (old, new) = (units_of(layout.size()), units_of(size));
-        // Units that the block has for the moment, and how many of those that it does not need are not counted.
+        let (old, new) = (granules_of(layout.size()), granules_of(size));
+        // Granules that the block has for the moment, and how many of those that it does not need are not counted.
         let (mut len, mut spare) = (old, 0);
         // SAFETY: the block is live, as the caller vouches. What is found behind it is allocated then, and what it does not
         // need of that, or of itself, is freed.
@@ -381,13 +382,13 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
-                assert_unchecked(new * UNIT > old * UNIT);
-                statistics.resized(old * UNIT, new * UNIT);
+                assert_unchecked(new * GRANULE > old * GRANULE);
+                statistics.resized(old * GRANULE, new * GRANULE);
             }
             if len > new {
-                statistics.found(spare * UNIT);
-                let rest = start.as_ptr().wrapping_add(new * UNIT);
-                return self.give(rest, (len - new) * UNIT, statistics).is_ok();
+                statistics.found(spare * GRANULE);
+                let rest = start.as_ptr().wrapping_add(new * GRANULE);
+                return self.give(rest, (len - new) * GRANULE, statistics).is_ok();
             }
         }
         true
@@ -396,7 +397,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller keeps the contract.
         let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
-        done.then(|| (units_of(layout.size()) * UNIT, units_of(size) * UNIT))
+        done.then(|| (granules_of(layout.size()) * GRANULE, granules_of(size) * GRANULE))
     }
 
     /// Nothing is kept.
@@ -414,13 +415,13 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
             return Err(FreeError::Foreign);
         }
         // SAFETY: the region is there.
-        unsafe { Blocks(slot).check(address, units_of(layout.size())) }
+        unsafe { Blocks(slot).check(address, granules_of(layout.size())) }
     }
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
         let largest = |slot: &Slot<C>| unsafe { Blocks(*slot).largest() };
-        self.slots().iter().map(largest).max().unwrap_or(0) * UNIT
+        self.slots().iter().map(largest).max().unwrap_or(0) * GRANULE
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
@@ -428,7 +429,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         // SAFETY: the region is there.
         unsafe {
             Blocks(slot).walk(FIRST, slot.end(), &mut |index, len, free| {
-                visit(Run { start: slot.unit(index).addr(), size: len * UNIT, free })
+                visit(Run { start: slot.granule(index).addr(), size: len * GRANULE, free })
             });
         }
     }

@@ -1,7 +1,7 @@
-//! The regions of a [`MicroTlsf`](super::MicroTlsf): where their lists, units and bits are.
+//! The regions of a [`MicroTlsf`](super::MicroTlsf): where their lists, granules and bits are.
 
 use super::blocks::Place;
-use super::units::{LISTS, UNIT, WORD};
+use super::granules::{GRANULE, LISTS, WORD};
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 
@@ -15,20 +15,20 @@ pub(super) struct Control {
     pub(super) skipped: usize,
 }
 
-pub(super) const CONTROL: usize = size_of::<Control>().next_multiple_of(UNIT);
+pub(super) const CONTROL: usize = size_of::<Control>().next_multiple_of(GRANULE);
 
-/// Number of a region's first unit. The numbers below are those of lists.
+/// Number of a region's first granule. The numbers below are those of lists.
 pub(super) const FIRST: usize = LISTS;
 
-/// Units of the longest region: their numbers, and that of the place behind them, fit 16 bits.
+/// Granules of the longest region: their numbers, and that of the place behind them, fit 16 bits.
 pub(super) const MAX_LEN: usize = u16::MAX as usize - FIRST;
 
-/// A region: where unit number 0 would be, and how many units there are. Its bits follow the units.
+/// A region: where granule number 0 would be, and how many granules there are. Its bits follow the granules.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<const CHECKED: bool> {
     pub(super) origin: *mut u8,
     pub(super) len: usize,
-    /// Where the bit of unit number 0 would be.
+    /// Where the bit of granule number 0 would be.
     pub(super) bits: *mut u32,
 }
 
@@ -36,7 +36,7 @@ impl<const C: bool> Slot<C> {
     pub(super) const NONE: Self = Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut() };
 
     pub(super) fn control(&self) -> *mut Control {
-        self.origin.wrapping_add(FIRST * UNIT - CONTROL).cast()
+        self.origin.wrapping_add(FIRST * GRANULE - CONTROL).cast()
     }
 
     /// The memory as it was claimed.
@@ -49,19 +49,19 @@ impl<const C: bool> Slot<C> {
         }
     }
 
-    /// The number behind the last unit.
+    /// The number behind the last granule.
     pub(super) const fn end(&self) -> usize {
         FIRST + self.len
     }
 
-    /// Whether `address` lies in a unit.
+    /// Whether `address` lies in a granule.
     #[inline(always)]
     pub(super) fn holds(&self, address: usize) -> bool {
-        address.wrapping_sub(self.origin.addr()).wrapping_sub(FIRST * UNIT) / UNIT < self.len
+        address.wrapping_sub(self.origin.addr()).wrapping_sub(FIRST * GRANULE) / GRANULE < self.len
     }
 }
 
-// SAFETY: `claim` puts control data, units and bits one behind the other; `FIRST` is above the numbers of lists.
+// SAFETY: `claim` puts control data, granules and bits one behind the other; `FIRST` is above the numbers of lists.
 unsafe impl<const C: bool> Place for Slot<C> {
     const LISTS: usize = LISTS;
     const CHECKED: bool = C;
@@ -72,8 +72,8 @@ unsafe impl<const C: bool> Place for Slot<C> {
     }
 
     #[inline(always)]
-    fn unit(self, index: usize) -> *mut u8 {
-        self.origin.wrapping_add(index * UNIT)
+    fn granule(self, index: usize) -> *mut u8 {
+        self.origin.wrapping_add(index * GRANULE)
     }
 
     #[inline(always)]
@@ -83,12 +83,12 @@ unsafe impl<const C: bool> Place for Slot<C> {
 
     #[inline(always)]
     fn head(self, list: usize) -> *mut u16 {
-        self.origin.wrapping_add(const { FIRST * UNIT - CONTROL }).cast::<u16>().wrapping_add(list)
+        self.origin.wrapping_add(const { FIRST * GRANULE - CONTROL }).cast::<u16>().wrapping_add(list)
     }
 
     #[inline(always)]
     fn map(self) -> *mut u32 {
-        self.origin.wrapping_add(const { FIRST * UNIT - CONTROL + 2 * LISTS }).cast()
+        self.origin.wrapping_add(const { FIRST * GRANULE - CONTROL + 2 * LISTS }).cast()
     }
 
     #[inline(always)]

@@ -52,7 +52,7 @@ fn rounded<M: Meta>(size: usize) -> usize {
 
 /// What a block takes, given that every block has at least a unit.
 fn at_least<M: Meta>(size: usize) -> usize {
-    rounded::<M>(size).max(M::UNIT * M::GRANULE)
+    rounded::<M>(size).max(M::MIN_BLOCK * M::GRANULE)
 }
 
 /// Coarse granules need more room.
