@@ -10,6 +10,7 @@ use crate::placement::{LayoutPlacement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
 /// A heap over all memory of a WebAssembly module that the program itself does not use. It grows by `memory.grow`.
@@ -20,11 +21,17 @@ use core::ptr::{self, NonNull};
 /// static HEAP: allotment::WasmHeap = allotment::WasmHeap::new();
 /// ```
 ///
-/// The first request claims what lies between the module's variables and the end of its memory. Later ones that find no room let the
-/// memory grow: by what they need, or by an eighth of what the heap has, whichever is more, in pages of 64 KiB. Such a request counts
-/// as a failed one in the statistics. Memory never goes back, since WebAssembly has no instruction for that. If other code lets the
-/// memory grow too, the heap goes on behind that in another region, of which the placement has a fixed number. There must be only one
-/// such heap in a module.
+/// A request that finds no room lets the memory grow: by what it needs, or by an eighth of what the heap has, whichever is more, in
+/// pages of 64 KiB. Such a request counts as a failed one in the statistics. Memory never goes back, since WebAssembly has no
+/// instruction for that. If other code lets the memory grow too, the heap goes on behind that in another region, of which the placement
+/// has a fixed number. There must be only one such heap in a module.
+///
+/// What lies between the module's variables and the end of its first page is left to the allocator of the standard library, which
+/// may claim it at any time. Only where the memory cannot grow at all, without the feature `std`, the heap claims that; such a module must
+/// not use the standard library's allocator.
+///
+/// Several workers may share the memory (`-Ctarget-feature=+atomics`), with [`Cached`](crate::os::Cached) in front of the heap if they
+/// allocate much. WebAssembly has no signal for the end of a worker, so a worker calls [`Cached::flush`](crate::os::Cached::flush) before. `cargo xtask wasm --threads` shows both.
 ///
 /// Allocation and free take the time of the placement `P`. With the default the heap adds 20 KB of code to a module;
 /// `WasmHeap<MicroTlsf<4, false>, ..>` adds 3.5 KB, serves up to 2 MiB, and is faster. `cargo xtask wasm` compares both with other crates.
@@ -36,8 +43,6 @@ pub struct WasmHeap<P = Tlsf, L = lock::Default, S = Counters> {
 
 /// How far a heap has grown.
 struct Growth {
-    /// Whether the memory that is there at first was claimed.
-    begun: bool,
     /// The first byte of the region that was claimed last, and the byte after its last.
     last: (usize, usize),
     /// Bytes of all regions.
@@ -56,7 +61,7 @@ const PAGE: usize = 64 * 1024;
 ///
 /// The memory that it returns must be valid for reads and writes, zero, and used by nothing else, and each byte is returned once.
 unsafe trait Grow {
-    /// Returns the memory that is there before any growth, if any.
+    /// Returns the memory that is there before any growth, if nothing else uses it. Only called if the memory cannot grow.
     fn first() -> Option<Region>;
 
     /// Lets the memory grow by `pages` pages of 64 KiB, and returns the first byte of the new ones; `None` if that is not possible.
@@ -64,28 +69,25 @@ unsafe trait Grow {
 }
 
 impl Growth {
-    const NONE: Self = Self { begun: false, last: (0, 0), bytes: 0 };
+    const NONE: Self = Self { last: (0, 0), bytes: 0 };
 
-    /// Gives `heap` more memory for a request. Returns whether it was that which is there at first; `None` if there is no more.
+    /// Gives `heap` more memory for a request. Returns whether there was more.
     fn lengthen<G: Grow, P: LayoutPlacement, L: Lock, S: Statistics>(
         &mut self,
         heap: &Heap<P, L, S>,
         layout: Layout,
-    ) -> Option<bool> {
-        if !core::mem::replace(&mut self.begun, true) {
-            if let Some(region) = G::first() {
-                // A few bytes may be no region; nothing is lost with them.
-                self.claim(heap, region);
-                return Some(true);
-            }
-        }
+    ) -> bool {
         // Beside the block: its alignment, and what the placement keeps for itself.
-        let beside = layout.align().checked_add(layout.size() / 32)?.checked_add(4096)?;
-        let need = layout.size().checked_add(beside)?.div_ceil(PAGE);
+        let beside = layout.align().saturating_add(layout.size() / 32).saturating_add(4096);
+        let need = layout.size().saturating_add(beside).div_ceil(PAGE);
         let ahead = (self.bytes / 8).div_ceil(PAGE);
-        // Near the end of what there is, only what is needed.
-        let (start, pages) =
-            [need.max(ahead), need].into_iter().find_map(|pages| Some((G::grow(pages)?, pages)))?;
+        // Near the end of what there is, only what is needed. If there is nothing yet, one page tells whether the memory grows at all.
+        let least = if self.bytes == 0 { 1 } else { need };
+        let Some((start, pages)) =
+            [need.max(ahead), need, least].into_iter().find_map(|pages| Some((G::grow(pages)?, pages)))
+        else {
+            return self.bytes == 0 && G::first().is_some_and(|region| self.claim(heap, region));
+        };
         let bytes = pages * PAGE;
         if start.addr().get() == self.last.1 {
             let first = ptr::with_exposed_provenance_mut(self.last.0);
@@ -93,10 +95,10 @@ impl Growth {
             if unsafe { heap.extend(first, bytes) }.is_ok() {
                 self.last.1 += bytes;
                 self.bytes += bytes;
-                return Some(false);
+                return true;
             }
         }
-        self.claim(heap, Region { zeroed: true, ..Region::new(start, bytes) }).then_some(false)
+        self.claim(heap, Region { zeroed: true, ..Region::new(start, bytes) })
     }
 
     fn claim<P: LayoutPlacement, L: Lock, S: Statistics>(
@@ -133,10 +135,14 @@ use core::arch::wasm32 as arch;
 #[cfg(target_arch = "wasm64")]
 use core::arch::wasm64 as arch;
 
-// SAFETY: nothing else uses the memory behind `__heap_base`, and what `memory.grow` adds is zero and new.
+// SAFETY: what `memory.grow` adds is zero and new. The allocator of the standard library claims the memory behind `__heap_base` as well, but
+// a program without it has none, and the documentation excludes the rest.
 #[cfg(target_family = "wasm")]
 unsafe impl Grow for Linear {
     fn first() -> Option<Region> {
+        if cfg!(feature = "std") {
+            return None;
+        }
         let start = &raw mut __heap_base;
         let end = arch::memory_size::<0>() * PAGE;
         let size = end.checked_sub(start.addr()).filter(|&size| size > 0)?;
@@ -170,17 +176,10 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn after_growth<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
-        loop {
-            // SAFETY: the lock excludes all others, and the heap uses another one.
-            let begins = self
-                .lock
-                .with(|| unsafe { &mut *self.growth.get() }.lengthen::<G, _, _, _>(&self.heap, layout))?;
-            let served = request();
-            // After the memory that is there at first there may be more.
-            if served.is_some() || !begins {
-                return served;
-            }
-        }
+        // SAFETY: the lock excludes all others, and the heap uses another one.
+        let more =
+            self.lock.with(|| unsafe { &mut *self.growth.get() }.lengthen::<G, _, _, _>(&self.heap, layout));
+        if more { request() } else { None }
     }
 }
 
@@ -199,6 +198,25 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for WasmHeap<P, L
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         unsafe { self.heap.deallocate(block, layout) }
+    }
+
+    fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
+        if blocks.is_empty() {
+            return 0;
+        }
+        let mut count = self.heap.allocate_many(layout, blocks);
+        if count == 0 {
+            if let Some(block) = self.allocate(layout) {
+                blocks[0].write(block);
+                count = 1;
+            }
+        }
+        count
+    }
+
+    unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
+        // SAFETY: the caller's contract.
+        unsafe { self.heap.deallocate_many(layout, blocks) }
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -311,19 +329,52 @@ mod tests {
         assert_eq!(FAKE.get().1, PAGES);
     }
 
+    /// The standard library's allocator may claim what is there at first.
     #[test]
-    fn memory_that_is_there_at_first_comes_first() {
+    fn memory_that_is_there_at_first_is_left_alone_if_there_is_more() {
         begin(0);
         let heap = Local::new();
-        let layout = Layout::new::<[u8; 100]>();
-        assert!(heap.request::<Fake<2000>, _>(layout, || heap.heap.allocate(layout)).is_some());
-        assert_eq!(FAKE.get().1, 1, "nothing has grown");
-        // A request that it is too small for grows at once.
-        let large = Layout::new::<[u8; 200_000]>();
-        assert!(heap.request::<Fake<2000>, _>(large, || heap.heap.allocate(large)).is_some());
-        assert_eq!(FAKE.get().1, 5);
         let too_large = Layout::from_size_align(isize::MAX as usize - 63, 64).unwrap();
         assert!(heap.request::<Fake<2000>, _>(too_large, || heap.heap.allocate(too_large)).is_none());
+        assert_eq!(FAKE.get().1, 2, "a page shows that the memory grows");
+        let layout = Layout::new::<[u8; 100]>();
+        assert!(heap.request::<Fake<2000>, _>(layout, || heap.heap.allocate(layout)).is_some());
+        let large = Layout::new::<[u8; 200_000]>();
+        assert!(heap.request::<Fake<2000>, _>(large, || heap.heap.allocate(large)).is_some());
+        assert!(FAKE.get().1 <= 6);
+        fill::<Fake<2000>>(&heap, 10_000);
+        assert_eq!(FAKE.get().1, PAGES);
+        let first = FAKE.get().0 + PAGE;
+        assert!((0..).map_while(|n| heap.heap.region(n)).all(|region| region.start.addr().get() >= first));
+    }
+
+    #[test]
+    fn memory_of_a_fixed_size_is_what_is_there_at_first() {
+        begin(PAGES);
+        let heap = Local::new();
+        let layout = Layout::new::<[u8; 100]>();
+        let blocks =
+            (0..).map_while(|_| heap.request::<Fake<2000>, _>(layout, || heap.heap.allocate(layout)));
+        assert!((10..20).contains(&blocks.count()));
+        assert_eq!(FAKE.get().1, 1);
+        let none = Local::new();
+        assert!(none.request::<Fake<0>, _>(layout, || none.heap.allocate(layout)).is_none());
+    }
+
+    /// Caches in front of the heap ask for several blocks at once.
+    #[test]
+    fn several_blocks_at_once() {
+        begin(0);
+        let heap = Local::new();
+        let layout = Layout::new::<[u64; 3]>();
+        let mut blocks = [MaybeUninit::uninit(); 40];
+        assert_eq!(heap.allocate_many(layout, &mut blocks[..0]), 0);
+        // The first request lets the memory grow and gets one block, the next one all that it wants.
+        assert_eq!(heap.allocate_many(layout, &mut blocks[..1]), 1);
+        assert_eq!(heap.allocate_many(layout, &mut blocks[1..]), 39);
+        // SAFETY: all blocks were written, are live, and are freed once.
+        unsafe { heap.deallocate_many(layout, &blocks.map(|block| block.assume_init())) };
+        assert_eq!(heap.statistics().unwrap().used, 0);
     }
 
     /// The heap as others see it: zeroed memory, resizing, frees.

@@ -4,12 +4,13 @@ use super::Lock;
 use core::hint;
 use core::mem;
 use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
 
 /// A lock for threads that spins briefly and then sleeps (feature `std`; the default lock there).
 ///
 /// On Linux and Android a waiting thread sleeps in a futex and is woken by the thread that unlocks; on other systems it
-/// sleeps for a moment and looks again. Neither allocates, so the lock is safe inside a global allocator. Do not take it in
+/// sleeps for a moment and looks again, or on WebAssembly, where the thread of a page may not sleep, spins. None of them allocates, so the lock is safe inside a global allocator. Do not take it in
 /// a signal handler: the handler may have interrupted the thread that holds it.
 ///
 /// While no thread waits, locking takes one atomic operation and unlocking one store, like [`Spin`](super::Spin); a
@@ -30,6 +31,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 
 /// The longest sleep before a waiting thread looks at the lock again.
+#[cfg(not(target_family = "wasm"))]
 const NAP: Duration = Duration::from_millis(1);
 
 /// How often a thread checks a taken lock before it sleeps. That is a few hundred nanoseconds: longer than a heap
@@ -64,6 +66,7 @@ impl Futex {
     /// # Safety
     ///
     /// The calling thread must hold the lock, and there must be no other thread.
+    #[cfg(unix)]
     pub(crate) unsafe fn reset(&self) {
         self.sleepers.store(0, Ordering::Relaxed);
         self.state.store(FREE, Ordering::Release);
@@ -121,8 +124,14 @@ fn wake(state: &AtomicU32) {
     let _ = wake(state, Flags::PRIVATE, 1);
 }
 
+/// Goes on spinning: the thread that shows a page may not sleep, and the standard library panics where there are no threads.
+#[cfg(target_family = "wasm")]
+fn sleep(_: &AtomicU32) {
+    hint::spin_loop();
+}
+
 /// Sleeps for a moment.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(not(any(target_os = "linux", target_os = "android", target_family = "wasm")))]
 fn sleep(_: &AtomicU32) {
     std::thread::sleep(NAP / 10);
 }

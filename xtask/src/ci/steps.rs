@@ -96,6 +96,9 @@ pub const STEPS: &[Step] = &[
     Step::new("instruction ceilings, slow ones", Full, "cargo xtask bench --check --slow --no-native").beside(),
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check").beside(),
 
+    // Workers that share a module's memory, and its heap with caches.
+    Step::new("WebAssembly with threads", Full, "cargo xtask wasm --threads"),
+
     // Whole programs on our `malloc`: the same output, forks, limits.
     Step::new("programs on malloc", Full, "cargo xtask malloc --check"),
 

@@ -56,7 +56,7 @@ impl Table {
             return String::new();
         }
         let mut text =
-            format!("\n## {}: time / peak memory\n\n| | {} |\n", self.title, self.names.join(" | "));
+            format!("\n### {}: time / peak memory\n\n| | {} |\n", self.title, self.names.join(" | "));
         text += &format!("| --- |{}\n{}\n", " --- |".repeat(self.names.len()), self.lines.join("\n"));
         let mut last = String::from("| geometric mean | 1 / 1");
         let mut worst = String::from("| highest time | 1");
