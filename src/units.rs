@@ -74,10 +74,22 @@ pub(crate) const fn log2(n: usize) -> u32 {
     if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
 }
 
+/// The entry `n` is twice the logarithm of `n`, plus the bit below the highest one; 0 for 0.
+static HALVES: [u8; 64] = halves();
+
+const fn halves() -> [u8; 64] {
+    let mut halves = [0; 64];
+    let mut n = 1;
+    while n < 64 {
+        halves[n] = (2 * n.ilog2() as usize + ((2 * n) >> n.ilog2()) - 2) as u8;
+        n += 1;
+    }
+    halves
+}
+
 /// Computes [`log2`] without such an instruction: in steps, and by a table of 64 bytes for the last one.
 #[inline(always)]
 const fn log2_by_steps(mut n: u32) -> u32 {
-    static LOGS: [u8; 64] = logs();
     let mut log = 0;
     if n >= 1 << 16 {
         n >>= 16;
@@ -90,18 +102,22 @@ const fn log2_by_steps(mut n: u32) -> u32 {
         n >>= 6;
         log += 6;
     }
-    log + LOGS[n as usize & 63] as u32
+    log + HALVES[n as usize & 63] as u32 / 2
 }
 
-/// Returns the logarithms of 0 to 63, that of 0 as 0.
-const fn logs() -> [u8; 64] {
-    let mut logs = [0; 64];
-    let mut n = 1;
-    while n < 64 {
-        logs[n] = n.ilog2() as u8;
-        n += 1;
+/// Computes twice the logarithm of `n`, plus the bit below the highest one, by the same table. `n` is not zero and fits 16 bits.
+#[inline(always)]
+pub(crate) const fn half_octaves(mut n: u32) -> u32 {
+    let mut halves = 0;
+    if n >= 64 {
+        n >>= 5;
+        halves = 10;
     }
-    logs
+    if n >= 64 {
+        n >>= 5;
+        halves = 20;
+    }
+    halves + HALVES[n as usize & 63] as u32
 }
 
 /// Returns the size class of a block of `len` granules, with `SL` classes per power of two.
@@ -242,6 +258,10 @@ mod tests {
             assert_eq!(log2_by_steps(u32::MAX >> bit), 31 - bit);
         }
         assert_eq!((log2(1), log2(usize::MAX)), (0, usize::BITS - 1));
+        for n in 1..1u32 << 16 {
+            let log = n.ilog2();
+            assert_eq!(half_octaves(n), 2 * log + u32::from(log > 0 && n >> (log - 1) & 1 != 0));
+        }
     }
 
     #[test]

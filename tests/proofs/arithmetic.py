@@ -133,9 +133,9 @@ def logarithm(proofs: Proofs) -> None:
         """let mut log = 0;
         if n >= 1 << 16 { n >>= 16; log = 16; }
         if n >= 1 << 10 { n >>= 10; log += 10; } else if n >= 1 << 6 { n >>= 6; log += 6; }
-        log + LOGS[n as usize & 63] as u32""",
+        log + HALVES[n as usize & 63] as u32 / 2""",
     )
-    expect("src/units.rs", "logs[n] = n.ilog2() as u8;")
+    expect("src/units.rs", "halves[n] = (2 * n.ilog2() as usize + ((2 * n) >> n.ilog2()) - 2) as u8;")
     number = z3.BitVec("n", 32)
     n, log = number, z3.BitVecVal(0, 32)
     for powers in ((16,), (6, 10)):
@@ -159,15 +159,31 @@ def logarithm(proofs: Proofs) -> None:
 def micro_classes(proofs: Proofs) -> None:
     """Two lists per power of two: with an instruction that counts zeros and without, they are the same."""
     expect("src/placement/micro/granules.rs", "(((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize")
-    expect("src/placement/micro/granules.rs", "((2 * len) >> shift) + 2 * shift as usize - 2")
+    expect(
+        "src/units.rs",
+        """let mut halves = 0;
+        if n >= 64 { n >>= 5; halves = 10; }
+        if n >= 64 { n >>= 5; halves = 20; }
+        halves + HALVES[n as usize & 63] as u32""",
+    )
     length = z3.BitVec("len", 32)
+    n, halves = length, z3.BitVecVal(0, 32)
+    for counted_so_far in (10, 20):
+        large = z3.UGE(n, 64)
+        n, halves = z3.If(large, z3.LShR(n, 5), n), z3.If(large, z3.BitVecVal(counted_so_far, 32), halves)
+    # The table.
+    stepped = halves
+    for entry in range(1, 64):
+        octave = entry.bit_length() - 1
+        value = 2 * octave + ((2 * entry) >> octave) - 2
+        stepped = stepped + z3.If(n == entry, z3.BitVecVal(value, 32), z3.BitVecVal(0, 32))
     for octave in range(16):
         zeros = 31 - octave
         counted = z3.LShR(length << zeros, 30) + 60 - 2 * zeros
-        stepped = z3.LShR(2 * length, octave) + 2 * octave - 2
         proofs.claim(
             "lists of MicroTlsf",
             [z3.UGE(length, 1 << octave), z3.ULT(length, 1 << (octave + 1))],
+            z3.ULT(n, 64),
             counted == stepped,
             z3.UGE(counted, 2 * octave),
             z3.ULT(counted, 2 * octave + 2),

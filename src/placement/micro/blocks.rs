@@ -3,6 +3,7 @@
 use super::granules::{GRANULE, LISTS, WORD, class};
 use crate::meta::FreeError;
 use crate::misuse::{Fault, corrupted};
+use crate::units::log2;
 use core::hint::assert_unchecked;
 
 /// Longer requests, in granules, are cut from the front of a block, others from its back.
@@ -306,7 +307,7 @@ impl<P: Place> Blocks<P> {
                 if map == 0 {
                     return None;
                 }
-                list = map.leading_zeros() as usize;
+                list = 31 - log2(map as usize) as usize;
                 assert_unchecked(list < LISTS);
                 index = *self.0.head(list) as usize;
             }

@@ -1,6 +1,6 @@
 //! The granules that small regions are divided into, and the lists that free blocks belong to by their length.
 
-use crate::units::{COUNTS_ZEROS, log2};
+use crate::units::{COUNTS_ZEROS, half_octaves};
 use core::hint::assert_unchecked;
 
 /// Bytes of a granule. Every block takes a multiple of it.
@@ -26,12 +26,9 @@ pub(crate) const unsafe fn class(len: usize) -> usize {
         let zeros = (len as u32).leading_zeros();
         (((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize
     } else {
-        let shift = log2(len);
-        // SAFETY: the length has 1 to 16 bits.
-        unsafe { assert_unchecked(shift < 16) };
-        ((2 * len) >> shift) + 2 * shift as usize - 2
+        half_octaves(len as u32) as usize
     };
-    // SAFETY: the first summand is 2 or 3, and the logarithm is at most 15.
+    // SAFETY: twice the logarithm, which is at most 15, and a bit.
     unsafe { assert_unchecked(class < LISTS) };
     class
 }
