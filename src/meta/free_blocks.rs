@@ -9,7 +9,7 @@ pub(crate) type Cut<M> = Option<(BlockOf<M>, Id)>;
 
 /// Free blocks by id: their lengths and links, and what changes when they are allocated and freed.
 ///
-/// This is the part of [`Meta`](super::Meta) that every request needs. Metadata of several regions can lend it for a single
+/// This is the part of [`Meta`](super::Meta) that every request needs. Metadata of several regions can give it out for a single
 /// one, without look-ups ([`Meta::near`](super::Meta::near)).
 ///
 /// # Safety

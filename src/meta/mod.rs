@@ -157,11 +157,11 @@ pub unsafe trait Meta: FreeBlocks {
     /// The common rules.
     unsafe fn allocate_whole(&mut self, region: usize, whole: Block<Self::Token>) -> usize;
 
-    /// Takes back a region that was lent: its granules are one allocated block again.
+    /// Takes back a region that was allocated as a whole: its granules are one allocated block again.
     ///
     /// # Safety
     ///
-    /// The region must be lent, and its memory must not be used any more.
+    /// The region must be allocated as a whole, and its memory must not be used any more.
     unsafe fn restore(&mut self, region: usize) -> Block<Self::Token>;
 
     /// Returns the index of the granule at `address`; `None` if no region contains it.
@@ -255,7 +255,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// # Safety
     ///
-    /// The region must have been claimed with edges and must not be lent.
+    /// The region must have been claimed with edges and must not be allocated as a whole.
     unsafe fn first_free(&self, region: usize) -> Id;
 
     /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and whether
@@ -266,7 +266,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// # Safety
     ///
-    /// The region must have been claimed with edges and must not be lent.
+    /// The region must have been claimed with edges and must not be allocated as a whole.
     unsafe fn walk(
         &self,
         region: usize,

@@ -38,15 +38,13 @@ impl<P: Placement, S: Source> Pool<P, S> {
         state.usage = Some(usage);
         let mut empty: Vec<(u64, u32, usize, usize)> = state
             .empty_segments()
-            .map(|(number, entry)| {
-                (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.arena)
-            })
+            .map(|(number, entry)| (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.heap))
             .collect();
         empty.sort_unstable();
         let mut released = 0;
-        for (emptied, number, bytes, arena) in empty {
+        for (emptied, number, bytes, heap) in empty {
             let left = state.figures.counted.reserved.current.saturating_sub(bytes as u64);
-            if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, arena) {
+            if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, heap) {
                 released += self.release(state, number).unwrap_or(0);
             }
         }
@@ -57,8 +55,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
         let mut room: HashMap<usize, usize> = HashMap::new();
         let mut surplus = Vec::new();
-        for arena in &mut state.arenas {
-            for (&len, kept) in &mut arena.cached {
+        for heap in &mut state.heaps {
+            for (&len, kept) in &mut heap.cached {
                 let class = state.classes.binary_search(&len).is_ok();
                 let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
                 // The blocks that were freed last are used first, so drop the oldest.
@@ -66,7 +64,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 *room -= kept.len() - too_many;
                 surplus.extend(kept.drain(..too_many));
             }
-            arena.cached.retain(|_, kept| !kept.is_empty());
+            heap.cached.retain(|_, kept| !kept.is_empty());
         }
         for number in surplus {
             state.put_back(number, || self.source.now());

@@ -10,9 +10,9 @@ pub(super) struct Capture<S: Source> {
     /// One of the captured streams, which tells whether the capture is still under way.
     pub(super) stream: S::Stream,
     pub(super) under_way: bool,
-    /// The arenas of the captured streams in this capture, one each.
-    pub(super) arenas: Vec<usize>,
-    /// Freed blocks of other arenas, or used on several streams: nothing may use them before the graph is given up.
+    /// The heaps of the captured streams in this capture, one each.
+    pub(super) heaps: Vec<usize>,
+    /// Freed blocks of other stream heaps, or used on several streams: nothing may use them before the graph is given up.
     pub(super) held: Vec<u32>,
     /// Live blocks that captured streams use as well, with their serial numbers.
     pub(super) touched: HashSet<(u32, u32)>,

@@ -41,7 +41,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Fills a new segment, or the part that one was lengthened by.
     pub(super) fn fill_new(&self, address: usize, bytes: usize) {
         if let Some(value) = self.filled() {
-            // SAFETY: the source has just lent these bytes to this pool.
+            // SAFETY: the source has just reserved these bytes for this pool.
             unsafe { fill(address, bytes, value) };
         }
     }

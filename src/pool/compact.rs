@@ -1,10 +1,10 @@
 //! Blocks that may be moved, and compaction.
 
-use super::arena::Request;
 use super::error::PoolError;
 use super::front::Allocation;
 use super::records::Holder;
 use super::state::{State, bytes_of};
+use super::stream_heap::Request;
 use super::{Pool, Source, SourceError, StreamId};
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -109,23 +109,23 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// O(blocks · (log segments + the placement's work)) plus the copies.
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
-        match state.arena_of(stream) {
-            Some(arena) if !state.is_recording() && !Self::captures(state.arenas[arena].stream()) => {
-                self.compact_arena(&mut state, arena)
+        match state.heap_of(stream) {
+            Some(heap) if !state.is_recording() && !Self::captures(state.heaps[heap].stream()) => {
+                self.compact_heap(&mut state, heap)
             }
             _ => Compaction::default(),
         }
     }
 
-    pub(super) fn compact_arena(&self, state: &mut State<P, S>, arena: usize) -> Compaction {
-        let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(arena));
+    pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Compaction {
+        let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(heap));
         let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
         let mut used = std::vec![0u64; state.segments.len()];
         state.records.iter().for_each(|(_, record)| used[record.segment as usize] += u64::from(record.len));
         let own = |number: &u32| {
             let record = state.records.get(*number);
-            let home = state.entry(record.segment).arena;
-            usize::from(record.arena) == arena && home == arena && record.holder == Holder::Live
+            let home = state.entry(record.segment).heap;
+            usize::from(record.heap) == heap && home == heap && record.holder == Holder::Live
         };
         let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
         // Empty the least used segments first, and each from its end.
@@ -134,8 +134,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
             (used[record.segment as usize], record.segment, core::cmp::Reverse(record.offset))
         });
         for number in blocks {
-            if let Some(to) = self.better_place(state, number, arena, &used) {
-                if let Err(error) = self.relocate(state, number, to, arena) {
+            if let Some(to) = self.better_place(state, number, heap, &used) {
+                if let Err(error) = self.relocate(state, number, to, heap) {
                     report.failed = Some(error);
                     break;
                 }
@@ -150,16 +150,16 @@ impl<P: Placement, S: Source> Pool<P, S> {
         }
         report.largest_after = longest(state);
         let moved = report.bytes;
-        state.note(arena, |figures| figures.counted.moved += moved);
+        state.note(heap, |figures| figures.counted.moved += moved);
         report
     }
 
     /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
     /// own segment. Returns the record of the new place.
-    fn better_place(&self, state: &mut State<P, S>, number: u32, arena: usize, used: &[u64]) -> Option<u32> {
+    fn better_place(&self, state: &mut State<P, S>, number: u32, heap: usize, used: &[u64]) -> Option<u32> {
         let record = *state.records.get(number);
         let kind = state.entry(record.segment).kind;
-        let ask = Request {
+        let request = Request {
             bytes: record.requested as usize,
             align_bytes: 1,
             len: record.len as usize,
@@ -168,17 +168,17 @@ impl<P: Placement, S: Source> Pool<P, S> {
             classed: false,
         };
         let key = |member: u32| (used[member as usize], member);
-        let mut members = state.arenas[arena].bins[kind as usize].members.clone();
+        let mut members = state.heaps[heap].bins[kind as usize].members.clone();
         members.retain(|&member| key(member) > key(record.segment));
         // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
-        let elsewhere = members.into_iter().find_map(|member| state.allocate_in(member, &ask, arena));
+        let elsewhere = members.into_iter().find_map(|member| state.allocate_in(member, &request, heap));
         elsewhere.or_else(|| {
             // The placement chooses by length, so one of its next choices may lie lower.
             let mut higher = Vec::new();
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
-                let Some(found) = state.allocate_in(record.segment, &ask, arena) else { break };
+                let Some(found) = state.allocate_in(record.segment, &request, heap) else { break };
                 if state.records.get(found).offset < record.offset {
                     lower = Some(found);
                 } else {
@@ -196,12 +196,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
         state: &mut State<P, S>,
         number: u32,
         to: u32,
-        arena: usize,
+        heap: usize,
     ) -> Result<(), SourceError> {
         let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * <P::Meta as Meta>::GRANULE;
-        let stream = state.arenas[arena].stream().clone();
+        let stream = state.heaps[heap].stream().clone();
         let copied = self.call(
             state,
             |calls| &mut calls.copy,

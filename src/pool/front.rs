@@ -1,6 +1,5 @@
 //! The front of a pool: the methods that its users call.
 
-use super::arena::{Request, SizeKind};
 use super::error::PoolError;
 use super::hooks::Hooks;
 use super::lanes::{Held, Lanes, Taken};
@@ -8,6 +7,7 @@ use super::leak::LeakHook;
 use super::options::{Checks, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
+use super::stream_heap::{Request, SizeKind};
 use super::usage::Usage;
 use super::{CopyCounters, Source, SourceErrorKind, Stream};
 use crate::meta::{Meta, SideTable};
@@ -81,8 +81,8 @@ impl Allocation {
 /// `Pool::register` (feature `pressure`). With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
-/// while hooks run. Once threads wait for it that use different streams, each stream's arena gets a lock of its own (up
-/// to 8), and requests that the arena can serve take no other. An operation without driver calls takes the placement's
+/// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
+/// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
 /// time plus O(log segments).
 pub struct Pool<P: Placement, S: Source> {
     pub(super) source: S,
@@ -185,7 +185,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Converts a request to granules, if it can be served at all.
     #[inline(always)]
-    pub(super) fn ask(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
+    pub(super) fn request(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
         let max = P::MAX_LEN << self.shift;
         if bytes > max / 2 || !align_bytes.is_power_of_two() || align_bytes > max / 4 {
             return Err(PoolError::TooLarge { max: max / 2 });
@@ -217,12 +217,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
         stream: &S::Stream,
     ) -> Result<Allocation, PoolError> {
         let site = Location::caller();
-        let mut ask = self.ask(bytes, align)?;
-        if let Some(taken) = self.lanes().and_then(|lanes| lanes.allocate(&ask, stream)) {
+        let mut request = self.request(bytes, align)?;
+        if let Some(taken) = self.lanes().and_then(|lanes| lanes.allocate(&request, stream)) {
             return Ok(self.hand_out_taken(taken, bytes));
         }
         let mut state = self.lock();
-        let arena = match state.arena_of(stream.id()) {
+        let heap = match state.heap_of(stream.id()) {
             _ if state.asks && !matches!(stream.capture(), Ok(None)) => {
                 // Memory of a device that was lost is no use to anyone.
                 if let Err(error) = stream.capture() {
@@ -230,20 +230,20 @@ impl<P: Placement, S: Source> Pool<P, S> {
                         return Err(error.into());
                     }
                 }
-                state.arena_in_capture(stream).ok_or(PoolError::TooManyStreams)?
+                state.heap_in_capture(stream).ok_or(PoolError::TooManyStreams)?
             }
-            Some(arena) => arena,
-            None => self.open_arena(&mut state, stream)?,
+            Some(heap) => heap,
+            None => self.open_heap(&mut state, stream)?,
         };
-        self.state.hint(stream.id(), arena);
-        let asked = ask.len;
+        self.state.hint(stream.id(), heap);
+        let asked = request.len;
         if self.options.reuse == Reuse::Basic {
-            state.classify(&mut ask);
+            state.classify(&mut request);
         }
         let found = match self.options.reuse {
-            Reuse::Advanced | Reuse::Aggressive => state.allocate(&ask, arena, ask.kind),
-            Reuse::Basic => match self.take_kept(&mut state, &ask, arena) {
-                None => state.allocate(&ask, arena, ask.kind),
+            Reuse::Advanced | Reuse::Aggressive => state.allocate(&request, heap, request.kind),
+            Reuse::Basic => match self.take_kept(&mut state, &request, heap) {
+                None => state.allocate(&request, heap, request.kind),
                 kept => kept,
             },
             Reuse::None => None,
@@ -251,7 +251,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let number = match found {
             Some(number) => number,
             None => {
-                let (held, number) = self.allocate_slow(state, &ask, arena)?;
+                let (held, number) = self.allocate_slow(state, &request, heap)?;
                 state = held;
                 number
             }
@@ -262,7 +262,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if self.checked {
             self.check_new(&mut state, number, site)?;
         }
-        Ok(self.hand_out(&state, number, &ask))
+        Ok(self.hand_out(&state, number, &request))
     }
 
     #[inline(always)]
@@ -274,11 +274,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     #[inline(always)]
-    fn hand_out(&self, state: &State<P, S>, number: u32, ask: &Request) -> Allocation {
+    fn hand_out(&self, state: &State<P, S>, number: u32, request: &Request) -> Allocation {
         let record = state.records.get(number);
         let taken =
             Taken { address: self.user_address(state, record), record: number, serial: record.serial };
-        self.hand_out_taken(taken, ask.bytes)
+        self.hand_out_taken(taken, request.bytes)
     }
 
     /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`
@@ -316,8 +316,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     #[cold]
-    pub(super) fn open_arena(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
-        state.open_arena(stream).ok_or(PoolError::TooManyStreams)
+    pub(super) fn open_heap(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
+        state.open_heap(stream).ok_or(PoolError::TooManyStreams)
     }
 }
 
@@ -345,8 +345,8 @@ impl<P: Placement, S: Source> Drop for Pool<P, S> {
         while self.wait_for_one(&mut state).is_some() {}
         for (number, users) in core::mem::take(&mut state.users) {
             // A block that was never freed: its segment goes back after the work of these streams too.
-            let home = state.entry(state.records.get(number).segment).arena;
-            let home = state.arenas[home].stream();
+            let home = state.entry(state.records.get(number).segment).heap;
+            let home = state.heaps[home].stream();
             for user in &users {
                 // There is no caller left who could see an error.
                 let _ = super::stream::follow(home, user);

@@ -31,7 +31,7 @@ impl<P: Placement, S: Source> State<P, S> {
                 id,
                 stream: stream.retain(),
                 under_way: true,
-                arenas: Vec::new(),
+                heaps: Vec::new(),
                 held: Vec::new(),
                 touched: HashSet::new(),
                 launches: Vec::new(),
@@ -41,21 +41,21 @@ impl<P: Placement, S: Source> State<P, S> {
         }))
     }
 
-    /// The arena for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
+    /// The stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
     /// new one is needed and there are too many.
     #[cold]
-    pub(super) fn arena_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
+    pub(super) fn heap_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.id();
         let Some(capture) = self.capture_of(stream) else {
-            return self.arena_of(id).or_else(|| self.open_arena(stream));
+            return self.heap_of(id).or_else(|| self.open_heap(stream));
         };
-        let arenas = &self.captures[capture].arenas;
-        if let Some(&arena) = arenas.iter().find(|&&arena| self.arenas[arena].id == id) {
-            return Some(arena);
+        let heaps = &self.captures[capture].heaps;
+        if let Some(&heap) = heaps.iter().find(|&&heap| self.heaps[heap].id == id) {
+            return Some(heap);
         }
-        let arena = self.open_private_arena(stream)?;
-        self.captures[capture].arenas.push(arena);
-        Some(arena)
+        let heap = self.open_private_heap(stream)?;
+        self.captures[capture].heaps.push(heap);
+        Some(heap)
     }
 
     /// Notes that a stream uses a live block, in case it is being captured.
@@ -71,25 +71,25 @@ impl<P: Placement, S: Source> State<P, S> {
     #[inline(always)]
     pub(super) fn may_be_kept(&self, number: u32) -> bool {
         let record = self.records.get(number);
-        let arena = &self.arenas[usize::from(record.arena)];
+        let heap = &self.heaps[usize::from(record.heap)];
         let shared = record.holder == Holder::Shared;
-        shared || !arena.private && !matches!(arena.stream().capture(), Ok(None)) || !self.captures.is_empty()
+        shared || !heap.private && !matches!(heap.stream().capture(), Ok(None)) || !self.captures.is_empty()
     }
 
     /// The capture that must keep a block which is about to be freed.
     fn keeper(&mut self, number: u32) -> Option<usize> {
         let record = self.records.get(number);
-        let (arena, shared, key) =
-            (usize::from(record.arena), record.holder == Holder::Shared, (number, record.serial));
-        if self.arenas[arena].private {
+        let (heap, shared, key) =
+            (usize::from(record.heap), record.holder == Holder::Shared, (number, record.serial));
+        if self.heaps[heap].private {
             // Within a graph nothing orders the branches of two streams.
-            let of = |capture: &Capture<S>| capture.arenas.contains(&arena);
+            let of = |capture: &Capture<S>| capture.heaps.contains(&heap);
             return if shared { self.captures.iter().position(of) } else { None };
         }
         if let Some(capture) = self.captures.iter().position(|capture| capture.touched.contains(&key)) {
             return Some(capture);
         }
-        let own = self.arenas[arena].stream().clone();
+        let own = self.heaps[heap].stream().clone();
         if let Some(capture) = self.capture_of(&own) {
             return Some(capture);
         }
@@ -105,7 +105,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let Some(capture) = state.keeper(number) else { return false };
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
-        state.note(usize::from(record.arena), |figures| figures.defer(granted, record.requested));
+        state.note(usize::from(record.heap), |figures| figures.defer(granted, record.requested));
         state.records.get_mut(number).holder = Holder::Waiting;
         let capture = &mut state.captures[capture];
         capture.touched.remove(&(number, record.serial));
@@ -183,16 +183,16 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 place += 1;
                 continue;
             }
-            let Capture { arenas, held, launches, .. } = state.captures.swap_remove(place);
-            for arena in arenas {
-                state.arenas[arena].private = false;
+            let Capture { heaps, held, launches, .. } = state.captures.swap_remove(place);
+            for heap in heaps {
+                state.heaps[heap].private = false;
                 // Its fence must come after the launches.
-                state.arenas[arena].frees += 1;
-                state.retire(arena);
+                state.heaps[heap].frees += 1;
+                state.retire(heap);
             }
             for number in held {
                 let mut streams = state.users.remove(&number).unwrap_or_default();
-                streams.push(state.arenas[usize::from(state.records.get(number).arena)].stream().clone());
+                streams.push(state.heaps[usize::from(state.records.get(number).heap)].stream().clone());
                 streams.extend(launches.iter().cloned());
                 self.defer(state, number, streams);
             }
@@ -202,8 +202,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver did so.
     pub(super) fn order_after_launches(&self, state: &State<P, S>, place: usize) -> bool {
-        let Capture { arenas, launches, .. } = &state.captures[place];
-        arenas.iter().map(|&arena| state.arenas[arena].stream()).all(|stream| {
+        let Capture { heaps, launches, .. } = &state.captures[place];
+        heaps.iter().map(|&heap| state.heaps[heap].stream()).all(|stream| {
             let others = launches.iter().filter(|launch| launch.id() != stream.id());
             !Self::captures(stream)
                 && others.into_iter().all(|launch| !Self::captures(launch) && follow(stream, launch).is_ok())
@@ -235,8 +235,8 @@ impl<P: Placement, S: Source> GraphMemory<'_, P, S> {
     pub fn bytes(&self) -> usize {
         let state = self.pool.lock();
         let capture = state.captures.iter().find(|capture| capture.id == self.id);
-        let arenas = capture.map_or(&[][..], |capture| &capture.arenas);
-        let own = state.segments.iter().flatten().filter(|entry| arenas.contains(&entry.arena));
+        let heaps = capture.map_or(&[][..], |capture| &capture.heaps);
+        let own = state.segments.iter().flatten().filter(|entry| heaps.contains(&entry.heap));
         own.map(|entry| entry.memory.bytes).sum()
     }
 }

@@ -1,9 +1,9 @@
 //! How a pool reserves segments and gives them back.
 
-use super::arena::{Entry, Request, SizeKind};
 use super::options::{Age, Growth, Limit, Reuse};
 use super::state::{State, bytes_of};
 use super::stats::SourceCalls;
+use super::stream_heap::{Entry, Request, SizeKind};
 use super::{Pool, Segment, Source, SourceError};
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -45,30 +45,35 @@ impl<P: Placement, S: Source> Pool<P, S> {
         result
     }
 
-    /// Contiguous bytes that `ask` is sure to fit into.
-    fn piece(&self, ask: &Request) -> usize {
+    /// Contiguous bytes that `request` is sure to fit into.
+    fn piece(&self, request: &Request) -> usize {
         let granule = <P::Meta as Meta>::GRANULE;
         // The bytes in front of the first multiple of the alignment, if the source aligns less than that.
-        let align = ask.align * granule;
+        let align = request.align * granule;
         let skipped = align.saturating_sub(self.source.alignment().max(granule));
-        ask.len.saturating_mul(granule).saturating_add(skipped)
+        request.len.saturating_mul(granule).saturating_add(skipped)
     }
 
-    /// Bytes of the smallest segment for `ask`.
-    fn needed(&self, ask: &Request) -> usize {
-        round_up(self.piece(ask), self.source.granularity())
+    /// Bytes of the smallest segment for `request`.
+    fn needed(&self, request: &Request) -> usize {
+        round_up(self.piece(request), self.source.granularity())
     }
 
-    /// Adds memory to the arena so that `ask` fits, and returns the segment: refilled holes if there are any, else
+    /// Adds memory to the stream heap so that `request` fits, and returns the segment: refilled holes if there are any, else
     /// a segment lengthened in place, else a new one.
-    pub(super) fn grow(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Result<u32, Denied> {
-        let need = self.needed(ask);
-        let wished = self.wished(state, ask, need, arena);
-        let mut result = match self.refill(state, ask, arena) {
+    pub(super) fn grow(
+        &self,
+        state: &mut State<P, S>,
+        request: &Request,
+        heap: usize,
+    ) -> Result<u32, Denied> {
+        let need = self.needed(request);
+        let wished = self.wished(state, request, need, heap);
+        let mut result = match self.refill(state, request, heap) {
             Some(result) => result,
-            None => match self.lengthen(state, ask, arena, wished) {
+            None => match self.lengthen(state, request, heap, wished) {
                 Some(result) => result,
-                None => self.reserve(state, ask.kind, arena, wished),
+                None => self.reserve(state, request.kind, heap, wished),
             },
         };
         let no_room = match &result {
@@ -78,12 +83,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
         };
         if no_room {
             // Try once more with as little as will do.
-            let least = match self.lengthen(state, ask, arena, 0) {
-                None if wished > need => Some(self.reserve(state, ask.kind, arena, need)),
+            let least = match self.lengthen(state, request, heap, 0) {
+                None if wished > need => Some(self.reserve(state, request.kind, heap, need)),
                 least => least,
             };
             if let Some(least) = least {
-                state.note(arena, |figures| figures.counted.retries += 1);
+                state.note(heap, |figures| figures.counted.retries += 1);
                 result = least;
             }
         }
@@ -91,13 +96,13 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
-    pub(super) fn make_way(&self, state: &mut State<P, S>, ask: &Request, arena: usize) {
+    pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
         if state.is_recording() {
             return;
         }
-        let wished = self.wished(state, ask, self.needed(ask), arena);
+        let wished = self.wished(state, request, self.needed(request), heap);
         let mut empty: Vec<(usize, u32, usize)> =
-            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.arena)).collect();
+            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.heap)).collect();
         empty.sort_unstable();
         let mut released = 0;
         for (_, number, owner) in empty {
@@ -109,39 +114,39 @@ impl<P: Placement, S: Source> Pool<P, S> {
             }
         }
         if released < wished {
-            self.punch(state, arena, wished - released);
+            self.punch(state, heap, wished - released);
         }
     }
 
     /// Bytes of the next segment, at least `need`.
-    fn wished(&self, state: &State<P, S>, ask: &Request, need: usize, arena: usize) -> usize {
+    fn wished(&self, state: &State<P, S>, request: &Request, need: usize, heap: usize) -> usize {
         let options = &self.options;
         let granularity = self.source.granularity();
         let bytes = if options.reuse == Reuse::None {
             need
         } else if state.segments.iter().all(Option::is_none) && options.first_segment > 0 {
             options.first_segment
-        } else if ask.kind == SizeKind::Small {
+        } else if request.kind == SizeKind::Small {
             options.small_segment
-        } else if ask.bytes > options.exact_above {
+        } else if request.bytes > options.exact_above {
             round_up(need, options.exact_step)
         } else {
             match options.growth {
                 Growth::Fixed(bytes) => bytes,
-                Growth::Geometric { first, percent, most } => match state.arenas[arena].last_growth {
+                Growth::Geometric { first, percent, most } => match state.heaps[heap].last_growth {
                     0 => first,
                     last => ((last as u128 * u128::from(percent) / 100).min(most as u128)) as usize,
                 },
-                Growth::Fitted(most) => self.fitted(state, ask, most),
+                Growth::Fitted(most) => self.fitted(state, request, most),
             }
         };
         let longest = bytes_of::<P>(P::MAX_LEN) as usize;
         round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
     }
 
-    /// Bytes of a segment for several requests like `ask`, up to `most`. O(most / the request).
-    fn fitted(&self, state: &State<P, S>, ask: &Request, most: usize) -> usize {
-        let (piece, granularity) = (self.piece(ask), self.source.granularity());
+    /// Bytes of a segment for several requests like `request`, up to `most`. O(most / the request).
+    fn fitted(&self, state: &State<P, S>, request: &Request, most: usize) -> usize {
+        let (piece, granularity) = (self.piece(request), self.source.granularity());
         let figures = &state.figures;
         let free = figures.counted.reserved.current.saturating_sub(figures.active());
         // The free memory is in pieces that are too short, and another large segment would only add to them.
@@ -160,26 +165,26 @@ impl<P: Placement, S: Source> Pool<P, S> {
         best.2
     }
 
-    /// Lengthens a segment of the arena by at least `step` bytes, and so that `ask` fits behind its last block.
+    /// Lengthens a segment of the stream heap by at least `step` bytes, and so that `request` fits behind its last block.
     /// `None` if no segment can be lengthened.
     fn lengthen(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
+        request: &Request,
+        heap: usize,
         step: usize,
     ) -> Option<Result<u32, Denied>> {
         if self.options.reuse == Reuse::None {
             return None;
         }
-        let members = &state.arenas[arena].bins[ask.kind as usize].members;
+        let members = &state.heaps[heap].bins[request.kind as usize].members;
         let number = members.iter().copied().find(|&member| {
             let memory = &state.entry(member).memory;
             self.source.room(memory) > memory.bytes
         })?;
         let memory = state.entry(number).memory;
         let room = self.source.room(&memory) - memory.bytes;
-        let more = self.piece(ask).saturating_sub(self.free_tail(state, number));
+        let more = self.piece(request).saturating_sub(self.free_tail(state, number));
         let granularity = self.source.granularity();
         let least = round_up(more.max(1), granularity);
         let bytes = least.max(round_up(step.min(room), granularity).min(room / granularity * granularity));
@@ -189,11 +194,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Some(Err(Denied::Limit));
         }
-        let stream = state.arenas[arena].stream().clone();
+        let stream = state.heaps[heap].stream().clone();
         let grown = self.call(
             state,
             |calls| &mut calls.grow,
-            // SAFETY: the source lent the segment to this pool, and this is its state after the source's last call.
+            // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
             |source| unsafe { source.grow(memory, bytes, &stream) },
         );
         let memory = match grown {
@@ -210,8 +215,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
             // The bytes stay reserved and come back with the segment.
             debug_assert!(false, "{error}");
         }
-        state.note(arena, |figures| figures.reserve(bytes as u64, 0));
-        self.count_growth(state, arena);
+        state.note(heap, |figures| figures.reserve(bytes as u64, 0));
+        self.count_growth(state, heap);
         state.lengthened(number);
         Some(Ok(number))
     }
@@ -226,59 +231,59 @@ impl<P: Placement, S: Source> Pool<P, S> {
         bytes_of::<P>(free) as usize
     }
 
-    pub(super) fn count_growth(&self, state: &mut State<P, S>, arena: usize) {
+    pub(super) fn count_growth(&self, state: &mut State<P, S>, heap: usize) {
         // Another stream that wants some of this memory must wait for the stream order in which it came.
-        state.arenas[arena].frees += 1;
-        state.note(arena, |figures| figures.counted.growth += 1);
+        state.heaps[heap].frees += 1;
+        state.note(heap, |figures| figures.counted.growth += 1);
     }
 
     pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
         state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
     }
 
-    /// Reserves a segment of `bytes` bytes for the arena.
+    /// Reserves a segment of `bytes` bytes for the stream heap.
     pub(super) fn reserve(
         &self,
         state: &mut State<P, S>,
         kind: SizeKind,
-        arena: usize,
+        heap: usize,
         bytes: usize,
     ) -> Result<u32, Denied> {
         if !self.admits(state, bytes) {
             return Err(Denied::Limit);
         }
-        let stream = state.arenas[arena].stream().clone();
+        let stream = state.heaps[heap].stream().clone();
         let reserved = self.call(state, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
         let memory = reserved.map_err(Denied::Source)?;
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
         let start = start.unwrap_or(NonNull::dangling());
         let mut placement = P::EMPTY;
-        // SAFETY: the source lends the segment to this pool alone, and a pool's metadata never touches the memory.
+        // SAFETY: the source reserved the segment for this pool alone, and a pool's metadata never touches the memory.
         if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
             // Either the segment is too large for the placement, which `wished` excludes, or there is no memory for
             // the table.
-            let _ = self.give_back(state, memory, arena);
+            let _ = self.give_back(state, memory, heap);
             debug_assert!(false, "{error}");
             return Err(Denied::Source(SourceError::unsupported("claim")));
         }
         self.fill_new(memory.address.get(), memory.bytes);
         let emptied = (self.source.now(), state.step);
         if kind == SizeKind::Large {
-            state.arenas[arena].last_growth = memory.bytes;
+            state.heaps[heap].last_growth = memory.bytes;
         }
-        let number = state.insert_segment(Entry::new(memory, placement, arena, kind, emptied));
-        self.count_growth(state, arena);
+        let number = state.insert_segment(Entry::new(memory, placement, heap, kind, emptied));
+        self.count_growth(state, heap);
         Ok(number)
     }
 
     /// Gives a segment back to the source.
-    fn give_back(&self, state: &mut State<P, S>, memory: Segment, arena: usize) -> Result<(), SourceError> {
-        let stream = state.arenas[arena].stream().clone();
+    fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
+        let stream = state.heaps[heap].stream().clone();
         self.call(
             state,
             |calls| &mut calls.release,
-            // SAFETY: the source lent the segment to this pool, which no longer holds it; its blocks came back in
-            // the order of the arena's stream, or after their work on other streams was done.
+            // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
+            // the order of the heap's stream, or after their work on other streams was done.
             |source| unsafe { source.release(memory, &stream) },
         )
     }
@@ -286,11 +291,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
         // A source may wait for the stream, or make the release part of the graph.
-        if Self::captures(state.arenas[state.entry(segment).arena].stream()) {
+        if Self::captures(state.heaps[state.entry(segment).heap].stream()) {
             return Ok(0);
         }
         match state.remove_segment(segment) {
-            Some((memory, arena, bytes)) => self.give_back(state, memory, arena).map(|()| bytes),
+            Some((memory, heap, bytes)) => self.give_back(state, memory, heap).map(|()| bytes),
             None => Ok(0),
         }
     }

@@ -1,10 +1,10 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
-use super::arena::Request;
 use super::grow::Denied;
 use super::records::Holder;
 use super::state::{State, bytes_of};
+use super::stream_heap::Request;
 use super::{Pool, Source};
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -16,16 +16,15 @@ impl<P: Placement, S: Source> Pool<P, S> {
         self.source.page() / <P::Meta as Meta>::GRANULE
     }
 
-    /// Gives up to `wished` bytes of free pages in the arena's segments back to the device, and returns how many
-    /// bytes that was. Does nothing while work of the arena may still run. O(holes) calls of the placement and of
+    /// Gives up to `wished` bytes of free pages in the stream heap's segments back to the device, and returns how many
+    /// bytes that was. Does nothing while work of the stream heap may still run. O(holes) calls of the placement and of
     /// the source.
-    pub(super) fn punch(&self, state: &mut State<P, S>, arena: usize, wished: usize) -> usize {
+    pub(super) fn punch(&self, state: &mut State<P, S>, heap: usize, wished: usize) -> usize {
         let page = self.page();
-        if page == 0 || state.arenas[arena].private || !self.is_over(state, arena) {
+        if page == 0 || state.heaps[heap].private || !self.is_over(state, heap) {
             return 0;
         }
-        let segments: Vec<u32> =
-            state.arenas[arena].bins.iter().flat_map(|bin| bin.members.clone()).collect();
+        let segments: Vec<u32> = state.heaps[heap].bins.iter().flat_map(|bin| bin.members.clone()).collect();
         let mut given = 0;
         for segment in segments {
             while given < wished {
@@ -36,7 +35,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
                 let hole = runs.filter_map(|pages| {
                     let len = pages * page;
-                    let ask = Request {
+                    let request = Request {
                         bytes: 0,
                         align_bytes: 1,
                         len,
@@ -44,12 +43,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
                         kind: state.entry(segment).kind,
                         classed: false,
                     };
-                    state.take_in(segment, &ask, arena)
+                    state.take_in(segment, &request, heap)
                 });
                 let mut hole = hole;
                 let Some(number) = hole.next() else { break };
                 drop(hole);
-                match self.unmap(state, number, arena) {
+                match self.unmap(state, number, heap) {
                     0 => return given,
                     bytes => given += bytes,
                 }
@@ -61,22 +60,22 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Gives free pages of all segments back while at least `keep` bytes stay reserved, and returns their bytes.
     pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut given = 0;
-        for arena in 0..state.arenas.len() {
+        for heap in 0..state.heaps.len() {
             let excess = (state.figures.counted.reserved.current as usize).saturating_sub(keep);
             // Whole pages only, so as to stay at or above `keep`.
             let pages = excess.checked_div(self.source.page()).unwrap_or(0);
-            if pages > 0 && state.arenas[arena].stream.is_some() {
-                given += self.punch(state, arena, pages * self.source.page());
+            if pages > 0 && state.heaps[heap].stream.is_some() {
+                given += self.punch(state, heap, pages * self.source.page());
             }
         }
         given
     }
 
     /// Turns a block that was allocated for this purpose into a hole. Returns its bytes, 0 if the source refuses.
-    fn unmap(&self, state: &mut State<P, S>, number: u32, arena: usize) -> usize {
+    fn unmap(&self, state: &mut State<P, S>, number: u32, heap: usize) -> usize {
         let record = *state.records.get(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
-        let stream = state.arenas[arena].stream().clone();
+        let stream = state.heaps[heap].stream().clone();
         let unmapped = self.call(
             state,
             |calls| &mut calls.unmap,
@@ -92,22 +91,22 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let entry = state.entry_mut(record.segment);
         entry.holes += 1;
         entry.unmapped += bytes as usize;
-        state.note(arena, |figures| figures.counted.reserved.sub(bytes));
+        state.note(heap, |figures| figures.counted.reserved.sub(bytes));
         bytes as usize
     }
 
-    /// Maps holes of the arena's segments again so that `ask` fits between two blocks, and returns the segment.
+    /// Maps holes of the stream heap's segments again so that `request` fits between two blocks, and returns the segment.
     /// `None` if there is no such gap. O(blocks · log blocks).
     pub(super) fn refill(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
+        request: &Request,
+        heap: usize,
     ) -> Option<Result<u32, Denied>> {
         if self.page() == 0 {
             return None;
         }
-        let members = &state.arenas[arena].bins[ask.kind as usize].members;
+        let members = &state.heaps[heap].bins[request.kind as usize].members;
         let with_holes: Vec<u32> =
             members.iter().copied().filter(|&member| state.entry(member).holes > 0).collect();
         let mut best: Option<(usize, u32, Vec<u32>)> = None;
@@ -129,7 +128,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                     continue;
                 }
                 let length = offset as usize - start;
-                let fits = length >= ask.len + ask.align - 1 && !holes.is_empty();
+                let fits = length >= request.len + request.align - 1 && !holes.is_empty();
                 if fits && best.as_ref().is_none_or(|best| length < best.0) {
                     best = Some((length, segment, core::mem::take(&mut holes)));
                 }
@@ -138,15 +137,15 @@ impl<P: Placement, S: Source> Pool<P, S> {
             }
         }
         let (_, segment, holes) = best?;
-        Some(self.remap(state, ask, arena, &holes).map(|()| segment))
+        Some(self.remap(state, request, heap, &holes).map(|()| segment))
     }
 
-    /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `ask` fits.
+    /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `request` fits.
     fn remap(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
+        request: &Request,
+        heap: usize,
         holes: &[u32],
     ) -> Result<(), Denied> {
         let page = self.page();
@@ -157,12 +156,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
             let end = record.offset + record.len;
             // The free space above the hole, as far as it is known, counts too.
             length += above.map_or(0, |above| (above - end) as usize);
-            let missing = (ask.len + ask.align - 1).saturating_sub(length).next_multiple_of(page);
+            let missing = (request.len + request.align - 1).saturating_sub(length).next_multiple_of(page);
             if missing == 0 {
                 break;
             }
             let len = missing.min(record.len as usize);
-            self.map(state, number, len, arena)?;
+            self.map(state, number, len, heap)?;
             length += len;
             above = Some(end - len as u32);
         }
@@ -170,7 +169,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Maps the last `len` granules of a hole and frees them.
-    fn map(&self, state: &mut State<P, S>, number: u32, len: usize, arena: usize) -> Result<(), Denied> {
+    fn map(&self, state: &mut State<P, S>, number: u32, len: usize, heap: usize) -> Result<(), Denied> {
         let record = *state.records.get(number);
         // A placement that cannot cut exactly gets the whole hole.
         let len = if P::EXACT { len } else { record.len as usize };
@@ -180,7 +179,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes as usize) {
             return Err(Denied::Limit);
         }
-        let stream = state.arenas[arena].stream().clone();
+        let stream = state.heaps[heap].stream().clone();
         let mapped = self.call(
             state,
             |calls| &mut calls.map,
@@ -189,8 +188,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
         );
         mapped.map_err(Denied::Source)?;
         self.fill_new(address, bytes as usize);
-        state.note(arena, |figures| figures.reserve(bytes, 0));
-        self.count_growth(state, arena);
+        state.note(heap, |figures| figures.reserve(bytes, 0));
+        self.count_growth(state, heap);
         let entry = state.entry_mut(record.segment);
         entry.unmapped -= bytes as usize;
         if rest == 0 {

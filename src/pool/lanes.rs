@@ -1,21 +1,21 @@
 //! The locks of a pool.
 //!
-//! One lock guards everything, until threads are seen to wait for it and the pool has arenas for several streams. From then
-//! on the arenas are spread over *lanes*, each with a lock of its own. A request that its stream's arena can serve, and the
+//! One lock guards everything, until threads are seen to wait for it and the pool has stream heaps for several streams. From then
+//! on the stream heaps are spread over *lanes*, each with a lock of its own. A request that its stream's heap can serve, and the
 //! free of such a block, take the lock of that lane alone; everything else takes the first lock and then those of all lanes,
 //! and finds the state as if there were no lanes.
 //!
 //! ```text
-//!  a lane's lock guards   its arenas (number % LANES), their segments, the records with its numbers (lane_of)
-//!  all locks guard        the rest: which arenas and segments there are, the pool's figures, queues, captures
+//!  a lane's lock guards   its stream heaps (number % LANES), their segments, the records with its numbers (lane_of)
+//!  all locks guard        the rest: which stream heaps and segments there are, the pool's figures, queues, captures
 //! ```
 //!
 //! What lanes may reach is published in a [`View`] whenever all locks are released.
 
-use super::arena::{Arena, Entry, Request};
 use super::records::{Holder, LANES, Numbers, Record, lane_of};
 use super::state::{State, bytes_of};
 use super::stats::Since;
+use super::stream_heap::{Entry, Request, StreamHeap};
 use super::{Source, Stream, StreamId};
 use crate::lock::{Futex, Lock};
 use crate::meta::FreeBlocks;
@@ -31,7 +31,7 @@ use std::vec::Vec;
 /// How often threads must have waited for the one lock before a pool gets lanes.
 const WAITS: u32 = 16;
 
-/// Places in the table from streams to arenas.
+/// Places in the table from streams to stream heaps.
 const HINTS: usize = 64;
 
 /// The state of a pool, and its locks.
@@ -44,7 +44,7 @@ pub(super) struct Lanes<P: Placement, S: Source> {
     /// Whether the options allow lanes.
     may_split: bool,
     lanes: [Lane; LANES],
-    /// Arenas of streams, by the stream's number. An entry may be out of date; the arena itself tells.
+    /// The heaps of streams, by the stream's number. An entry may be out of date; the stream heap itself tells.
     hints: [AtomicU32; HINTS],
     view: UnsafeCell<View<P, S>>,
     state: UnsafeCell<State<P, S>>,
@@ -60,7 +60,7 @@ unsafe impl<P: Placement, S: Source> Send for Lanes<P, S> where State<P, S>: Sen
 impl<P: Placement, S: Source> UnwindSafe for Lanes<P, S> {}
 impl<P: Placement, S: Source> RefUnwindSafe for Lanes<P, S> {}
 
-/// A lock in cache lines of its own, and the lane's arenas that have changed since all locks were last taken.
+/// A lock in cache lines of its own, and the lane's stream heaps that have changed since all locks were last taken.
 #[repr(align(128))]
 struct Lane {
     lock: Futex,
@@ -69,8 +69,8 @@ struct Lane {
 
 /// What the lanes may reach of the state. All locks are held whenever the state's vectors may move.
 struct View<P: Placement, S: Source> {
-    arenas: *mut Arena<S>,
-    arena_count: usize,
+    heaps: *mut StreamHeap<S>,
+    heap_count: usize,
     segments: *mut Option<Box<Entry<P>>>,
     records: *mut Record<Token<P>>,
     record_count: usize,
@@ -144,13 +144,13 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
     fn release_lanes(&mut self) {
         let state: &mut State<P, S> = self;
         if let Some(&record) = state.records.all.first() {
-            for lane in 0..LANES.min(state.arenas.len()) {
+            for lane in 0..LANES.min(state.heaps.len()) {
                 state.records.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
             }
         }
         let view = View {
-            arenas: state.arenas.as_mut_ptr(),
-            arena_count: state.arenas.len(),
+            heaps: state.heaps.as_mut_ptr(),
+            heap_count: state.heaps.len(),
             segments: state.segments.as_mut_ptr(),
             records: state.records.all.as_mut_ptr(),
             record_count: state.records.all.len(),
@@ -171,8 +171,8 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
 impl<P: Placement, S: Source> Lanes<P, S> {
     pub(super) fn new(state: State<P, S>, may_split: bool) -> Self {
         let view = View {
-            arenas: ptr::null_mut(),
-            arena_count: 0,
+            heaps: ptr::null_mut(),
+            heap_count: 0,
             segments: ptr::null_mut(),
             records: ptr::null_mut(),
             record_count: 0,
@@ -222,7 +222,7 @@ impl<P: Placement, S: Source> Lanes<P, S> {
     fn lock_lanes(&self) -> Held<'_, P, S> {
         let was_split = self.is_split();
         // SAFETY: without lanes the lock that is held guards everything.
-        if !was_split && (!self.may_split || unsafe { &*self.state.get() }.arenas.len() < 2) {
+        if !was_split && (!self.may_split || unsafe { &*self.state.get() }.heaps.len() < 2) {
             return Held { locks: self, is_split: false };
         }
         self.lanes.iter().for_each(|lane| lane.lock.acquire());
@@ -236,11 +236,11 @@ impl<P: Placement, S: Source> Lanes<P, S> {
         held
     }
 
-    /// Remembers the arena of a stream for its next requests.
+    /// Remembers the heap of a stream for its next requests.
     #[inline(always)]
-    pub(super) fn hint(&self, stream: StreamId, arena: usize) {
+    pub(super) fn hint(&self, stream: StreamId, heap: usize) {
         if self.is_split.load(Ordering::Relaxed) {
-            self.hint_of(stream).store(arena as u32, Ordering::Relaxed);
+            self.hint_of(stream).store(heap as u32, Ordering::Relaxed);
         }
     }
 
@@ -256,40 +256,40 @@ impl<P: Placement, S: Source> Lanes<P, S> {
         Entered(lane)
     }
 
-    /// Serves a request from the arena of its stream under the lock of its lane alone. `None` if that is not possible
+    /// Serves a request from the heap of its stream under the lock of its lane alone. `None` if that is not possible
     /// now. O(log segments) plus the placement's work.
     #[inline]
-    pub(super) fn allocate(&self, ask: &Request, stream: &S::Stream) -> Option<Taken> {
+    pub(super) fn allocate(&self, request: &Request, stream: &S::Stream) -> Option<Taken> {
         let id = stream.id();
         let number = self.hint_of(id).load(Ordering::Relaxed) as usize;
         let lane = self.enter(number % LANES);
         // SAFETY: the view is not written while the lock of any lane is held.
         let view = unsafe { &*self.view.get() };
-        if number >= view.arena_count || view.is_watched {
+        if number >= view.heap_count || view.is_watched {
             return None;
         }
-        // SAFETY: the arena exists and is of this lane.
-        let arena = unsafe { &mut *view.arenas.add(number) };
-        if arena.id != id || !arena.open || view.asks && !matches!(stream.capture(), Ok(None)) {
+        // SAFETY: the stream heap exists and is of this lane.
+        let heap = unsafe { &mut *view.heaps.add(number) };
+        if heap.id != id || !heap.open || view.asks && !matches!(stream.capture(), Ok(None)) {
             return None;
         }
         // SAFETY: there is a list for each lane, and this one is locked.
         let unused = unsafe { &mut (*view.numbers.add(number % LANES)).0 };
         let record = *unused.last()?;
-        // SAFETY: the segments of the arena's bins exist, and are the arena's.
+        // SAFETY: the segments of the stream heap's bins exist, and are the stream heap's.
         let entry_of = |segment: u32| unsafe { (*view.segments.add(segment as usize)).as_deref_mut() };
-        let bin = &mut arena.bins[ask.kind as usize];
+        let bin = &mut heap.bins[request.kind as usize];
         let (segment, entry, block) = if let &[only] = bin.members.as_slice() {
             let entry = entry_of(only)?;
-            let block = entry.take(ask)?;
+            let block = entry.take(request)?;
             (only, entry, block)
         } else {
-            let mut from = Bound::Included((ask.len, 0));
+            let mut from = Bound::Included((request.len, 0));
             loop {
                 let &key = bin.order.range((from, Bound::Unbounded)).next()?;
                 let entry = entry_of(key.1)?;
                 // An aligned request may not fit into a block that is long enough.
-                if let Some(block) = entry.take(ask) {
+                if let Some(block) = entry.take(request) {
                     bin.relist(entry, key.1);
                     break (key.1, entry, block);
                 }
@@ -298,12 +298,12 @@ impl<P: Placement, S: Source> Lanes<P, S> {
         };
         unused.pop();
         let address = entry.placement.meta().address(block.offset).addr();
-        arena.since.allocate(bytes_of::<P>(block.len), ask.bytes as u64);
-        arena.records += 1;
-        self.note_change(&lane, arena, number);
+        heap.since.allocate(bytes_of::<P>(block.len), request.bytes as u64);
+        heap.records += 1;
+        self.note_change(&lane, heap, number);
         // SAFETY: unused records of this lane are listed nowhere else.
         let place = unsafe { &mut *view.records.add(record as usize) };
-        place.reuse(ask.record(block, segment, number));
+        place.reuse(request.record(block, segment, number));
         Some(Taken { address, record, serial: place.serial })
     }
 
@@ -320,40 +320,40 @@ impl<P: Placement, S: Source> Lanes<P, S> {
         }
         // SAFETY: the record exists and is of this lane.
         let record = unsafe { &mut *view.records.add(number as usize) };
-        let home = usize::from(record.arena);
-        // A live block that is not shared lies in a segment of its own arena.
+        let home = usize::from(record.heap);
+        // A live block that is not shared lies in a segment of its own stream heap.
         if record.holder != Holder::Live || record.serial != serial || home % LANES != place {
             return false;
         }
-        // SAFETY: the arena exists, since it has a block, and is of this lane.
-        let arena = unsafe { &mut *view.arenas.add(home) };
-        if arena.private || view.asks && !matches!(arena.stream().capture(), Ok(None)) {
+        // SAFETY: the stream heap exists, since it has a block, and is of this lane.
+        let heap = unsafe { &mut *view.heaps.add(home) };
+        if heap.private || view.asks && !matches!(heap.stream().capture(), Ok(None)) {
             return false;
         }
-        // SAFETY: the segment exists, since it has a block, and is the arena's.
+        // SAFETY: the segment exists, since it has a block, and is the stream heap's.
         let Some(entry) = (unsafe { (*view.segments.add(record.segment as usize)).as_deref_mut() }) else {
             return false;
         };
         // SAFETY: the block is live, and is not used afterwards, since the record is unused from here on.
         unsafe { entry.put_back(record) };
         if entry.is_listed() {
-            arena.bins[entry.kind as usize].relist(entry, record.segment);
+            heap.bins[entry.kind as usize].relist(entry, record.segment);
         }
         record.holder = Holder::None;
-        arena.since.free(bytes_of::<P>(record.len as usize), record.requested);
-        arena.records -= 1;
-        arena.frees += 1;
-        self.note_change(&lane, arena, home);
+        heap.since.free(bytes_of::<P>(record.len as usize), record.requested);
+        heap.records -= 1;
+        heap.frees += 1;
+        self.note_change(&lane, heap, home);
         // SAFETY: there is a list for each lane, and this one is locked.
         unsafe { (*view.numbers.add(place)).0.push(number) };
         true
     }
 
-    /// Lists an arena as changed, for who next takes all locks.
+    /// Lists a stream heap as changed, for who next takes all locks.
     #[inline(always)]
-    fn note_change(&self, lane: &Entered<'_>, arena: &mut Arena<S>, number: usize) {
-        if !arena.changed {
-            arena.changed = true;
+    fn note_change(&self, lane: &Entered<'_>, heap: &mut StreamHeap<S>, number: usize) {
+        if !heap.changed {
+            heap.changed = true;
             // SAFETY: the lane's lock is held.
             unsafe { (*lane.0.changed.get()).push(number as u32) };
         }
@@ -361,17 +361,17 @@ impl<P: Placement, S: Source> Lanes<P, S> {
 }
 
 impl<P: Placement, S: Source> Held<'_, P, S> {
-    /// Adds what has happened in the lanes to the figures. O(arenas that have changed).
+    /// Adds what has happened in the lanes to the figures. O(stream heaps that have changed).
     fn absorb(&mut self) {
         let (locks, mut sum) = (self.locks, Since::default());
         for lane in &locks.lanes {
             // SAFETY: all locks are held.
             let changed = unsafe { &mut *lane.changed.get() };
             for number in changed.drain(..) {
-                let arena = &mut self.arenas[number as usize];
-                arena.changed = false;
-                let since = core::mem::take(&mut arena.since);
-                arena.figures.absorb(&since);
+                let heap = &mut self.heaps[number as usize];
+                heap.changed = false;
+                let since = core::mem::take(&mut heap.since);
+                heap.figures.absorb(&since);
                 sum.join(&since);
                 self.touch(number as usize);
             }

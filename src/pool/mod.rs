@@ -1,11 +1,11 @@
 //! Pools: memory from a growing source, allocated and freed in the order of a device's streams (feature `std`).
 //!
 //! ```text
-//!  Pool     options, one lock, and what to do when there is no room
-//!  Arena    the memory of one stream: segments for small and for large requests
+//!  Pool         options, one lock, and what to do when there is no room
+//!  Stream heap  the memory of one stream: segments for small and for large requests
 //!  Placement    the placement that divides a segment; the same ones as in a heap, over a side table
-//!  Source   lends segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
-//!  Stream   a queue of work on that memory; an `Event` marks a point in it
+//!  Source       reserves segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
+//!  Stream       a queue of work on that memory; an `Event` marks a point in it
 //! ```
 //!
 //! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
@@ -14,7 +14,6 @@
 
 mod adapt;
 mod allocator;
-mod arena;
 mod buffer;
 mod capture;
 mod chain;
@@ -46,6 +45,7 @@ mod source_error;
 mod state;
 mod stats;
 mod stream;
+mod stream_heap;
 mod tournament;
 mod trace;
 mod trace_output;
@@ -56,7 +56,6 @@ mod wait;
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
-pub use arena::SizeKind;
 pub use buffer::Buffer;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
@@ -78,3 +77,4 @@ pub use source::{Capacity, Segment, Source};
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};
+pub use stream_heap::SizeKind;

@@ -5,10 +5,10 @@
 //! the free has passed. Such an event (a *fence*) is recorded only when another stream has a use for the memory,
 //! and it is queried before anything waits for it.
 
-use super::arena::{Fence, Request, SizeKind};
 use super::options::Reuse;
 use super::records::Holder;
 use super::state::{State, bytes_of};
+use super::stream_heap::{Fence, Request, SizeKind};
 use super::{Pool, Source, SourceErrorKind, Stream};
 use crate::placement::Placement;
 use std::vec::Vec;
@@ -40,11 +40,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return;
         }
         let record = *state.records.get(number);
-        let arena = usize::from(record.arena);
+        let heap = usize::from(record.heap);
         let granted = bytes_of::<P>(record.len as usize);
-        let home = state.entry(record.segment).arena;
-        if record.holder == Holder::Live && home == arena && self.filled().is_none() {
-            state.note(arena, |figures| figures.free(granted, record.requested));
+        let home = state.entry(record.segment).heap;
+        if record.holder == Holder::Live && home == heap && self.filled().is_none() {
+            state.note(heap, |figures| figures.free(granted, record.requested));
             if self.options.reuse == Reuse::Basic && self.keep(state, number) {
                 return;
             }
@@ -52,10 +52,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return;
         }
         let mut streams = state.users.remove(&number).unwrap_or_default();
-        if home != arena || self.filled().is_some() {
-            streams.push(state.arenas[arena].stream().clone());
+        if home != heap || self.filled().is_some() {
+            streams.push(state.heaps[heap].stream().clone());
         }
-        state.note(arena, |figures| figures.defer(granted, record.requested));
+        state.note(heap, |figures| figures.defer(granted, record.requested));
         self.defer(state, number, streams);
         if self.filled().is_some() {
             // Free memory must be filled, which must not happen while work on it may still run.
@@ -67,7 +67,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     #[inline(always)]
     pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
         let segment = state.put_back(number, || self.source.now());
-        let goes = self.options.reuse == Reuse::None && !state.arenas[state.entry(segment).arena].private;
+        let goes = self.options.reuse == Reuse::None && !state.heaps[state.entry(segment).heap].private;
         if goes && !state.is_recording() {
             // Ignore an error here: it has been counted, and the segment is out of the pool.
             let _ = self.release(state, segment);
@@ -77,7 +77,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Frees a block whose last work was submitted to `stream` and to no other.
     pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
         let record = *state.records.get(number);
-        if state.arenas[usize::from(record.arena)].id != stream.id() {
+        if state.heaps[usize::from(record.heap)].id != stream.id() {
             state.users.entry(number).or_default().push(stream.retain());
             state.records.get_mut(number).holder = Holder::Shared;
         }
@@ -87,42 +87,42 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
         let record = state.records.get_mut(number);
-        let (len, arena) = (record.len as usize, usize::from(record.arena));
+        let (len, heap) = (record.len as usize, usize::from(record.heap));
         if state.classes.binary_search(&len).is_err() {
             return false;
         }
         record.holder = Holder::Cached;
-        state.arenas[arena].cached.entry(len).or_default().push(number);
+        state.heaps[heap].cached.entry(len).or_default().push(number);
         true
     }
 
     /// Takes a block that was kept for the request's class.
-    pub(super) fn take_kept(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
-        if !ask.classed {
+    pub(super) fn take_kept(&self, state: &mut State<P, S>, request: &Request, heap: usize) -> Option<u32> {
+        if !request.classed {
             return None;
         }
-        let number = state.arenas[arena].cached.get_mut(&ask.len)?.pop()?;
-        self.revive(state, number, ask);
+        let number = state.heaps[heap].cached.get_mut(&request.len)?.pop()?;
+        self.revive(state, number, request);
         Some(number)
     }
 
     /// Makes a block that has no user live again.
-    pub(super) fn revive(&self, state: &mut State<P, S>, number: u32, ask: &Request) {
+    pub(super) fn revive(&self, state: &mut State<P, S>, number: u32, request: &Request) {
         let record = state.records.get_mut(number);
         record.serial = record.serial.wrapping_add(1);
-        record.requested = ask.bytes as u64;
-        let (arena, granted) = (usize::from(record.arena), bytes_of::<P>(record.len as usize));
+        record.requested = request.bytes as u64;
+        let (heap, granted) = (usize::from(record.heap), bytes_of::<P>(record.len as usize));
         let segment = record.segment;
-        let is_home = state.entry(segment).arena == arena;
+        let is_home = state.entry(segment).heap == heap;
         state.records.get_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
-        state.note(arena, |figures| figures.allocate(granted, ask.bytes as u64));
+        state.note(heap, |figures| figures.allocate(granted, request.bytes as u64));
     }
 
     /// Gives all blocks that are kept by class back to their segments. Returns whether there were any.
     pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
         let mut any = false;
-        for arena in 0..state.arenas.len() {
-            let kept = core::mem::take(&mut state.arenas[arena].cached);
+        for heap in 0..state.heaps.len() {
+            let kept = core::mem::take(&mut state.heaps[heap].cached);
             for number in kept.into_values().flatten() {
                 state.put_back(number, || self.source.now());
                 any = true;
@@ -131,10 +131,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
         any
     }
 
-    /// Whether the work on everything freed in arena `from` is done, or can be waited for with this patience by
+    /// Whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
     /// `stream`.
     fn is_quiet(&self, state: &mut State<P, S>, from: usize, stream: &S::Stream, patience: Patience) -> bool {
-        let owner = &state.arenas[from];
+        let owner = &state.heaps[from];
         if owner.quiet == owner.frees {
             return true;
         }
@@ -145,80 +145,80 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 return false;
             }
             match self.call(state, |calls| &mut calls.record, |_| owner.record()) {
-                Ok(event) => state.arenas[from].fence = Some(Fence { event, frees }),
+                Ok(event) => state.heaps[from].fence = Some(Fence { event, frees }),
                 Err(_) => return false,
             }
         }
-        let Some(fence) = state.arenas[from].fence.take() else { return false };
+        let Some(fence) = state.heaps[from].fence.take() else { return false };
         let mut over = self.is_done(state, &fence.event);
         if !over && patience == Patience::Block {
             over = self.block_for(state, &fence.event);
         }
         if over {
-            state.arenas[from].quiet = frees;
+            state.heaps[from].quiet = frees;
             return true;
         }
         let queued = patience == Patience::Queue
             && self.call(state, |calls| &mut calls.wait, |_| stream.wait(&fence.event)).is_ok();
-        state.arenas[from].fence = Some(fence);
+        state.heaps[from].fence = Some(fence);
         queued
     }
 
-    /// Whether an empty segment of the arena could go back to the source without waiting.
-    pub(super) fn is_over(&self, state: &mut State<P, S>, arena: usize) -> bool {
-        let stream = state.arenas[arena].stream().clone();
-        self.is_quiet(state, arena, &stream, Patience::Request)
+    /// Whether an empty segment of the stream heap could go back to the source without waiting.
+    pub(super) fn is_over(&self, state: &mut State<P, S>, heap: usize) -> bool {
+        let stream = state.heaps[heap].stream().clone();
+        self.is_quiet(state, heap, &stream, Patience::Request)
     }
 
-    /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the arena.
-    pub(super) fn adopt(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
+    /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the stream heap.
+    pub(super) fn adopt(&self, state: &mut State<P, S>, request: &Request, heap: usize) -> Option<u32> {
         let fits = state.empty_segments().filter(|(_, entry)| {
-            entry.arena != arena && entry.kind == ask.kind && entry.placement.largest() >= ask.len
+            entry.heap != heap && entry.kind == request.kind && entry.placement.largest() >= request.len
         });
-        let found: Vec<(u32, usize)> = fits.map(|(number, entry)| (number, entry.arena)).collect();
-        // A retired arena may be of this very stream, in whose order all later work comes.
-        let own = state.arenas[arena].id;
+        let found: Vec<(u32, usize)> = fits.map(|(number, entry)| (number, entry.heap)).collect();
+        // A retired stream heap may be of this very stream, in whose order all later work comes.
+        let own = state.heaps[heap].id;
         let (segment, _) =
-            found.into_iter().find(|&(_, from)| state.arenas[from].id == own || self.is_over(state, from))?;
+            found.into_iter().find(|&(_, from)| state.heaps[from].id == own || self.is_over(state, from))?;
         let waits = {
-            let from = &state.arenas[state.entry(segment).arena];
+            let from = &state.heaps[state.entry(segment).heap];
             from.quiet != from.frees
         };
-        state.transfer(segment, arena);
+        state.transfer(segment, heap);
         // Any third stream must wait for what this one is ordered after.
-        state.arenas[arena].frees += u64::from(waits);
-        state.allocate_in(segment, ask, arena)
+        state.heaps[heap].frees += u64::from(waits);
+        state.allocate_in(segment, request, heap)
     }
 
-    /// Serves a request from free memory of another stream's arena. An empty segment moves as a whole, from others
+    /// Serves a request from free memory of another stream's heap. An empty segment moves as a whole, from others
     /// only the block.
     pub(super) fn borrow(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
-        arena: usize,
+        request: &Request,
+        heap: usize,
         kind: SizeKind,
         patience: Patience,
     ) -> Option<u32> {
-        for from in 0..state.arenas.len() {
-            if from == arena || state.arenas[from].private {
+        for from in 0..state.heaps.len() {
+            if from == heap || state.heaps[from].private {
                 continue;
             }
-            let Some(segment) = state.candidate(from, kind, ask.len) else { continue };
-            let stream = state.arenas[arena].stream().clone();
-            if state.arenas[from].id != stream.id() && !self.is_quiet(state, from, &stream, patience) {
+            let Some(segment) = state.candidate(from, kind, request.len) else { continue };
+            let stream = state.heaps[heap].stream().clone();
+            if state.heaps[from].id != stream.id() && !self.is_quiet(state, from, &stream, patience) {
                 continue;
             }
-            let waits = state.arenas[from].quiet != state.arenas[from].frees;
+            let waits = state.heaps[from].quiet != state.heaps[from].frees;
             if state.entry(segment).live == state.entry(segment).holes {
-                state.transfer(segment, arena);
+                state.transfer(segment, heap);
                 if waits {
                     // Any third stream must in turn wait for what this one waits for.
-                    state.arenas[arena].frees += 1;
+                    state.heaps[heap].frees += 1;
                 }
             }
-            if let Some(number) = state.allocate_in(segment, ask, arena) {
-                state.note(arena, |figures| figures.counted.borrowed += 1);
+            if let Some(number) = state.allocate_in(segment, request, heap) {
+                state.note(heap, |figures| figures.counted.borrowed += 1);
                 return Some(number);
             }
         }

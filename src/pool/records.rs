@@ -30,8 +30,8 @@ pub(super) struct Record<T> {
     pub requested: u64,
     /// Distinguishes successive uses of the same record.
     pub serial: u32,
-    /// The arena of the stream that the block was allocated for.
-    pub arena: u16,
+    /// The heap of the stream that the block was allocated for.
+    pub heap: u16,
     /// Logarithm of the alignment in granules.
     pub align: u8,
     pub holder: Holder,
@@ -63,7 +63,7 @@ pub(super) struct Records<T> {
 #[derive(Default)]
 pub(super) struct Numbers(pub(super) Vec<u32>);
 
-/// The number of lanes that a pool may have: arenas that can be used at the same time.
+/// The number of lanes that a pool may have: stream heaps that can be used at the same time.
 pub(super) const LANES: usize = 8;
 
 /// How many records with consecutive numbers belong to the same lane.
@@ -117,7 +117,7 @@ impl<T: Copy> Records<T> {
 
     #[cold]
     fn insert_in_lane(&mut self, record: Record<T>) -> u32 {
-        let lane = usize::from(record.arena) % LANES;
+        let lane = usize::from(record.heap) % LANES;
         self.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
         let number = self.numbers[lane].0.pop().unwrap_or_default();
         self.all[number as usize].reuse(record);

@@ -1,12 +1,12 @@
 //! What a pool does when a request finds no room.
 
-use super::arena::{Request, SizeKind};
 use super::error::OutOfMemory;
 use super::grow::Denied;
 use super::lanes::Held;
 use super::options::Reuse;
 use super::order::Patience;
 use super::state::State;
+use super::stream_heap::{Request, SizeKind};
 use super::{Pool, PoolError, Source};
 use crate::placement::Placement;
 use std::boxed::Box;
@@ -29,27 +29,27 @@ enum Stage {
 
 /// A request that has found no room so far.
 struct Need<'a> {
-    ask: &'a Request,
-    /// The arena that it is for.
-    arena: usize,
+    request: &'a Request,
+    /// The stream heap that it is for.
+    heap: usize,
     /// Why the pool last did not grow.
     denied: Option<Denied>,
 }
 
 impl<P: Placement, S: Source> Pool<P, S> {
-    /// Serves a request that the arena's own free blocks could not: from waiting blocks, from other streams, from
+    /// Serves a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]
     #[inline(never)]
     pub(super) fn allocate_slow<'a>(
         &'a self,
         state: Held<'a, P, S>,
-        ask: &Request,
-        arena: usize,
+        request: &Request,
+        heap: usize,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        let served = self.serve(state, &mut Need { ask, arena, denied: None });
+        let served = self.serve(state, &mut Need { request, heap, denied: None });
         if served.is_err() {
-            self.lock().trace_failure(ask, arena, || self.source.now());
+            self.lock().trace_failure(request, heap, || self.source.now());
         }
         served
     }
@@ -59,7 +59,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         mut state: Held<'a, P, S>,
         need: &mut Need<'_>,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        if state.arenas[need.arena].private {
+        if state.heaps[need.heap].private {
             let number = self.serve_graph(&mut state, need)?;
             return Ok((state, number));
         }
@@ -83,15 +83,15 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 }
             }
             // The hooks free blocks of this pool, so they are called outside its lock.
-            let shortage = self.out_of_memory(&mut state, need.ask, need.denied);
+            let shortage = self.out_of_memory(&mut state, need.request, need.denied);
             drop(state);
             let reclaimed = self.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
-                state.note(need.arena, |figures| figures.counted.failures += 1);
+                state.note(need.heap, |figures| figures.counted.failures += 1);
                 return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(
                     &mut state,
-                    need.ask,
+                    need.request,
                     need.denied,
                 ))));
             }
@@ -104,18 +104,19 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Serves a request of a stream that is being captured, from memory of the graph alone.
     fn serve_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
         if self.options.reuse != Reuse::None {
-            if let Some(number) =
-                kinds(need.ask.kind).into_iter().find_map(|kind| state.allocate(need.ask, need.arena, kind))
+            if let Some(number) = kinds(need.request.kind)
+                .into_iter()
+                .find_map(|kind| state.allocate(need.request, need.heap, kind))
             {
                 return Ok(number);
             }
         }
-        state.note(need.arena, |figures| figures.counted.misses += 1);
+        state.note(need.heap, |figures| figures.counted.misses += 1);
         if let Some(number) = self.enlarge(state, need)? {
             return Ok(number);
         }
-        state.note(need.arena, |figures| figures.counted.failures += 1);
-        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, need.ask, need.denied))))
+        state.note(need.heap, |figures| figures.counted.failures += 1);
+        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, need.request, need.denied))))
     }
 
     /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
@@ -124,7 +125,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if let Some(number) = self.find(state, need) {
             return Ok(Some(number));
         }
-        state.note(need.arena, |figures| figures.counted.misses += 1);
+        state.note(need.heap, |figures| figures.counted.misses += 1);
         self.enlarge(state, need)
     }
 
@@ -134,23 +135,25 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return None;
         }
         if self.poll(state) > 0 {
-            if let Some(number) = state.allocate(need.ask, need.arena, need.ask.kind) {
+            if let Some(number) = state.allocate(need.request, need.heap, need.request.kind) {
                 return Some(number);
             }
         }
-        if let Some(number) = self.reuse_waiting(state, need.ask, need.arena) {
+        if let Some(number) = self.reuse_waiting(state, need.request, need.heap) {
             return Some(number);
         }
         if self.options.lean {
             // Very large segments are left to very large requests, which would find no room otherwise.
-            let found = state.allocate(need.ask, need.arena, need.ask.kind.others()[0]);
+            let found = state.allocate(need.request, need.heap, need.request.kind.others()[0]);
             if found.is_some() {
                 return found;
             }
         }
         match self.options.reuse {
-            Reuse::Aggressive => self.borrow(state, need.ask, need.arena, need.ask.kind, Patience::Queue),
-            _ => self.adopt(state, need.ask, need.arena),
+            Reuse::Aggressive => {
+                self.borrow(state, need.request, need.heap, need.request.kind, Patience::Queue)
+            }
+            _ => self.adopt(state, need.request, need.heap),
         }
     }
 
@@ -158,12 +161,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// than a lack of memory.
     fn enlarge(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         if self.options.lean {
-            self.make_way(state, need.ask, need.arena);
+            self.make_way(state, need.request, need.heap);
         }
-        match self.grow(state, need.ask, need.arena) {
-            Ok(segment) => Ok(state.allocate_in(segment, need.ask, need.arena)),
+        match self.grow(state, need.request, need.heap) {
+            Ok(segment) => Ok(state.allocate_in(segment, need.request, need.heap)),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => {
-                state.note(need.arena, |figures| figures.counted.failures += 1);
+                state.note(need.heap, |figures| figures.counted.failures += 1);
                 Err(PoolError::Source(error))
             }
             Err(reason) => {
@@ -175,7 +178,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Makes another attempt, with any free block.
     fn retry(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
-        state.note(need.arena, |figures| figures.counted.retries += 1);
+        state.note(need.heap, |figures| figures.counted.retries += 1);
         if self.options.reuse != Reuse::None {
             if let Some(number) = self.any_free(state, need) {
                 return Ok(Some(number));
@@ -186,11 +189,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Takes any free block, also of other streams if their work is done.
     fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
-        for kind in kinds(need.ask.kind) {
-            if let Some(number) = state.allocate(need.ask, need.arena, kind) {
+        for kind in kinds(need.request.kind) {
+            if let Some(number) = state.allocate(need.request, need.heap, kind) {
                 return Some(number);
             }
-            if let Some(number) = self.borrow(state, need.ask, need.arena, kind, Patience::Request) {
+            if let Some(number) = self.borrow(state, need.request, need.heap, kind, Patience::Request) {
                 return Some(number);
             }
         }
@@ -212,7 +215,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                     }
                 }
                 let empty: Vec<(u32, usize)> =
-                    state.empty_segments().map(|(number, entry)| (number, entry.arena)).collect();
+                    state.empty_segments().map(|(number, entry)| (number, entry.heap)).collect();
                 for (number, owner) in empty {
                     if self.is_over(state, owner) {
                         let _ = self.release(state, number);
@@ -227,8 +230,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
                     }
                 }
                 if self.options.reuse != Reuse::None {
-                    for kind in kinds(need.ask.kind) {
-                        if let Some(number) = self.borrow(state, need.ask, need.arena, kind, Patience::Block)
+                    for kind in kinds(need.request.kind) {
+                        if let Some(number) =
+                            self.borrow(state, need.request, need.heap, kind, Patience::Block)
                         {
                             return Ok(Some(number));
                         }
@@ -243,8 +247,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 self.retry(state, need)
             }
             Stage::Compact => {
-                if self.options.reuse == Reuse::Aggressive && self.compact_arena(state, need.arena).moves > 0
-                {
+                if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap).moves > 0 {
                     // Segments that became empty make room for a new one.
                     self.trim_to(state, 0);
                 }
@@ -257,14 +260,14 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn out_of_memory(
         &self,
         state: &mut State<P, S>,
-        ask: &Request,
+        request: &Request,
         denied: Option<Denied>,
     ) -> OutOfMemory {
         let largest = state.largest_free();
         let stats = state.figures.stats(largest, state.calls);
         OutOfMemory {
-            requested: ask.bytes,
-            align: ask.align_bytes,
+            requested: request.bytes,
+            align: request.align_bytes,
             free: stats.inactive.current as usize,
             reserved: stats.reserved.current as usize,
             limit: self.limit,

@@ -106,8 +106,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if state.asks {
             state.touch_in_capture(number, stream);
         }
-        let (id, own) = (stream.id(), usize::from(state.records.get(number).arena));
-        if state.arenas[own].id == id {
+        let (id, own) = (stream.id(), usize::from(state.records.get(number).heap));
+        if state.heaps[own].id == id {
             return Ok(());
         }
         let users = state.users.entry(number).or_default();

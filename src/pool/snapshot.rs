@@ -81,7 +81,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             let segment = SegmentSnapshot {
                 address: entry.memory.address.get(),
                 bytes: entry.memory.bytes as u64,
-                stream: state.arenas[entry.arena].id.0,
+                stream: state.heaps[entry.heap].id.0,
                 kind: entry.kind,
                 blocks: Vec::new(),
             };
@@ -101,7 +101,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                     Holder::Hole => BlockState::Hole,
                     _ => BlockState::Live,
                 },
-                stream: state.arenas[usize::from(record.arena)].id.0,
+                stream: state.heaps[usize::from(record.heap)].id.0,
                 site: state.sites.get(&number).map(|site| site.to_string()),
             };
             segments[place[record.segment as usize]].0.blocks.push(block);

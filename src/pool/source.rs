@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// A range of memory that a [`Source`] has lent to a pool.
+/// A range of memory that a [`Source`] has reserved for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Segment {
     /// Device address of the first byte, a multiple of [`Source::alignment`].
@@ -79,7 +79,7 @@ pub unsafe trait Source {
     /// The error of the driver.
     fn capacity(&self) -> Result<Capacity, SourceError>;
 
-    /// Lends a segment of `bytes` bytes, a multiple of [`Source::granularity`]. Work on `stream` may use it from
+    /// Reserves a segment of `bytes` bytes, a multiple of [`Source::granularity`]. Work on `stream` may use it from
     /// here on, work on another stream after an event of `stream`.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ pub unsafe trait Source {
     ///
     /// # Safety
     ///
-    /// This source must have lent `segment`, in its state after the last [`Source::grow`], and nothing may use it
+    /// This source must have reserved `segment`, in its state after the last [`Source::grow`], and nothing may use it
     /// except the work described above.
     unsafe fn release(&self, segment: Segment, stream: &Self::Stream) -> Result<(), SourceError>;
 
@@ -116,7 +116,7 @@ pub unsafe trait Source {
     ///
     /// # Safety
     ///
-    /// This source must have lent `segment`, in its state after the last call.
+    /// This source must have reserved `segment`, in its state after the last call.
     unsafe fn grow(
         &self,
         segment: Segment,
@@ -142,7 +142,7 @@ pub unsafe trait Source {
     /// # Safety
     ///
     /// The range must consist of whole pages that have memory and lie in one segment, which this source must have
-    /// lent. All work on them must be done.
+    /// reserved. All work on them must be done.
     unsafe fn unmap(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
         let _ = (address, bytes, stream);
         Err(SourceError::unsupported("unmap"))
@@ -157,7 +157,7 @@ pub unsafe trait Source {
     ///
     /// # Safety
     ///
-    /// The range must consist of whole pages that have no memory and lie in one segment, which this source must have lent.
+    /// The range must consist of whole pages that have no memory and lie in one segment, which this source must have reserved.
     unsafe fn map(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
         let _ = (address, bytes, stream);
         Err(SourceError::unsupported("map"))

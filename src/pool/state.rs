@@ -1,11 +1,11 @@
-//! The state behind a pool's lock: the arenas of streams, their segments, and the blocks that were handed out.
+//! The state behind a pool's lock: the heaps of streams, their segments, and the blocks that were handed out.
 
-use super::arena::{Arena, Bin, Entry, Request, SizeKind, UNLISTED};
 use super::capture::Capture;
 use super::marks::{Queue, Waiting};
 use super::records::{Holder, Record, Records};
 use super::stats::{Figures, Since, SourceCalls};
 use super::stream::StreamId;
+use super::stream_heap::{Bin, Entry, Request, SizeKind, StreamHeap, UNLISTED};
 use super::tournament::Tournament;
 use super::trace_output::PoolTrace;
 use super::usage::Usage;
@@ -20,14 +20,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::vec::Vec;
 
 pub(super) struct State<P: Placement, S: Source> {
-    pub arenas: Vec<Arena<S>>,
-    /// The longest free block of every arena that is not in `touched`.
+    pub heaps: Vec<StreamHeap<S>>,
+    /// The longest free block of every stream heap that is not in `touched`.
     longest: Tournament,
-    /// Arenas whose segments have changed since they were last entered, up to [`TOUCHED`].
+    /// Stream heaps whose segments have changed since they were last entered, up to [`TOUCHED`].
     touched: Vec<usize>,
     pub by_stream: HashMap<StreamId, usize>,
     pub recent: usize,
-    /// Arenas without a stream that still have memory, and those that have none.
+    /// Stream heaps without a stream that still have memory, and those that have none.
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
     pub segments: Vec<Option<Box<Entry<P>>>>,
@@ -65,7 +65,7 @@ pub(super) const fn bytes_of<P: Placement>(len: usize) -> u64 {
 impl<P: Placement, S: Source> State<P, S> {
     pub(super) fn new(ages: bool) -> Self {
         Self {
-            arenas: Vec::new(),
+            heaps: Vec::new(),
             longest: Tournament::new(),
             touched: Vec::with_capacity(TOUCHED),
             by_stream: HashMap::new(),
@@ -98,56 +98,56 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 
     /// Rounds a request up to its class. O(log classes).
-    pub(super) fn classify(&self, ask: &mut Request) {
-        let class = self.classes.partition_point(|&class| class < ask.len);
-        if let Some(&class) = self.classes.get(class).filter(|_| ask.align == 1) {
-            (ask.len, ask.classed) = (class, true);
+    pub(super) fn classify(&self, request: &mut Request) {
+        let class = self.classes.partition_point(|&class| class < request.len);
+        if let Some(&class) = self.classes.get(class).filter(|_| request.align == 1) {
+            (request.len, request.classed) = (class, true);
         }
     }
 
-    /// Counts something for the pool and for an arena. While there is only one arena, the pool's figures are also
+    /// Counts something for the pool and for a stream heap. While there is only one stream heap, the pool's figures are also
     /// its own.
     #[inline(always)]
-    pub(super) fn note(&mut self, arena: usize, count: impl Fn(&mut Figures)) {
+    pub(super) fn note(&mut self, heap: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
-        if self.arenas.len() > 1 {
-            count(&mut self.arenas[arena].figures);
+        if self.heaps.len() > 1 {
+            count(&mut self.heaps[heap].figures);
         }
     }
 
-    /// Returns the figures of an arena.
-    pub(super) fn figures_of(&self, arena: usize) -> &Figures {
-        if self.arenas.len() > 1 { &self.arenas[arena].figures } else { &self.figures }
+    /// Returns the figures of a stream heap.
+    pub(super) fn figures_of(&self, heap: usize) -> &Figures {
+        if self.heaps.len() > 1 { &self.heaps[heap].figures } else { &self.figures }
     }
 
-    /// Returns the arena of a stream, if it has one.
+    /// Returns the heap of a stream, if it has one.
     #[inline(always)]
-    pub(super) fn arena_of(&mut self, id: StreamId) -> Option<usize> {
-        if self.arenas.get(self.recent).is_some_and(|arena| arena.id == id && !arena.private) {
+    pub(super) fn heap_of(&mut self, id: StreamId) -> Option<usize> {
+        if self.heaps.get(self.recent).is_some_and(|heap| heap.id == id && !heap.private) {
             return Some(self.recent);
         }
-        let arena = *self.by_stream.get(&id)?;
-        self.recent = arena;
-        Some(arena)
+        let heap = *self.by_stream.get(&id)?;
+        self.recent = heap;
+        Some(heap)
     }
 
-    /// Opens an arena for the stream; `None` if there are too many.
-    pub(super) fn open_arena(&mut self, stream: &S::Stream) -> Option<usize> {
-        let number = self.add_arena(stream, false)?;
+    /// Opens a stream heap for the stream; `None` if there are too many.
+    pub(super) fn open_heap(&mut self, stream: &S::Stream) -> Option<usize> {
+        let number = self.add_heap(stream, false)?;
         self.by_stream.insert(stream.id(), number);
         Some(number)
     }
 
-    /// Opens an arena for the stream within a capture, which is not its usual one.
-    pub(super) fn open_private_arena(&mut self, stream: &S::Stream) -> Option<usize> {
-        self.add_arena(stream, true)
+    /// Opens a stream heap for the stream within a capture, which is not its usual one.
+    pub(super) fn open_private_heap(&mut self, stream: &S::Stream) -> Option<usize> {
+        self.add_heap(stream, true)
     }
 
-    fn add_arena(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
-        if let [only] = self.arenas.as_mut_slice() {
+    fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
+        if let [only] = self.heaps.as_mut_slice() {
             only.figures = self.figures;
         }
-        let arena = Arena {
+        let heap = StreamHeap {
             stream: Some(stream.retain()),
             id: stream.id(),
             open: !private,
@@ -167,13 +167,13 @@ impl<P: Placement, S: Source> State<P, S> {
         };
         let number = match self.vacant.pop() {
             Some(number) => {
-                let touched = self.arenas[number].touched;
-                self.arenas[number] = Arena { touched, ..arena };
+                let touched = self.heaps[number].touched;
+                self.heaps[number] = StreamHeap { touched, ..heap };
                 number
             }
-            None if self.arenas.len() < usize::from(u16::MAX) => {
-                self.arenas.push(arena);
-                self.arenas.len() - 1
+            None if self.heaps.len() < usize::from(u16::MAX) => {
+                self.heaps.push(heap);
+                self.heaps.len() - 1
             }
             None => return None,
         };
@@ -205,60 +205,60 @@ impl<P: Placement, S: Source> State<P, S> {
         self.entry(record.segment).placement.meta().address(record.offset as usize).addr()
     }
 
-    /// Serves a request from the arena's own segments of this kind. O(log segments) plus the placement's work.
+    /// Serves a request from the stream heap's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
-    pub(super) fn allocate(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
-        let bin = &self.arenas[arena].bins[kind as usize];
+    pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
+        let bin = &self.heaps[heap].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
-            return self.allocate_in(only, ask, arena);
+            return self.allocate_in(only, request, heap);
         }
-        self.allocate_among(ask, arena, kind)
+        self.allocate_among(request, heap, kind)
     }
 
     /// Serves a request from one of several segments: the one whose longest free block is the shortest that
     /// suffices, so that longer ones are not split.
-    fn allocate_among(&mut self, ask: &Request, arena: usize, kind: SizeKind) -> Option<u32> {
-        let mut from = Bound::Included((ask.len, 0));
+    fn allocate_among(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
+        let mut from = Bound::Included((request.len, 0));
         loop {
-            let order = &self.arenas[arena].bins[kind as usize].order;
+            let order = &self.heaps[heap].bins[kind as usize].order;
             let &key = order.range((from, Bound::Unbounded)).next()?;
             // An aligned request may not fit into a block that is long enough.
-            if let Some(record) = self.allocate_in(key.1, ask, arena) {
+            if let Some(record) = self.allocate_in(key.1, request, heap) {
                 return Some(record);
             }
             from = Bound::Excluded(key);
         }
     }
 
-    /// Finds a segment of the arena in which the request may fit.
-    pub(super) fn candidate(&self, arena: usize, kind: SizeKind, len: usize) -> Option<u32> {
-        let bin = &self.arenas[arena].bins[kind as usize];
+    /// Finds a segment of the stream heap in which the request may fit.
+    pub(super) fn candidate(&self, heap: usize, kind: SizeKind, len: usize) -> Option<u32> {
+        let bin = &self.heaps[heap].bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return (self.entry(only).placement.largest() >= len).then_some(only);
         }
         bin.order.range((len, 0)..).next().map(|key| key.1)
     }
 
-    /// Serves a request from one segment, for the stream of `arena`.
+    /// Serves a request from one segment, for the stream of `heap`.
     #[inline(always)]
-    pub(super) fn allocate_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
-        let number = self.take_in(segment, ask, arena)?;
+    pub(super) fn allocate_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
+        let number = self.take_in(segment, request, heap)?;
         let granted = bytes_of::<P>(self.records.get(number).len as usize);
-        let requested = ask.bytes as u64;
-        self.note(arena, |figures| figures.allocate(granted, requested));
+        let requested = request.bytes as u64;
+        self.note(heap, |figures| figures.allocate(granted, requested));
         Some(number)
     }
 
     /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
     #[inline(always)]
-    pub(super) fn take_in(&mut self, segment: u32, ask: &Request, arena: usize) -> Option<u32> {
+    pub(super) fn take_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
-        let block = entry.take(ask)?;
-        let (home, listed) = (entry.arena, entry.is_listed());
+        let block = entry.take(request)?;
+        let (home, listed) = (entry.heap, entry.is_listed());
         self.touch(home);
-        self.arenas[arena].records += 1;
-        let mut record = ask.record(block, segment, arena);
-        if home != arena {
+        self.heaps[heap].records += 1;
+        let mut record = request.record(block, segment, heap);
+        if home != heap {
             record.holder = Holder::Shared;
         }
         let number = self.records.insert(record);
@@ -281,13 +281,13 @@ impl<P: Placement, S: Source> State<P, S> {
         if entry.live == entry.holes && ages {
             entry.emptied = (now(), step);
         }
-        let home = entry.arena;
+        let home = entry.heap;
         if entry.is_listed() {
             self.relist(record.segment);
         }
         self.touch(home);
-        self.arenas[home].frees += 1;
-        self.arenas[usize::from(record.arena)].records -= 1;
+        self.heaps[home].frees += 1;
+        self.heaps[usize::from(record.heap)].records -= 1;
         self.records.remove(number);
         record.segment
     }
@@ -295,45 +295,45 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
     fn relist(&mut self, segment: u32) {
         if let Some(entry) = &mut self.segments[segment as usize] {
-            self.arenas[entry.arena].bins[entry.kind as usize].relist(entry, segment);
+            self.heaps[entry.heap].bins[entry.kind as usize].relist(entry, segment);
         }
     }
 
-    /// Notes that a segment of the arena has changed. O(1), amortised over [`TOUCHED`] calls.
+    /// Notes that a segment of the stream heap has changed. O(1), amortised over [`TOUCHED`] calls.
     #[inline(always)]
-    pub(super) fn touch(&mut self, arena: usize) {
-        if !self.arenas[arena].touched {
-            self.touch_another(arena);
+    pub(super) fn touch(&mut self, heap: usize) {
+        if !self.heaps[heap].touched {
+            self.touch_another(heap);
         }
     }
 
     #[inline(never)]
-    fn touch_another(&mut self, arena: usize) {
+    fn touch_another(&mut self, heap: usize) {
         if self.touched.len() == TOUCHED {
             self.settle();
         }
-        self.touched.push(arena);
-        self.arenas[arena].touched = true;
+        self.touched.push(heap);
+        self.heaps[heap].touched = true;
     }
 
-    /// Enters the longest free blocks of all touched arenas into the tournament.
+    /// Enters the longest free blocks of all touched stream heaps into the tournament.
     fn settle(&mut self) {
-        while let Some(arena) = self.touched.pop() {
-            self.arenas[arena].touched = false;
-            let longest = self.longest(arena);
-            self.longest.set(arena, longest);
+        while let Some(heap) = self.touched.pop() {
+            self.heaps[heap].touched = false;
+            let longest = self.longest(heap);
+            self.longest.set(heap, longest);
         }
     }
 
     /// Updates the order after a placement has grown.
     pub(super) fn lengthened(&mut self, segment: u32) {
-        self.touch(self.entry(segment).arena);
+        self.touch(self.entry(segment).heap);
         if self.entry(segment).is_listed() {
             self.relist(segment);
         }
     }
 
-    /// Adds a segment to its arena and returns its number.
+    /// Adds a segment to its stream heap and returns its number.
     pub(super) fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
         let number = match self.segments.iter().position(Option::is_none) {
             Some(number) => number,
@@ -342,18 +342,18 @@ impl<P: Placement, S: Source> State<P, S> {
                 self.segments.len() - 1
             }
         };
-        let (arena, bytes) = (entry.arena, entry.memory.bytes as u64);
+        let (heap, bytes) = (entry.heap, entry.memory.bytes as u64);
         self.segments[number] = Some(Box::new(entry));
-        self.note(arena, |figures| figures.reserve(bytes, 1));
+        self.note(heap, |figures| figures.reserve(bytes, 1));
         self.enter(number as u32);
         number as u32
     }
 
-    /// Puts a segment into its arena's bin.
+    /// Puts a segment into its stream heap's bin.
     fn enter(&mut self, segment: u32) {
-        let (arena, kind) = (self.entry(segment).arena, self.entry(segment).kind);
-        self.touch(arena);
-        let bin = &mut self.arenas[arena].bins[kind as usize];
+        let (heap, kind) = (self.entry(segment).heap, self.entry(segment).kind);
+        self.touch(heap);
+        let bin = &mut self.heaps[heap].bins[kind as usize];
         bin.members.push(segment);
         match bin.members.len() {
             1 => {}
@@ -366,13 +366,13 @@ impl<P: Placement, S: Source> State<P, S> {
         }
     }
 
-    /// Takes a segment out of its arena's bin.
+    /// Takes a segment out of its stream heap's bin.
     fn leave(&mut self, segment: u32) {
         let entry = self.entry_mut(segment);
         let listed = core::mem::replace(&mut entry.listed, UNLISTED);
-        let (arena, kind) = (entry.arena, entry.kind);
-        self.touch(arena);
-        let bin = &mut self.arenas[arena].bins[kind as usize];
+        let (heap, kind) = (entry.heap, entry.kind);
+        self.touch(heap);
+        let bin = &mut self.heaps[heap].bins[kind as usize];
         bin.order.remove(&(listed, segment));
         bin.members.retain(|&member| member != segment);
         bin.longest = bin.order.last().map_or(0, |key| key.0);
@@ -382,47 +382,47 @@ impl<P: Placement, S: Source> State<P, S> {
         }
     }
 
-    /// Removes a segment without live blocks. Returns it, its arena, and how many of its bytes have memory; `None`
+    /// Removes a segment without live blocks. Returns it, its stream heap, and how many of its bytes have memory; `None`
     /// if it has a live block.
     pub(super) fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
         let entry = self.entry_mut(segment);
         if entry.live > entry.holes {
             return None;
         }
-        let (memory, arena) = (entry.memory, entry.arena);
+        let (memory, heap) = (entry.memory, entry.heap);
         let mapped = memory.bytes - entry.unmapped;
         if entry.holes > 0 {
             let own = |(number, record): (u32, &Record<_>)| (record.segment == segment).then_some(number);
             let holes: Vec<u32> = self.records.iter().filter_map(own).collect();
             for number in holes {
-                let owner = usize::from(self.records.get(number).arena);
-                self.arenas[owner].records -= 1;
+                let owner = usize::from(self.records.get(number).heap);
+                self.heaps[owner].records -= 1;
                 self.records.remove(number);
             }
         }
         self.leave(segment);
         self.segments[segment as usize] = None;
-        self.note(arena, |figures| figures.release(mapped as u64));
-        Some((memory, arena, mapped))
+        self.note(heap, |figures| figures.release(mapped as u64));
+        Some((memory, heap, mapped))
     }
 
-    /// Moves an empty segment to another arena.
+    /// Moves an empty segment to another stream heap.
     pub(super) fn transfer(&mut self, segment: u32, to: usize) {
         self.leave(segment);
         let entry = self.entry_mut(segment);
-        let from = core::mem::replace(&mut entry.arena, to);
+        let from = core::mem::replace(&mut entry.heap, to);
         let (bytes, holes) = ((entry.memory.bytes - entry.unmapped) as u64, entry.holes);
         if holes > 0 {
             let owned = self.records.iter().filter(|(_, record)| record.segment == segment);
             let owned: Vec<u32> = owned.map(|(number, _)| number).collect();
             for number in owned {
-                let old = core::mem::replace(&mut self.records.get_mut(number).arena, to as u16);
-                self.arenas[usize::from(old)].records -= 1;
-                self.arenas[to].records += 1;
+                let old = core::mem::replace(&mut self.records.get_mut(number).heap, to as u16);
+                self.heaps[usize::from(old)].records -= 1;
+                self.heaps[to].records += 1;
             }
         }
-        self.arenas[from].figures.release(bytes);
-        self.arenas[to].figures.reserve(bytes, 1);
+        self.heaps[from].figures.release(bytes);
+        self.heaps[to].figures.reserve(bytes, 1);
         self.enter(segment);
     }
 
@@ -430,24 +430,24 @@ impl<P: Placement, S: Source> State<P, S> {
     pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = self.segments.iter().enumerate();
         let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
-        there.filter(|(_, entry)| entry.live == entry.holes && !self.arenas[entry.arena].private)
+        there.filter(|(_, entry)| entry.live == entry.holes && !self.heaps[entry.heap].private)
     }
 
-    /// Returns the longest free block of an arena, in granules. O(1).
-    pub(super) fn longest(&self, arena: usize) -> usize {
+    /// Returns the longest free block of a stream heap, in granules. O(1).
+    pub(super) fn longest(&self, heap: usize) -> usize {
         let of = |bin: &Bin| match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
             _ => bin.longest,
         };
-        self.arenas[arena].bins.iter().map(of).max().unwrap_or(0)
+        self.heaps[heap].bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the longest free block of the pool, in bytes. O(1): at most [`TOUCHED`] arenas are updated first.
+    /// Returns the longest free block of the pool, in bytes. O(1): at most [`TOUCHED`] stream heaps are updated first.
     pub(super) fn largest_free(&mut self) -> u64 {
         self.settle();
         bytes_of::<P>(self.longest.largest())
     }
 }
 
-/// How many changed arenas are collected before their longest free blocks are entered into the tournament.
+/// How many changed stream heaps are collected before their longest free blocks are entered into the tournament.
 const TOUCHED: usize = 16;

@@ -1,10 +1,10 @@
 //! Recording of what a pool does, in the common trace format.
 
 use super::Source;
-use super::arena::Request;
 use super::front::Pool;
 use super::records::Holder;
 use super::state::State;
+use super::stream_heap::Request;
 use super::trace_output::PoolTrace;
 use crate::meta::Meta;
 use crate::observe::event::Action;
@@ -62,8 +62,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
             .collect();
         live.sort_unstable();
         for (_, number) in live {
-            let (action, arena) = self.allocation(&state, number);
-            trace.event(action, start, arena, state.arenas[arena].id);
+            let (action, heap) = self.allocation(&state, number);
+            trace.event(action, start, heap, state.heaps[heap].id);
         }
         state.trace = Some(trace);
         Ok(())
@@ -79,7 +79,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         finish(&mut self.lock())
     }
 
-    /// The allocation event of a live block, and the block's arena.
+    /// The allocation event of a live block, and the block's stream heap.
     fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
         let record = state.records.get(number);
         let granule = <P::Meta as Meta>::GRANULE as u64;
@@ -88,20 +88,20 @@ impl<P: Placement, S: Source> Pool<P, S> {
             size: record.requested,
             align: granule << record.align,
         };
-        (action, usize::from(record.arena))
+        (action, usize::from(record.heap))
     }
 
     #[cold]
     pub(super) fn trace_allocation(&self, state: &mut State<P, S>, number: u32) {
-        let (action, arena) = self.allocation(state, number);
-        state.trace_event(action, arena, || self.source.now());
+        let (action, heap) = self.allocation(state, number);
+        state.trace_event(action, heap, || self.source.now());
     }
 
     #[cold]
     pub(super) fn trace_free(&self, state: &mut State<P, S>, number: u32) {
         let record = state.records.get(number);
-        let (id, arena) = (self.user_address(state, record) as u64, usize::from(record.arena));
-        state.trace_event(Action::Free { id }, arena, || self.source.now());
+        let (id, heap) = (self.user_address(state, record) as u64, usize::from(record.heap));
+        state.trace_event(Action::Free { id }, heap, || self.source.now());
     }
 
     /// Records that a block moves to the place of record `to`.
@@ -113,7 +113,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             to: self.user_address(state, to) as u64,
             size: from.requested,
         };
-        state.trace_event(action, usize::from(from.arena), || self.source.now());
+        state.trace_event(action, usize::from(from.heap), || self.source.now());
     }
 }
 
@@ -122,17 +122,17 @@ fn finish<P: Placement, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
 }
 
 impl<P: Placement, S: Source> State<P, S> {
-    fn trace_event(&mut self, action: Action, arena: usize, now: impl FnOnce() -> Duration) {
-        let stream = self.arenas[arena].id;
+    fn trace_event(&mut self, action: Action, heap: usize, now: impl FnOnce() -> Duration) {
+        let stream = self.heaps[heap].id;
         if let Some(trace) = &mut self.trace {
-            trace.event(action, now(), arena, stream);
+            trace.event(action, now(), heap, stream);
         }
     }
 
     /// Records a refused request.
-    pub(super) fn trace_failure(&mut self, ask: &Request, arena: usize, now: impl FnOnce() -> Duration) {
-        let align = ask.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
-        self.trace_event(Action::Fail { size: ask.bytes as u64, align }, arena, now);
+    pub(super) fn trace_failure(&mut self, request: &Request, heap: usize, now: impl FnOnce() -> Duration) {
+        let align = request.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
+        self.trace_event(Action::Fail { size: request.bytes as u64, align }, heap, now);
     }
 
     /// Records the end of a step.

@@ -1,12 +1,12 @@
 //! Operations of a pool besides requests: preallocation, trimming, steps, statistics and hooks.
 
-use super::arena::SizeKind;
 use super::error::{OutOfMemory, PoolError};
 use super::front::Pool;
 use super::hooks::Place;
 use super::leak::Leak;
 use super::state::bytes_of;
 use super::stats::{PoolStats, SourceCalls};
+use super::stream_heap::SizeKind;
 use super::{CopyCounters, Source, StreamId};
 use crate::placement::Placement;
 use std::boxed::Box;
@@ -22,15 +22,15 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// [`PoolError::TooManyStreams`], or another error of the source.
     pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
-        let arena = state.arena_in_capture(stream).ok_or(PoolError::TooManyStreams)?;
-        let ask = self.ask(bytes, 1)?;
+        let heap = state.heap_in_capture(stream).ok_or(PoolError::TooManyStreams)?;
+        let request = self.request(bytes, 1)?;
         let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
         let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
-        match self.reserve(&mut state, SizeKind::Large, arena, size) {
+        match self.reserve(&mut state, SizeKind::Large, heap, size) {
             Ok(_) => Ok(()),
             Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
             Err(denied) => {
-                Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &ask, Some(denied)).into()))
+                Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &request, Some(denied)).into()))
             }
         }
     }
@@ -93,9 +93,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
     pub fn stream_stats(&self, stream: StreamId) -> Option<PoolStats> {
         let mut state = self.lock();
-        let arena = state.arena_of(stream)?;
-        let largest = bytes_of::<P>(state.longest(arena));
-        Some(state.figures_of(arena).stats(largest, SourceCalls::default()))
+        let heap = state.heap_of(stream)?;
+        let largest = bytes_of::<P>(state.longest(heap));
+        Some(state.figures_of(heap).stats(largest, SourceCalls::default()))
     }
 
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {

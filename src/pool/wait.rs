@@ -3,10 +3,10 @@
 //! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
 //! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
 
-use super::arena::Request;
 use super::marks::{Mark, Queue, Waiting};
 use super::records::Holder;
 use super::state::{State, bytes_of};
+use super::stream_heap::Request;
 use super::{Event, Pool, Source, Stream, StreamId};
 use crate::placement::Placement;
 use std::collections::VecDeque;
@@ -30,8 +30,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn defer(&self, state: &mut State<P, S>, number: u32, streams: Vec<S::Stream>) {
         let record = state.records.get_mut(number);
         record.holder = Holder::Waiting;
-        let (serial, len, arena) = (record.serial, record.len as usize, usize::from(record.arena));
-        let home = state.arenas[arena].id;
+        let (serial, len, heap) = (record.serial, record.len as usize, usize::from(record.heap));
+        let home = state.heaps[heap].id;
         let mut seen: Vec<StreamId> = Vec::new();
         for stream in streams {
             let id = stream.id();
@@ -50,7 +50,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let own = seen.iter().all(|&id| id == home);
         state.waiting.insert(number, Waiting { left: seen.len() as u32, own });
         if own {
-            state.arenas[arena].reusable.insert((len, number));
+            state.heaps[heap].reusable.insert((len, number));
         }
     }
 
@@ -148,8 +148,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     fn forget(&self, state: &mut State<P, S>, number: u32) {
         if state.waiting.remove(&number).is_some_and(|waiting| waiting.own) {
             let record = state.records.get(number);
-            let (len, arena) = (record.len as usize, usize::from(record.arena));
-            state.arenas[arena].reusable.remove(&(len, number));
+            let (len, heap) = (record.len as usize, usize::from(record.heap));
+            state.heaps[heap].reusable.remove(&(len, number));
         }
     }
 
@@ -158,7 +158,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         self.forget(state, number);
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
-        state.note(usize::from(record.arena), |figures| figures.arrive(granted));
+        state.note(usize::from(record.heap), |figures| figures.arrive(granted));
         self.fill_freed(state, number);
         self.return_block(state, number);
     }
@@ -193,19 +193,24 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the
     /// shortest one that is aligned, and none that is more than a quarter too long. O(log blocks), and O(blocks) for
     /// an aligned request.
-    pub(super) fn reuse_waiting(&self, state: &mut State<P, S>, ask: &Request, arena: usize) -> Option<u32> {
+    pub(super) fn reuse_waiting(
+        &self,
+        state: &mut State<P, S>,
+        request: &Request,
+        heap: usize,
+    ) -> Option<u32> {
         if self.filled().is_some() {
             return None;
         }
-        let lengths = (ask.len, 0)..=(ask.len + ask.len / 4, u32::MAX);
-        let aligned =
-            |number: u32| usize::from(state.records.get(number).align) >= ask.align.trailing_zeros() as usize;
-        let &(_, number) =
-            state.arenas[arena].reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
+        let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);
+        let aligned = |number: u32| {
+            usize::from(state.records.get(number).align) >= request.align.trailing_zeros() as usize
+        };
+        let &(_, number) = state.heaps[heap].reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
         self.forget(state, number);
         let granted = bytes_of::<P>(state.records.get(number).len as usize);
-        state.note(arena, |figures| figures.arrive(granted));
-        self.revive(state, number, ask);
+        state.note(heap, |figures| figures.arrive(granted));
+        self.revive(state, number, request);
         Some(number)
     }
 }

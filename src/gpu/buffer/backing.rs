@@ -20,7 +20,7 @@ pub enum Touch {
     HostWrite,
     /// A device copies within its memory, or fills it.
     OnDevice,
-    /// It is lent to kernels.
+    /// It is passed to kernels.
     Kernel,
 }
 
@@ -68,8 +68,9 @@ pub unsafe trait Backing: Sync {
 
 /// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
 ///
-/// Allocators implement [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and back buffers as a
-/// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)).
+/// A program's own allocator implements [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and backs buffers as a
+/// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)). This trait is for what owns the memory
+/// of one buffer.
 pub trait Allocate {
     /// The memory of one buffer.
     type Backing<'a>: Backing
@@ -115,8 +116,8 @@ pub struct Lease<S: Source<Stream = Stream>> {
 }
 
 impl<S: Source<Stream = Stream>> Lease<S> {
-    /// Returns the source that lent the segment.
-    pub(in crate::gpu) fn lender(&self) -> &S {
+    /// Returns the source of the segment.
+    pub(in crate::gpu) fn source(&self) -> &S {
         &self.source
     }
 }
@@ -127,7 +128,7 @@ impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
     }
 }
 
-// SAFETY: the source lent the segment to this value alone, and it goes back in the order of its stream, which waits
+// SAFETY: the source reserved the segment for this value alone, and it goes back in the order of its stream, which waits
 // for the others.
 unsafe impl<S: Source<Stream = Stream> + Send + Sync> Backing for Lease<S> {
     fn address(&self) -> usize {
@@ -157,7 +158,7 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
     /// A drop cannot report an error. If the order is not certain, the segment is leaked instead.
     fn drop(&mut self) {
         if self.uses.settle(&self.stream).is_ok() {
-            // SAFETY: lent by `allocate`, and the stream is behind all work on it.
+            // SAFETY: reserved by `allocate`, and the stream is behind all work on it.
             let _ = unsafe { self.source.release(self.segment, &self.stream) };
         }
     }

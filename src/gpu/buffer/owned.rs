@@ -119,7 +119,7 @@ impl<A: DeviceAllocator<Stream>> fmt::Debug for PoolBlock<A> {
     }
 }
 
-// SAFETY: the pool lends a block to one value at a time. It comes back when that value is dropped, and is lent
+// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is handed out
 // again only after the work of its stream and of those that were noted.
 unsafe impl<A: DeviceAllocator<Stream>> Backing for PoolBlock<A> {
     fn address(&self) -> usize {

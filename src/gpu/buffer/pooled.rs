@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Implements [`Backing`] for a buffer of the module `pool`, by its methods of the same names and its pool.
 macro_rules! in_pool {
     ($buffer:ident<$($lifetime:lifetime),+>, |$this:ident| $pool:expr, $segment:expr) => {
-        // SAFETY: a pool lends a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
-        // dropped, and is lent again only after the work of its stream, or of the plan's, and of the streams that were noted.
+        // SAFETY: a pool hands out a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
+        // dropped, and is handed out again only after the work of its stream, or of the plan's, and of the streams that were noted.
         unsafe impl<P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backing for $buffer<$($lifetime,)+ P, S> {
             fn address(&self) -> usize {
                 $buffer::address(self)

@@ -41,7 +41,7 @@ pub struct Usage {
     pub host_writes: u64,
     /// Copies and fills by the device.
     pub on_device: u64,
-    /// Times that it was lent to kernels.
+    /// Times that it was passed to kernels.
     pub kernels: u64,
     /// Bytes of all copies between it and host memory.
     pub host_bytes: u64,

@@ -42,7 +42,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Lease<Virtual>> {
     /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
     /// driver.
     pub fn share(&self) -> Result<SharedMemory, ShareError> {
-        self.share_from(self.backing().lender())
+        self.share_from(self.backing().source())
     }
 }
 

@@ -48,7 +48,7 @@ unsafe impl Source for DeviceMemory {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: lent by `reserve`; all work on it is done.
+        // SAFETY: reserved by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
     }
 

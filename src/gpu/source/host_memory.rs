@@ -18,13 +18,13 @@ const GRANULARITY: usize = 64 << 10;
 pub struct HostMemory {
     limit: usize,
     /// Bytes in segments.
-    lent: AtomicUsize,
+    reserved: AtomicUsize,
 }
 
 impl HostMemory {
     /// Makes a source of at most `limit` bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { limit, lent: AtomicUsize::new(0) }
+        Self { limit, reserved: AtomicUsize::new(0) }
     }
 }
 
@@ -39,19 +39,19 @@ unsafe impl Source for HostMemory {
     /// Returns the limit and what is left of it.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let total = self.limit;
-        Ok(Capacity { total, free: total.saturating_sub(self.lent.load(Ordering::Relaxed)) })
+        Ok(Capacity { total, free: total.saturating_sub(self.reserved.load(Ordering::Relaxed)) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("alloc", bytes, GRANULARITY)?;
         let full = SourceError { kind: SourceErrorKind::OutOfMemory, call: "alloc", code: 0 };
         let layout = layout(bytes).ok_or(full)?;
-        let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= self.limit);
-        self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
+        let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
         // SAFETY: the layout is not empty, as was checked.
         let pointer = unsafe { std::alloc::alloc_zeroed(layout) };
         if pointer.is_null() {
-            self.lent.fetch_sub(bytes, Ordering::Relaxed);
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
             return Err(full);
         }
         Ok(Segment { zeroed: true, ..segment("alloc", pointer.expose_provenance() as u64, bytes)? })
@@ -63,7 +63,7 @@ unsafe impl Source for HostMemory {
         let layout = layout(segment.bytes).ok_or(invalid)?;
         // SAFETY: `reserve` allocated the segment with this layout, and all work on it is done.
         unsafe { std::alloc::dealloc(ptr::with_exposed_provenance_mut(segment.address.get()), layout) };
-        self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);
+        self.reserved.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
     }
 

@@ -39,12 +39,12 @@ pub enum Advice {
 /// Giving a segment back waits for the stream.
 ///
 /// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
-/// clones together lend no more bytes than the device has: managed memory beyond that works, but very slowly.
+/// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly.
 #[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
     /// Bytes in segments.
-    lent: Arc<AtomicUsize>,
+    reserved: Arc<AtomicUsize>,
 }
 
 /// The newer functions take a location; the older ones take a device number, where -1 is the host.
@@ -63,7 +63,7 @@ impl Managed {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
         }
-        Ok(Self { context: context.clone(), lent: Arc::default() })
+        Ok(Self { context: context.clone(), reserved: Arc::default() })
     }
 }
 
@@ -149,17 +149,17 @@ unsafe impl Source for Managed {
     /// Returns the device's memory and how much of it is free and not in segments.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let Capacity { total, free } = self.context.capacity()?;
-        let unlent = total.saturating_sub(self.lent.load(Ordering::Relaxed));
-        Ok(Capacity { total, free: free.min(unlent) })
+        let unreserved = total.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        Ok(Capacity { total, free: free.min(unreserved) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocManaged", bytes, PAGE)?;
         let total = self.context.device().memory;
-        let fits = |lent: usize| lent.checked_add(bytes).filter(|&sum| sum <= total);
+        let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= total);
         // Other memory of the device counts as well, also that of other programs.
         let is_free = bytes <= self.context.capacity()?.free;
-        if !is_free || self.lent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
+        if !is_free || self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             let kind = SourceErrorKind::OutOfMemory;
             return Err(SourceError { kind, call: "the device's memory", code: 0 });
         }
@@ -172,7 +172,7 @@ unsafe impl Source for Managed {
             .and_then(|_bound| unsafe { call!(cuMemAllocManaged(&mut address, bytes, GLOBAL)) });
         let segment = made.and_then(|()| segment("cuMemAllocManaged", address, bytes));
         if segment.is_err() {
-            self.lent.fetch_sub(bytes, Ordering::Relaxed);
+            self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         }
         segment
     }
@@ -180,9 +180,9 @@ unsafe impl Source for Managed {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
-        // SAFETY: lent by `reserve`; all work on it is done.
+        // SAFETY: reserved by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64))? };
-        self.lent.fetch_sub(segment.bytes, Ordering::Relaxed);
+        self.reserved.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
     }
 

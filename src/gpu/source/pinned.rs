@@ -154,7 +154,7 @@ unsafe impl Source for Pinned {
         stream.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
         let pointer = ptr::with_exposed_provenance_mut(segment.address.get());
-        // SAFETY: lent by `reserve`; all work on it is done.
+        // SAFETY: reserved by `reserve`; all work on it is done.
         unsafe { call!(cuMemFreeHost(pointer))? };
         drop(Share(segment.bytes));
         Ok(())

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister` page-locks while
-/// this value exists. It is lent in place, in multiples of 512 bytes, until it is used up.
+/// this value exists. It is reserved in place, in multiples of 512 bytes, until it is used up.
 ///
-/// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still lent when
+/// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still reserved when
 /// this is dropped, the memory is leaked. [`Registered::into_memory`] returns it.
 pub struct Registered<M: StableSliceMut<u8>> {
     context: Context,
@@ -23,11 +23,11 @@ pub struct Registered<M: StableSliceMut<u8>> {
     memory: Option<M>,
     /// The registered memory.
     pointer: *mut u8,
-    /// Address of the first aligned byte; `bytes` can be lent from there.
+    /// Address of the first aligned byte; `bytes` can be reserved from there.
     start: usize,
     bytes: usize,
-    /// The lent segments: their lengths in bytes, by address.
-    lent: Mutex<BTreeMap<usize, usize>>,
+    /// The reserved segments: their lengths in bytes, by address.
+    reserved: Mutex<BTreeMap<usize, usize>>,
     share: Option<Share>,
 }
 
@@ -71,13 +71,13 @@ impl<M: StableSliceMut<u8>> Registered<M> {
         let address = pointer.expose_provenance();
         let start = address.next_multiple_of(ALIGNMENT);
         let bytes = len.saturating_sub(start - address) / ALIGNMENT * ALIGNMENT;
-        let (lent, memory, share) = (Mutex::default(), Some(memory), Some(share));
-        let made = Self { context: context.clone(), memory, pointer, start, bytes, lent, share };
+        let (reserved, memory, share) = (Mutex::default(), Some(memory), Some(share));
+        let made = Self { context: context.clone(), memory, pointer, start, bytes, reserved, share };
         check_one_address(pointer)?;
         Ok(made)
     }
 
-    /// Returns the memory, unless segments of it are still lent. Waits for nothing: what was lent came back after its
+    /// Returns the memory, unless segments of it are still reserved. Waits for nothing: what was reserved came back after its
     /// work.
     ///
     /// # Errors
@@ -90,13 +90,13 @@ impl<M: StableSliceMut<u8>> Registered<M> {
         }
     }
 
-    fn lent(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reserved(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the registration, unless work may still be queued on the memory.
     fn take(&mut self) -> Option<M> {
-        if !self.lent().is_empty() {
+        if !self.reserved().is_empty() {
             return None;
         }
         let memory = self.memory.take()?;
@@ -125,23 +125,23 @@ impl<M: StableSliceMut<u8>> fmt::Debug for Registered<M> {
     }
 }
 
-// SAFETY: each range is lent once, inside the memory and aligned. The memory is owned by this value, which leaks it if
+// SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
 unsafe impl<M: StableSliceMut<u8>> Source for Registered<M> {
     describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT);
 
     /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {
-        let lent: usize = self.lent().values().sum();
-        Ok(Capacity { total: self.bytes, free: self.bytes - lent })
+        let reserved: usize = self.reserved().values().sum();
+        Ok(Capacity { total: self.bytes, free: self.bytes - reserved })
     }
 
-    /// Lends the lowest free range. No driver call. O(segments).
+    /// Reserves the lowest free range. No driver call. O(segments).
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("reserve", bytes, ALIGNMENT)?;
-        let mut lent = self.lent();
+        let mut reserved = self.reserved();
         let mut at = self.start;
-        for (&address, &taken) in lent.iter() {
+        for (&address, &taken) in reserved.iter() {
             if bytes <= address - at {
                 break;
             }
@@ -151,14 +151,14 @@ unsafe impl<M: StableSliceMut<u8>> Source for Registered<M> {
             return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "reserve", code: 0 });
         }
         let segment = segment("reserve", at as u64, bytes)?;
-        lent.insert(at, bytes);
+        reserved.insert(at, bytes);
         Ok(segment)
     }
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "release", code: 0 };
-        self.lent().remove(&segment.address.get()).map(drop).ok_or(unknown)
+        self.reserved().remove(&segment.address.get()).map(drop).ok_or(unknown)
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {

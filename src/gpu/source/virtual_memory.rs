@@ -204,7 +204,7 @@ fn unmap_pieces(pieces: BTreeMap<u64, usize>) -> Result<(), SourceError> {
     result
 }
 
-// SAFETY: the driver reserves each range of addresses once, and what is lent of it is mapped until it is released.
+// SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.granularity);
 

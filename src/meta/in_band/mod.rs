@@ -473,7 +473,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     ) {
-        // SAFETY: the caller guarantees that the region was claimed with edges and is not lent.
+        // SAFETY: the caller guarantees that the region was claimed with edges and is not allocated as a whole.
         unsafe { self.walk_region(region, listed, visit) }
     }
 

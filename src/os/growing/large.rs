@@ -27,7 +27,7 @@ impl<S: System> Pages<S> {
             (*self.spans.span(taken.slot)).len = u32::try_from(len).ok()?;
             *self.spans.entry(taken.slot) = WHOLE;
         }
-        self.lend(len * SLOT);
+        self.allocated(len * SLOT);
         Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
     }
 
@@ -80,7 +80,7 @@ impl<S: System> Pages<S> {
             (*self.spans.span(slot)).len = to as u32;
         }
         self.figures.used -= len * SLOT;
-        self.lend(to * SLOT);
+        self.allocated(to * SLOT);
         if to < len {
             self.age();
         }

@@ -120,7 +120,7 @@ impl Growing {
         entry.wrapping_sub(1) < WHOLE - 1 && unsafe { lists::give_quickly(block, entry as usize - 1) }
     }
 
-    /// Allocates as [`Growing::take`], with all bytes zero. Memory that the system has just lent is not cleared again.
+    /// Allocates as [`Growing::take`], with all bytes zero. Memory that the system has just given is not cleared again.
     pub fn take_zeroed(&self, size: usize, align: usize) -> *mut u8 {
         if let Some(class) = class_of(size, align) {
             let block = lists::take(class);

@@ -114,7 +114,7 @@ impl<S: System> Pages<S> {
 
     /// Counts bytes that are handed out.
     #[inline(always)]
-    pub(super) fn lend(&mut self, bytes: usize) {
+    pub(super) fn allocated(&mut self, bytes: usize) {
         self.figures.used += bytes;
         self.figures.peak = self.figures.peak.max(self.figures.used);
     }
@@ -200,7 +200,7 @@ impl<S: System> Pages<S> {
             shelf.bundles = unsafe { (*bundle).bundle };
             shelf.count -= 1;
             let count = BATCHES[class] as usize;
-            self.lend(count * size);
+            self.allocated(count * size);
             return Chain { first: bundle, count };
         }
         let slot = match shelf.head {
@@ -247,7 +247,7 @@ impl<S: System> Pages<S> {
             }
             chain
         };
-        self.lend(chain.count * size);
+        self.allocated(chain.count * size);
         chain
     }
 

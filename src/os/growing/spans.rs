@@ -69,7 +69,7 @@ impl Range {
     }
 }
 
-/// The slots, and for each a bit that is set if it was written to since the system lent it.
+/// The slots, and for each a bit that is set if it was written to since the system gave it.
 #[derive(Clone, Copy)]
 struct Ground {
     base: *mut u8,
@@ -153,7 +153,7 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 ///
 /// Free spans are found by TLSF, whose metadata is in their first and last bytes. Beside the slots stand, for each of
 /// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
-/// system lent it: what was not is zero, and costs nothing.
+/// system gave it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
     free: Free,
     slots: Range,

@@ -50,9 +50,9 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The record of a block of `segment` that is handed out to an arena for this request.
+    /// The record of a block of `segment` that is handed out to a stream heap for this request.
     #[inline(always)]
-    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, arena: usize) -> Record<T> {
+    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
         Record {
             offset: block.offset as u32,
             len: block.len as u32,
@@ -60,7 +60,7 @@ impl Request {
             segment,
             requested: self.bytes as u64,
             serial: 0,
-            arena: arena as u16,
+            heap: heap as u16,
             align: self.align.trailing_zeros() as u8,
             holder: Holder::Live,
         }
@@ -71,8 +71,8 @@ impl Request {
 pub(super) struct Entry<P> {
     pub memory: Segment,
     pub placement: P,
-    /// The arena that owns it.
-    pub arena: usize,
+    /// The stream heap that owns it.
+    pub heap: usize,
     pub kind: SizeKind,
     /// Number of blocks that the placement has handed out.
     pub live: u32,
@@ -85,7 +85,7 @@ pub(super) struct Entry<P> {
     pub emptied: (Duration, u64),
 }
 
-/// The segments of one kind in one arena.
+/// The segments of one kind in one stream heap.
 #[derive(Default)]
 pub(super) struct Bin {
     pub members: Vec<u32>,
@@ -103,17 +103,17 @@ pub(super) struct Fence<E> {
 
 /// The memory of one stream, in cache lines of its own.
 #[repr(align(128))]
-pub(super) struct Arena<S: Source> {
+pub(super) struct StreamHeap<S: Source> {
     /// `None` for a place that no stream has now.
     pub stream: Option<S::Stream>,
     pub id: StreamId,
     /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
-    /// What was allocated and freed in the arena's lane and is not yet in the figures.
+    /// What was allocated and freed in the stream heap's lane and is not yet in the figures.
     pub since: Since,
-    /// Whether the lane has listed the arena as changed.
+    /// Whether the lane has listed the stream heap as changed.
     pub changed: bool,
-    /// Whether it belongs to a graph, so that no other arena may get memory from it.
+    /// Whether it belongs to a graph, so that no other stream heap may get memory from it.
     pub private: bool,
     /// Number of its records.
     pub records: usize,
@@ -131,15 +131,15 @@ pub(super) struct Arena<S: Source> {
     pub reusable: BTreeSet<(usize, u32)>,
     /// Bytes of the last large segment.
     pub last_growth: usize,
-    /// Whether it is in the list of touched arenas.
+    /// Whether it is in the list of touched stream heaps.
     pub touched: bool,
 }
 
 /// The value of `listed` for segments that are in no order.
 pub(super) const UNLISTED: usize = usize::MAX;
 
-impl<S: Source> Arena<S> {
-    /// The stream, which every arena has that has memory or blocks.
+impl<S: Source> StreamHeap<S> {
+    /// The stream, which every stream heap has that has memory or blocks.
     #[inline(always)]
     pub(super) fn stream(&self) -> &S::Stream {
         match &self.stream {
@@ -167,10 +167,10 @@ impl Bin {
 impl<P: Placement> Entry<P> {
     /// Takes a block for the request.
     #[inline(always)]
-    pub(super) fn take(&mut self, ask: &Request) -> Option<Block<Token<P>>> {
-        let block = match self.placement.allocate_quick(ask.len, ask.align) {
+    pub(super) fn take(&mut self, request: &Request) -> Option<Block<Token<P>>> {
+        let block = match self.placement.allocate_quick(request.len, request.align) {
             Some(block) => block,
-            None => self.placement.allocate(ask.len, ask.align)?,
+            None => self.placement.allocate(request.len, request.align)?,
         };
         self.live += 1;
         Some(block)
@@ -201,10 +201,10 @@ impl<P> Entry<P> {
     pub(super) fn new(
         memory: Segment,
         placement: P,
-        arena: usize,
+        heap: usize,
         kind: SizeKind,
         emptied: (Duration, u64),
     ) -> Self {
-        Self { memory, placement, arena, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
+        Self { memory, placement, heap, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
     }
 }
