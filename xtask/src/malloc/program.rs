@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -54,19 +54,18 @@ impl Run {
     }
 }
 
-/// Waits for a child, and returns whether it succeeded, its processor time, and the most memory that it had.
-fn wait(child: Child) -> Result<(bool, f64, i64)> {
-    let pid = libc::pid_t::try_from(child.id())?;
-    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
-    // SAFETY: both places are valid for writes, and the child has not been waited for.
-    let done = unsafe { libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) };
-    if done != pid {
-        return Err(std::io::Error::last_os_error()).context("a program cannot be waited for");
-    }
-    // SAFETY: all zero is a valid value, and the call has filled it in.
-    let usage = unsafe { usage.assume_init() };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    Ok((status == 0, seconds(usage.ru_utime) + seconds(usage.ru_stime), usage.ru_maxrss))
+/// What the launcher writes for a program, into a file in `folder`.
+const FIGURES: &str = "figures";
+
+/// Reads what the launcher has written: whether the program succeeded, its processor time, its time, and the most memory that it had.
+fn figures(folder: &Path) -> Result<(bool, f64, f64, i64)> {
+    let file = folder.join(FIGURES);
+    let text = fs::read_to_string(&file).context("the launcher has written nothing")?;
+    fs::remove_file(file)?;
+    let [status, seconds, wall, kibibytes] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        bail!("the launcher writes `{text}`");
+    };
+    Ok((status == "0", seconds.parse()?, wall.parse()?, kibibytes.parse()?))
 }
 
 impl Program {
@@ -78,25 +77,23 @@ impl Program {
 
     /// Runs the program once with a heap.
     pub fn run(&self, heap: &Heap, folder: &Path) -> Result<Run> {
-        let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).current_dir(folder).stdin(Stdio::null());
-        if let Some(library) = &heap.library {
-            command.env("LD_PRELOAD", library);
-        } else if self.client.is_some() {
+        let mut command = Command::new(folder.join("launcher"));
+        command.arg(FIGURES);
+        match &heap.library {
+            Some(library) => command.arg(library),
             // Debian's server is linked to another heap than the C library's, which stands behind this one.
-            command.env("LD_PRELOAD", "libc.so.6");
-        }
+            None => command.arg(if self.client.is_some() { "libc.so.6" } else { "" }),
+        };
+        command.args(&self.command).current_dir(folder).stdin(Stdio::null());
         let input = self.input.as_ref().map(File::open).transpose()?.map_or_else(Stdio::null, Stdio::from);
         if let Some(client) = &self.client {
-            return serve(command, client, input);
+            return serve(command, client, input, folder);
         }
         command.stdin(input);
         let mut output = tempfile::tempfile_in(folder)?;
         command.stdout(output.try_clone()?);
-        let start = Instant::now();
-        let child = command.spawn().with_context(|| format!("{} does not start", self.name))?;
-        let (success, seconds, kibibytes) = wait(child)?;
-        let wall = start.elapsed().as_secs_f64();
+        command.status().with_context(|| format!("{} does not start", self.name))?;
+        let (success, seconds, wall, kibibytes) = figures(folder)?;
         let mut bytes = Vec::new();
         std::io::Seek::rewind(&mut output)?;
         std::io::Read::read_to_end(&mut output, &mut bytes)?;
@@ -105,10 +102,10 @@ impl Program {
 }
 
 /// Starts a server, runs its client, and ends it.
-fn serve(mut server: Command, client: &Client, input: Stdio) -> Result<Run> {
+fn serve(mut server: Command, client: &Client, input: Stdio, folder: &Path) -> Result<Run> {
     let _ = fs::remove_file(&client.socket);
     server.env("LD_LIBRARY_PATH", &client.paths).stdout(Stdio::null());
-    let child = server.spawn().context("the server does not start")?;
+    let mut child = server.spawn().context("the server does not start")?;
     let start = Instant::now();
     while std::os::unix::net::UnixStream::connect(&client.socket).is_err() {
         if start.elapsed() > Duration::from_secs(20) {
@@ -119,12 +116,14 @@ fn serve(mut server: Command, client: &Client, input: Stdio) -> Result<Run> {
     let mut command = Command::new(&client.command[0]);
     command.args(&client.command[1..]).env("LD_LIBRARY_PATH", &client.paths).stdin(input);
     let output = command.output();
+    // The launcher passes it on.
     // SAFETY: the child is ours, and has not been waited for.
     unsafe { libc::kill(libc::pid_t::try_from(child.id())?, libc::SIGTERM) };
-    let (success, seconds, kibibytes) = wait(child)?;
+    child.wait()?;
+    let (success, seconds, wall, kibibytes) = figures(folder)?;
     let output = output?;
     let success = success && output.status.success();
-    Ok(Run { success, output: output.stdout, seconds, wall: start.elapsed().as_secs_f64(), kibibytes })
+    Ok(Run { success, output: output.stdout, seconds, wall, kibibytes })
 }
 
 /// A program of ours that was compiled into `folder`.
@@ -138,7 +137,7 @@ pub fn system(name: &'static str, arguments: &[&str]) -> Result<Program> {
 }
 
 /// The workloads of `threads.cpp`.
-const THREADS: [&str; 5] = ["larson", "xmalloc", "scratch", "mstress", "mixed"];
+const THREADS: [&str; 7] = ["larson", "xmalloc", "scratch", "mstress", "mixed", "powers", "falling"];
 
 macro_rules! source {
     ($name:literal) => {
@@ -146,12 +145,14 @@ macro_rules! source {
     };
 }
 
-/// Makes all programs ready: compiles ours, writes their input, and finds or unpacks the others.
-pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
+/// Makes all programs ready: compiles ours, writes their input, and finds or unpacks the others. What most of them have to do is divided
+/// by `by`.
+pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Program>> {
     for (name, text) in [
         ("strings", source!("strings.cpp")),
         ("threads", source!("threads.cpp")),
         ("given_back", source!("given_back.cpp")),
+        ("launcher", source!("launcher.cpp")),
         ("fork", source!("fork.cpp")),
         ("functions", source!("functions.cpp")),
         (
@@ -165,16 +166,18 @@ pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
     ] {
         compile(folder, name, text)?;
     }
+    let query = source!("query.sql").replace("ROWS", &(150_000 / by).to_string());
     for (name, text) in [
         ("words.py", source!("words.py")),
         ("tables.lua", source!("tables.lua")),
-        ("query.sql", source!("query.sql")),
+        ("query.sql", &query),
         ("commands.redis", source!("commands.redis")),
+        ("revisions", "HEAD\n"),
     ] {
         fs::write(folder.join(name), text)?;
     }
     let mut code = File::create(folder.join("types.rs"))?;
-    for number in 0..250 {
+    for number in 0..250 / by {
         writeln!(
             code,
             "#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]\npub struct T{number} {{ pub a: u32, pub b: \
@@ -190,22 +193,30 @@ pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
     let rustc = crate::child::stdout_of(Command::new("rustup").args(["which", "rustc"]))?;
     let provide = |name| setup::provide(name, false, setup);
     let sqlite = Program::new("sqlite3", provide("sqlite3")?, &[":memory:"]);
-    let query =
-        "[range(120000) | {a: ., b: \"x\\(.)\", c: [., .]}] | map(.b) | group_by(.[0:3]) | map(length) | add";
+    let count = 120_000 / by;
+    let query = format!(
+        "[range({count}) | {{a: ., b: \"x\\(.)\", c: [., .]}}] | map(.b) | group_by(.[0:3]) | map(length) | add"
+    );
+    let divided = by.to_string();
     let repository = root.to_string_lossy();
     let mut programs = vec![
         plain(folder, "functions", &[]),
-        Program::new("python3", python.trim(), &["words.py"]),
+        Program::new("python3", python.trim(), &["words.py", &divided]),
         Program { input: Some(folder.join("query.sql")), ..sqlite },
-        Program::new("jq", provide("jq")?, &["-n", query]),
-        Program::new("lua", provide("lua5.4")?, &["tables.lua"]),
+        Program::new("jq", provide("jq")?, &["-n", &query]),
+        Program::new("lua", provide("lua5.4")?, &["tables.lua", &divided]),
         system("git", &["-C", &repository, "log", "--stat", "--no-ext-diff", "-n", "150"])?,
         Program {
             name: "git objects",
             ..system("git", &["-C", &repository, "rev-list", "--objects", "--no-object-names", "HEAD"])?
         },
+        Program {
+            name: "git pack",
+            input: Some(folder.join("revisions")),
+            ..system("git", &["-C", &repository, "pack-objects", "--revs", "--stdout", "-q", "--threads=1"])?
+        },
         Program::new("c++", which::which("c++")?, &["-O1", "-c", "-o", "/dev/null", "threads.cpp"]),
-        plain(folder, "strings", &[]),
+        plain(folder, "strings", &[&divided]),
         Program::new(
             "rustc",
             rustc.trim(),
@@ -213,7 +224,11 @@ pub fn all(root: &Path, folder: &Path, setup: &Setup) -> Result<Vec<Program>> {
         ),
     ];
     for workload in THREADS {
-        programs.push(Program { name: workload, threads: true, ..plain(folder, "threads", &[workload]) });
+        programs.push(Program {
+            name: workload,
+            threads: true,
+            ..plain(folder, "threads", &[workload, &divided])
+        });
     }
     let redis = setup::unpacked("redis", &["redis-server"], setup)?;
     let paths = std::env::join_paths(setup::libraries(&redis)?)?;

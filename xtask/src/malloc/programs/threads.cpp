@@ -1,4 +1,5 @@
-// Workloads on two threads, after the usual microbenchmarks: larson, xmalloc-test, cache-scratch, mstress, and a mix.
+// Workloads on two threads, after the usual microbenchmarks: larson, xmalloc-test, cache-scratch, mstress, alloc-test, glibc's with threads, and
+// a mix. Arguments: the workload, and what its length is divided by.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -120,12 +121,57 @@ static void mixed(int rounds) {
     for (auto &thread : threads) thread.join();
 }
 
-int main(int, char **arguments) {
+// Every thread for itself: a block of each power of two is as likely as any other, up to 4 KiB; random ones are replaced.
+static void powers(int rounds) {
+    std::thread threads[2];
+    for (int t = 0; t < 2; t++)
+        threads[t] = std::thread([=] {
+            unsigned x = 11 + t;
+            std::vector<char *> blocks(4096);
+            for (int i = 0; i < rounds; i++) {
+                char *&block = blocks[next(x) % blocks.size()];
+                free(block);
+                size_t most = 16u << next(x) % 9;
+                size_t size = most / 2 + 1 + next(x) % (most / 2);
+                block = (char *)malloc(size);
+                block[0] = block[size - 1] = 1;
+            }
+            for (char *block : blocks) free(block);
+        });
+    for (auto &thread : threads) thread.join();
+}
+
+// Every thread for itself: many small blocks and few large ones, up to 32 KiB, in proportion to 1 / size squared; half of the steps only free.
+static void falling(int rounds) {
+    std::thread threads[2];
+    for (int t = 0; t < 2; t++)
+        threads[t] = std::thread([=] {
+            unsigned x = 23 + t;
+            std::vector<char *> blocks(1024);
+            for (int i = 0; i < rounds; i++) {
+                char *&block = blocks[next(x) % blocks.size()];
+                if (block) { free(block); block = nullptr; continue; }
+                size_t size = 8 * 65536 / (1 + next(x) % 65536);
+                if (size < 4) size = 4;
+                if (size > 32768) size = 32768;
+                block = (char *)malloc(size);
+                block[0] = block[size - 1] = 1;
+            }
+            for (char *block : blocks) free(block);
+        });
+    for (auto &thread : threads) thread.join();
+}
+
+int main(int count, char **arguments) {
     const char *name = arguments[1];
-    if (!strcmp(name, "larson")) larson(80);
-    else if (!strcmp(name, "xmalloc")) xmalloc(30000);
-    else if (!strcmp(name, "scratch")) scratch(300000);
-    else if (!strcmp(name, "mstress")) mstress(1500000);
-    else if (!strcmp(name, "mixed")) mixed(4000000);
+    int by = count > 2 ? atoi(arguments[2]) : 1;
+    if (!strcmp(name, "larson")) larson(80 / by);
+    else if (!strcmp(name, "xmalloc")) xmalloc(30000 / by);
+    else if (!strcmp(name, "scratch")) scratch(300000 / by);
+    else if (!strcmp(name, "mstress")) mstress(1500000 / by);
+    else if (!strcmp(name, "mixed")) mixed(4000000 / by);
+    else if (!strcmp(name, "powers")) powers(4000000 / by);
+    else if (!strcmp(name, "falling")) falling(16000000 / by);
+    else return 1;
     puts(name);
 }
