@@ -120,7 +120,7 @@ impl MemoryManager {
     ///
     /// # Errors
     ///
-    /// [`ManageError::NoDevice`] if there is no context, [`ManageError::Policy`] if the table cannot work,
+    /// [`ManageError::NoDevice`] if there is no context, the errors of [`Policy::check`],
     /// [`ManageError::Pool`] if options cannot work, or the error of the driver.
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, ManageError> {
         options.policy.check()?;
