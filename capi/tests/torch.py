@@ -6,6 +6,7 @@ driver on the system (`--system` in place of the stand-in), PyTorch itself alloc
 
 import ctypes
 import json
+import os
 import sys
 
 MIB = 1 << 20
@@ -53,11 +54,14 @@ def on_the_stand_in(library, driver):
         library.allotment_torch_last_error(text, len(text))
         return text.value.decode()
 
+    # Options of the environment are read at the first request.
+    os.environ["ALLOTMENT_CUDA_ALLOC_CONF"] = "no_such_option:1"
+    assert malloc(1, 0, None) is None and "no_such_option:1" in last_error()
     for wrong in (b"no_such_option:1", b"max_split_size_mb:many", b"garbage_collection_threshold:2", b"words"):
         assert library.allotment_torch_options(wrong) == -1, wrong
         assert wrong.decode() in last_error()
-    options = b"expandable_segments:True,max_split_size_mb:32,roundup_power2_divisions:4,garbage_collection_threshold:0.5"
-    assert library.allotment_torch_options(options) == 0
+    options = "expandable_segments:True,max_split_size_mb:32,roundup_power2_divisions:4,garbage_collection_threshold:0.5"
+    os.environ["ALLOTMENT_CUDA_ALLOC_CONF"] = options
 
     # Streams of the driver itself, as PyTorch passes them.
     assert driver.cuInit(0) == 0
@@ -73,6 +77,7 @@ def on_the_stand_in(library, driver):
     assert malloc(0, 0, None) is None
     first = malloc(5 * MIB + 1, 0, None)
     assert first and stats().requested.current == 6 * MIB, "rounded to a quarter of 4 MiB"
+    assert library.allotment_torch_options(options.encode()) == 0
     free(first, 5 * MIB + 1, 0, None)
     assert malloc(5 * MIB + 1, 0, None) == first, "used again at once on its stream"
     free(first, 5 * MIB + 1, 0, None)

@@ -21,7 +21,7 @@ use crate::lock::{Futex, Lock};
 use crate::meta::FreeBlocks;
 use crate::placement::{Placement, Token};
 use core::cell::UnsafeCell;
-use core::ops::{Bound, Deref, DerefMut};
+use core::ops::{Deref, DerefMut};
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -284,16 +284,15 @@ impl<P: Placement, S: Source> Lanes<P, S> {
             let block = entry.take(request)?;
             (only, entry, block)
         } else {
-            let mut from = Bound::Included((request.len, 0));
+            let mut key = bin.first(request.len)?;
             loop {
-                let &key = bin.order.range((from, Bound::Unbounded)).next()?;
                 let entry = entry_of(key.1)?;
                 // An aligned request may not fit into a block that is long enough.
                 if let Some(block) = entry.take(request) {
                     bin.relist(entry, key.1);
                     break (key.1, entry, block);
                 }
-                from = Bound::Excluded(key);
+                key = bin.after(key)?;
             }
         };
         unused.pop();

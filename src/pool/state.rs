@@ -12,7 +12,6 @@ use super::usage::Usage;
 use super::{Segment, Source, Stream};
 use crate::meta::{FreeBlocks, Meta};
 use crate::placement::{Placement, Token};
-use core::ops::Bound;
 use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
@@ -218,15 +217,13 @@ impl<P: Placement, S: Source> State<P, S> {
     /// Serves a request from one of several segments: the one whose longest free block is the shortest that
     /// suffices, so that longer ones are not split.
     fn allocate_among(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
-        let mut from = Bound::Included((request.len, 0));
+        let mut key = self.heaps[heap].bins[kind as usize].first(request.len)?;
         loop {
-            let order = &self.heaps[heap].bins[kind as usize].order;
-            let &key = order.range((from, Bound::Unbounded)).next()?;
             // An aligned request may not fit into a block that is long enough.
             if let Some(record) = self.allocate_in(key.1, request, heap) {
                 return Some(record);
             }
-            from = Bound::Excluded(key);
+            key = self.heaps[heap].bins[kind as usize].after(key)?;
         }
     }
 
@@ -373,9 +370,8 @@ impl<P: Placement, S: Source> State<P, S> {
         let (heap, kind) = (entry.heap, entry.kind);
         self.touch(heap);
         let bin = &mut self.heaps[heap].bins[kind as usize];
-        bin.order.remove(&(listed, segment));
+        bin.unlist(listed, segment);
         bin.members.retain(|&member| member != segment);
-        bin.longest = bin.order.last().map_or(0, |key| key.0);
         if let &[only] = bin.members.as_slice() {
             bin.order.clear();
             self.entry_mut(only).listed = UNLISTED;

@@ -6,6 +6,7 @@ use super::stream::StreamId;
 use super::{Segment, Source, Stream};
 use crate::meta::Block;
 use crate::placement::{Placement, Token};
+use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};
 use std::vec::Vec;
@@ -67,7 +68,8 @@ impl Request {
     }
 }
 
-/// A segment and the placement that divides it.
+/// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
+#[repr(align(128))]
 pub(super) struct Entry<P> {
     pub memory: Segment,
     pub placement: P,
@@ -93,6 +95,16 @@ pub(super) struct Bin {
     pub order: BTreeSet<(usize, u32)>,
     /// The longest free block of all; used only if there are several segments.
     pub longest: usize,
+    /// The result of the last search for a segment.
+    found: Found,
+}
+
+/// A length, and the first key of a bin's order with at least this length.
+#[derive(Default)]
+struct Found {
+    len: usize,
+    /// `None` after a change of the order that may have made it wrong.
+    key: Option<(usize, u32)>,
 }
 
 /// An event after all frees up to the number `frees`.
@@ -150,17 +162,54 @@ impl<S: Source> StreamHeap<S> {
 }
 
 impl Bin {
+    /// Returns the segment whose longest free block is the shortest of at least `len` granules, with the length of that block.
+    /// O(1) if the previous search also ends there, else O(log segments).
+    #[inline]
+    pub(super) fn first(&mut self, len: usize) -> Option<(usize, u32)> {
+        match self.found.key {
+            Some(key) if self.found.len <= len && len <= key.0 => Some(key),
+            _ => {
+                self.found = Found { len, key: self.order.range((len, 0)..).next().copied() };
+                self.found.key
+            }
+        }
+    }
+
+    /// Returns the segment that follows another one in the order. O(log segments).
+    pub(super) fn after(&self, key: (usize, u32)) -> Option<(usize, u32)> {
+        self.order.range((Bound::Excluded(key), Bound::Unbounded)).next().copied()
+    }
+
     /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
     pub(super) fn relist<P: Placement>(&mut self, entry: &mut Entry<P>, segment: u32) {
         let (old, new) = (entry.listed, entry.placement.largest());
         if old != new {
             entry.listed = new;
-            self.order.remove(&(old, segment));
-            self.order.insert((new, segment));
-            if new >= self.longest || old == self.longest {
-                self.longest = self.order.last().map_or(0, |key| key.0);
-            }
+            self.reorder(old, new, segment);
         }
+    }
+
+    /// Moves a segment from one length to another in the order, or adds it.
+    fn reorder(&mut self, old: usize, new: usize, segment: u32) {
+        self.order.remove(&(old, segment));
+        self.order.insert((new, segment));
+        match self.found.key {
+            Some(key) if key == (old, segment) => self.found.key = None,
+            Some(key) if (new, segment) < key && new >= self.found.len => {
+                self.found.key = Some((new, segment));
+            }
+            _ => {}
+        }
+        if new >= self.longest || old == self.longest {
+            self.longest = self.order.last().map_or(0, |key| key.0);
+        }
+    }
+
+    /// Takes a segment out of the order. O(log segments).
+    pub(super) fn unlist(&mut self, listed: usize, segment: u32) {
+        self.order.remove(&(listed, segment));
+        self.found.key = None;
+        self.longest = self.order.last().map_or(0, |key| key.0);
     }
 }
 
@@ -206,5 +255,40 @@ impl<P> Entry<P> {
         emptied: (Duration, u64),
     ) -> Self {
         Self { memory, placement, heap, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_segment_is_found_after_any_change() {
+        let mut bin = Bin::default();
+        let mut listed = [UNLISTED; 12];
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..50_000 {
+            let segment = random.usize(..listed.len());
+            match random.u32(..8) {
+                0 if listed[segment] != UNLISTED => {
+                    bin.unlist(listed[segment], segment as u32);
+                    listed[segment] = UNLISTED;
+                }
+                1 | 2 => {
+                    let new = random.usize(..20);
+                    if listed[segment] != new {
+                        bin.reorder(listed[segment], new, segment as u32);
+                        listed[segment] = new;
+                    }
+                }
+                _ => {
+                    let len = random.usize(..20);
+                    let there = listed.iter().enumerate().filter(|&(_, &listed)| listed != UNLISTED);
+                    let fits = there.filter(|&(_, &listed)| listed >= len);
+                    let expected = fits.map(|(segment, &listed)| (listed, segment as u32)).min();
+                    assert_eq!(bin.first(len), expected);
+                }
+            }
+        }
     }
 }
