@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Builds the wheel, installs it in a fresh virtual environment without a network, and tests it.
 
-`cargo xtask ci` runs this. Its folder is `target/python`; the tools in it are kept between runs. Arguments go to pytest.
+`cargo xtask ci` runs this. Its folder is `target/python`; the tools in it are kept between runs. With `--installed` it ends after
+`installed.py`: models are planned in the fresh environment, and the program and C find the same offsets. With `--built` it takes the program
+and the C library that the tests of both left in `target/debug`, instead of building them. Other arguments go to pytest.
 """
 
 import os
@@ -14,16 +16,6 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "python"
-
-# What the package promises to somebody who has nothing but Python.
-SMOKE = """
-import sys, allotment_planner
-made = allotment_planner.plan([8, 4, 8], [0, 2, 3], [3, 5, 6])
-assert (made.peak, made.status) == (12, "optimal"), made
-assert "numpy" not in sys.modules
-print("installed", allotment_planner.__version__, "in", sys.prefix)
-"""
-
 
 def run(*command: object, **options: object) -> None:
     """Runs a command, and ends with its status if it fails."""
@@ -38,39 +30,54 @@ def python_of(folder: pathlib.Path) -> pathlib.Path:
     return folder / "bin" / "python"
 
 
-def tools() -> pathlib.Path:
-    """The environment with what builds and tests the wheel, made anew when the list of it changes."""
-    folder, wanted = FOLDER / "tools", (HERE / "requirements.txt").read_text()
+def environment(name: str, listed: str) -> pathlib.Path:
+    """The interpreter of an environment with the packages of a list, made anew when the list changes."""
+    folder, wanted = FOLDER / name, (HERE / listed).read_text()
     done = folder / "installed.txt"
     if not done.exists() or done.read_text() != wanted:
         venv.create(folder, clear=True, with_pip=True)
-        run(python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", HERE / "requirements.txt")
+        run(python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", HERE / listed)
         done.write_text(wanted)
     return python_of(folder)
 
 
+def linked() -> pathlib.Path:
+    """The C program of the C library's tests, linked with the static library that Cargo built for them."""
+    capi, program = HERE.parent / "capi", FOLDER / "plan"
+    library = FOLDER.parent / "debug" / "deps" / "liballotment_planner_c.a"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    cc = os.environ.get("CC", "cc")
+    run(cc, *strict, "-I", capi / "include", capi / "tests" / "plan.c", library, "-lpthread", "-ldl", "-lm", "-o", program)
+    return program
+
+
 def main() -> None:
     """Does all of it."""
-    tool = tools()
+    arguments = [word for word in sys.argv[1:] if word not in ("--installed", "--built")]
     wheels = FOLDER / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
+    # The program and the C library as their own tests build them, so that nothing is compiled where those ran before.
+    built = ["--package", "allotment-cli", "--test", "tool", "--package", "allotment-planner-capi", "--test", "c"]
+    if "--built" not in sys.argv:
+        run("cargo", "test", "--quiet", "--no-run", *built, cwd=ROOT)
+    program = FOLDER.parent / "debug" / "allotment"
     # Not optimised: it is compiled for these tests alone, whose instances are small.
     build = ["--profile", "dev", "--interpreter", sys.executable, "--out", wheels, "--quiet"]
-    run(tool, "-m", "maturin", "build", *build, cwd=HERE)
+    run(environment("build", "requirements-build.txt"), "-m", "maturin", "build", *build, cwd=HERE)
     (wheel,) = wheels.glob("*.whl")
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     fresh = FOLDER / "fresh"
     venv.create(fresh, clear=True, with_pip=True)
     run(python_of(fresh), *install, wheel)
-    run(python_of(fresh), "-I", "-c", SMOKE)
+    run(python_of(fresh), "-I", HERE / "installed.py", program, linked())
+    if "--installed" in sys.argv:
+        return
+    tool = environment("tools", "requirements.txt")
     run(tool, *install, "--force-reinstall", "--no-deps", wheel)
-    run(tool, "-m", "mypy", "--cache-dir", FOLDER / "mypy", "python/allotment_planner", cwd=HERE)
-    # The program as the host tool's own tests build it, so that nothing is compiled where those ran before.
-    run("cargo", "test", "--quiet", "--no-run", "--package", "allotment-cli", "--test", "tool", cwd=ROOT)
-    program = FOLDER.parent / "debug" / "allotment"
+    run(tool, "-m", "mypy", "--cache-dir", FOLDER / "mypy", "python/allotment_planner", "installed.py", cwd=HERE)
     # PyTorch and ExecuTorch take 6 GB; the graphs that they exported are stored, and looked at here.
     chosen = ["-p", "no:cacheprovider", "-m", "not torch"]
-    run(tool, "-m", "pytest", "--quiet", *chosen, *sys.argv[1:], cwd=HERE, env={**os.environ, "ALLOTMENT": str(program)})
+    run(tool, "-m", "pytest", "--quiet", *chosen, *arguments, cwd=HERE, env={**os.environ, "ALLOTMENT": str(program)})
 
 
 if __name__ == "__main__":

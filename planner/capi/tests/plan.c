@@ -7,7 +7,7 @@
 
 #include "allotment_planner.h"
 
-/* Reads `id,lower,upper,size` lines. */
+/* Reads `id,lower,upper,size` lines, with or without `,alignment`. */
 static size_t read_csv(const char *path, AllotmentBuffer **buffers) {
   FILE *file = fopen(path, "r");
   size_t count = 0, room = 0;
@@ -18,14 +18,15 @@ static size_t read_csv(const char *path, AllotmentBuffer **buffers) {
   }
   while (fgets(line, sizeof line, file)) {
     int64_t lower, upper;
-    uint64_t size;
-    if (sscanf(line, "%*[^,],%" SCNd64 ",%" SCNd64 ",%" SCNu64, &lower, &upper, &size) != 3) continue;
+    uint64_t size, align = 1;
+    if (sscanf(line, "%*[^,],%" SCNd64 ",%" SCNd64 ",%" SCNu64 ",%" SCNu64, &lower, &upper, &size, &align) < 3) continue;
     if (count == room) {
       room = room ? 2 * room : 64;
       *buffers = realloc(*buffers, room * sizeof **buffers);
       if (!*buffers) exit(2);
     }
-    (*buffers)[count++] = allotment_buffer(size, lower, upper);
+    (*buffers)[count] = allotment_buffer(size, lower, upper);
+    (*buffers)[count++].align = align;
   }
   fclose(file);
   return count;
