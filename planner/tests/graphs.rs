@@ -1,7 +1,12 @@
 //! Graphs as JSON.
 
-use allotment_planner::graph::{Kind, Lowering, Sharing};
+use std::path::Path;
+
+use allotment_planner::graph::{Graph, Kind, Lowering, Sharing};
 use allotment_planner::import::json::{JsonError, read_json, write_json};
+use allotment_planner::solve::{Options, Status, solve};
+use allotment_planner::transform::reorder;
+use allotment_planner::validate::validate;
 
 const GRAPH: &str = r#"{
     "tensors": [
@@ -46,4 +51,35 @@ fn graphs_that_contradict_themselves_are_refused() {
     assert!(
         matches!(wrong(r#"["z", "h"]"#, r#"["z", "y"]"#), JsonError::Made { op, tensor } if (op.as_str(), tensor.as_str()) == ("second", "y"))
     );
+}
+
+/// MODeL's graphs: the peak of the first order of the operators, and that of the best order as `tests/scheduler_test.py` of
+/// facebookresearch/MODel_opt at 3049849 expects it.
+const MODEL: [(&str, u64, u64); 5] = [
+    ("simple_graph", 70, 70),
+    ("diamond_graph", 150, 130),
+    ("control_dep_graph", 150, 150),
+    ("multi_fanin_output_graph", 120, 110),
+    ("shared_multi_fanin_output_graph", 60, 60),
+];
+
+#[test]
+fn models_graphs_reach_their_published_peaks() {
+    let lowering = Lowering { align: 1, ..Lowering::default() };
+    let peak = |graph: &Graph| {
+        let instance = graph.instance(lowering).unwrap();
+        let made = solve(&instance, &Options { threads: 1, ..Options::default() }, None);
+        validate(&instance, &made.offsets, None).unwrap();
+        assert_eq!(made.status, Status::Optimal);
+        made.peak
+    };
+    for (name, first, published) in MODEL {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/model/{name}.json"));
+        let graph = read_json(&std::fs::read(path).unwrap()).unwrap();
+        assert_eq!(peak(&graph), first, "{name}");
+        let reordered = reorder(&graph, lowering);
+        assert!(reordered.optimal, "{name}");
+        assert_eq!((reordered.before, reordered.after), (first, published), "{name}");
+        assert_eq!(peak(&reordered.graph), published, "{name}");
+    }
 }
