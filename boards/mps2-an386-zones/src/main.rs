@@ -111,6 +111,15 @@ fn main() -> ! {
                         step.ticks
                     );
                 }
+                for (reach, ticks, slow) in planned::by_tier(&steps) {
+                    assert!(ticks > 0 && slow > 0, "every kind of step was measured");
+                    defmt::info!(
+                        "{}: {=u32} instructions as planned, {=u32} with all in bulk",
+                        reach,
+                        planned::instructions(ticks),
+                        planned::instructions(slow)
+                    );
+                }
             }
             Err(failure) => panic!("{}", failure),
         }

@@ -19,19 +19,65 @@ const SMALL: usize = SIDE / 2;
 /// Brightness values.
 const VALUES: usize = 256;
 
-/// Bytes that a step reads and writes in each tier, and the ticks of the core's timer that it takes.
+/// A step of the pipeline: its buffers' bytes in each tier, and the ticks of the core's timer that it takes.
 #[derive(Clone, Copy, Default)]
 pub struct Step {
     /// Bytes by tier.
     pub bytes: [usize; 2],
-    /// Ticks.
+    /// Ticks with the buffers where the plan has them.
     pub ticks: u32,
+    /// Ticks of the same work with every buffer in the slower memory.
+    pub slow: u32,
+}
+
+/// The memories that a step works in.
+#[derive(Clone, Copy, PartialEq, Eq, defmt::Format)]
+pub enum Reach {
+    /// The fast one alone.
+    Fast,
+    /// The slower one alone.
+    Bulk,
+    /// Both.
+    Both,
+}
+
+impl Step {
+    fn reach(&self) -> Reach {
+        match self.bytes {
+            [_, 0] => Reach::Fast,
+            [0, _] => Reach::Bulk,
+            _ => Reach::Both,
+        }
+    }
+}
+
+/// Returns for each kind of step the ticks of the planned run and those with every buffer in the slower memory.
+pub fn by_tier(steps: &[Step]) -> [(Reach, u32, u32); 3] {
+    [Reach::Fast, Reach::Bulk, Reach::Both].map(|reach| {
+        let those = || steps.iter().filter(|step| step.reach() == reach);
+        (reach, those().map(|step| step.ticks).sum(), those().map(|step| step.slow).sum())
+    })
+}
+
+/// Returns the instructions that some ticks stand for under QEMU's `-icount shift=8`: one takes 256 ns, and a tick 40 ns. On hardware the
+/// ticks are cycles, wait states among them, and this is of no use.
+pub fn instructions(ticks: u32) -> u32 {
+    ticks / 32 * 5 + ticks % 32 * 5 / 32
+}
+
+/// Returns the ticks that `work` takes, fewer than 2^24.
+fn ticks(work: impl FnOnce()) -> u32 {
+    let before = SYST::get_current();
+    work();
+    before.wrapping_sub(SYST::get_current()) & 0x00ff_ffff
 }
 
 /// What went wrong.
 pub enum Failure {
     /// An arena lies outside of its memory.
     Place(usize),
+    /// A separate buffer is not in the slower memory.
+    Apart,
     /// The result differs from that of separate buffers.
     Result,
 }
@@ -40,6 +86,7 @@ impl core::fmt::Display for Failure {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Place(tier) => write!(f, "the arena of tier {tier} lies outside of its memory"),
+            Self::Apart => f.write_str("a separate buffer lies outside of the slower memory"),
             Self::Result => f.write_str("the chart differs from that of separate buffers"),
         }
     }
@@ -118,7 +165,7 @@ fn sum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(1, |sum, &byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Runs the pipeline in the planned arenas, and again in separate buffers of the heap. Returns the steps.
+/// Runs the pipeline in the planned arenas, and again in separate buffers of the slower memory. Returns the steps.
 pub fn run(mut timer: SYST, memories: [core::ops::Range<usize>; 2]) -> Result<[Step; 6], Failure> {
     for (tier, memory) in memories.iter().enumerate() {
         let used = plan::PLAN.iter().filter(|placed| placed.tier == tier);
@@ -142,9 +189,8 @@ pub fn run(mut timer: SYST, memories: [core::ops::Range<usize>; 2]) -> Result<[S
             assert!((placed.start..placed.end).contains(&(at as i64)), "the plan has it live");
             step.bytes[placed.tier] += placed.size;
         }
-        let before = SYST::get_current();
         // SAFETY: the buffers are live at this step, as was checked, and different.
-        unsafe {
+        step.ticks = ticks(|| unsafe {
             match at {
                 0 => fill(buffer(IMAGE)),
                 1 => halve(buffer(IMAGE), buffer(HALF)),
@@ -153,8 +199,7 @@ pub fn run(mut timer: SYST, memories: [core::ops::Range<usize>; 2]) -> Result<[S
                 4 => count(buffer(EDGES), buffer(BINS)),
                 _ => draw(buffer(BINS), buffer(CHART)),
             }
-        }
-        step.ticks = before.wrapping_sub(SYST::get_current()) & 0x00ff_ffff;
+        });
     }
     // SAFETY: the chart is live to the end.
     let planned = sum(unsafe { buffer(CHART) });
@@ -162,12 +207,21 @@ pub fn run(mut timer: SYST, memories: [core::ops::Range<usize>; 2]) -> Result<[S
     let (mut image, mut half, mut rows) = (bytes(IMAGE), bytes(HALF), bytes(ROWS));
     let (mut smoothed, mut edged, mut bins, mut chart) =
         (bytes(SMOOTH), bytes(EDGES), bytes(BINS), bytes(CHART));
-    fill(&mut image);
-    halve(&image, &mut half);
-    smooth(&half, &mut rows, &mut smoothed);
-    edges(&smoothed, &mut edged);
-    count(&edged, &mut bins);
-    draw(&bins, &mut chart);
+    // Blocks of that size come from the slower memory.
+    let apart = [&image, &half, &rows, &smoothed, &edged, &bins, &chart];
+    if apart.iter().any(|buffer| !memories[1].contains(&buffer.as_ptr().addr())) {
+        return Err(Failure::Apart);
+    }
+    for (at, step) in steps.iter_mut().enumerate() {
+        step.slow = ticks(|| match at {
+            0 => fill(&mut image),
+            1 => halve(&image, &mut half),
+            2 => smooth(&half, &mut rows, &mut smoothed),
+            3 => edges(&smoothed, &mut edged),
+            4 => count(&edged, &mut bins),
+            _ => draw(&bins, &mut chart),
+        });
+    }
     if sum(&chart) == planned && chart.iter().any(|&pixel| pixel != 0) {
         Ok(steps)
     } else {
