@@ -363,14 +363,17 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             return Err(RegionError::TooMany { max: WINDOWS });
         }
         let window = Window::over(memory).ok_or(RegionError::TooSmall)?;
+        if self.secret == 0 {
+            let here = (&raw const *self).addr() as u64;
+            self.set_secret(mix(clock() ^ here.rotate_left(32) ^ mix(start as u64)));
+        }
+        if self.count == 0 {
+            self.placement.set_key(mix(!self.secret) as usize);
+        }
         // SAFETY: the caller hands over the memory: the placement gets a part, the maps the rest.
         unsafe {
             let size = self.placement.claim(Region { size: window.room(), ..memory })?;
             window.clear();
-            if self.secret == 0 {
-                let here = (&raw const *self).addr() as u64;
-                self.set_secret(mix(clock() ^ here.rotate_left(32) ^ mix(start as u64)));
-            }
             self.windows[self.count] = window;
             self.count += 1;
             Ok(size)

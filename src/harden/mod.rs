@@ -37,6 +37,10 @@
 //! * every write to any of the 8 bytes behind a block, when the block is freed or resized;
 //! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
+//! * links and lengths of free blocks that were overwritten, before they are followed: links are encoded with a secret of the
+//!   heap and the block's own address, so that one which was copied or made up leads nowhere ([`Tlsf`](crate::Tlsf), trees,
+//!   [`Buddy`](crate::Buddy) and what is built on them, where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
+//!   several regions; elsewhere the links must point back, as at level `Basic`);
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.
 //!
 //! `Full` does not notice writes far beyond a block, reads of freed blocks, a second free of an address that has been handed

@@ -26,6 +26,9 @@ pub unsafe trait FreeBlocks: Sized {
     const MIN_BLOCK: usize;
     /// True if frees and lists are checked in release builds as well: hardening level `Basic` (see [`crate::harden`]).
     const CHECKED: bool;
+    /// True if links may be encoded, so that what they lead to has to be looked at ([`FreeBlocks::is_sound`]).
+    #[doc(hidden)]
+    const ENCODES: bool = false;
     /// The stored index; placements keep the heads of their lists in it.
     type Index: Index;
     /// What a [`Block`] carries for the metadata.
@@ -71,6 +74,18 @@ pub unsafe trait FreeBlocks: Sized {
     ///
     /// The common rules; the link must have been set since the block became free.
     unsafe fn prev(&self, id: Id) -> Id;
+
+    /// Returns whether `id`, to which a link led, can be a free block. Metadata that does not encode its links trusts them.
+    ///
+    /// # Safety
+    ///
+    /// The link must have been set since its block became free; it may have been overwritten.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn is_sound(&self, id: Id) -> bool {
+        let _ = id;
+        true
+    }
 
     /// Sets the first link of free block `id`.
     ///

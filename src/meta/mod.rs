@@ -113,6 +113,12 @@ pub unsafe trait Meta: FreeBlocks {
     /// nothing. The caller must not use this value while it uses the copy.
     fn near(&mut self) -> Option<Self::Near>;
 
+    /// Sets a key with which links are encoded from now on, if there are no regions and the metadata can do that.
+    #[doc(hidden)]
+    fn set_key(&mut self, key: usize) {
+        let _ = key;
+    }
+
     /// Returns the regions, in no particular order.
     fn regions(&self) -> &[RegionRecord];
 

@@ -1,6 +1,6 @@
 //! Binary buddies.
 
-use super::free_index::check_links;
+use super::free_index::{check_links, sound};
 use super::{Held, Placement};
 use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
 use crate::misuse::{Fault, corrupted};
@@ -66,7 +66,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     unsafe fn remove(&mut self, id: Id, order: usize) {
         // SAFETY: `id` is in the list of its order.
         unsafe {
-            let (next, prev) = (self.meta.next(id), self.meta.prev(id));
+            let (next, prev) = (sound(&self.meta, self.meta.next(id)), sound(&self.meta, self.meta.prev(id)));
             if prev != NIL {
                 check_links(&self.meta, id, prev, next);
             } else if M::CHECKED

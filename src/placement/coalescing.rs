@@ -1,6 +1,6 @@
 //! The common part of all placements that split blocks anywhere and merge free neighbours at once.
 
-use super::free_index::{Found, FreeIndex};
+use super::free_index::{Found, FreeIndex, sound};
 use super::{Placement, Token, rare};
 use crate::meta::{Block, FreeBlocks, FreeError, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
@@ -73,6 +73,8 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
     #[inline(always)]
     unsafe fn carve(&mut self, found: Found<F::Spot>, len: usize) -> Block<M::Token> {
         let Self { meta, fit } = self;
+        // SAFETY: the index led to the block.
+        unsafe { sound(*meta, found.id) };
         let rest = found.len - len;
         // SAFETY: the block is in the index; it leaves it before its length changes, unless it may
         // stay in its place.
@@ -122,6 +124,8 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
         len: usize,
     ) -> Option<Block<M::Token>> {
         let Self { meta, fit } = self;
+        // SAFETY: the index led to the block.
+        unsafe { sound(*meta, found.id) };
         let back = found.len - front - len;
         let spot = F::spot(front);
         let stays = front >= M::MIN_BLOCK && !F::moves(found.spot, spot);
@@ -223,6 +227,7 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
             if found < more {
                 return None;
             }
+            sound(*meta, right);
             if found >= M::MIN_BLOCK {
                 fit.remove(*meta, right, found, F::spot(found));
             }

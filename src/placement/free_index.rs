@@ -112,6 +112,20 @@ pub unsafe trait FreeIndex<M: FreeBlocks>: Sized {
     unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id));
 }
 
+/// Returns `id`, to which a link led, and ends the program if no free block can be there: the link was overwritten, or the block.
+///
+/// # Safety
+///
+/// As for [`FreeBlocks::is_sound`].
+#[inline(always)]
+pub(super) unsafe fn sound<M: FreeBlocks>(meta: &M, id: Id) -> Id {
+    // SAFETY: the caller keeps the same contract.
+    if M::ENCODES && id != NIL && !unsafe { meta.is_sound(id) } {
+        corrupted(Fault::BrokenList, 0);
+    }
+    id
+}
+
 /// Ends the program if the neighbours of the linked block `id` do not point back to it. `id` is not the first of its list.
 /// Done before the links are written, so that a damaged list damages nothing else.
 ///

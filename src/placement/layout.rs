@@ -61,6 +61,13 @@ pub unsafe trait LayoutPlacement: Sized {
     #[doc(hidden)]
     const PLAIN: bool = false;
 
+    /// Sets a key with which links of free blocks are encoded, before the first region is claimed and if the placement can do
+    /// that. [`Full`](crate::harden::Full) calls this.
+    #[doc(hidden)]
+    fn set_key(&mut self, key: usize) {
+        let _ = key;
+    }
+
     /// Makes `memory` available and returns the bytes that it adds for blocks.
     ///
     /// # Errors
@@ -282,6 +289,11 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
     const SHORT: bool = <S as Placement>::SHORT;
+
+    fn set_key(&mut self, key: usize) {
+        // SAFETY: regions and blocks stay as they are.
+        unsafe { self.meta_mut() }.set_key(key);
+    }
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.

@@ -1,7 +1,7 @@
 //! Two-level segregated fit.
 
 use super::coalescing::{Coalescing, LARGE};
-use super::free_index::{Found, FreeIndex, check_links};
+use super::free_index::{Found, FreeIndex, check_links, sound};
 use super::rare;
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
 use crate::units::{Index, class_of, class_rows, class_start};
@@ -175,7 +175,7 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
                         break;
                     }
                 }
-                id = meta.next(id);
+                id = sound(meta, meta.next(id));
             }
         }
         best
@@ -273,7 +273,7 @@ unsafe impl<
                 if meta.len(id) >= len {
                     return Some(Found { id, len: meta.len(id), spot: own });
                 }
-                id = meta.next(id);
+                id = sound(meta, meta.next(id));
             }
         }
         None
@@ -307,7 +307,7 @@ unsafe impl<
             return unsafe { self.remove(meta, found.id, found.len, found.spot) };
         }
         // SAFETY: `find` returns the first block of a class.
-        let next = unsafe { meta.next(found.id) };
+        let next = unsafe { sound(meta, meta.next(found.id)) };
         self.advance(found.spot, next);
     }
 
@@ -315,12 +315,12 @@ unsafe impl<
         // SAFETY: the block is in the list of the class; unless it is the first, its second link is
         // current.
         unsafe {
-            let next = meta.next(id);
+            let next = sound(meta, meta.next(id));
             if self.head(class) == id {
                 self.advance(class, next);
                 return;
             }
-            let prev = meta.prev(id);
+            let prev = sound(meta, meta.prev(id));
             check_links(meta, id, prev, next);
             meta.set_next(prev, next);
             if next != NIL {
@@ -335,7 +335,7 @@ unsafe impl<
             while id != NIL {
                 visit(id);
                 // SAFETY: heads, and what follows them, are free blocks.
-                id = unsafe { meta.next(id) };
+                id = unsafe { sound(meta, meta.next(id)) };
             }
         }
     }
@@ -354,7 +354,7 @@ unsafe impl<
             // SAFETY: the list holds free blocks.
             unsafe {
                 longest = longest.max(meta.len(id));
-                id = meta.next(id);
+                id = sound(meta, meta.next(id));
             }
         }
         longest

@@ -131,12 +131,16 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     base: usize,
     /// The lowest index of a far region.
     far: usize,
+    /// How many regions there are, in the lowest [`COUNT_BITS`] bits. The others are the [key](Self::set_key).
     count: usize,
     table: [RegionRecord; R],
 }
 
 /// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
 pub(super) const BRIEF: usize = 32;
+
+/// Bits for the number of regions.
+const COUNT_BITS: u32 = usize::BITS / 4;
 
 /// Index spaces up to this size are packed.
 const NARROW: usize = u16::MAX as usize;
@@ -145,22 +149,48 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     pub(crate) const SHIFT: u32 = {
         assert!(GRANULE.is_power_of_two(), "the granule must be a power of two of bytes");
         assert!(R > 0, "a heap needs room for at least one region");
+        assert!(R < 1 << COUNT_BITS, "a heap cannot have so many regions");
         GRANULE.ilog2()
     };
 
     pub(crate) const EMPTY: Self =
         Self { base: 0, far: usize::MAX, count: 0, table: [RegionRecord::NONE; R] };
 
+    /// Returns how many regions there are.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        if R == 1 { self.count } else { self.count & ((1 << COUNT_BITS) - 1) }
+    }
+
+    /// Returns whether a key was set for links.
+    #[inline(always)]
+    pub(crate) fn has_key(&self) -> bool {
+        R > 1 && self.count >= 1 << COUNT_BITS
+    }
+
+    /// Returns the key that was set for links.
+    pub(crate) fn key(&self) -> usize {
+        self.count >> COUNT_BITS
+    }
+
+    /// Sets the key for links, before there are regions. Then no region counts as [single](Self::single), so that links are
+    /// reached only through what knows the key. Does nothing in a table of one region.
+    pub(crate) fn set_key(&mut self, key: usize) {
+        if R > 1 && self.len() == 0 {
+            self.count = (key | 1) << COUNT_BITS;
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn records(&self) -> &[RegionRecord] {
         // The table never holds more than R records.
-        self.table.get(..self.count).unwrap_or(&[])
+        self.table.get(..self.len()).unwrap_or(&[])
     }
 
     /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
     pub(crate) fn record(&self, slot: usize) -> &RegionRecord {
-        debug_assert!(slot < self.count);
+        debug_assert!(slot < self.len());
         // SAFETY: slots are positions in the table.
         unsafe { self.table.get_unchecked(slot) }
     }
@@ -168,7 +198,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     /// Returns the region in `slot`, which must be in use.
     #[inline(always)]
     pub(crate) fn record_mut(&mut self, slot: usize) -> &mut RegionRecord {
-        debug_assert!(slot < self.count);
+        debug_assert!(slot < self.len());
         // SAFETY: slots are positions in the table.
         unsafe { self.table.get_unchecked_mut(slot) }
     }
@@ -227,7 +257,8 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         ptr::with_exposed_provenance_mut(self.base.wrapping_add(index << Self::SHIFT))
     }
 
-    /// Returns the only region, if there is exactly one. A table of one always returns it, even if it is unused.
+    /// Returns the only region, if there is exactly one and no [key](Self::set_key). A table of one always returns it, even if it
+    /// is unused.
     #[inline(always)]
     pub(crate) fn single(&mut self) -> Option<&mut RegionRecord> {
         if R == 1 || self.count == 1 { self.table.first_mut() } else { None }
@@ -295,7 +326,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     }
 
     fn enter(&mut self, raw: Region, start: *mut u8, first: usize, len: usize) -> usize {
-        let slot = self.count;
+        let slot = self.len();
         self.count += 1;
         *self.record_mut(slot) = RegionRecord {
             base: start.wrapping_sub(first << Self::SHIFT),
@@ -338,7 +369,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Checks that `raw` can be entered: a slot is free, and it overlaps no other region.
     pub(crate) fn admissible(&self, raw: Region) -> Result<(), RegionError> {
-        if self.count == R {
+        if self.len() == R {
             return Err(RegionError::TooMany { max: R });
         }
         let start = raw.start.addr().get();
@@ -380,7 +411,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let (start, gap) = best?;
         let middle = (start + gap / 2).next_multiple_of(spacing);
-        let fits = limit > NARROW && self.count > 0 && middle + room <= start + gap;
+        let fits = limit > NARROW && self.len() > 0 && middle + room <= start + gap;
         Some(if fits { middle } else { start })
     }
 
@@ -405,9 +436,9 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     /// Takes the region in `slot` out of the table; the last one moves into its slot.
     pub(crate) fn remove(&mut self, slot: usize) -> Region {
         let raw = self.record(slot).region();
-        let last = *self.record(self.count - 1);
+        let last = *self.record(self.len() - 1);
         *self.record_mut(slot) = last;
-        *self.record_mut(self.count - 1) = RegionRecord::NONE;
+        *self.record_mut(self.len() - 1) = RegionRecord::NONE;
         self.count -= 1;
         let firsts = self.records().iter().map(|record| record.first);
         self.far = firsts.filter(|&first| first >= self.far).min().unwrap_or(usize::MAX);

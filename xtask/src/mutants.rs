@@ -15,6 +15,9 @@ const FILES: [&str; 6] =
 /// Features of the tests.
 const FEATURES: &str = "alloc,std,allocator-api2";
 
+/// Test programs that run for each change, besides the tests in the library.
+const TESTS: [&str; 4] = ["core", "pool", "growing", "cached_global"];
+
 /// The share of the changes that have to be noticed, in percent.
 const LEAST: usize = 95;
 
@@ -49,10 +52,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         cargo.args(["--file", file]);
     }
     if let Some(shard) = &options.shard {
-        cargo.args(["--shard", shard]);
+        cargo.args(["--sharding", "round-robin", "--shard", shard]);
     }
     // For the build as well as for the test: what stands behind `--` would reach the test alone.
-    cargo.args(["--cargo-arg=--lib", "--cargo-arg=--test=core", "--cargo-arg=--test=pool"]);
+    cargo.arg("--cargo-arg=--lib").args(TESTS.map(|test| format!("--cargo-arg=--test={test}")));
     let status = child::status(&mut cargo, "testing changes of the code")?;
     let counts = Counts::read(&output.join("mutants.out"));
     // 2 and 3 stand for changes that were missed, or that hang.

@@ -1,50 +1,7 @@
 //! Metadata inside the free blocks themselves.
 
-/// What [`InBand`] and [`OneRegion`] have in common as [`FreeBlocks`]: the types and constants, and the methods whose answers are in
-/// the words of a free block, which the method `word` finds.
-macro_rules! words_of_free_blocks {
-    ($index:ty, $checked:expr) => {
-        const MIN_BLOCK: usize = Self::MIN_BLOCK;
-        const CHECKED: bool = $checked;
-        type Index = $index;
-        type Token = Bounds;
-
-        #[inline(always)]
-        unsafe fn len(&self, id: Id) -> usize {
-            // SAFETY: a free block starts with its length (the common rules).
-            unsafe { (*self.word(id, 0)).get() }
-        }
-
-        #[inline(always)]
-        unsafe fn offset(&self, id: Id) -> usize {
-            id
-        }
-
-        #[inline(always)]
-        unsafe fn next(&self, id: Id) -> Id {
-            // SAFETY: a free block of a minimum block or more has its links there (the common rules).
-            unsafe { (*self.word(id, 1)).get() }
-        }
-
-        #[inline(always)]
-        unsafe fn prev(&self, id: Id) -> Id {
-            // SAFETY: as for `next`.
-            unsafe { (*self.word(id, 2)).get() }
-        }
-
-        #[inline(always)]
-        unsafe fn set_next(&mut self, id: Id, to: Id) {
-            // SAFETY: as for `next`; the granule is free, hence ours to write.
-            unsafe { *self.word(id, 1) = <$index>::new(to) }
-        }
-
-        #[inline(always)]
-        unsafe fn set_prev(&mut self, id: Id, to: Id) {
-            // SAFETY: as for `set_next`.
-            unsafe { *self.word(id, 2) = <$index>::new(to) }
-        }
-    };
-}
+#[macro_use]
+mod words;
 
 mod bounds;
 mod extent;
@@ -97,6 +54,9 @@ use core::ptr;
 /// `CHECKED` is the [hardening level](crate::harden): with it, a free checks that the lengths of free neighbours agree at
 /// both of their ends, and a block is unlinked only if its neighbours in the list point back to it. [`Unchecked`] is the same
 /// metadata without these checks.
+///
+/// At level `Full`, and with room for more than one region, links are encoded with a key of the heap and the block's own
+/// number, and each block that a link leads to is checked to lie in a region and to begin and end with its length.
 #[repr(transparent)]
 pub struct InBand<
     I,
@@ -201,6 +161,13 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
 // SAFETY: a block is one of a single region, where `OneRegion` keeps these promises.
 unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks for InBand<I, G, R, C> {
     words_of_free_blocks!(I, C);
+    const ENCODES: bool = C && R > 1;
+
+    #[inline(always)]
+    unsafe fn is_sound(&self, id: Id) -> bool {
+        // SAFETY: the caller keeps the same contract.
+        !self.regions.has_key() || unsafe { self.is_whole_block(id) }
+    }
 
     #[inline(always)]
     fn address(&self, offset: usize) -> *mut u8 {
@@ -279,6 +246,12 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     #[inline(always)]
     fn regions(&self) -> &[RegionRecord] {
         self.regions.records()
+    }
+
+    fn set_key(&mut self, key: usize) {
+        if C {
+            self.regions.set_key(key);
+        }
     }
 
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<BlockOf<Self>, RegionError> {

@@ -35,6 +35,12 @@ impl<I: Index, const G: usize, const C: bool> OneRegion<I, G, C> {
         self.address(offset).cast::<I>().wrapping_add(word)
     }
 
+    /// A link as it is stored, and back: links are encoded by [`InBand`](super::InBand) only.
+    #[inline(always)]
+    fn link(&self, _id: Id, to: Id) -> Id {
+        to
+    }
+
     /// The last word in front of granule `end`.
     #[inline(always)]
     fn tail(&self, end: usize) -> *mut I {

@@ -363,13 +363,17 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     const KEEPS: bool = true;
     const SMALL: usize = SMALL;
 
+    fn set_key(&mut self, key: usize) {
+        LayoutPlacement::set_key(&mut self.tier, key);
+    }
+
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         let size = unsafe { LayoutPlacement::claim(&mut self.tier, memory)? };
         if self.whole == 0 && self.small.kept() == 0 && self.large.kept() == 0 {
             let key = Key::new(memory.start.as_ptr());
             (self.small.key, self.large.key) = (key, key);
-            self.tier.set_key(key);
+            Tier::set_key(&mut self.tier, key);
         }
         self.resized(self.whole + size);
         Ok(size)

@@ -364,6 +364,10 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
     };
     const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
 
+    fn set_key(&mut self, key: usize) {
+        LayoutPlacement::set_key(&mut self.large, key);
+    }
+
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.as_ptr();
         // A region at the end of the address space is the placement's to refuse.

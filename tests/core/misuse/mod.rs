@@ -216,6 +216,13 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a circle, buddies", make_circle::<Buddy>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
+    ("an encoded link, request", overwrite_encoded::<Tlsf, 1, 64, true>, NO_BLOCK),
+    ("an encoded link, free", overwrite_encoded::<Tlsf, 2, 64, false>, NO_BLOCK),
+    ("an encoded link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, NO_BLOCK),
+    ("an encoded link, tree", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
+    ("an encoded link, buddies", overwrite_encoded::<Buddy, 1, 56, false>, NO_BLOCK),
+    ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
+    ("the length of a free block, request", overwrite_encoded::<Tlsf, 0, 64, true>, NO_BLOCK),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (
         "a mutex that allocates while it waits",
@@ -307,6 +314,34 @@ fn overwrite_links() {
 }
 
 const DAMAGED: &str = "allotment: a list of free blocks is damaged";
+
+/// What is reported if a link is not followed. The address of a block that was taken from a damaged list would be told.
+const NO_BLOCK: &str = "allotment: a list of free blocks is damaged\n";
+
+/// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
+fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
+    let mut backing = Backing::new(512 * 1024, 0);
+    let heap = heap::<Full<P, 0>>(&mut backing);
+    // SAFETY: a write to a freed block is the misuse that is tested.
+    unsafe {
+        let blocks: Vec<_> = (0..9).map(|_| heap.alloc(layout(SIZE))).collect();
+        blocks.iter().for_each(|block| block.write_bytes(0x11, SIZE));
+        [1, 3, 5].iter().for_each(|&at: &usize| heap.dealloc(blocks[at], layout(SIZE)));
+        let word = |at: usize| blocks[at].cast::<u32>().add(WORD);
+        // The length of the first block of its list, or a link of the second.
+        let (spoilt, other) = (word(if WORD == 0 { 5 } else { 3 }), word(if WORD == 1 { 5 } else { 1 }));
+        let value = if WORD == 0 { other.read() + 2 } else { other.read() };
+        assert_ne!(value, spoilt.read());
+        spoilt.write(value);
+        if REQUEST {
+            for _ in 0..3 {
+                heap.alloc(layout(SIZE)).write_bytes(0x22, SIZE);
+            }
+        } else {
+            heap.dealloc(blocks[2], layout(SIZE));
+        }
+    }
+}
 
 /// Makes a free block its own neighbour.
 fn make_circle<P: LayoutPlacement>() {
