@@ -1,5 +1,5 @@
-//! Readings of the operating system's memory pressure, on Linux and Android: the pressure-stall interface, and the
-//! limits of the process's control group (cgroup v2).
+//! Readings of the operating system's memory pressure, on Linux and Android: the pressure-stall interface, the
+//! limits of the process's control group (cgroup v2), and the machine's memory and swap.
 //!
 //! ```no_run
 //! use allotment::os::pressure::Watch;
@@ -25,6 +25,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::string::String;
 use std::time::Duration;
+use std::vec::Vec;
 
 /// How long tasks waited for memory, from `/proc/pressure/memory`; see Linux's `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,13 +40,16 @@ pub struct Stall {
     pub total: Duration,
 }
 
-/// The most constrained control group of those that contain the process. In bytes.
+/// The most constrained control group of those that contain the process, the whole machine among them. In bytes.
+///
+/// The machine has its memory and the swap on disks and flash. Compressed swap (zram) is not counted: what is swapped there stays in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What the group may use before it is slowed down (`memory.high`) or killed (`memory.max`), whichever is less.
+    /// What the group may use before it is slowed down (`memory.high`) or killed (`memory.max`), whichever is less. Of the
+    /// machine, `MemTotal` of `/proc/meminfo` and the sizes in `/proc/swaps`.
     pub limit: u64,
     /// What the group uses, without the cached files that would be dropped first (`memory.current` minus
-    /// `inactive_file` of `memory.stat`).
+    /// `inactive_file` of `memory.stat`). Of the machine, all but `MemAvailable` and the free swap.
     pub used: u64,
 }
 
@@ -56,7 +60,7 @@ pub struct Reading {
     pub some: Option<Stall>,
     /// Times in which all tasks waited for memory that could have run. Zero if the system reports only the other ones.
     pub full: Option<Stall>,
-    /// The most constrained control group, if any group has a limit.
+    /// The most constrained control group or the machine, if any group has a limit or the machine tells its memory.
     pub group: Option<Group>,
 }
 
@@ -85,9 +89,9 @@ pub enum ReadError {
 impl core::fmt::Display for ReadError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Unavailable => {
-                f.write_str("the system reports neither memory stalls nor limits of a control group")
-            }
+            Self::Unavailable => f.write_str(
+                "the system reports neither memory stalls nor limits of a control group nor its memory",
+            ),
             Self::Io { file, error } => write!(f, "{} cannot be read: {error}", file.display()),
             Self::Malformed { file, text } => {
                 write!(f, "{} contains `{text}`, which is not in the documented form", file.display())
@@ -106,9 +110,9 @@ pub struct Thresholds {
     pub low_stall: f32,
     /// Threshold of [`Pressure::Critical`]: percentage of 10 seconds in which all tasks waited.
     pub critical_stall: f32,
-    /// Threshold of [`Pressure::Low`]: percentage of the group's limit that is left.
+    /// Threshold of [`Pressure::Low`]: percentage of the limit of the group or the machine that is left.
     pub low_left: f32,
-    /// Threshold of [`Pressure::Critical`]: percentage of the group's limit that is left.
+    /// Threshold of [`Pressure::Critical`]: percentage of the limit of the group or the machine that is left.
     pub critical_left: f32,
 }
 
@@ -139,12 +143,16 @@ impl Thresholds {
 }
 
 impl Group {
+    fn bytes_left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
     /// Returns the percentage of the limit that is left; 0 if it is exceeded.
     pub fn left(&self) -> f32 {
         if self.limit == 0 {
             return 0.0;
         }
-        (self.limit.saturating_sub(self.used) as f64 / self.limit as f64 * 100.0) as f32
+        (self.bytes_left() as f64 / self.limit as f64 * 100.0) as f32
     }
 }
 
@@ -201,10 +209,40 @@ impl Watch {
     pub fn read(&self) -> Result<Reading, ReadError> {
         let (some, full) = self.stalls()?.unzip();
         let (group, has_groups) = self.group()?;
-        match some.is_none() && !has_groups {
-            true => Err(ReadError::Unavailable),
-            false => Ok(Reading { some, full, group }),
+        let machine = self.machine()?;
+        if some.is_none() && !has_groups && machine.is_none() {
+            return Err(ReadError::Unavailable);
         }
+        let group = [group, machine].into_iter().flatten().min_by_key(|group| group.bytes_left());
+        Ok(Reading { some, full, group })
+    }
+
+    /// Reads how much memory the machine has, with its swap outside memory.
+    fn machine(&self) -> Result<Option<Group>, ReadError> {
+        let file = self.root.join("proc/meminfo");
+        let Some(text) = contents(&file)? else { return Ok(None) };
+        let figure = |name: &str| -> Result<Option<u64>, ReadError> {
+            let Some(line) = text.lines().find(|line| line.starts_with(name)) else { return Ok(None) };
+            kibibytes(line.split_whitespace().nth(1)).map(Some).ok_or_else(|| malformed(&file, line))
+        };
+        // Kernels before 3.14 do not say what is available.
+        let (Some(total), Some(available)) = (figure("MemTotal:")?, figure("MemAvailable:")?) else {
+            return Ok(None);
+        };
+        let (mut limit, mut left) = (total, available.min(total));
+        let file = self.root.join("proc/swaps");
+        for line in contents(&file)?.iter().flat_map(|text| text.lines().skip(1)) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [name, _, size, used, ..] = words[..] else { return Err(malformed(&file, line)) };
+            let (Some(size), Some(used)) = (kibibytes(Some(size)), kibibytes(Some(used))) else {
+                return Err(malformed(&file, line));
+            };
+            if !name.contains("/zram") {
+                limit = limit.saturating_add(size);
+                left = left.saturating_add(size.saturating_sub(used));
+            }
+        }
+        Ok(Some(Group { limit, used: limit - left }))
     }
 
     /// Reads how long some tasks and all tasks waited.
@@ -260,8 +298,7 @@ impl Watch {
                 if let Some(limit) = limits.into_iter().flatten().min().filter(|&limit| limit < u64::MAX) {
                     let used = used.saturating_sub(inactive(&folder.join("memory.stat"))?);
                     let group = Group { limit, used };
-                    let left = |group: &Group| group.limit.saturating_sub(group.used);
-                    if tightest.is_none_or(|other| left(&group) < left(&other)) {
+                    if tightest.is_none_or(|other| group.bytes_left() < other.bytes_left()) {
                         tightest = Some(group);
                     }
                 }
@@ -309,6 +346,11 @@ fn stall(figures: &str) -> Option<Stall> {
         found += 1;
     }
     (found == 4).then_some(stall)
+}
+
+/// Parses a number of units of 1024 bytes. Returns bytes.
+fn kibibytes(number: Option<&str>) -> Option<u64> {
+    number?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Reads a number of bytes, or `max`, which means no limit.

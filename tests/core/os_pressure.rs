@@ -102,6 +102,39 @@ fn the_tightest_group_counts() {
     assert_eq!(system.watch().read().unwrap().group, group(10, 5));
 }
 
+/// Swap on a disk is room that is left; swap in compressed memory is not.
+#[test]
+fn the_machine_counts_with_its_swap() {
+    let system = System::new("machine");
+    let memory =
+        "MemTotal:        1000 kB\nMemFree:           10 kB\nMemAvailable:     200 kB\nSwapFree: 9 kB\n";
+    system.write("proc/meminfo", memory);
+    let group = || system.watch().read().unwrap().group.unwrap();
+    assert_eq!(group(), Group { limit: 1000 << 10, used: 800 << 10 });
+    let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
+    let zram = "/dev/block/zram0                        partition\t2000\t\t1500\t\t100\n";
+    system.write("proc/swaps", &(head.to_owned() + zram));
+    assert_eq!(group(), Group { limit: 1000 << 10, used: 800 << 10 });
+    let disk = "/dev/sda2                               partition\t3000\t\t1000\t\t-2\n";
+    system.write("proc/swaps", &(head.to_owned() + zram + disk));
+    assert_eq!(group(), Group { limit: 4000 << 10, used: 1800 << 10 });
+    assert_eq!(group().left(), 55.0);
+    // A group that has less left counts instead, and one that has more does not.
+    system.in_group("/one").group("/one", 900_000, "1000000", "max", 0);
+    assert_eq!(group(), Group { limit: 1_000_000, used: 900_000 });
+    system.group("/one", 10, "10000000000", "max", 0);
+    assert_eq!(group().limit, 4000 << 10);
+    for wrong in ["/dev/sda2 partition\t3000\n", "/dev/sda2 partition\tx\t1\t-2\n"] {
+        system.write("proc/swaps", &(head.to_owned() + wrong));
+        assert!(matches!(system.watch().read(), Err(ReadError::Malformed { .. })), "{wrong}");
+    }
+    system.write("proc/swaps", head).write("proc/meminfo", &memory.replace("200 kB", "much"));
+    assert!(matches!(system.watch().read(), Err(ReadError::Malformed { .. })));
+    // More available than there is, as nothing promises that it is not.
+    system.write("proc/meminfo", &memory.replace(" 200 kB", "2000 kB"));
+    assert_eq!(group().left(), group().left().min(100.0));
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     let system = System::new("wrong");
