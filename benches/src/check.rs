@@ -8,7 +8,7 @@ use crate::measures::{Options, instructions, realloc};
 use crate::origin;
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
-use crate::subjects;
+use crate::subjects::{self, Form};
 use crate::trace::{self, Set};
 
 /// The file of ceilings in the results folder.
@@ -23,8 +23,8 @@ const OPERATIONS: usize = 40_000;
 /// How far a count may exceed its ceiling; compilers differ by less.
 const SLACK: f64 = 0.05;
 
-/// Instructions per operation above which a ceiling counts as slow to check. All of these are of one heap of fifteen, `Heap<Buddy>`,
-/// and together they are nine tenths of all the instructions counted.
+/// Instructions per operation above which a ceiling counts as slow to check. So do those of stripped types, which programs do not
+/// register.
 const SLOW: f64 = 1000.0;
 
 /// Counts the instructions per operation of all of allotment's heaps and compares them with the ceilings, or makes
@@ -41,7 +41,8 @@ pub fn run(folder: &Path, slow: bool, bless: bool) -> Result<()> {
     let is_slow = |case: &str, subject: &str| {
         let ceiling =
             ceilings.as_ref().and_then(|ceilings| ceilings.get(instructions::METRIC, case, subject));
-        ceiling.is_some_and(|ceiling| ceiling > SLOW)
+        let stripped = subjects::entry(subject).is_some_and(|entry| entry.form == Form::Stripped);
+        stripped || ceiling.is_some_and(|ceiling| ceiling > SLOW)
     };
     let mut rows = Vec::new();
     for trace in &traces {

@@ -138,6 +138,19 @@ const TARGETS: &[Target] = &[
         goal: Goal::AtMost(90.0),
         ..COUNTED
     },
+    Target {
+        name: "with merging deferred, given traces",
+        subject: "Heap<QuickLists>, no lock",
+        goal: Goal::AtMost(60.0),
+        ..COUNTED
+    },
+    Target {
+        name: "the same, further traces",
+        subject: "Heap<QuickLists>, no lock",
+        sum: FURTHER,
+        goal: Goal::AtMost(60.0),
+        ..COUNTED
+    },
     Target { name: "throughput ÷ talc 5, given traces", goal: Goal::AtLeast(2.0), ..TIMED },
     Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED },
     Target { name: "the same, worst trace of all", sum: Sum::Least, goal: Goal::AtLeast(1.0), ..TIMED },

@@ -19,6 +19,7 @@ use std::thread;
 
 use allotment::lock::Unsync;
 use allotment::os::Cached;
+use allotment::placement::QuickLists;
 use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;
@@ -224,6 +225,7 @@ pub fn base(form: Form) -> &'static str {
 subjects! {
     "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
+    "Heap<QuickLists>": Heap<QuickLists<Tlsf>>, ours, Registered, "Heap<QuickLists<Tlsf>>, merging deferred: several regions, Counters, the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
     "TinyHeap": own::Tiny<TINY>, ours, Registered, "TinyHeap<524288>, whatever the arena: the default lock, no statistics";
     #[cfg(feature = "peers")]
@@ -252,6 +254,7 @@ subjects! {
     "jemalloc": tikv_jemallocator::Jemalloc, peer, Registered, "jemalloc (tikv-jemallocator), no arena limit";
     "Heap, no lock": own::Bare<Tiered>, ours, Bare, "Heap<Tiered, Unsync>: several regions, Counters";
     "Heap<Tlsf>, no lock": own::Bare<Tlsf>, ours, Bare, "Heap<Tlsf, Unsync>: several regions, Counters";
+    "Heap<QuickLists>, no lock": own::Bare<QuickLists<Tlsf>>, ours, Bare, "Heap<QuickLists<Tlsf>, Unsync>: several regions, Counters";
     "TinyHeap, no lock": own::Tiny<TINY, Unsync>, ours, Bare, "TinyHeap<524288, Unsync>, whatever the arena";
     "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<Tlsf<InBand<u32, 8, 1>>>: no lock, no statistics, one region";
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<InBand<u32, 8, 1>>, the same way";

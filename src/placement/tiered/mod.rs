@@ -35,8 +35,8 @@ const LOOKS: usize = 256;
 /// The same for a block that looks as if it were in a list.
 const ALL_LOOKS: usize = 1 << 20;
 
-/// The share of the memory, in 16ths, that may be in use while blocks are kept.
-const PLENTY: usize = 13;
+/// The share of the memory, in 64ths, that may be in use while blocks are kept: four fifths.
+const PLENTY: usize = 51;
 
 /// Returns how many of `whole` bytes may be kept in small blocks.
 const fn small_share(whole: usize) -> usize {
@@ -69,7 +69,7 @@ pub type Tiered<L = Tlsf<InBand<u32>>> = QuickLists<Pages<L>>;
 /// requests too, if its address is suitable.
 ///
 /// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
-/// while more than 13/16 of it is in use. If there is no room for another block, a free gives back up to 4 (over pages) or 2
+/// while more than four fifths of it are in use. If there is no room for another block, a free gives back up to 4 (over pages) or 2
 /// others. A request that would otherwise fail first gives back everything, O(kept blocks). If kept large blocks rarely
 /// serve requests, none are kept for a while.
 ///
@@ -136,7 +136,7 @@ impl<T: Tier> QuickLists<T> {
 
     /// Counts the memory.
     fn resized(&mut self, whole: usize) {
-        let plenty = |whole: usize| (whole / 16 * PLENTY) as isize;
+        let plenty = |whole: usize| (whole / 64 * PLENTY) as isize;
         self.plenty += plenty(whole) - plenty(self.whole);
         self.whole = whole;
         self.settle();
