@@ -179,17 +179,22 @@ impl Stream {
     ///
     /// The error of the driver.
     pub fn to_cudarc(&self) -> Result<Arc<CudaStream>, Error> {
+        self.cudarc().cloned()
+    }
+
+    /// Returns the same queue for cudarc, borrowed.
+    pub(super) fn cudarc(&self) -> Result<&Arc<CudaStream>, Error> {
         let Shared { context, raw, owner, cudarc, .. } = &*self.shared;
         if let Owner::Cudarc(stream) = owner {
-            return Ok(stream.clone());
+            return Ok(stream);
         }
         if let Some(stream) = cudarc.get() {
-            return Ok(stream.clone());
+            return Ok(stream);
         }
         // SAFETY: the queue is one of this context, and is not destroyed while the result exists. It is wrapped without
         // being owned, and all submissions to a queue have one order.
         let wrapped = unsafe { context.to_cudarc()?.wrap_borrowed_stream(*raw) };
-        Ok(cudarc.get_or_init(|| wrapped).clone())
+        Ok(cudarc.get_or_init(|| wrapped))
     }
 
     /// Returns the context of the stream.

@@ -1,7 +1,7 @@
 //! Pools and buffers without lifetimes, and launches of kernels with several of them.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::cudarc::driver::{CudaFunction, LaunchConfig};
+use allotment::gpu::cudarc::driver::{CudaFunction, DevicePtr as _, LaunchConfig};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
     Buffer, CopyError, DeviceMemory, Foreign, HostMemory, MemoryKind, Pinned, Pool, Stream,
@@ -179,6 +179,43 @@ fn a_stream_is_cudarcs_too() {
         unsafe { allotment::gpu::cudarc::driver::result::stream::destroy(handle) }.unwrap();
     }
     drop(cudarc);
+    gpu.finish();
+}
+
+/// cudarc's own copies take views, in the order of the work on them.
+#[test]
+fn views_are_cudarcs_pointers() {
+    let gpu = Gpu::new();
+    let pool = pool(&gpu);
+    let own = gpu.stream.to_cudarc().unwrap();
+    let other = own.context().new_stream().unwrap();
+    let mut from: Buffer<u8> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
+    let mut to: Buffer<u8> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
+    gpu.stream.synchronize().unwrap();
+    if !on_system() {
+        gpu.control().hold_all(true);
+    }
+    from.as_view_mut().fill(7).unwrap();
+    other.memcpy_dtod(&from.as_view(), &mut to.as_view_mut()).unwrap();
+    if !on_system() {
+        let pending = [&other, &own].map(|stream| gpu.control().pending(stream.cu_stream() as u64));
+        assert_eq!(pending, [0, 0], "the copy came after the fill, and the host waited for it");
+        from.as_view_mut().fill(8).unwrap();
+        own.memcpy_dtod(&from.as_view(), &mut to.as_view_mut()).unwrap();
+        assert!(
+            gpu.control().pending(Gpu::number(&gpu.stream)) >= 2,
+            "the view's own stream is in order anyway"
+        );
+        gpu.control().hold_all(false);
+    }
+    let expected = if on_system() { 7 } else { 8 };
+    assert_eq!(to.to_vec().unwrap(), [expected; 10]);
+    assert_eq!(own.clone_dtoh(&to.slice(3..).unwrap()).unwrap(), [expected; 7]);
+    let host = Arc::new(HostMemory::new(MIB));
+    let unreachable = Buffer::<u8, _>::zeros(&host, 3, &gpu.stream).unwrap();
+    assert_eq!(unreachable.as_view().device_ptr(&other).0, 0);
+    assert!(own.context().check_err().is_err(), "no device reads the host's memory");
+    drop((unreachable, host, from, to, pool, other, own));
     gpu.finish();
 }
 

@@ -1,11 +1,15 @@
 //! Conversions between buffers and cudarc's slices.
 
-use super::{Backing, Buffer, CopyError, Foreign, MemoryKind, Touch};
+use super::{Backing, Buffer, CopyError, Foreign, MemoryKind, Touch, View, ViewMut};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use core::mem::ManuallyDrop;
-use cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DevicePtr, DeviceRepr};
+use cudarc::driver::sys::{CUdeviceptr, CUresult};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError,
+    SyncOnDrop,
+};
 use std::sync::Arc;
 
 /// Memory of a cudarc slice, which frees it in the order of its stream.
@@ -70,5 +74,83 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         let slice = unsafe { stream.upgrade_device_ptr(self.address(), self.len()) };
         let mut lent = Lent(ManuallyDrop::new(slice));
         Ok(function(&mut lent.0.as_view_mut()))
+    }
+}
+
+impl<T> View<'_, T> {
+    /// Makes `stream` wait for the work on the view, unless that is in its order anyway, and returns the address with a guard
+    /// that makes the host wait for the work on `stream` then. Host memory has the address 0 here, so that no device
+    /// reads it. cudarc's next call returns errors.
+    fn lend<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        let context = stream.context();
+        if self.backing.kind() == MemoryKind::Host {
+            context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
+            return (0, SyncOnDrop::Sync(None));
+        }
+        self.backing.touched(Touch::Kernel, self.len * size_of::<T>());
+        let is_own =
+            context.cu_ctx() == self.stream.context().raw() && stream.cu_stream() == self.stream.raw();
+        if is_own {
+            return (self.address, SyncOnDrop::Sync(None));
+        }
+        let own = DeviceSlice::stream(self);
+        let ordered = own.record_event(None).and_then(|event| stream.wait(&event));
+        context.record_err(ordered.or_else(|_| own.synchronize()));
+        (self.address, SyncOnDrop::Sync(Some(stream)))
+    }
+}
+
+impl<T> DeviceSlice<T> for View<'_, T> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the view's stream.
+    ///
+    /// # Panics
+    ///
+    /// If the driver fails when cudarc is given the context for the first time ([`Stream::to_cudarc`] returns that error).
+    fn stream(&self) -> &Arc<CudaStream> {
+        match self.stream.cudarc() {
+            Ok(stream) => stream,
+            Err(error) => panic!("cudarc cannot be given the stream: {error}"),
+        }
+    }
+}
+
+impl<T> DevicePtr<T> for View<'_, T> {
+    /// Lends the memory for reading. Does not wait if `stream` is the view's own; otherwise the host waits for the work on it
+    /// when the guard is dropped.
+    fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        self.lend(stream)
+    }
+}
+
+impl<T> DeviceSlice<T> for ViewMut<'_, T> {
+    fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Returns the view's stream.
+    ///
+    /// # Panics
+    ///
+    /// As for [`View`].
+    fn stream(&self) -> &Arc<CudaStream> {
+        DeviceSlice::stream(&self.0)
+    }
+}
+
+impl<T> DevicePtr<T> for ViewMut<'_, T> {
+    /// Lends the memory for reading, like [`View`].
+    fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        self.0.lend(stream)
+    }
+}
+
+impl<T> DevicePtrMut<T> for ViewMut<'_, T> {
+    /// Lends the memory for reading and writing, with the same order as [`View`].
+    fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+        self.0.lend(stream)
     }
 }
