@@ -172,6 +172,24 @@ fn basic_finds_second_frees() {
     }
 }
 
+/// A check finds a block that has merged with a neighbour on one side only, where one of its ends shows nothing any more.
+#[test]
+fn a_check_finds_a_block_that_merged_on_one_side() {
+    for first in [1, 3] {
+        let mut backing = Backing::new(64 * 1024, 0);
+        let heap = heap::<Tlsf>(&mut backing);
+        let blocks = [(); 5].map(|()| heap.try_allocate(layout(64)).unwrap());
+        // SAFETY: the blocks are live.
+        unsafe {
+            blocks.iter().for_each(|block| block.write_bytes(0x5a, 64));
+            heap.try_deallocate(blocks[first], layout(64)).unwrap();
+            heap.try_deallocate(blocks[2], layout(64)).unwrap();
+        }
+        assert_eq!(Memory::check(&heap, blocks[2], layout(64)), Err(FreeError::AlreadyFree));
+        assert_eq!(Memory::check(&heap, blocks[4 - first], layout(64)), Ok(()));
+    }
+}
+
 /// What the checks of the smallest heap find, in release builds as well.
 #[test]
 fn tiny_heaps_find_wrong_frees() {
