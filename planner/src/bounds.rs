@@ -47,8 +47,10 @@ pub fn gcd(a: u64, b: u64) -> u64 {
 
 /// Returns the largest number of bytes that are live at once.
 ///
-/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer; the same is done with the
-/// buffers of coarser alignments alone. Of buffers that may share a place only the largest counts. O(n log n) for each alignment.
+/// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. The same is done for each coarser
+/// alignment, with the sizes of buffers that need not keep to it rounded down: from one coarse buffer to the next it is a multiple of the
+/// alignment, and `ceil(a) + floor(b) <= ceil(a + b)`. Of buffers that may share a place only the largest counts. Where a part of a buffer can
+/// be free for a time, nothing is rounded. O(n log n) for each alignment.
 pub fn load_bound(instance: &Instance) -> Bound {
     load_bound_within(instance, &Deadline::never()).unwrap_or_default()
 }
@@ -63,10 +65,15 @@ pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bou
     let mut aligns: Vec<u64> = instance.buffers().iter().map(|buffer| buffer.align).collect();
     aligns.sort_unstable();
     aligns.dedup();
+    // The bytes of a part of a buffer begin anywhere, so that several parts fit between two multiples of an alignment.
+    let mut gaps = instance.buffers().iter().flat_map(|buffer| &buffer.gaps);
+    if gaps.any(|gap| gap.window.is_some()) {
+        return load_of(instance, 1, 1, &mut watch);
+    }
     let unit = aligns.iter().fold(0, |unit, &align| gcd(unit, align)).max(1);
-    let mut best = load_of(instance, unit, &mut watch)?;
+    let mut best = load_of(instance, unit, unit, &mut watch)?;
     for align in aligns.into_iter().filter(|&align| align > unit).take(ALIGNMENTS) {
-        let bound = load_of(instance, align, &mut watch)?;
+        let bound = load_of(instance, align, unit, &mut watch)?;
         if bound.bytes > best.bytes {
             best = bound;
         }
@@ -77,8 +84,9 @@ pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bou
 /// Only so many alignments are looked at by themselves.
 const ALIGNMENTS: usize = 8;
 
-/// The largest live load of the buffers whose offsets are all multiples of `unit`.
-fn load_of(instance: &Instance, unit: u64, watch: &mut Watch) -> Option<Bound> {
+/// The largest live load with the buffers whose offsets are multiples of `unit` rounded up to that, and the others rounded down. All offsets
+/// are multiples of `step`.
+fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Option<Bound> {
     let buffers = instance.buffers();
     let group = groups(instance);
     let mut members = vec![0_u32; group.len()];
@@ -86,8 +94,12 @@ fn load_of(instance: &Instance, unit: u64, watch: &mut Watch) -> Option<Bound> {
     let shared = |n: usize| members[group[n]] > 1;
     let any_alias = buffers.iter().any(|buffer| buffer.alias.is_some());
     let mut events = Vec::with_capacity(2 * buffers.len());
-    let coarse = buffers.iter().enumerate().filter(|(_, buffer)| buffer.align % unit == 0);
-    for (n, buffer) in coarse {
+    let coarse = |n: usize| buffers[n].align.is_multiple_of(unit);
+    let between = |bytes: u64| bytes.next_multiple_of(step) / unit * unit;
+    for (n, buffer) in buffers.iter().enumerate() {
+        if !coarse(n) && (between(buffer.size) == 0 || any_alias && shared(n)) {
+            continue;
+        }
         for (start, end, from, to) in buffer.pieces() {
             events.push((start, true, n, to - from));
             events.push((end, false, n, to - from));
@@ -97,13 +109,15 @@ fn load_of(instance: &Instance, unit: u64, watch: &mut Watch) -> Option<Bound> {
     // The multiset of what is lost to rounding at the top: only the largest counts.
     let mut lost = BTreeMap::<u64, usize>::new();
     let mut together: HashMap<usize, BTreeMap<u64, usize>> = HashMap::new();
-    let (mut load, mut best, mut time) = (0_u64, 0_u64, None);
+    let (mut load, mut others, mut best, mut time) = (0_u64, 0_u64, 0_u64, None);
     for &(at, starts, n, bytes) in &events {
         if watch.passed(100) {
             return None;
         }
         let rounded = bytes.next_multiple_of(unit);
-        if any_alias && shared(n) {
+        if !coarse(n) {
+            others = if starts { others + between(bytes) } else { others - between(bytes) };
+        } else if any_alias && shared(n) {
             let sizes = together.entry(group[n]).or_default();
             let largest = |sizes: &BTreeMap<u64, usize>| sizes.last_key_value().map_or(0, |(&size, _)| size);
             load -= largest(sizes);
@@ -130,7 +144,9 @@ fn load_of(instance: &Instance, unit: u64, watch: &mut Watch) -> Option<Bound> {
                 }
             }
         }
-        let bound = load - lost.last_key_value().map_or(0, |(&lost, _)| lost.min(load));
+        // Of the others the topmost alone is not rounded up to `step`.
+        let bound = load - lost.last_key_value().map_or(0, |(&lost, _)| lost.min(load))
+            + others.saturating_sub(step - 1);
         if bound > best {
             (best, time) = (bound, Some(at));
         }
