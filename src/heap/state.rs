@@ -90,6 +90,7 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     pub(crate) fn grant(&mut self, layout: Layout) -> Option<Grant> {
         match self.placement.allocate(layout) {
             Some(grant) => Some(grant),
+            None if self.pending.is_none() => None,
             None => self.grant_later(layout),
         }
     }

@@ -143,23 +143,30 @@ impl<T: Tier> QuickLists<T> {
     }
 
     /// Gives back everything that is kept. Returns whether there was anything. O(kept blocks + 1).
+    #[inline(always)]
     fn flush(&mut self) -> bool {
-        let mut any = false;
-        while let Some((start, class)) = self.small.evict_any() {
-            // SAFETY: a kept block is a live block of the tier that its user has freed.
-            unsafe { self.put_small(start, class) };
-            any = true;
-        }
-        while let Some((start, size)) = self.large.evict_any() {
-            // SAFETY: as above.
-            unsafe { self.put_large(start, size) };
-            any = true;
+        let mut any = self.small.kept() != 0 || self.large.kept() != 0;
+        if any {
+            self.flush_lists();
         }
         if let Some(bytes) = self.tier.give_back() {
             self.count_allocated(-(bytes as isize));
             any = true;
         }
         any
+    }
+
+    /// Gives back all blocks that are kept.
+    #[inline(never)]
+    fn flush_lists(&mut self) {
+        while let Some((start, class)) = self.small.evict_any() {
+            // SAFETY: a kept block is a live block of the tier that its user has freed.
+            unsafe { self.put_small(start, class) };
+        }
+        while let Some((start, size)) = self.large.evict_any() {
+            // SAFETY: as above.
+            unsafe { self.put_large(start, size) };
+        }
     }
 
     /// Gives a small block back to the tier.

@@ -195,6 +195,34 @@ impl<L: Placement> Pages<L> {
         }
     }
 
+    /// Closes all empty pages, and returns their bytes. O(classes + listed pages).
+    #[inline(never)]
+    fn close_empty(&mut self) -> Option<usize> {
+        let mut closed = None;
+        for &head in &self.heads.clone() {
+            let mut page = head;
+            if page.is_null() {
+                continue;
+            }
+            // Once around the ring.
+            // SAFETY: pages in lists are open.
+            unsafe {
+                let last = (*page).prev;
+                loop {
+                    let (this, next) = (page, (*page).next);
+                    if (*this).used == 0 {
+                        closed = Some(closed.unwrap_or(0) + self.close(this));
+                    }
+                    if this == last {
+                        break;
+                    }
+                    page = next;
+                }
+            }
+        }
+        closed
+    }
+
     /// Whether the bytes from `from` up to `end` overlap a region or its map. The region that starts at `except` does
     /// not count.
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
@@ -284,33 +312,9 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     }
 
     /// O(classes + listed pages) if there may be an empty page, else O(1).
+    #[inline(always)]
     fn give_back(&mut self) -> Option<usize> {
-        if !core::mem::take(&mut self.idle) {
-            return None;
-        }
-        let mut closed = None;
-        for &head in &self.heads.clone() {
-            let mut page = head;
-            if page.is_null() {
-                continue;
-            }
-            // Once around the ring.
-            // SAFETY: pages in lists are open.
-            unsafe {
-                let last = (*page).prev;
-                loop {
-                    let (this, next) = (page, (*page).next);
-                    if (*this).used == 0 {
-                        closed = Some(closed.unwrap_or(0) + self.close(this));
-                    }
-                    if this == last {
-                        break;
-                    }
-                    page = next;
-                }
-            }
-        }
-        closed
+        if core::mem::take(&mut self.idle) { self.close_empty() } else { None }
     }
 
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
