@@ -46,6 +46,8 @@ pub const STEPS: &[Step] = &[
 
     // The library in its other forms, and all packages: one command, so that what they share is compiled once.
     Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{linked}"),
+    // What the step before has built plans the same models as the wheel does in a fresh environment.
+    Step::new("Python package, installed", Landing, "python3 planner/python/check.py --installed --built"),
     Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
     // The step before the last has built them.
     Step::new("example, host", Landing, "{examples}host"),
