@@ -57,7 +57,7 @@ mod staging;
 mod stream;
 
 pub use buffer::{
-    Allocate, AllocateError, Backing, Buffer, CopyError, CudarcMemory, DlTensor, Foreign, Lease, MemoryKind,
+    AllocateError, Backer, Backing, Buffer, CopyError, CudarcMemory, DlTensor, Foreign, Lease, MemoryKind,
     Pool, PoolBlock, Rows, Touch, Transfer, View, ViewMut,
 };
 pub use context::Context;

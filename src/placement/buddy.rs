@@ -19,7 +19,7 @@ use crate::units::Index;
 /// Alignment comes for free up to the block's size, at the price of rounding every request up to a
 /// power of two. Regions of any size and start are used whole: they are cut into the largest aligned
 /// powers of two. When a request is larger than any of these but a region that is all free could hold it,
-/// the whole region is lent out, the place of its boundary bits included: a 64 KiB region
+/// the whole region is handed out, the place of its boundary bits included: a 64 KiB region
 /// serves one request of 64 KiB.
 ///
 /// `ORDERS` is the number of block sizes, from one granule up; larger regions are cut into several
@@ -30,8 +30,8 @@ pub struct Buddy<M: Meta = InBand<u32>, const ORDERS: usize = 32> {
     orders: u32,
     /// First free block of each order.
     heads: [M::Index; ORDERS],
-    /// Bit `r`: region number `r` is lent out whole.
-    lent: u32,
+    /// Bit `r`: region number `r` is one block.
+    whole: u32,
 }
 
 /// Words of boundary bits of a region that is small enough to count them in each free.
@@ -183,11 +183,11 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     /// Whether nothing of region number `region` is allocated. O(log n): its free blocks follow each
     /// other from its start to its end.
     fn is_free(&self, region: usize) -> bool {
-        if self.lent >> region & 1 != 0 {
+        if self.whole >> region & 1 != 0 {
             return false;
         }
         let whole = self.meta.regions()[region].len;
-        // SAFETY: the region was claimed with edges and is not lent; the ids met are free blocks.
+        // SAFETY: the region was claimed with edges and is not one block; the ids met are free blocks.
         unsafe {
             let mut id = self.meta.first_free(region);
             let mut covered = 0;
@@ -248,28 +248,28 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             unsafe {
                 let block = self.gather(region)?;
                 self.meta.allocate_whole(region, block);
-                self.lent |= 1 << region;
+                self.whole |= 1 << region;
                 return Some(block);
             }
         }
         None
     }
 
-    /// Granules of region number `region` when it is lent out.
+    /// Granules of region number `region` when it is one block.
     fn whole(&self, region: usize) -> usize {
         let record = &self.meta.regions()[region];
         let start = self.meta.address(record.first).addr();
         (record.raw_end() - start) / M::GRANULE
     }
 
-    /// The lent region that starts at granule `offset`.
+    /// The region that is one block and starts at granule `offset`.
     #[inline(always)]
-    fn lent_at(&self, offset: usize) -> Option<usize> {
-        if self.lent == 0 {
+    fn whole_at(&self, offset: usize) -> Option<usize> {
+        if self.whole == 0 {
             return None;
         }
         let starts =
-            |region: &usize| self.lent >> region & 1 != 0 && self.meta.regions()[*region].first == offset;
+            |region: &usize| self.whole >> region & 1 != 0 && self.meta.regions()[*region].first == offset;
         (0..self.meta.regions().len()).find(starts)
     }
 }
@@ -280,7 +280,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     type Meta = M;
     const EMPTY: Self = {
         let () = Self::CHECKED;
-        Self { meta: M::EMPTY, orders: 0, heads: [M::Index::NIL; ORDERS], lent: 0 }
+        Self { meta: M::EMPTY, orders: 0, heads: [M::Index::NIL; ORDERS], whole: 0 }
     };
     const MAX_LEN: usize = M::MAX_LEN;
     const EXACT: bool = false;
@@ -316,7 +316,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         let region = self.meta.region_at(start)?;
-        if self.lent >> region & 1 != 0 {
+        if self.whole >> region & 1 != 0 {
             return Err(RegionError::InUse);
         }
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
@@ -337,12 +337,12 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         // SAFETY: nothing of the region is allocated, and after `gather` nothing of it is listed.
         unsafe {
             let _ = self.gather(region);
-            // The last region takes the number of this one, and so its place among the lent.
+            // The last region takes the number of this one, and so its place among those that are one block.
             let last = self.meta.regions().len() - 1;
-            let moved = self.lent >> last & 1;
-            self.lent = self.lent & !(1 << last) & !(1 << region);
+            let moved = self.whole >> last & 1;
+            self.whole = self.whole & !(1 << last) & !(1 << region);
             if last != region {
-                self.lent |= moved << region;
+                self.whole |= moved << region;
             }
             Ok((self.meta.forget(region), bytes))
         }
@@ -388,8 +388,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     unsafe fn deallocate(&mut self, block: Held<Self>, _: usize, _: usize) -> Result<usize, FreeError> {
         // SAFETY: the block is live and not used any more, as the caller vouches.
         unsafe {
-            if let Some(region) = self.lent_at(block.offset) {
-                self.lent &= !(1 << region);
+            if let Some(region) = self.whole_at(block.offset) {
+                self.whole &= !(1 << region);
                 let whole = self.meta.restore(region);
                 // What a side table has no node for any more stays out of use.
                 let rest = self.put_range(whole).map_or(0, |rest| rest.len);
@@ -407,7 +407,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         to: usize,
         align: usize,
     ) -> Option<Held<Self>> {
-        if let Some(region) = self.lent_at(block.offset) {
+        if let Some(region) = self.whole_at(block.offset) {
             return (to <= self.whole(region)).then_some(block);
         }
         let order = Self::order(to, align);
@@ -435,16 +435,16 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     fn set_saving(&mut self, _on: bool) {}
 
     fn is_whole(&self, offset: usize) -> bool {
-        self.lent_at(offset).is_some()
+        self.whole_at(offset).is_some()
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
         let record = &self.meta.regions()[region];
-        if self.lent >> region & 1 != 0 {
+        if self.whole >> region & 1 != 0 {
             visit(record.first, record.len, false);
             return;
         }
-        // SAFETY: the region was claimed with edges and is not lent. Blocks start with a minimum block.
+        // SAFETY: the region was claimed with edges and is not one block. Blocks start with a minimum block.
         unsafe { self.meta.walk(region, &|see| self.each(see), visit) }
     }
 
@@ -459,7 +459,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self> {
         // SAFETY: the block exists, as the caller vouches.
         let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
-        match self.lent_at(block.offset) {
+        match self.whole_at(block.offset) {
             Some(region) => Block { len: self.meta.regions()[region].len, ..block },
             None => block,
         }
@@ -468,12 +468,12 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
         let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
         for (region, record) in self.meta.regions().iter().enumerate() {
-            // Nothing is known of the inside of a lent region; it is one block.
-            if self.lent >> region & 1 != 0 && record.contains(offset) {
+            // Nothing is known of the inside of a region that is one block.
+            if self.whole >> region & 1 != 0 && record.contains(offset) {
                 if self.meta.address(record.first).addr() != address || len > self.whole(region) {
                     return Err(FreeError::NotABlock);
                 }
-                // SAFETY: the lent block starts at this address.
+                // SAFETY: the block starts at this address.
                 return Ok(unsafe { self.block_at(address, len, align) });
             }
         }

@@ -30,7 +30,9 @@ mod recorded;
 mod search;
 mod tiers;
 
-pub use arena::{Arena, ArenaMemory, ArenaRun, NotLive, Plain, Planned, Slot, Slots, Step, StepAt, Storage};
+pub use arena::{
+    Arena, ArenaMemory, ArenaRun, NotLive, Place, Plain, Planned, Slot, Slots, Step, StepAt, Storage,
+};
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval};
 pub use check::{check, validate};

@@ -5,7 +5,7 @@ use allotment::gpu::cudarc::driver::PushKernelArg;
 use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    Allocate, AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, HostMemory, Pinned, Rows,
+    AllocateError, AsyncMemory, Backer, Buffer, Context, CopyError, DeviceMemory, HostMemory, Pinned, Rows,
     Stream,
 };
 use allotment::pool::{SourceErrorKind, Stream as _};
@@ -116,7 +116,7 @@ fn nothing_is_copied_without_a_call() {
 /// Every size of a value, in memory that a device fills and in memory that the CPU fills; with a neighbour that stays.
 #[test]
 fn any_value_fills() {
-    fn fills<T: Fill, A: Allocate>(gpu: &Gpu, memory: &A, value: T)
+    fn fills<T: Fill, A: Backer>(gpu: &Gpu, memory: &A, value: T)
     where
         A::Error: std::fmt::Debug,
     {

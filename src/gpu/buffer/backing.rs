@@ -66,12 +66,12 @@ pub unsafe trait Backing: Sync {
     }
 }
 
-/// Something that memory for buffers can be allocated from: a source, a pool, a plan or a request to a manager.
+/// Gives buffers their memory: a source, a pool, a plan or a request to a manager.
 ///
 /// A program's own allocator implements [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and backs buffers as a
 /// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)). This trait is for what owns the memory
 /// of one buffer.
-pub trait Allocate {
+pub trait Backer {
     /// The memory of one buffer.
     type Backing<'a>: Backing
     where
@@ -164,7 +164,7 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
     }
 }
 
-impl<S: Source<Stream = Stream> + Send + Sync> Allocate for Arc<S> {
+impl<S: Source<Stream = Stream> + Send + Sync> Backer for Arc<S> {
     type Backing<'a>
         = Lease<S>
     where

@@ -1,7 +1,7 @@
 //! Typed buffers and copies.
 //!
 //! ```text
-//!  Allocate   what memory is allocated from: a source, a pool, a plan, a manager
+//!  Backer     what memory is allocated from: a source, a pool, a plan, a manager
 //!  Backing    memory with an owner: a Lease of a source, a block of a pool, a slice of cudarc
 //!  Buffer     values of one type in such memory, and the stream that orders all work on them
 //!  View, ViewMut   a part of a buffer;   Transfer   an asynchronous copy that keeps the host's side alive
@@ -23,7 +23,7 @@ mod transfer;
 mod view;
 
 pub use crate::pool::MemoryKind;
-pub use backing::{Allocate, Backing, Lease, Touch};
+pub use backing::{Backer, Backing, Lease, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use dlpack::DlTensor;
 pub use error::{AllocateError, CopyError};
@@ -44,9 +44,9 @@ use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
 
 /// What is made in memory of an allocator `A`, or why it was not.
-type Made<T, A> = Result<T, AllocateError<<A as Allocate>::Error>>;
+type Made<T, A> = Result<T, AllocateError<<A as Backer>::Error>>;
 
-/// The alignment in bytes that [`Allocate`] promises.
+/// The alignment in bytes that [`Backer`] promises.
 const ALIGNMENT: usize = 256;
 
 /// Values of one type in memory that a device can use. Dropping the buffer gives the memory back.
@@ -90,7 +90,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// No value may be read before it has been written.
     pub unsafe fn uninit<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
     where
-        A: Allocate<Backing<'a> = B>,
+        A: Backer<Backing<'a> = B>,
     {
         let most = isize::MAX as usize / size_of::<T>().max(1);
         if len > most {
@@ -110,7 +110,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// The errors of [`Buffer::uninit`], or the error of the driver.
     pub fn zeros<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
     where
-        A: Allocate<Backing<'a> = B>,
+        A: Backer<Backing<'a> = B>,
         T: ValidAsZeroBits,
     {
         // SAFETY: all values are written next.
@@ -126,7 +126,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// The errors of [`Buffer::uninit`], or the error of the driver.
     pub fn from_slice<'a, A>(allocator: &'a A, values: &[T], stream: &Stream) -> Made<Self, A>
     where
-        A: Allocate<Backing<'a> = B>,
+        A: Backer<Backing<'a> = B>,
     {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Self::uninit(allocator, values.len(), stream)? };
@@ -140,7 +140,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver. This buffer is dropped in that case.
-    pub fn migrate<'a, A: Allocate>(
+    pub fn migrate<'a, A: Backer>(
         self,
         allocator: &'a A,
         stream: &Stream,
@@ -160,7 +160,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// The errors of [`Buffer::uninit`], or the error of the driver. The buffer is unchanged then.
     pub fn resize<'a, A>(&mut self, allocator: &'a A, len: usize) -> Made<(), A>
     where
-        A: Allocate<Backing<'a> = B>,
+        A: Backer<Backing<'a> = B>,
         T: ValidAsZeroBits,
     {
         let before = self.len;

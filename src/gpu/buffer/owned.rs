@@ -1,6 +1,6 @@
 //! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
 
-use super::{Allocate, Backing, MemoryKind};
+use super::{Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::{
     Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, Source,
@@ -77,7 +77,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl Allocate for Pool {
+impl Backer for Pool {
     type Backing<'a> = PoolBlock;
     type Error = PoolError;
 

@@ -1,6 +1,6 @@
 //! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
 
-use super::{ALIGNMENT, Allocate, Backing, MemoryKind};
+use super::{ALIGNMENT, Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -56,10 +56,10 @@ const fn alignment<P: Placement>() -> usize {
     if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
 }
 
-/// Implements [`Allocate`] for a pool or a pattern over one, by its method `allocate_aligned`.
+/// Implements [`Backer`] for a pool or a pattern over one, by its method `allocate_aligned`.
 macro_rules! from_pool {
     ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
-        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Allocate for $allocator<$($lifetime,)? P, S> {
+        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer for $allocator<$($lifetime,)? P, S> {
             type Backing<'a>
                 = $buffer<'a, $($lifetime,)? P, S>
             where
@@ -77,7 +77,7 @@ macro_rules! from_pool {
 from_pool!(Pool, PoolBuffer);
 from_pool!(Pattern<'p>, PatternBuffer);
 
-impl<'a, 'p, P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Allocate
+impl<'a, 'p, P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer
     for PlannedSlot<'a, 'p, P, S>
 {
     type Backing<'b>

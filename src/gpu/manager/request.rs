@@ -3,7 +3,7 @@
 use super::store::ManagedBlock;
 use super::usage::{Access, Site};
 use super::{DeviceStores, MemoryManager};
-use crate::gpu::buffer::Allocate;
+use crate::gpu::buffer::Backer;
 use crate::gpu::error::Error;
 use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
@@ -149,7 +149,7 @@ impl fmt::Debug for MemoryRequest<'_> {
     }
 }
 
-impl<'m> Allocate for MemoryRequest<'m> {
+impl<'m> Backer for MemoryRequest<'m> {
     type Backing<'a>
         = ManagedBlock<'m>
     where

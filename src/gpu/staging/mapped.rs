@@ -1,7 +1,7 @@
 //! Files that are mapped into memory and streamed through a device.
 
 use super::{Progress, Staging, StagingError};
-use crate::gpu::buffer::{Allocate, ViewMut};
+use crate::gpu::buffer::{Backer, ViewMut};
 use crate::gpu::stream::Stream;
 use core::cell::Cell;
 use core::fmt;
@@ -69,7 +69,7 @@ impl MmapStaging {
     ///
     /// [`StagingError`]; [`StagingError::Read`] with [`io::ErrorKind::InvalidInput`] if the range is not within the file
     /// as it was mapped.
-    pub fn read<A: Allocate, W>(
+    pub fn read<A: Backer, W>(
         &mut self,
         range: impl RangeBounds<u64>,
         allocator: &A,
@@ -90,7 +90,7 @@ impl MmapStaging {
     ///
     /// Those of [`MmapStaging::read`], and [`StagingError::Write`] if the file was not opened for reading and writing or
     /// its storage fails. Chunks before the one that failed may have been changed already.
-    pub fn update<A: Allocate, W>(
+    pub fn update<A: Backer, W>(
         &mut self,
         range: impl RangeBounds<u64>,
         allocator: &A,

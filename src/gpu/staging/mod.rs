@@ -7,7 +7,7 @@ pub use batch::{Batch, BatchReport};
 pub use mapped::MmapStaging;
 
 use crate::gpu::buffer::{
-    Allocate, AllocateError, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
+    AllocateError, Backer, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
 };
 use crate::gpu::context::Context;
 use crate::gpu::error::{Error, call};
@@ -214,7 +214,7 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read<A: Allocate, W>(
+    pub fn read<A: Backer, W>(
         &mut self,
         source: impl Read,
         allocator: &A,
@@ -230,7 +230,7 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read_write<A: Allocate, W>(
+    pub fn read_write<A: Backer, W>(
         &mut self,
         source: impl Read,
         mut sink: impl Write,
@@ -248,7 +248,7 @@ impl Staging {
         self.stage(source, Some(&mut sink), allocator, stream, work)
     }
 
-    fn stage<A: Allocate, W>(
+    fn stage<A: Backer, W>(
         &mut self,
         mut source: impl Read,
         mut sink: Option<&mut dyn Write>,

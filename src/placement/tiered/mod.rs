@@ -216,8 +216,8 @@ impl<T: Tier> QuickLists<T> {
         if taken.more > 0 {
             self.small.adopt(class, taken.rest, taken.more);
         }
-        if taken.lent > 0 {
-            self.count_allocated(taken.lent as isize);
+        if taken.allocated > 0 {
+            self.count_allocated(taken.allocated as isize);
         }
         Some(Grant { start: taken.first, size })
     }

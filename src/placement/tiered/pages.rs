@@ -41,7 +41,7 @@ pub struct Pages<L> {
     windows: [Window; WINDOWS],
     /// Windows that were ever opened.
     opened: usize,
-    /// For each class how many of its blocks `L` has lent.
+    /// For each class how many of its blocks `L` has handed out.
     direct: [u16; CLASSES],
     /// True if there may be a page without live objects.
     idle: bool,
@@ -116,7 +116,7 @@ impl<L: Placement> Pages<L> {
         unsafe {
             let first = page.cast::<u8>().add((*page).free as usize);
             let next = (*first.cast::<Free>()).take(self.key);
-            let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, lent: 0 };
+            let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, allocated: 0 };
             if many {
                 let all = class.objects() as u16;
                 taken.more = (all - (*page).used - 1) as usize;
@@ -146,7 +146,7 @@ impl<L: Placement> Pages<L> {
         // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
         // their addresses.
         unsafe {
-            // A page in a region without a map, or a whole region that was lent, is of no use.
+            // A page in a region without a map, or a whole region that was handed out, is of no use.
             let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
                 let _ = give_to(&mut self.large, grant.start, layout);
                 return None;
@@ -259,20 +259,20 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken> {
         if align <= STEP {
             let mut page = self.heads[class.index()];
-            let mut lent = 0;
+            let mut allocated = 0;
             if page.is_null() && self.direct[class.index()] >= PATIENCE && !self.saving {
                 if let Some(opened) = self.open(class) {
-                    (page, lent) = (opened, class.page());
+                    (page, allocated) = (opened, class.page());
                 }
             }
             if !page.is_null() {
                 // SAFETY: heads are listed.
-                return Some(Taken { lent, ..unsafe { self.take_object(page, class, many) } });
+                return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
             }
         }
         let grant = take_from(&mut self.large, layout_of(class, align))?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
-        Some(Taken { first: grant.start, rest: END, more: 0, lent: grant.size })
+        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
 
     #[inline(always)]

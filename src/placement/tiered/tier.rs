@@ -71,7 +71,7 @@ pub(crate) struct Taken {
     /// Number of blocks in that list.
     pub(super) more: usize,
     /// Bytes that the underlying placement has handed out for it.
-    pub(super) lent: usize,
+    pub(super) allocated: usize,
 }
 
 /// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
@@ -202,7 +202,7 @@ unsafe impl<S: Placement> Tier for S {
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
         let grant = take_from(self, layout_of(class, align))?;
-        Some(Taken { first: grant.start, rest: END, more: 0, lent: grant.size })
+        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
 
     #[inline(always)]

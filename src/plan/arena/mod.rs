@@ -9,7 +9,7 @@ mod step;
 
 use busy::Busy;
 pub use memory::{ArenaMemory, Storage};
-pub use slot::{Plain, Slot, Slots};
+pub use slot::{Place, Plain, Slot, Slots};
 pub use step::{ArenaRun, NotLive, Step, StepAt};
 
 use super::placed::Placed;

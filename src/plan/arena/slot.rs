@@ -66,6 +66,25 @@ impl<P: Planned, T: Plain, const I: usize> Slot<P, T, I> {
     }
 }
 
+/// A single handle.
+///
+/// # Safety
+///
+/// The buffer must lie in the `SIZE` bytes from `OFFSET` on.
+#[doc(hidden)] // A handle is one; a program does not name it.
+pub unsafe trait Place<P: Planned>: Slots<P> {
+    /// Offset of the buffer in the arena, in bytes.
+    const OFFSET: usize;
+    /// Size in bytes of the type that it holds.
+    const SIZE: usize;
+}
+
+// SAFETY: the constants are those of the handle.
+unsafe impl<P: Planned, T: Plain, const I: usize> Place<P> for Slot<P, T, I> {
+    const OFFSET: usize = Self::OFFSET;
+    const SIZE: usize = size_of::<T>();
+}
+
 /// One handle, or a tuple of up to eight.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 #[cfg(debug_assertions)]
 use super::poison::poison;
-use super::slot::{Plain, Slot, Slots};
+use super::slot::{Place, Slots};
 use super::{Busy, Planned};
 use core::fmt;
 use core::marker::PhantomData;
@@ -108,15 +108,12 @@ impl<'r, P: Planned> Step<'r, P> {
     /// # Errors
     ///
     /// [`NotLive`] if one of the buffers is not live at this step.
-    pub fn in_place<T: Plain, U: Plain, const I: usize, const O: usize>(
-        self,
-        input: Slot<P, T, I>,
-        output: Slot<P, U, O>,
-    ) -> Result<&'r mut U, NotLive> {
-        self.check(I)?;
-        self.check(O)?;
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> Result<O::Borrowed<'r>, NotLive> {
+        _ = (input, output);
+        self.check(I::INDICES[0])?;
+        self.check(O::INDICES[0])?;
         // SAFETY: the step is the only one of its run and ends here; both buffers are live.
-        Ok(unsafe { in_place(self.base, input, output) })
+        Ok(unsafe { in_place::<P, I, O>(self.base) })
     }
 
     fn check(&self, buffer: usize) -> Result<(), NotLive> {
@@ -160,36 +157,29 @@ impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
 
     /// Returns buffer `output` with the contents of `input`. Nothing is copied if the plan lets the output take the
     /// input's place. The compiler refuses buffers that are not live at this step.
-    pub fn in_place<T: Plain, U: Plain, const I: usize, const O: usize>(
-        self,
-        input: Slot<P, T, I>,
-        output: Slot<P, U, O>,
-    ) -> &'r mut U {
-        let () = Live::<P, Slot<P, T, I>, STEP>::CHECKED;
-        let () = Live::<P, Slot<P, U, O>, STEP>::CHECKED;
+    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> O::Borrowed<'r> {
+        _ = (input, output);
+        let () = Live::<P, I, STEP>::CHECKED;
+        let () = Live::<P, O, STEP>::CHECKED;
         // SAFETY: the step is the only one of its run and ends here; both buffers are live.
-        unsafe { in_place(self.base, input, output) }
+        unsafe { in_place::<P, I, O>(self.base) }
     }
 }
 
-/// Returns buffer `output` with the contents of `input`.
+/// Returns buffer `O` with the contents of `I`.
 ///
 /// # Safety
 ///
 /// `base` must be the start of the arena of plan `P`, nothing else may use the arena, and both buffers must be live
 /// at one step.
-unsafe fn in_place<'r, P: Planned, T: Plain, U: Plain, const I: usize, const O: usize>(
-    base: *mut u8,
-    input: Slot<P, T, I>,
-    output: Slot<P, U, O>,
-) -> &'r mut U {
-    const { assert!(size_of::<T>() <= size_of::<U>(), "the output is smaller than the input") };
+unsafe fn in_place<'r, P: Planned, I: Place<P>, O: Place<P>>(base: *mut u8) -> O::Borrowed<'r> {
+    const { assert!(I::SIZE <= O::SIZE, "the output is smaller than the input") };
     // SAFETY: both buffers lie in the arena, and the only reference is made after the copy. They have the same
     // offset, or do not overlap since both are live.
     unsafe {
-        if input.offset() != output.offset() {
-            base.add(input.offset()).copy_to_nonoverlapping(base.add(output.offset()), size_of::<T>());
+        if I::OFFSET != O::OFFSET {
+            base.add(I::OFFSET).copy_to_nonoverlapping(base.add(O::OFFSET), I::SIZE);
         }
-        Slot::<P, U, O>::borrow(base)
+        O::borrow(base)
     }
 }
