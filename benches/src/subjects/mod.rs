@@ -17,7 +17,7 @@ pub mod wrapped;
 use std::alloc::Layout;
 use std::thread;
 
-use allotment::lock::Unsync;
+use allotment::lock::{Spin, Unsync};
 use allotment::os::Cached;
 use allotment::placement::QuickLists;
 use allotment::{Heap, Tiered, Tlsf};
@@ -226,6 +226,7 @@ subjects! {
     "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
     "Heap<QuickLists>": Heap<QuickLists<Tlsf>>, ours, Registered, "Heap<QuickLists<Tlsf>>, merging deferred: several regions, Counters, the default lock";
+    "Heap, spin": Heap<Tiered, Spin>, ours, Registered, "Heap behind lock::Spin instead of the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
     "TinyHeap": own::Tiny<TINY>, ours, Registered, "TinyHeap<524288>, whatever the arena: the default lock, no statistics";
     #[cfg(feature = "peers")]
