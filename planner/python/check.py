@@ -3,7 +3,7 @@
 
 `cargo xtask ci` runs this. Its folder is `target/python`; the tools in it are kept between runs. With `--installed` it ends after
 `installed.py`: models are planned in the fresh environment, and the program and C find the same offsets. With `--built` it takes the program
-and the C library that the tests of both left in `target/debug`, instead of building them. Other arguments go to pytest.
+and the C library that the tests of both left in `target/debug`, if they are there, instead of building them. Other arguments go to pytest.
 """
 
 import os
@@ -16,6 +16,9 @@ import venv
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "python"
+PROGRAM = FOLDER.parent / "debug" / "allotment"
+LIBRARY = FOLDER.parent / "debug" / "deps" / "liballotment_planner_c.a"
+
 
 def run(*command: object, **options: object) -> None:
     """Runs a command, and ends with its status if it fails."""
@@ -44,10 +47,9 @@ def environment(name: str, listed: str) -> pathlib.Path:
 def linked() -> pathlib.Path:
     """The C program of the C library's tests, linked with the static library that Cargo built for them."""
     capi, program = HERE.parent / "capi", FOLDER / "plan"
-    library = FOLDER.parent / "debug" / "deps" / "liballotment_planner_c.a"
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]
     cc = os.environ.get("CC", "cc")
-    run(cc, *strict, "-I", capi / "include", capi / "tests" / "plan.c", library, "-lpthread", "-ldl", "-lm", "-o", program)
+    run(cc, *strict, "-I", capi / "include", capi / "tests" / "plan.c", LIBRARY, "-lpthread", "-ldl", "-lm", "-o", program)
     return program
 
 
@@ -58,9 +60,8 @@ def main() -> None:
     shutil.rmtree(wheels, ignore_errors=True)
     # The program and the C library as their own tests build them, so that nothing is compiled where those ran before.
     built = ["--package", "allotment-cli", "--test", "tool", "--package", "allotment-planner-capi", "--test", "c"]
-    if "--built" not in sys.argv:
+    if "--built" not in sys.argv or not (PROGRAM.exists() and LIBRARY.exists()):
         run("cargo", "test", "--quiet", "--no-run", *built, cwd=ROOT)
-    program = FOLDER.parent / "debug" / "allotment"
     # Not optimised: it is compiled for these tests alone, whose instances are small.
     build = ["--profile", "dev", "--interpreter", sys.executable, "--out", wheels, "--quiet"]
     run(environment("build", "requirements-build.txt"), "-m", "maturin", "build", *build, cwd=HERE)
@@ -69,7 +70,7 @@ def main() -> None:
     fresh = FOLDER / "fresh"
     venv.create(fresh, clear=True, with_pip=True)
     run(python_of(fresh), *install, wheel)
-    run(python_of(fresh), "-I", HERE / "installed.py", program, linked())
+    run(python_of(fresh), "-I", HERE / "installed.py", PROGRAM, linked())
     if "--installed" in sys.argv:
         return
     tool = environment("tools", "requirements.txt")
@@ -77,7 +78,7 @@ def main() -> None:
     run(tool, "-m", "mypy", "--cache-dir", FOLDER / "mypy", "python/allotment_planner", "installed.py", cwd=HERE)
     # PyTorch and ExecuTorch take 6 GB; the graphs that they exported are stored, and looked at here.
     chosen = ["-p", "no:cacheprovider", "-m", "not torch"]
-    run(tool, "-m", "pytest", "--quiet", *chosen, *arguments, cwd=HERE, env={**os.environ, "ALLOTMENT": str(program)})
+    run(tool, "-m", "pytest", "--quiet", *chosen, *arguments, cwd=HERE, env={**os.environ, "ALLOTMENT": str(PROGRAM)})
 
 
 if __name__ == "__main__":

@@ -190,10 +190,25 @@ fn a_check_finds_a_block_that_merged_on_one_side() {
     }
 }
 
+/// A value that one thread uses, so that its lock may be any: without features the default is none.
+struct OneThread<T>(T);
+
+// SAFETY: each is a static within one function, which one thread runs.
+unsafe impl<T> Sync for OneThread<T> {}
+
+impl<T> core::ops::Deref for OneThread<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// What the checks of the smallest heap find, in release builds as well.
 #[test]
 fn tiny_heaps_find_wrong_frees() {
-    static HEAP: TinyHeap<4096, allotment::lock::Default, NoStatistics, true> = TinyHeap::new();
+    static HEAP: OneThread<TinyHeap<4096, allotment::lock::Default, NoStatistics, true>> =
+        OneThread(TinyHeap::new());
     // SAFETY: wrong frees are refused, which is what is tested; all others are right.
     unsafe {
         let blocks: Vec<_> = (0..5).map(|_| HEAP.alloc(layout(40))).collect();
@@ -428,7 +443,7 @@ const WENT_ON: &str = "the program went on";
 
 fn panic_in_a_hook() {
     use allotment::pressure::{PressureHeap, Shortage};
-    static HEAP: PressureHeap = PressureHeap::new(allotment::heap!(16 * 1024));
+    static HEAP: OneThread<PressureHeap> = OneThread(PressureHeap::new(allotment::heap!(16 * 1024)));
     let hook: &'static (dyn Fn(&Shortage) -> usize + Sync) = &|_| panic!("inside the hook");
     HEAP.register(0, Box::leak(Box::new(hook))).unwrap();
     // SAFETY: the layout has a size.
@@ -437,7 +452,7 @@ fn panic_in_a_hook() {
 }
 
 fn free_twice() {
-    static HEAP: Heap<Full<Tiered>> = allotment::heap!(64 * 1024);
+    static HEAP: OneThread<Heap<Full<Tiered>>> = OneThread(allotment::heap!(64 * 1024));
     // SAFETY: a second free is the misuse that is tested.
     unsafe {
         let block = HEAP.alloc(layout(48));
