@@ -287,6 +287,7 @@ pub fn section(folder: &Path) -> Result<String> {
 mod tests {
     use super::*;
     use crate::results::Row;
+    #[cfg(feature = "peers")]
     use crate::subjects;
 
     #[test]
@@ -329,6 +330,7 @@ mod tests {
         assert_eq!(row, "| n | Heap, no lock | ≤ 9 | **11.0** | missed by 2.0 |  |");
     }
 
+    #[cfg(feature = "peers")]
     #[test]
     fn subjects_are_known_where_there_is_a_registry_of_them() {
         for target in TARGETS.iter().filter(|target| target.measure != "threads") {

@@ -2,7 +2,7 @@
 
 use super::free_index::{Found, FreeIndex, sound};
 use super::{Placement, Token, rare};
-use crate::meta::{Block, FreeBlocks, FreeError, Meta, NIL, region_size};
+use crate::meta::{Block, FreeBlocks, FreeError, Id, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
 
 /// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:
@@ -241,6 +241,26 @@ impl<M: FreeBlocks, F: FreeIndex<M>> Work<'_, M, F> {
         }
     }
 
+    /// Joins a sliver that was freed with the free block `right` behind it, if that is one.
+    ///
+    /// # Safety
+    ///
+    /// `right` is what freeing the sliver has returned.
+    #[inline(always)]
+    unsafe fn join_behind(&mut self, sliver: Block<M::Token>, right: (Id, usize)) {
+        let Self { meta, fit } = self;
+        // SAFETY: the block behind the sliver is free, and in the index unless it is too short for that.
+        unsafe {
+            if right.1 >= M::MIN_BLOCK {
+                fit.remove(*meta, right.0, right.1, F::spot(right.1));
+            }
+            let (id, len) = (meta.merge((NIL, 0), sliver, right), sliver.len + right.1);
+            if len >= M::MIN_BLOCK {
+                fit.insert(*meta, id, len, F::spot(len));
+            }
+        }
+    }
+
     /// Allocates a block as [`Placement::allocate_quick`] does.
     #[inline(always)]
     fn allocate_at_once(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
@@ -303,12 +323,9 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
             }
             let Self { meta, fit } = self;
             let right = meta.free_sliver(rest);
-            if right.1 >= M::MIN_BLOCK {
-                fit.remove(meta, right.0, right.1, <F as FreeIndex<M>>::spot(right.1));
-            }
-            let (id, len) = (meta.merge((NIL, 0), rest, right), rest.len + right.1);
-            if len >= M::MIN_BLOCK {
-                fit.insert(meta, id, len, <F as FreeIndex<M>>::spot(len));
+            match meta.near() {
+                Some(mut meta) => Work { meta: &mut meta, fit }.join_behind(rest, right),
+                None => Work { meta, fit }.join_behind(rest, right),
             }
         }
     }

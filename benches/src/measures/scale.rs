@@ -284,7 +284,7 @@ unsafe impl Subject for Side {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "peers"))]
 mod tests {
     #[test]
     fn the_subjects_are_known() {

@@ -195,6 +195,20 @@ impl Window {
         self.mouse(Mouse { r#type: "mouseMoved", x, y, button: "none", ..Mouse::default() });
     }
 
+    /// Moves the mouse down the middle of an element, from one of 40 rows to the next and then from the top again, until an
+    /// expression is true: what is drawn where depends on the heap, and a page that is still drawing has no answer yet.
+    pub fn hover_until(&self, selector: &str, expression: &str) {
+        let start = Instant::now();
+        for row in (0..40).cycle() {
+            self.hover(self.place(selector, 0.5, (f64::from(row) + 0.5) / 40.0));
+            std::thread::sleep(Duration::from_millis(50));
+            if self.value(expression) == Value::Bool(true) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{expression} never came true");
+        }
+    }
+
     /// Presses the mouse at one place and lets it go at another.
     pub fn drag(&self, from: (f64, f64), to: (f64, f64)) {
         self.hover(from);

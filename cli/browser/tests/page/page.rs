@@ -106,12 +106,10 @@ fn the_page_answers() {
     assert!((brushed.0 / all.1 - 0.1).abs() < 0.02 && (brushed.1 / all.1 - 0.2).abs() < 0.02, "{brushed:?}");
 
     // Blocks are drawn and named when they are near.
-    window.hover(window.place("#map", 0.5, 0.2));
-    window.wait("!document.querySelector('#tip').hidden");
+    window.hover_until("#map", "!document.querySelector('#tip').hidden");
     let tip = window.text("#tip");
     assert!(tip.contains("Offset") && tip.contains("Full"), "{tip}");
-    window.hover(window.place("#memory", 0.5, 0.5));
-    window.wait("document.querySelector('#tip').textContent.includes('High-water mark')");
+    window.hover_until("#memory", "document.querySelector('#tip').textContent.includes('High-water mark')");
     charts_are_drawn(&window);
 
     // Keys do the same as the mouse.
@@ -174,8 +172,8 @@ fn it_fits_every_window() {
             if width > 500 {
                 // Near enough, the blocks of the start are seen one by one.
                 (0..6).for_each(|_| window.click("#in"));
-                window.hover(window.place("#map", 0.5, 0.83));
-                window.wait("document.querySelector('#tip').textContent.includes('Block')");
+                let named = "document.querySelector('#tip').textContent.includes('Block')";
+                window.hover_until("#map", named);
                 assert!(window.text("#tip").contains("Tag"), "{}", window.text("#tip"));
                 charts_are_drawn(&window);
                 look(&format!("near-{other}"), &window.screenshot());
