@@ -75,8 +75,11 @@ const TIMED: Target = Target {
     digits: 2,
     ..COUNTED
 };
+/// The same without what the loop around the calls takes.
+const TIMED_ALONE: Target = Target { metric: throughput::SUBTRACTED, ..TIMED };
 const TIMED_LOCKED: Target =
     Target { subject: "Heap", peers: &["mimalloc", "snmalloc", "jemalloc", "system"], ..TIMED };
+const TIMED_ALONE_LOCKED: Target = Target { metric: throughput::SUBTRACTED, ..TIMED_LOCKED };
 const DENSE: Target = Target {
     measure: "smallest",
     metric: smallest::METRIC,
@@ -172,9 +175,41 @@ const TARGETS: &[Target] = &[
         sum: FURTHER,
         ..EXTRAS
     },
+    Target {
+        name: "instructions, locks included, given traces",
+        subject: "Heap<Tlsf>",
+        peers: LOCKED,
+        goal: Goal::AtMost(90.0),
+        ..COUNTED
+    },
+    Target {
+        name: "the same, further traces",
+        subject: "Heap<Tlsf>",
+        peers: LOCKED,
+        sum: FURTHER,
+        goal: Goal::AtMost(90.0),
+        ..COUNTED
+    },
+    Target {
+        name: "with merging deferred, locks included, given traces",
+        subject: "Heap<QuickLists>",
+        peers: LOCKED,
+        goal: Goal::AtMost(60.0),
+        ..COUNTED
+    },
+    Target {
+        name: "the same, further traces",
+        subject: "Heap<QuickLists>",
+        peers: LOCKED,
+        sum: FURTHER,
+        goal: Goal::AtMost(60.0),
+        ..COUNTED
+    },
     Target { name: "throughput ÷ talc 5, given traces", goal: Goal::AtLeast(2.0), ..TIMED },
     Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED },
     Target { name: "the same, worst trace of all", sum: Sum::Least, goal: Goal::AtLeast(1.0), ..TIMED },
+    Target { name: "given traces, harness subtracted", goal: Goal::AtLeast(2.0), ..TIMED_ALONE },
+    Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED_ALONE },
     Target { name: "given traces, locks included", goal: Goal::AtLeast(2.0), ..TIMED_LOCKED },
     Target { name: "the same, further traces", sum: FURTHER, goal: Goal::AtLeast(1.8), ..TIMED_LOCKED },
     Target {
@@ -183,12 +218,25 @@ const TARGETS: &[Target] = &[
         goal: Goal::AtLeast(1.0),
         ..TIMED_LOCKED
     },
-    Target { name: "given traces, with caches", subject: "Cached", goal: Goal::AtLeast(2.0), ..TIMED_LOCKED },
+    Target {
+        name: "given traces, locks included, harness subtracted",
+        subject: "Heap",
+        goal: Goal::AtLeast(2.0),
+        ..TIMED_ALONE_LOCKED
+    },
+    Target {
+        name: "the same, further traces",
+        subject: "Heap",
+        sum: FURTHER,
+        goal: Goal::AtLeast(1.8),
+        ..TIMED_ALONE_LOCKED
+    },
+    Target { name: "given traces, with caches", subject: "Cached", goal: Goal::AheadOfPeers, ..TIMED_LOCKED },
     Target {
         name: "the same, further traces",
         subject: "Cached",
         sum: FURTHER,
-        goal: Goal::AtLeast(1.8),
+        goal: Goal::AheadOfPeers,
         ..TIMED_LOCKED
     },
     Target { name: "smallest arena ÷ peak, given traces", ..DENSE },

@@ -33,6 +33,9 @@ impl Row {
     }
 }
 
+/// What the lines begin with that say from which commits figures are that a run has not measured.
+const EARLIER: &str = "from an earlier run of the same command, at ";
+
 /// The figures of one measure, and where they come from.
 pub struct Results {
     /// Machine, versions and command, one line each.
@@ -56,10 +59,20 @@ impl Results {
             last.rows.into_iter().filter(|row| !measured.contains(&row.subject)).collect();
         let versions = last.origin.iter().find_map(|line| line.rsplit_once("; allotment at "));
         let revision = versions.map_or("an unknown commit", |(_, revision)| revision);
+        // That run may have taken some of them from one before it.
+        let mut revisions = BTreeMap::new();
+        for (revision, names) in
+            last.origin.iter().filter_map(|line| line.strip_prefix(EARLIER)?.split_once(": "))
+        {
+            revisions.extend(names.split("; ").map(|name| (name, revision)));
+        }
         let subjects: BTreeSet<&str> = missing.iter().map(|row| row.subject.as_str()).collect();
-        if !subjects.is_empty() {
-            let names = subjects.into_iter().collect::<Vec<_>>().join("; ");
-            self.origin.push(format!("from an earlier run of the same command, at {revision}: {names}"));
+        let mut by_revision = BTreeMap::<&str, Vec<&str>>::new();
+        for subject in subjects {
+            by_revision.entry(revisions.get(subject).unwrap_or(&revision)).or_default().push(subject);
+        }
+        for (revision, names) in by_revision {
+            self.origin.push(format!("{EARLIER}{revision}: {}", names.join("; ")));
         }
         self.rows.extend(missing);
     }
@@ -142,5 +155,9 @@ mod tests {
         assert_eq!((new.get("m", "c", "ours"), new.get("m", "c", "theirs")), (Some(2.0), Some(3.0)));
         assert_eq!(new.rows.len(), 2);
         assert!(new.origin[1].contains("at a: theirs"), "{:?}", new.origin);
+        // A third run keeps where each figure comes from.
+        let mut third = results("c", &[("another", 4.0)]);
+        third.complete(new);
+        assert_eq!(third.origin[1..], [format!("{EARLIER}a: theirs"), format!("{EARLIER}b: ours")]);
     }
 }
