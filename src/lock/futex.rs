@@ -71,7 +71,7 @@ impl Futex {
     /// # Safety
     ///
     /// The calling thread must hold the lock, and there must be no other thread.
-    #[cfg(unix)]
+    #[cfg(any(unix, windows))]
     pub(crate) unsafe fn reset(&self) {
         self.sleepers.store(0, Ordering::Relaxed);
         self.state.store(FREE, Ordering::Release);
