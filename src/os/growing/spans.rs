@@ -8,8 +8,11 @@ use crate::region::Region;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
-/// Where the free spans are: granules are slots.
-type Free = Tlsf<InBand<u32, SLOT, 1>>;
+/// Bytes that stand for a slot in the image that free spans are kept in.
+const IMAGE: usize = 16;
+
+/// Where the free spans are. Its region is the image, whose granules stand for slots.
+type Free = Tlsf<InBand<u32, IMAGE, 1>>;
 
 /// What is known of the span that starts at a slot: a page of small blocks, or one large block.
 #[repr(C)]
@@ -147,11 +150,12 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// Spans of slots, in one reserved range of addresses that is committed as needed.
 ///
 /// ```text
-///  reserved   | slots ........................ | spans ... | map ... | touched ... |
+///  reserved   | slots ........................ | spans ... | map ... | touched ... | image ... |
 ///  committed  | used | free | used | free  |     one entry for each slot
 /// ```
 ///
-/// Free spans are found by TLSF, whose metadata is in their first and last bytes. Beside the slots stand, for each of
+/// Free spans are found by TLSF. What it writes into free blocks goes to an image of the slots, 16 bytes for each, so that free slots are
+/// not touched and can go back to the system to the last one. Beside the slots stand as well, for each of
 /// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
 /// system gave it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
@@ -160,6 +164,9 @@ pub(super) struct Spans<S> {
     table: Range,
     map: Range,
     bits: Range,
+    image: Range,
+    /// Where the image starts. As granules, its address and the slots' as slots agree modulo every alignment that a span can have.
+    image_start: *mut u8,
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
@@ -198,6 +205,8 @@ impl<S: System> Spans<S> {
         table: Range::EMPTY,
         map: Range::EMPTY,
         bits: Range::EMPTY,
+        image: Range::EMPTY,
+        image_start: ptr::null_mut(),
         ground: Ground::NONE,
         dirty: 0,
         shifted: 0,
@@ -210,20 +219,24 @@ impl<S: System> Spans<S> {
         Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
     }
 
-    /// Bytes of the tables for `bytes` bytes of slots: spans, map and bits.
-    const fn tables(bytes: usize) -> [usize; 3] {
+    /// Bytes of the tables for `bytes` bytes of slots: spans, map, bits and image. The image starts somewhere in a grain.
+    const fn tables(bytes: usize) -> [usize; 4] {
         let slots = bytes / SLOT;
         [
             (slots * size_of::<Span>()).next_multiple_of(GRAIN),
             slots.next_multiple_of(GRAIN),
             (slots / 8 + size_of::<usize>()).next_multiple_of(GRAIN),
+            (slots * IMAGE).next_multiple_of(GRAIN) + GRAIN,
         ]
     }
 
     fn reserve(&mut self, most: usize) -> Option<()> {
         // Pages are aligned to their sizes, in address and as slots.
-        let total = |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + LARGEST_PAGE;
-        let wanted = most.clamp(LEAST, <Free as Placement>::MAX_LEN / 2 * SLOT) & !(GRAIN - 1);
+        let cycle = |bytes: usize| (bytes / SLOT * IMAGE).next_power_of_two();
+        let total =
+            |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + cycle(bytes) + LARGEST_PAGE;
+        let most = most.clamp(LEAST, (<Free as Placement>::MAX_LEN / 2).saturating_mul(SLOT));
+        let wanted = most & !(GRAIN - 1);
         let mut bytes = wanted;
         let base = loop {
             if let Some(base) = S::reserve(total(bytes)) {
@@ -241,7 +254,7 @@ impl<S: System> Spans<S> {
                 return None;
             }
         };
-        let [table, map, bits] = Self::tables(bytes);
+        let [table, map, bits, image] = Self::tables(bytes);
         let base = base.as_ptr();
         let mut at = base.wrapping_add(base.addr().next_multiple_of(LARGEST_PAGE) - base.addr());
         for (range, reserved) in
@@ -250,6 +263,9 @@ impl<S: System> Spans<S> {
             *range = Range { base: at, reserved, committed: 0 };
             at = at.wrapping_add(reserved);
         }
+        let skipped = (self.slots.base.addr() / SLOT * IMAGE).wrapping_sub(at.addr()) & (cycle(bytes) - 1);
+        self.image_start = at.wrapping_add(skipped);
+        self.image = Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
         self.ground = Ground { base: self.slots.base, bits: self.bits.base.cast() };
         Some(())
     }
@@ -261,10 +277,10 @@ impl<S: System> Spans<S> {
             return false;
         }
         let have = self.slots.committed;
-        // One slot more for the placement's metadata.
-        let Some(need) = len.checked_add(align).and_then(|slots| (slots + 1).checked_mul(SLOT)) else {
-            return false;
-        };
+        // The placement has bits at the end of the image: one granule in 128.
+        let spare = |slots: usize| slots / 64 + have / SLOT / 64 + 4;
+        let slots = len.checked_add(align).and_then(|slots| slots.checked_add(spare(slots)));
+        let Some(need) = slots.and_then(|slots| slots.checked_mul(SLOT)) else { return false };
         let left = self.slots.reserved - have;
         if need > left {
             return false;
@@ -277,26 +293,22 @@ impl<S: System> Spans<S> {
     fn grow_by(&mut self, step: usize) -> bool {
         let have = self.slots.committed;
         let to = have + step;
-        let [table, map, bits] = Self::tables(to);
+        let [table, map, bits, image] = Self::tables(to);
         let committed = self.table.commit::<S>(table)
             && self.map.commit::<S>(map)
             && self.bits.commit::<S>(bits)
+            && self.image.commit::<S>(image)
             && self.slots.commit::<S>(to);
-        let Some(start) = NonNull::new(self.slots.base).filter(|_| committed) else { return false };
+        let Some(start) = NonNull::new(self.image_start).filter(|_| committed) else { return false };
+        let size = step / SLOT * IMAGE;
         // SAFETY: the memory is committed and used by nothing else.
         let claimed = unsafe {
             if have == 0 {
-                self.free.claim(Region { start, size: step, zeroed: false })
+                self.free.claim(Region { start, size, zeroed: false })
             } else {
-                self.free.extend(start.as_ptr(), step)
+                self.free.extend(start.as_ptr(), size)
             }
         };
-        // The placement wrote to the first slot, and at the old and the new end, where its bits are.
-        let bits = (to / SLOT / 8).div_ceil(SLOT) + 2;
-        for end in [have / SLOT, to / SLOT] {
-            self.ground.mark(end.saturating_sub(bits), end);
-        }
-        self.ground.mark(have / SLOT, have / SLOT + 1);
         claimed.is_ok()
     }
 
@@ -304,6 +316,12 @@ impl<S: System> Spans<S> {
     #[inline(always)]
     pub(super) fn address(&self, slot: usize) -> *mut u8 {
         self.slots.base.wrapping_add(slot * SLOT)
+    }
+
+    /// Returns the address of the granule that stands for a slot.
+    #[inline(always)]
+    fn image_of(&self, slot: usize) -> usize {
+        self.image_start.addr() + slot * IMAGE
     }
 
     /// Returns the slot of an address of the range.
@@ -339,7 +357,7 @@ impl<S: System> Spans<S> {
             None if self.grow(len, align, most) => Placement::allocate(&mut self.free, len, align)?,
             None => return None,
         };
-        let slot = self.slot(self.free.meta().address(block.offset));
+        let slot = (self.free.meta().address(block.offset).addr() - self.image_start.addr()) / IMAGE;
         let end = slot + len;
         let ground = self.ground;
         let touched = ground.touched(slot, end);
@@ -351,8 +369,7 @@ impl<S: System> Spans<S> {
             }
             dirty = false;
         }
-        // The placement writes to the ends of what it leaves on both sides.
-        ground.mark(slot.saturating_sub(1), (end + 1).min(self.slots.committed / SLOT));
+        ground.mark(slot, end);
         self.dirty = self.dirty.saturating_sub(touched);
         Some(Taken { slot, dirty })
     }
@@ -363,16 +380,13 @@ impl<S: System> Spans<S> {
     ///
     /// It must have come from [`Spans::take`] with this length and not be used any more.
     pub(super) unsafe fn put(&mut self, slot: usize, len: usize) {
-        let address = self.address(slot).addr();
+        let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
         let freed = unsafe {
             let block = self.free.block_at(address, len, 1);
             Placement::deallocate(&mut self.free, block, len, 1)
         };
         debug_assert!(freed.is_ok());
-        // The placement wrote to its ends, which may have been given back to the system before.
-        self.ground.mark(slot, slot + 1);
-        self.ground.mark(slot + len - 1, slot + len);
         self.dirty += len;
     }
 
@@ -382,7 +396,7 @@ impl<S: System> Spans<S> {
     ///
     /// The span must have come from [`Spans::take`] with length `len`; slots that are cut off must not be used any more.
     pub(super) unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
-        let address = self.address(slot).addr();
+        let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
         let resized = unsafe {
             let block = self.free.block_at(address, len, 1);
@@ -393,10 +407,10 @@ impl<S: System> Spans<S> {
         }
         if to > len {
             self.dirty = self.dirty.saturating_sub(self.ground.touched(slot + len, slot + to));
+            self.ground.mark(slot + len, slot + to);
         } else {
             self.dirty += len - to;
         }
-        self.ground.mark(slot + len.min(to) - 1, (slot + len.max(to) + 1).min(self.slots.committed / SLOT));
         true
     }
 
@@ -420,21 +434,35 @@ impl<S: System> Spans<S> {
         done
     }
 
-    /// Gives the memory of free spans back to the system, but for their first and last slots, which hold the
-    /// placement's metadata. Returns the bytes. O(spans).
+    /// Gives the memory of free spans back to the system. Returns the bytes. O(spans).
     pub(super) fn purge(&mut self) -> usize {
         if self.slots.committed == 0 {
             return 0;
         }
-        let (ground, page) = (self.ground, S::page());
+        let (ground, page, image) = (self.ground, S::page(), self.image_start.addr());
+        let (spans, map) = (self.table.base.cast::<Span>(), self.map.base);
+        let idle = |start: *mut u8, bytes: usize, page: usize| {
+            let skipped = start.addr().next_multiple_of(page) - start.addr();
+            let whole = bytes.saturating_sub(skipped) / page * page;
+            if whole > 0 {
+                // SAFETY: the bytes are in a table of committed slots, and nothing reads them before they are written again.
+                unsafe { S::purge(start.wrapping_add(skipped), whole) };
+            }
+        };
         let mut slots = 0;
         let meta = self.free.meta();
         self.free.walk(0, &mut |offset, len, is_free| {
-            if is_free && len > 2 {
-                let slot = (meta.address(offset).addr() - ground.base.addr()) / SLOT;
-                let touched = ground.touched(slot + 1, slot + len - 1);
-                let (from, end) = ground.purge::<S>(slot + 1, slot + len - 1, page);
+            if is_free {
+                let slot = (meta.address(offset).addr() - image) / IMAGE;
+                let touched = ground.touched(slot, slot + len);
+                let (from, end) = ground.purge::<S>(slot, slot + len, page);
                 slots += if from < end { touched } else { 0 };
+                if from < end && len * size_of::<Span>() > page {
+                    // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
+                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>(), page);
+                    idle(meta.address(offset + 1), (len - 2) * IMAGE, page);
+                    idle(map.wrapping_add(slot), len, page);
+                }
             }
             true
         });
