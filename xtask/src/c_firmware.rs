@@ -63,10 +63,10 @@ fn compile(gcc: &Path, library: &Path, program: &Path) -> Command {
     let folder = firmware::root().join("boards/c-heap");
     let mut command = compiler(gcc, "-Os", "lm3s6965.ld");
     command.args(["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-Wmissing-prototypes"]);
-    for include in ["include", "freertos"] {
+    for include in ["include", "freertos", "zephyr/check"] {
         command.arg("-I").arg(folder.join(include));
     }
-    for source in ["firmware/main.c", "freertos/heap_allotment.c"] {
+    for source in ["firmware/main.c", "freertos/heap_allotment.c", "zephyr/k_heap_allotment.c"] {
         command.arg(folder.join(source));
     }
     command.arg(library).args(["-lgcc", "-o"]).arg(program);

@@ -1,8 +1,11 @@
-/* C firmware on the heap of liballotment_heap.a: two regions, random requests that are checked byte by byte, and FreeRTOS's names. */
+/* C firmware on the heap of liballotment_heap.a: two regions, random requests that are checked byte by byte, and FreeRTOS's and
+   Zephyr's names. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <zephyr/kernel.h>
 
 #include "allotment_heap.h"
 #include "heap_allotment.h"
@@ -126,10 +129,35 @@ static void freertos(void) {
   vPortFree(NULL);
 }
 
+static void zephyr(void) {
+  static uint8_t third[4 * 1024];
+  struct k_heap heap;
+  size_t all = allotment_figures().capacity;
+  k_heap_init(&heap, third, sizeof third);
+  check(allotment_figures().capacity > all + 3000, "k_heap_init");
+  uint8_t *block = k_heap_alloc(&heap, 100, K_NO_WAIT);
+  check(block && allotment_figures().live_blocks == 1, "k_heap_alloc");
+  fill(block, 100, 2);
+  block = k_heap_realloc(&heap, block, 300, K_NO_WAIT);
+  check(block != NULL, "k_heap_realloc");
+  check_fill(block, 100, 2);
+  uint8_t *aligned = k_heap_aligned_alloc(&heap, 256, 40, K_NO_WAIT);
+  check(aligned && (uintptr_t)aligned % 256 == 0, "k_heap_aligned_alloc");
+  uint8_t *zeroed = k_heap_calloc(&heap, 10, 10, K_NO_WAIT);
+  check_fill(zeroed, 100, 0);
+  check(k_heap_alloc(&heap, 100000, K_NO_WAIT) == NULL && k_heap_alloc(&heap, 0, K_NO_WAIT) == NULL, "no room");
+  k_heap_free(&heap, zeroed);
+  k_heap_free(&heap, aligned);
+  check(k_heap_realloc(&heap, block, 0, K_NO_WAIT) == NULL, "an empty block is freed");
+  k_heap_free(&heap, NULL);
+  check(allotment_figures().live_blocks == 0, "k_heap_free");
+}
+
 int main(void) {
   edges();
   random_requests();
   freertos();
+  zephyr();
   say("passed\n");
   finish(true);
 }
