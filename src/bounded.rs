@@ -153,7 +153,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), ..behind }
     }
 
-    pass_on!(|self| self.memory; check, region, take_reserve);
+    pass_on!(|self| self.memory; check, region, take_reserve, remembers);
 }
 
 global_alloc!([M: Memory, L: Lock] Bounded<M, L>);

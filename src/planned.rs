@@ -371,7 +371,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         false
     }
 
-    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve);
+    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers);
 }
 
 global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);

@@ -159,7 +159,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Timed<M, L> {
         self.time(RESIZE, change, grown)
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers);
 }
 
 global_alloc!([M: Memory, L: Lock] Timed<M, L>);

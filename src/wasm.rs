@@ -237,6 +237,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for WasmHeap<P, L
         Memory::largest_free(&self.heap)
     }
 
+    #[inline(always)]
+    fn remembers(&self) -> bool {
+        self.heap.remembers()
+    }
+
     fn region(&self, n: usize) -> Option<Region> {
         self.heap.region(n)
     }

@@ -352,6 +352,7 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     };
     const MAX_REGION: usize = P::MAX_REGION;
     const PLAIN: bool = false;
+    const REMEMBERS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.addr().get();

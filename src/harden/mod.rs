@@ -44,8 +44,9 @@
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.
 //!
 //! `Full` does not notice writes far beyond a block, reads of freed blocks, a second free of an address that has been handed
-//! out again with the same layout, or a late write that leaves the bookkeeping valid. A cache in front of the heap, such as
-//! [`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html), hides frees from it until blocks go back.
+//! out again with the same layout, or a late write that leaves the bookkeeping valid. The caches of
+//! [`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html) keep nothing in front of such a heap, so
+//! that no free is hidden from it.
 //!
 //! With the feature `sanitize`, on x86-64 Linux, `Full` tells AddressSanitizer and valgrind what it knows: the canaries and the blocks in
 //! quarantine. They then report each access to those at once, reads too, with the place in the program:

@@ -306,6 +306,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
         // SAFETY: the caller's contract.
         unsafe { self.claim(region) }.is_ok()
     }
+
+    #[inline(always)]
+    fn remembers(&self) -> bool {
+        P::REMEMBERS
+    }
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, S: Statistics] Heap<P, L, S>, plainly);

@@ -192,6 +192,13 @@ pub unsafe trait Memory {
         }
     }
 
+    /// Returns whether each free must reach this memory, because it checks each by what it remembers of the block. A front then keeps
+    /// no blocks for itself.
+    #[doc(hidden)]
+    fn remembers(&self) -> bool {
+        false
+    }
+
     /// Adds a region as a reserve, so that a panic can be reported, and returns whether that was possible.
     ///
     /// # Safety
@@ -321,6 +328,12 @@ macro_rules! pass_on {
             $memory.out_of_memory(layout)
         }
     };
+    (@remembers $this:ident $memory:expr) => {
+        #[inline(always)]
+        fn remembers(&$this) -> bool {
+            $memory.remembers()
+        }
+    };
     (@take_reserve $this:ident $memory:expr) => {
         unsafe fn take_reserve(&$this, region: $crate::region::Region) -> bool {
             // SAFETY: the caller's contract.
@@ -338,7 +351,8 @@ macro_rules! delegate {
             $crate::memory::pass_on!(
                 |$this| $memory;
                 allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
-                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve
+                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
+                remembers
             );
         }
     };

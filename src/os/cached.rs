@@ -1,6 +1,6 @@
 //! A heap with a cache per thread.
 
-use super::classes::{class_of, layout_of};
+use super::classes::{self, layout_of};
 use super::depot::Depot;
 use super::local::{self, Owner};
 use crate::heap::Heap;
@@ -41,7 +41,8 @@ use core::ptr::NonNull;
 /// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
 /// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
 /// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
-/// use: [`Heap::used`] counts them, and wrong frees are detected only when the blocks go back.
+/// use: [`Heap::used`] counts them, and wrong frees are detected only when the blocks go back. In front of a heap of level
+/// [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at once.
 ///
 /// A thread caches the first four heaps that it uses, and accesses further ones directly. `Cached` can be the
 /// global allocator wherever thread-local storage needs no allocation, that is, on all targets with native support
@@ -83,6 +84,12 @@ impl<M: Memory> Cached<M> {
 
     fn owner(&self) -> Owner {
         Owner { heap: self.heap(), depot: &self.depot.exchange }
+    }
+
+    /// The class of a request that the caches serve.
+    #[inline(always)]
+    fn class_of(&self, layout: Layout) -> Option<usize> {
+        if self.heap().remembers() { None } else { classes::class_of(layout) }
     }
 
     #[inline(never)]
@@ -129,7 +136,7 @@ impl<M: Memory> Cached<M> {
 // Blocks of a class have the length of the class, and so have the layouts passed to the heap.
 unsafe impl<M: Memory> Memory for Cached<M> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        match class_of(layout) {
+        match self.class_of(layout) {
             Some(class) => local::take(self.depot.exchange.token(), class)
                 .or_else(|| local::take_anywhere(self.owner(), class)),
             None => self.with_reclaim(|| self.heap().allocate(layout)),
@@ -137,7 +144,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if class_of(layout).is_none() {
+        if self.class_of(layout).is_none() {
             return self.with_reclaim(|| self.heap().allocate_zeroed(layout));
         }
         let block = self.allocate(layout)?;
@@ -150,7 +157,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller passes a live block. It has the layout of its class, if it has one.
         unsafe {
-            let Some(class) = class_of(layout) else { return self.deallocate_uncached(block, layout) };
+            let Some(class) = self.class_of(layout) else { return self.deallocate_uncached(block, layout) };
             if !local::give(self.depot.exchange.token(), class, block) {
                 self.give_anywhere(class, block);
             }
@@ -159,12 +166,12 @@ unsafe impl<M: Memory> Memory for Cached<M> {
 
     /// Checks a block as the heap does. A cached block is live for the heap, so freeing it again is not detected.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.heap().check(block, class_of(layout).map_or(layout, layout_of))
+        self.heap().check(block, self.class_of(layout).map_or(layout, layout_of))
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return false };
-        match (class_of(layout), class_of(wanted)) {
+        match (self.class_of(layout), self.class_of(wanted)) {
             // SAFETY: the caller's contract; blocks without a class belong to the heap.
             (None, None) => unsafe { self.heap().try_resize(block, layout, size) },
             (old, new) => old == new,
@@ -175,7 +182,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller passes a live block of layout `old`. A block with a class never becomes one without in place, or the
         // reverse. Both blocks of the copy are live.
         unsafe {
-            match (class_of(old), class_of(new)) {
+            match (self.class_of(old), self.class_of(new)) {
                 (Some(from), Some(to)) if from == to => {
                     done(block);
                     return Some(block);
@@ -192,11 +199,11 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     // The heap regards cached blocks as in use.
-    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve);
+    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve, remembers);
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
-        let Some(class) = class_of(layout) else { return self.allocate_uncached(layout) };
+        let Some(class) = self.class_of(layout) else { return self.allocate_uncached(layout) };
         match local::take(self.depot.exchange.token(), class) {
             Some(block) => block.as_ptr(),
             None => self.take_anywhere(class),

@@ -61,6 +61,10 @@ pub unsafe trait LayoutPlacement: Sized {
     #[doc(hidden)]
     const PLAIN: bool = false;
 
+    /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
+    #[doc(hidden)]
+    const REMEMBERS: bool = false;
+
     /// Sets a key with which links of free blocks are encoded, before the first region is claimed and if the placement can do
     /// that. [`Full`](crate::harden::Full) calls this.
     #[doc(hidden)]

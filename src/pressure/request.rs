@@ -250,6 +250,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
         // SAFETY: the caller's contract.
         unsafe { self.claim(region) }.is_ok()
     }
+
+    #[inline(always)]
+    fn remembers(&self) -> bool {
+        P::REMEMBERS
+    }
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
@@ -268,7 +273,8 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
 
     pass_on!(
         |self| self.0;
-        deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve
+        deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve,
+        remembers
     );
 }
 

@@ -1,5 +1,7 @@
 //! Fronts around fronts, in various orders: each passes the same sequence of requests, and each layer sees all of it.
 
+#[cfg(feature = "std")]
+use allotment::harden::Full;
 use allotment::lock::Spin;
 use allotment::observe::Profile;
 #[cfg(feature = "std")]
@@ -170,6 +172,29 @@ fn bounded_observed() {
         assert_eq!(profile.peak_bytes, bounded.peak());
     });
     assert_eq!((bounded.used(), HEAP.used()), (0, 0));
+}
+
+/// Where each free is checked against what the heap remembers of the block, the caches keep nothing, fronts between them or not.
+#[cfg(feature = "std")]
+#[test]
+fn nothing_is_cached_where_each_free_is_checked() {
+    type Checked = Observed<Heap<Full<Tiered>, Spin>, Profile, Spin>;
+    static HEAP: Checked = Observed::new(heap!(512 * 1024), Profile::new());
+    static DEPOT: Depot<Checked> = Depot::new(&HEAP, 16 * 1024);
+    let cached = Cached::new(&DEPOT);
+    let block = |bytes| Layout::array::<u8>(bytes).unwrap();
+    let kept = cached.allocate(block(48)).unwrap();
+    let freed = cached.allocate(block(48)).unwrap();
+    // SAFETY: the first free is right. The others are wrong, which is found before anything is done.
+    unsafe {
+        assert_eq!(cached.try_deallocate(freed, block(48)), Ok(()));
+        assert_eq!(HEAP.observers(|profile| profile.live_blocks), 1);
+        assert_eq!(cached.try_deallocate(freed, block(48)), Err(FreeError::AlreadyFree));
+        // Of the same class, but not what was asked for.
+        assert_eq!(cached.try_deallocate(kept, block(47)), Err(FreeError::Overrun));
+        assert_eq!(cached.try_deallocate(kept, block(48)), Ok(()));
+    }
+    exercise(&cached);
 }
 
 /// A hook of the wrapped heap may use the cache around it, from inside the cache's own request.
