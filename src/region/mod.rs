@@ -2,15 +2,16 @@
 
 mod capabilities;
 mod error;
+mod record;
 mod statics;
 mod table;
 
 pub use capabilities::Capabilities;
 pub use error::RegionError;
-pub(crate) use statics::Pending;
 #[doc(hidden)]
+pub use record::RegionRecord;
+pub(crate) use statics::Pending;
 pub use statics::StaticRegion;
-pub use table::RegionRecord;
 pub(crate) use table::{Numbering, Regions};
 
 use core::mem::{self, MaybeUninit};

@@ -1,39 +1,8 @@
 //! The table of the regions that share one index space.
 
+use super::record::{BRIEF, RegionRecord};
 use super::{Region, RegionError};
-use core::ptr::{self, NonNull};
-
-/// One region as the metadata sees it: a range of granule indices and its address.
-///
-/// ```text
-///              start                                       start + span
-///  address      |  granule  granule  ...  granule  | bookkeeping |
-///  index      first  +1                 first+len-1  (in band only)
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct RegionRecord {
-    /// Address that index 0 would have; offsets from it wrap and keep the region's provenance.
-    pub(crate) base: *mut u8,
-    /// Index of the first granule.
-    pub(crate) first: usize,
-    /// Number of granules.
-    pub(crate) len: usize,
-    /// Granules from this index up to `roof` were never handed out and are still zero.
-    pub(crate) mark: usize,
-    /// The end of the zeroed granules that start at `mark`.
-    pub(crate) roof: usize,
-    /// Where the word with the boundary bit of index 0 would be; null if none are kept.
-    pub(crate) bounds: *mut usize,
-    /// The memory as it was claimed: address and size.
-    pub(crate) raw: (*mut u8, usize),
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for RegionRecord {
-    fn format(&self, fmt: defmt::Formatter<'_>) {
-        defmt::write!(fmt, "RegionRecord {{ first: {=usize}, region: {} }}", self.first, self.region());
-    }
-}
+use core::ptr;
 
 /// How a table numbers the granules of its regions.
 #[derive(Clone, Copy)]
@@ -48,72 +17,6 @@ pub(crate) struct Numbering {
     /// Whether a region becomes near if that is possible: from then on [`Regions::at`] serves it.
     pub(crate) near: bool,
 }
-
-impl RegionRecord {
-    pub(crate) const NONE: Self = Self {
-        base: ptr::null_mut(),
-        first: 0,
-        len: 0,
-        mark: 0,
-        roof: 0,
-        bounds: ptr::null_mut(),
-        raw: (ptr::null_mut(), 0),
-    };
-
-    /// Returns the address one past the claimed memory.
-    pub(crate) fn raw_end(&self) -> usize {
-        self.raw.0.addr() + self.raw.1
-    }
-
-    /// The claimed memory.
-    pub(crate) fn region(&self) -> Region {
-        // The region was created with an address that is not null.
-        let start = NonNull::new(self.raw.0).unwrap_or(NonNull::dangling());
-        Region::new(start, self.raw.1)
-    }
-
-    /// One past the last granule.
-    pub(crate) const fn end(&self) -> usize {
-        self.first + self.len
-    }
-
-    /// Notes that the granules from `index` up to `end` were handed out.
-    #[inline(always)]
-    pub(crate) fn touch(&mut self, index: usize, end: usize) {
-        // In most regions nothing is known to be zero, and the mark is at the end. If the block lies in the middle of the
-        // zeroed granules, only those below remain known as zero.
-        if end <= self.mark {
-            return;
-        }
-        cold();
-        if index < self.roof {
-            if index <= self.mark {
-                self.mark = end;
-            } else {
-                self.roof = index;
-            }
-            if self.mark + BRIEF > self.roof {
-                self.mark = self.roof;
-            }
-        }
-    }
-
-    /// Whether one of this region's granules, of 2 to the power of `shift` bytes, begins at `address`.
-    #[inline(always)]
-    pub(crate) fn begins(&self, address: usize, shift: u32) -> bool {
-        // Rotated, the bits of an address that is not aligned end up on top, where no index has any.
-        self.contains(address.wrapping_sub(self.base.addr()).rotate_right(shift))
-    }
-
-    /// Whether granule `index` lies in this region.
-    #[inline(always)]
-    pub(crate) const fn contains(&self, index: usize) -> bool {
-        index.wrapping_sub(self.first) < self.len
-    }
-}
-
-#[cold]
-fn cold() {}
 
 /// The table of regions that share one index space.
 ///
@@ -135,9 +38,6 @@ pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     count: usize,
     table: [RegionRecord; R],
 }
-
-/// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
-pub(super) const BRIEF: usize = 32;
 
 /// Bits for the number of regions.
 const COUNT_BITS: u32 = usize::BITS / 4;
@@ -460,6 +360,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ptr::NonNull;
 
     fn region(start: usize, size: usize) -> Region {
         Region::new(NonNull::new(ptr::without_provenance_mut(start)).unwrap(), size)

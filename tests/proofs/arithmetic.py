@@ -62,7 +62,7 @@ def align_up(proofs: Proofs, width: int) -> None:
 
 def ranges(proofs: Proofs, width: int) -> None:
     """One comparison says whether a number lies in a range that does not wrap."""
-    expect("src/region/table.rs", "index.wrapping_sub(self.first) < self.len")
+    expect("src/region/record.rs", "index.wrapping_sub(self.first) < self.len")
     expect("src/harden/map.rs", "address.wrapping_sub(self.start.addr()) < self.room")
     at, first, length = z3.BitVecs("at first length", width)
     whole = [z3.UGE(first + length, first)]

@@ -1,6 +1,7 @@
 //! Tests of what quick lists keep to themselves.
 
 use super::*;
+use crate::region::Region;
 use core::cell::UnsafeCell;
 
 #[repr(align(64))]
