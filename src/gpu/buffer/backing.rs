@@ -70,8 +70,9 @@ pub unsafe trait Backing: Sync {
 ///
 /// A program's own allocator implements [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and backs buffers as a
 /// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)). This trait is for what owns the memory
-/// of one buffer.
-pub trait Backer {
+/// of one buffer; it is sealed, so programs cannot implement it.
+#[expect(private_bounds, reason = "the trait is sealed")]
+pub trait Backer: Sealed {
     /// The memory of one buffer.
     type Backing<'a>: Backing
     where
@@ -86,6 +87,9 @@ pub trait Backer {
     /// The error of the allocator.
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, Self::Error>;
 }
+
+/// What may be a [`Backer`].
+pub(in crate::gpu) trait Sealed {}
 
 /// The streams that use memory besides its own stream.
 #[derive(Debug, Default)]
@@ -163,6 +167,8 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
         }
     }
 }
+
+impl<S: Source<Stream = Stream> + Send + Sync> Sealed for Arc<S> {}
 
 impl<S: Source<Stream = Stream> + Send + Sync> Backer for Arc<S> {
     type Backing<'a>

@@ -23,6 +23,7 @@ mod transfer;
 mod view;
 
 pub use crate::pool::MemoryKind;
+pub(in crate::gpu) use backing::Sealed;
 pub use backing::{Backer, Backing, Lease, Touch};
 pub use cudarc_slice::CudarcMemory;
 pub use dlpack::DlTensor;

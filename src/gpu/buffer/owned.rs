@@ -1,5 +1,6 @@
 //! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
 
+use super::backing::Sealed;
 use super::{Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::{
@@ -76,6 +77,8 @@ impl fmt::Debug for Pool {
         f.debug_list().entries(names).finish()
     }
 }
+
+impl Sealed for Pool {}
 
 impl Backer for Pool {
     type Backing<'a> = PoolBlock;

@@ -1,5 +1,6 @@
 //! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
 
+use super::backing::Sealed;
 use super::{ALIGNMENT, Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::meta::Meta;
@@ -59,6 +60,8 @@ const fn alignment<P: Placement>() -> usize {
 /// Implements [`Backer`] for a pool or a pattern over one, by its method `allocate_aligned`.
 macro_rules! from_pool {
     ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
+        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for $allocator<$($lifetime,)? P, S> {}
+
         impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer for $allocator<$($lifetime,)? P, S> {
             type Backing<'a>
                 = $buffer<'a, $($lifetime,)? P, S>
@@ -76,6 +79,8 @@ macro_rules! from_pool {
 
 from_pool!(Pool, PoolBuffer);
 from_pool!(Pattern<'p>, PatternBuffer);
+
+impl<P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for PlannedSlot<'_, '_, P, S> {}
 
 impl<'a, 'p, P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer
     for PlannedSlot<'a, 'p, P, S>

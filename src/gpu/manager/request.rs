@@ -3,7 +3,7 @@
 use super::store::ManagedBlock;
 use super::usage::{Access, Site};
 use super::{DeviceStores, MemoryManager};
-use crate::gpu::buffer::Backer;
+use crate::gpu::buffer::{Backer, Sealed};
 use crate::gpu::error::Error;
 use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
@@ -148,6 +148,8 @@ impl fmt::Debug for MemoryRequest<'_> {
             .finish_non_exhaustive()
     }
 }
+
+impl Sealed for MemoryRequest<'_> {}
 
 impl<'m> Backer for MemoryRequest<'m> {
     type Backing<'a>
