@@ -2,6 +2,7 @@
 
 mod climb;
 mod constrained;
+mod cores;
 mod plain;
 mod portfolio;
 
@@ -136,7 +137,29 @@ struct Shared<'a> {
     watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
 }
 
-impl Shared<'_> {
+impl<'a> Shared<'a> {
+    /// Creates the state of a search that starts now, with no plan yet.
+    fn new(
+        instance: &'a Instance,
+        deadline: Deadline,
+        capacity: Option<u64>,
+        bound: u64,
+        watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
+    ) -> Self {
+        Self {
+            instance,
+            started: Instant::now(),
+            deadline,
+            capacity: capacity.unwrap_or(u64::MAX),
+            peak: AtomicU64::new(u64::MAX),
+            bound: AtomicU64::new(bound),
+            nodes: AtomicU64::new(0),
+            best: Mutex::new((Vec::new(), Vec::new())),
+            conflicts: OnceLock::new(),
+            watcher,
+        }
+    }
+
     fn best(&self) -> MutexGuard<'_, Best> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,18 +235,8 @@ pub fn solve_within(
 ) -> Solution {
     let started = Instant::now();
     let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
-    let shared = Shared {
-        instance,
-        started,
-        deadline,
-        capacity: options.capacity.unwrap_or(u64::MAX),
-        peak: AtomicU64::new(u64::MAX),
-        bound: AtomicU64::new(bound.bytes),
-        nodes: AtomicU64::new(0),
-        best: Mutex::new((Vec::new(), Vec::new())),
-        conflicts: OnceLock::new(),
-        watcher,
-    };
+    let shared =
+        Shared { started, ..Shared::new(instance, deadline, options.capacity, bound.bytes, watcher) };
     let threads = options.threads.max(1);
     shared.offer(first_plan(&shared));
     if !shared.deadline.passed() {

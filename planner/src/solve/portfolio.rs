@@ -1,8 +1,10 @@
 //! Makes greedy plans in many ways and repairs the best ones; the work is divided among threads.
 
+use std::cell::OnceCell;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
+use super::cores::Cores;
 use super::{LISTED, Shared};
 use crate::boxes::{Boxes, Join, boxes_with_waste, boxes_within};
 use crate::deadline::Deadline;
@@ -13,6 +15,9 @@ use crate::model::Instance;
 
 /// Instances up to this size are packed into boxes.
 const PACKED: usize = 300_000;
+
+/// How many times as much as descents the plans from the highest moments outwards may cost, once one of them was the best.
+const FAVOUR: u64 = 4;
 
 /// The boxes of an instance, packed when first needed.
 #[derive(Default)]
@@ -65,9 +70,13 @@ pub(super) struct Portfolio<'a> {
     repair: Option<Repair<'a>>,
     /// The kinds of descent that made the best plans, each with its peak.
     elite: Vec<(u64, Way)>,
-    /// The approximate cost in nanoseconds of noisy descents, rules and repairs. Counted, not timed, so that a seed
+    /// Plans from the highest moments outwards; made when first needed, if that is wanted.
+    cores: Option<OnceCell<Cores>>,
+    /// How many times as much these may cost as descents do.
+    favour: u64,
+    /// The approximate cost in nanoseconds of noisy descents, rules, repairs and cores. Counted, not timed, so that a seed
     /// and one thread give one plan.
-    spent: [u64; 3],
+    spent: [u64; 4],
     pairs: u64,
 }
 
@@ -90,9 +99,17 @@ impl<'a> Portfolio<'a> {
             share,
             repair: None,
             elite: Vec::new(),
-            spent: [0; 3],
+            cores: Some(OnceCell::new()),
+            favour: 1,
+            spent: [0; 4],
             pairs,
         }
+    }
+
+    /// Leaves out the plans from the highest moments outwards.
+    pub(super) fn without_cores(mut self) -> Self {
+        self.cores = None;
+        self
     }
 
     /// Runs the cheap methods: the descents without noise, and the rules if there are few conflicts.
@@ -107,6 +124,9 @@ impl<'a> Portfolio<'a> {
             if !self.over() {
                 self.descend(None, descent);
             }
+        }
+        if self.listed && !self.over() {
+            self.core();
         }
         while self.pairs <= 10_000_000 && !self.over() {
             let Some(rule) = self.rules.pop() else { break };
@@ -126,7 +146,7 @@ impl<'a> Portfolio<'a> {
     /// Makes one attempt of the kind that has cost the least so far.
     pub(super) fn step(&mut self) {
         let n = self.shared.instance.len() as u64;
-        let [descents, rules, repairs] = self.spent;
+        let [descents, rules, repairs, cores] = self.spent;
         // Rules cost the most and seldom win where there are many conflicts.
         let (share, first) = if self.pairs > 10_000_000 { (8, 16 * self.pairs) } else { (3, 0) };
         if self.listed && share * rules + first <= descents {
@@ -138,8 +158,9 @@ impl<'a> Portfolio<'a> {
             self.rule(rule);
         } else if self.listed && repairs <= descents {
             self.repair();
+        } else if self.listed && cores / self.favour <= descents && self.cores.is_some() {
+            self.core();
         } else {
-            self.spent[0] += 2000 * n;
             self.noisy_descent();
         }
     }
@@ -175,6 +196,8 @@ impl<'a> Portfolio<'a> {
             },
         };
         let Way { join, prefer, mirror, aligned, noise } = way;
+        // Buffers that are told apart are looked for in many sets.
+        self.spent[0] += if aligned { 20_000 } else { 2000 } * self.shared.instance.len() as u64;
         let noise = Some((noise, random.u64(..)));
         if let Some(peak) = self.descend(join, Descent { prefer, mirror, aligned, noise }) {
             match self.elite.iter_mut().find(|(_, other)| *other == way) {
@@ -230,6 +253,22 @@ impl<'a> Portfolio<'a> {
         let partial = vec![None; instance.len()];
         if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, deadline) {
             self.shared.offer(offsets);
+        }
+    }
+
+    /// Plans the moments of the highest load first; never again if there is one such moment only.
+    fn core(&mut self) {
+        let Some(cores) = &mut self.cores else { return };
+        cores.get_or_init(|| Cores::new(self.shared.instance));
+        match cores.get_mut().filter(|cores| cores.several()) {
+            Some(cores) => {
+                let before = self.shared.peak.load(Ordering::Relaxed);
+                self.spent[3] += cores.attempt(self.shared, &mut self.random) + 1;
+                if self.shared.peak.load(Ordering::Relaxed) < before {
+                    self.favour = FAVOUR;
+                }
+            }
+            None => self.cores = None,
         }
     }
 
