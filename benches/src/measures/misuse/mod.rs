@@ -60,9 +60,7 @@ fn tables(_: &Results) -> Vec<Table> {
         Table {
             title: "Each misuse",
             text: "*·*: does not apply, for instance a free of memory beside the arena of an allocator that has none. `Cached` hides \
-                   frees from the heap behind it, which its levels cannot change; a depot of 0 bytes keeps nothing, and hides nothing. \
-                   The *crash* at `Full` is a write long after the free, when the block has left the quarantine and its links are read: \
-                   no level promises to find it."
+                   frees from a heap of level `Basic`, and keeps nothing in front of one of level `Full`."
                 .into(),
             metric: OUTCOME,
             transposed: true,
