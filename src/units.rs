@@ -4,6 +4,10 @@
 //! [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Inside the crate, offsets and lengths are counted in granules;
 //! bytes appear only at the front ends.
 
+/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
+#[cold]
+pub(crate) fn rare() {}
+
 /// An integer type in which metadata stores granule indices and node numbers.
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte

@@ -230,7 +230,3 @@ pub unsafe trait Placement: Sized {
     /// [`FreeError`] if a check in O(1) shows that there is no such block.
     fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError>;
 }
-
-/// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
-#[cold]
-fn rare() {}

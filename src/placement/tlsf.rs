@@ -2,9 +2,8 @@
 
 use super::coalescing::{Coalescing, LARGE};
 use super::free_index::{Found, FreeIndex, check_links, sound};
-use super::rare;
 use crate::meta::{FreeBlocks, Id, InBand, NIL};
-use crate::units::{Index, class_of, class_rows, class_start};
+use crate::units::{Index, class_of, class_rows, class_start, rare};
 
 /// Classes per power of two unless a type says otherwise.
 const DEFAULT_COLUMNS: usize = if usize::BITS > 32 { 16 } else { 8 };

@@ -242,19 +242,12 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
         self.ready(|state| state.placement.largest_free())
     }
 
-    fn region(&self, n: usize) -> Option<Region> {
-        self.0.region(n)
-    }
-
     unsafe fn take_reserve(&self, region: Region) -> bool {
         // SAFETY: the caller's contract.
         unsafe { self.claim(region) }.is_ok()
     }
 
-    #[inline(always)]
-    fn remembers(&self) -> bool {
-        P::REMEMBERS
-    }
+    pass_on!(|self| self.0; region, remembers);
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);

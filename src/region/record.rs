@@ -1,6 +1,7 @@
 //! What a heap knows of one region.
 
 use super::Region;
+use crate::units::rare;
 use core::ptr::{self, NonNull};
 
 /// Zeroed memory of fewer granules than this is not tracked. Placements rely on it: no shorter free block has any.
@@ -74,7 +75,7 @@ impl RegionRecord {
         if end <= self.mark {
             return;
         }
-        cold();
+        rare();
         if index < self.roof {
             if index <= self.mark {
                 self.mark = end;
@@ -100,6 +101,3 @@ impl RegionRecord {
         index.wrapping_sub(self.first) < self.len
     }
 }
-
-#[cold]
-fn cold() {}

@@ -441,7 +441,7 @@ impl<S: System> Spans<S> {
         }
         let (ground, page, image) = (self.ground, S::page(), self.image_start.addr());
         let (spans, map) = (self.table.base.cast::<Span>(), self.map.base);
-        let idle = |start: *mut u8, bytes: usize, page: usize| {
+        let idle = |start: *mut u8, bytes: usize| {
             let skipped = start.addr().next_multiple_of(page) - start.addr();
             let whole = bytes.saturating_sub(skipped) / page * page;
             if whole > 0 {
@@ -459,9 +459,9 @@ impl<S: System> Spans<S> {
                 slots += if from < end { touched } else { 0 };
                 if from < end && len * size_of::<Span>() > page {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
-                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>(), page);
-                    idle(meta.address(offset + 1), (len - 2) * IMAGE, page);
-                    idle(map.wrapping_add(slot), len, page);
+                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
+                    idle(meta.address(offset + 1), (len - 2) * IMAGE);
+                    idle(map.wrapping_add(slot), len);
                 }
             }
             true

@@ -3,9 +3,10 @@
 mod work;
 
 use super::free_index::FreeIndex;
-use super::{Placement, Token, rare};
+use super::{Placement, Token};
 use crate::meta::{Block, FreeBlocks, FreeError, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
+use crate::units::rare;
 use work::Work;
 
 /// Requests longer than this many granules are cut from the front of a block, shorter ones from its back:

@@ -3,7 +3,7 @@
 use super::classes::{SMALL, STEP, read_anew};
 use super::key::Key;
 use crate::misuse::{Fault, corrupted};
-use crate::placement::rare;
+use crate::units::rare;
 use core::ptr::{self, NonNull};
 
 /// Free large blocks, so that the next request of the same length has one without a search.

@@ -3,7 +3,7 @@
 use super::classes::{CLASSES, Class, STEP, read_anew};
 use super::key::Key;
 use super::tier::{END, Free};
-use crate::placement::rare;
+use crate::units::rare;
 use core::ptr::NonNull;
 
 /// The quick lists: free small blocks by class, last in, first out, whether they are objects of pages or blocks of
