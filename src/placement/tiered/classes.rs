@@ -72,6 +72,19 @@ impl Class {
     pub(super) const fn objects(self) -> usize {
         (self.page() - HEADER) / self.bytes()
     }
+
+    /// Distance of the first object of one of its pages from the page's start, in bytes. The last object ends where the page
+    /// does, so that all of them are aligned as their size is.
+    #[inline(always)]
+    pub(super) const fn first(self) -> usize {
+        self.page() - self.objects() * self.bytes()
+    }
+
+    /// Returns whether every object of its pages is aligned to `align` bytes.
+    #[inline(always)]
+    pub(super) const fn suits(self, align: usize) -> bool {
+        self.bytes() & (align - 1) == 0
+    }
 }
 
 /// Bytes of a page, by its class.

@@ -55,3 +55,31 @@ fn only_a_link_of_this_heap_looks_kept() {
         assert!(!starts.iter().any(|&start| tiered.seems_kept(start)), "links of closed pages");
     }
 }
+
+/// Objects of pages are aligned as their size is, so that pages serve requests that are aligned to more than 8 bytes as well.
+#[test]
+fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
+    let memory = Memory(UnsafeCell::new([0; 64 << 10]));
+    for (size, align) in [(16, 16), (48, 16), (96, 32), (64, 64), (192, 64), (256, 256)] {
+        let layout = Layout::from_size_align(size, align).unwrap();
+        let mut tiered = Tiered::<Tlsf>::EMPTY;
+        // SAFETY: the memory is used by one placement after the other.
+        unsafe { tiered.claim(memory.region()).unwrap() };
+        let mut starts = [(); 128].map(|()| {
+            let quick = tiered.allocate_quick(layout);
+            quick.or_else(|| tiered.allocate(layout)).unwrap().start
+        });
+        starts.sort();
+        assert!(starts.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() >= size));
+        assert!(starts.iter().all(|start| start.addr().get() % align == 0), "{size} aligned to {align}");
+        let in_pages = starts.iter().filter(|&&start| tiered.tier.check(start, layout).is_err()).count();
+        assert!(in_pages >= 100, "{in_pages} blocks of {size} bytes in pages");
+        for start in starts {
+            assert_eq!(tiered.check(start, layout), Ok(()));
+            // SAFETY: the block is live until here.
+            assert_eq!(unsafe { tiered.deallocate(start, layout) }, Ok(size));
+        }
+        tiered.flush();
+        assert!(tiered.release(memory.region().start.as_ptr()).is_ok(), "a block is left");
+    }
+}

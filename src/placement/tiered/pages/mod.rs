@@ -3,9 +3,9 @@
 mod layouts;
 
 use crate::meta::{FreeBlocks, FreeError, Meta};
-use crate::placement::tiered::classes::{CLASSES, Class, STEP};
+use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
-use crate::placement::tiered::page::{HEADER, NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
+use crate::placement::tiered::page::{NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
 use crate::placement::tiered::tier::{
     END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from,
 };
@@ -25,12 +25,13 @@ const WORTH_IT: usize = 16 * 1024;
 /// ```text
 ///  heads   8 B | 16 B | 24 B | .. | 256 B         the pages of a class that have free objects, in a ring
 ///                 |
-///   page   | header | object | object | ...       a free object holds the address of the next one
+///   page   | header | .. | object | object |      a free object holds the address of the next one
 ///             next -> page -> ..
 ///  map     | - | - | 0 | 1 | 0 | ...              one byte per 512 bytes: how many before it does the page start?
 /// ```
 ///
-/// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. A page without live objects goes
+/// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. Objects fill them from the end, so that
+/// each is aligned as its size is: one of 48 bytes to 16, one of 64 bytes to 64. A page without live objects goes
 /// back, except for the last one of its class, which stays until memory runs out. A class gets its first page when `L`
 /// serves 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
 /// a region.
@@ -157,14 +158,14 @@ impl<L: Placement> Pages<L> {
                 entry.add(back).write(back as u8);
             }
             let (key, mut next) = (self.key, END);
-            let mut object = page.cast::<u8>().add(HEADER + objects * size);
+            let mut object = page.cast::<u8>().add(layout.size());
             for _ in 0..objects {
                 object = object.sub(size);
                 object.cast::<Free>().write(Free::before(next, key));
                 next = object.cast();
             }
             page.write(Page {
-                free: HEADER as u16,
+                free: class.first() as u16,
                 used: 0,
                 class: class.index() as u8,
                 listed: false,
@@ -185,8 +186,8 @@ impl<L: Placement> Pages<L> {
             self.delist(page);
             let layout = Self::page_layout(class);
             // The next blocks at these places would look as if they were in a list.
-            for object in 0..class.objects() {
-                let object = page.cast::<u8>().add(HEADER + object * class.bytes());
+            for object in (class.first()..class.page()).step_by(class.bytes()) {
+                let object = page.cast::<u8>().add(object);
                 object.cast::<usize>().write(0);
             }
             if let Some(entry) = self.entry(page) {
@@ -259,7 +260,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken> {
-        if align <= STEP {
+        if class.suits(align) {
             let mut page = self.heads[class.index()];
             let mut allocated = 0;
             if page.is_null() && self.direct[class.index()] >= PATIENCE && !self.saving {
@@ -279,7 +280,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
 
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
-        let page = if align <= STEP { self.find_page(start.addr().get()) } else { None };
+        let page = if class.suits(align) { self.find_page(start.addr().get()) } else { None };
         let Some(page) = page else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
@@ -328,13 +329,10 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         if offset % 8 != 0 {
             return Err(FreeError::Misaligned);
         }
-        let size = class.bytes();
-        let inside = offset.checked_sub(HEADER).ok_or(FreeError::NotABlock)?;
+        let (size, first) = (class.bytes(), class.first());
         // SAFETY: the page is open.
-        if unsafe { (*page).class as usize } != class.index()
-            || inside % size != 0
-            || inside / size >= class.objects()
-        {
+        let own = unsafe { (*page).class as usize };
+        if own != class.index() || offset < first || (offset - first) % size != 0 {
             return Err(FreeError::NotABlock);
         }
         // SAFETY: the page is open. A list that its user has damaged may lead anywhere: it is left where it leaves the
@@ -345,7 +343,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 if free == offset {
                     return Err(FreeError::AlreadyFree);
                 }
-                if free < HEADER || free + size > class.page() || free % 8 != 0 {
+                if free < first || free + size > class.page() || free % 8 != 0 {
                     break;
                 }
                 let next = (*page.cast::<u8>().add(free).cast::<Free>()).next(self.key);
