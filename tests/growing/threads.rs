@@ -2,6 +2,7 @@
 
 use crate::{HEAP, alone};
 use std::collections::VecDeque;
+use std::ptr::{self, NonNull};
 use std::sync::mpsc;
 use std::thread;
 
@@ -80,4 +81,52 @@ fn threads_that_end_give_their_lists_back() {
     // Other tests run meanwhile; 500 threads with lists of 16 KiB would be 8 MB.
     let after = HEAP.figures().used;
     assert!(after < before + (64 << 20), "{before} {after}");
+}
+
+/// What a thread frees for another one is not what it gets next: the other one may still use the rest of these cache lines.
+#[test]
+fn what_another_thread_took_is_not_handed_out_next() {
+    // Of a size that nothing else here has.
+    const SIZE: usize = 2800;
+    let _alone = alone();
+    let take = || NonNull::new(HEAP.take(SIZE, 16)).unwrap();
+    let give = |block| {
+        // SAFETY: the block is live.
+        unsafe { HEAP.give(block) }.unwrap();
+    };
+    let addresses: Vec<usize> = (0..4).map(|_| take().as_ptr().expose_provenance()).collect();
+    let block = |address: usize| NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            addresses[..3].iter().for_each(|&address| give(block(address)));
+            let own = take();
+            assert!(!addresses.contains(&own.as_ptr().addr()), "handed out at once");
+            give(own);
+            // From now on the thread has blocks of its own, and gets them again.
+            assert_eq!(take(), own);
+            give(own);
+        });
+    });
+    give(block(addresses[3]));
+}
+
+/// A thread that only frees passes blocks on in batches.
+#[test]
+fn a_thread_that_only_frees_keeps_less_than_a_batch() {
+    const SIZE: usize = 3000;
+    let _alone = alone();
+    let blocks: Vec<usize> = (0..400).map(|_| HEAP.take(SIZE, 16).expose_provenance()).collect();
+    let before = HEAP.figures().used;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for &block in &blocks {
+                let block = NonNull::new(ptr::with_exposed_provenance_mut(block)).unwrap();
+                // SAFETY: the block is live.
+                unsafe { HEAP.give(block) }.unwrap();
+            }
+            let after = HEAP.figures().used;
+            // A list holds 16 KiB; threads of the harness that start meanwhile take a little.
+            assert!(after + 400 * SIZE < before + 512 * 1024, "{before} {after}");
+        });
+    });
 }

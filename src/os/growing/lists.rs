@@ -1,6 +1,6 @@
 //! The lists of free blocks that each thread keeps, and the pages that all threads share, behind one lock.
 
-use super::classes::{self, SIZES, class_of_size};
+use super::classes::{self, BATCHES, SIZES, class_of_size};
 use super::local::Local;
 use super::pages::{self, Chain, Pages};
 use super::spans::{NOTHING, Places};
@@ -109,8 +109,7 @@ unsafe fn flush(local: *mut Local) {
                 if count > 0 {
                     pages.put(class, Chain { first, count });
                 }
-                let count = mem::take(&mut bin.others) as usize;
-                let first = mem::replace(&mut bin.other, ptr::null_mut());
+                let (first, count) = bin.unload_other();
                 if count > 0 {
                     pages.put(class, Chain { first, count });
                 }
@@ -211,6 +210,10 @@ fn take_slowly(class: usize) -> *mut u8 {
     let want = unsafe {
         let bin = (*local).bin(class);
         let block = bin.take().or_else(|| {
+            // Before its first blocks from the pages, a thread has those of others only.
+            if bin.demand == 0 {
+                return None;
+            }
             bin.swap(class);
             bin.take()
         });
@@ -246,6 +249,13 @@ unsafe fn give_slowly(block: NonNull<u8>, class: usize) {
         let Some(local) = lists() else { return give_one(block, class) };
         let bin = (*local).bin(class);
         if bin.give(block) {
+            return;
+        }
+        if bin.keep_apart(block) {
+            if bin.others >= BATCHES[class] {
+                let (first, count) = bin.unload_other();
+                SHARED.with(|pages| pages.put(class, Chain { first, count }));
+            }
             return;
         }
         let (first, count) = bin.unload(class);

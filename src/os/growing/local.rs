@@ -12,12 +12,13 @@ pub(super) struct Bin {
     head: *mut Block,
     /// How many blocks the list in use has room for.
     room: i32,
-    /// How many blocks to ask the pages for next time. It doubles each time, so that a class that is used a little takes
-    /// few.
+    /// How many blocks to ask the pages for next time, 0 before the first time. It doubles each time, so that a class that is
+    /// used a little takes few.
     pub(super) demand: u16,
     /// Blocks of the other list.
     pub(super) others: u16,
-    /// The first block of the other list, or null.
+    /// The first block of the other list, or null. As long as the thread has taken no block of the class, it holds what the
+    /// thread frees: other threads took these blocks, and may use their neighbours in the same cache lines.
     pub(super) other: *mut Block,
 }
 
@@ -30,10 +31,8 @@ pub(super) struct Local {
 }
 
 impl Bin {
-    const fn new(class: usize) -> Self {
-        let room = BATCHES[class] as i32;
-        Self { head: ptr::null_mut(), room, demand: 0, others: 0, other: ptr::null_mut() }
-    }
+    /// An empty bin without room, so that the first request or free of the class takes the slow way.
+    const NEW: Self = Self { head: ptr::null_mut(), room: 0, demand: 0, others: 0, other: ptr::null_mut() };
 
     /// Takes a block, if the list in use has one.
     #[inline(always)]
@@ -63,9 +62,33 @@ impl Bin {
         true
     }
 
+    /// Puts a block that another thread took into the other list, as long as this thread has taken none of the class, and
+    /// returns whether it did. If the list is full then, it is to be given back.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Bin::give`].
+    pub(super) unsafe fn keep_apart(&mut self, block: NonNull<u8>) -> bool {
+        if self.demand != 0 || !self.head.is_null() {
+            return false;
+        }
+        let block = block.cast::<Block>().as_ptr();
+        // SAFETY: the block is free, and has room for a link.
+        unsafe { (*block).next = self.other };
+        self.other = block;
+        self.others += 1;
+        true
+    }
+
+    /// Takes the other list out: its first block, and how many there are.
+    pub(super) fn unload_other(&mut self) -> (*mut Block, usize) {
+        let count = core::mem::take(&mut self.others) as usize;
+        (core::mem::replace(&mut self.other, ptr::null_mut()), count)
+    }
+
     /// Takes the list in use out: its first block, and how many there are.
     pub(super) fn unload(&mut self, class: usize) -> (*mut Block, usize) {
-        let count = BATCHES[class] as usize - self.room as usize;
+        let count = if self.head.is_null() { 0 } else { BATCHES[class] as usize - self.room as usize };
         self.room = BATCHES[class] as i32;
         (core::mem::replace(&mut self.head, ptr::null_mut()), count)
     }
@@ -78,9 +101,8 @@ impl Bin {
 
     /// Makes the other list the one in use, which is empty.
     pub(super) fn swap(&mut self, class: usize) {
-        let count = core::mem::take(&mut self.others) as usize;
-        let other = core::mem::replace(&mut self.other, ptr::null_mut());
-        self.load(class, other, count);
+        let (first, count) = self.unload_other();
+        self.load(class, first, count);
     }
 
     /// Returns how many blocks to ask the pages for: as many as a cache line holds at first, then twice as many each time.
@@ -98,15 +120,7 @@ impl Bin {
 
 impl Local {
     /// Empty lists.
-    pub(super) const NEW: Self = {
-        let mut bins = [const { Bin::new(0) }; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
-            bins[class] = Bin::new(class);
-            class += 1;
-        }
-        Self { bins, call: 0 }
-    };
+    pub(super) const NEW: Self = Self { bins: [const { Bin::NEW }; CLASSES], call: 0 };
 
     /// Returns the bin of a class.
     #[inline(always)]
