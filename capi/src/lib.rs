@@ -8,10 +8,13 @@
 //! This heap's own functions are in `include/allotment.h`. `ALLOTMENT_OPTIONS` holds options separated by commas:
 //!
 //! * `stats`: prints the heap's figures to standard error when the program ends;
-//! * `limit=BYTES`: reserves so many bytes of addresses, with `K`, `M`, `G` or `T`; the heap never has more.
+//! * `limit=BYTES`: reserves so many bytes of addresses, with `K`, `M`, `G` or `T`; the heap never has more;
+//! * `background`: starts a thread that gives free memory back when the program has not used the heap for four seconds. It is not the default,
+//!   since some of the system's functions refuse programs with threads (`unshare`, `setns`).
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
+mod background;
 mod figures;
 mod information;
 mod options;

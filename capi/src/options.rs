@@ -5,6 +5,8 @@
 pub struct Options {
     /// Print figures at the end.
     pub stats: bool,
+    /// Have a thread give free memory back when the program is at rest.
+    pub background: bool,
     /// Bytes of addresses to reserve.
     pub limit: Option<usize>,
 }
@@ -20,6 +22,7 @@ impl Options {
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             match (word, word.strip_prefix("limit=").map(bytes)) {
                 ("stats", _) => options.stats = true,
+                ("background", _) => options.background = true,
                 (_, Some(Some(limit))) => options.limit = Some(limit),
                 _ => return Err((options, word)),
             }

@@ -1,8 +1,8 @@
 //! What happens when the library is loaded, when the process forks, and when it ends.
 
-use crate::HEAP;
 use crate::information::malloc_stats;
 use crate::options::Options;
+use crate::{HEAP, background};
 use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
@@ -28,6 +28,7 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     // SAFETY: as above, in the child.
     unsafe { HEAP.after_fork_in_child() }
+    background::after_fork_in_child();
 }
 
 extern "C" fn start() {
@@ -44,13 +45,16 @@ extern "C" fn start() {
             let mut line = Line::new();
             let _ = writeln!(
                 line,
-                "allotment: ALLOTMENT_OPTIONS: `{word}` is none of `stats`, `limit=BYTES`; it and what follows is ignored"
+                "allotment: ALLOTMENT_OPTIONS: `{word}` is none of `stats`, `background`, `limit=BYTES`; it and what follows is ignored"
             );
             line.print();
             options
         });
         if let Some(bytes) = options.limit {
             HEAP.limit(bytes);
+        }
+        if options.background {
+            background::start();
         }
         if options.stats {
             libc::atexit(malloc_stats);

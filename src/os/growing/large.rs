@@ -24,7 +24,7 @@ impl<S: System> Pages<S> {
         let taken = taken?;
         // SAFETY: the span is committed and ours.
         unsafe {
-            (*self.spans.span(taken.slot)).len = u32::try_from(len).ok()?;
+            *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
             *self.spans.entry(taken.slot) = WHOLE;
         }
         self.allocated(len * SLOT);
@@ -37,7 +37,7 @@ impl<S: System> Pages<S> {
         // SAFETY: the slot is committed, and so is its entry.
         unsafe {
             (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
-                .then(|| (slot, (*self.spans.span(slot)).len as usize))
+                .then(|| (slot, *self.spans.length(slot) as usize))
         }
     }
 
@@ -77,7 +77,7 @@ impl<S: System> Pages<S> {
             if to != len && !self.spans.resize(slot, len, to) {
                 return false;
             }
-            (*self.spans.span(slot)).len = to as u32;
+            *self.spans.length(slot) = to as u32;
         }
         self.figures.used -= len * SLOT;
         self.allocated(to * SLOT);

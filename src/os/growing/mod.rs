@@ -14,6 +14,7 @@
 mod classes;
 #[cfg(test)]
 mod fake;
+mod ground;
 mod large;
 mod lists;
 mod local;

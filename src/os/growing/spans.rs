@@ -1,7 +1,8 @@
 //! Spans: whole slots of a reserved range of addresses, committed as they are needed.
 
 use super::classes::{LARGEST_PAGE, SLOT};
-use super::system::{self, System};
+use super::ground::{GRAIN, Ground, Range};
+use super::system::System;
 use crate::meta::{FreeBlocks, InBand};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
@@ -14,7 +15,7 @@ const IMAGE: usize = 16;
 /// Where the free spans are. Its region is the image, whose granules stand for slots.
 type Free = Tlsf<InBand<u32, IMAGE, 1>>;
 
-/// What is known of the span that starts at a slot: a page of small blocks, or one large block.
+/// What is known of the page of small blocks that starts at a slot.
 #[repr(C)]
 pub(super) struct Span {
     /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
@@ -43,100 +44,6 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) const NOTHING: u8 = 0;
 /// The map's entry for the first slot of a large block. Every other number is the class of the slot's page, plus 1.
 pub(super) const WHOLE: u8 = u8::MAX;
-
-/// A part of the reserved range, committed from its start on.
-struct Range {
-    base: *mut u8,
-    reserved: usize,
-    committed: usize,
-}
-
-/// What commits are rounded to in bytes.
-const GRAIN: usize = system::LARGEST_PAGE;
-
-impl Range {
-    const EMPTY: Self = Self { base: ptr::null_mut(), reserved: 0, committed: 0 };
-
-    /// Makes the first `bytes` bytes usable, and returns whether that was possible.
-    fn commit<S: System>(&mut self, bytes: usize) -> bool {
-        let to = bytes.next_multiple_of(GRAIN).min(self.reserved);
-        if to <= self.committed {
-            return true;
-        }
-        // SAFETY: the bytes behind the committed ones are reserved.
-        let done = unsafe { S::commit(self.base.wrapping_add(self.committed), to - self.committed) };
-        if done {
-            self.committed = to;
-        }
-        done
-    }
-}
-
-/// The slots, and for each a bit that is set if it was written to since the system gave it.
-#[derive(Clone, Copy)]
-struct Ground {
-    base: *mut u8,
-    bits: *mut usize,
-}
-
-/// Bits of a word.
-const BITS: usize = usize::BITS as usize;
-
-impl Ground {
-    const NONE: Self = Self { base: ptr::null_mut(), bits: ptr::null_mut() };
-
-    fn word(self, slot: usize) -> *mut usize {
-        self.bits.wrapping_add(slot / BITS)
-    }
-
-    fn address(self, slot: usize) -> *mut u8 {
-        self.base.wrapping_add(slot * SLOT)
-    }
-
-    /// Visits the words of the slots from `from` up to `end`, each with a mask of the bits that are meant.
-    fn visit(self, from: usize, end: usize, mut visit: impl FnMut(&mut usize, usize)) {
-        let mut slot = from;
-        while slot < end {
-            let next = (slot / BITS * BITS + BITS).min(end);
-            let mask = (usize::MAX >> (BITS - (next - slot))) << (slot % BITS);
-            // SAFETY: the bits of committed slots are committed, and only the holder of the spans accesses them.
-            visit(unsafe { &mut *self.word(slot) }, mask);
-            slot = next;
-        }
-    }
-
-    /// Notes that slots were written to.
-    fn mark(self, from: usize, end: usize) {
-        self.visit(from, end, |word, mask| *word |= mask);
-    }
-
-    /// Returns how many slots were written to.
-    fn touched(self, from: usize, end: usize) -> usize {
-        let mut count = 0;
-        self.visit(from, end, |word, mask| count += (*word & mask).count_ones() as usize);
-        count
-    }
-
-    fn is_touched(self, slot: usize) -> bool {
-        // SAFETY: as in `visit`.
-        unsafe { *self.word(slot) >> (slot % BITS) & 1 != 0 }
-    }
-
-    /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
-    /// pages. Returns the first slot that was given back, and one past the last.
-    fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (usize, usize) {
-        let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from, from) };
-        let last = (first..end).rev().find(|&slot| self.is_touched(slot)).unwrap_or(first);
-        let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();
-        let stop = (self.address(last + 1).addr() / page * page).saturating_sub(self.base.addr());
-        // SAFETY: the caller owns the slots and has no use for what is in them.
-        if start >= stop || !unsafe { S::purge(self.base.wrapping_add(start), stop - start) } {
-            return (from, from);
-        }
-        self.visit(start / SLOT, stop / SLOT, |word, mask| *word &= !mask);
-        (start / SLOT, stop / SLOT)
-    }
-}
 
 /// Bytes that are committed first.
 const FIRST: usize = 4 << 20;
@@ -324,6 +231,12 @@ impl<S: System> Spans<S> {
         self.image_start.addr() + slot * IMAGE
     }
 
+    /// Returns the slot that a granule of the image stands for.
+    #[inline(always)]
+    fn slot_of_image(&self, granule: *mut u8) -> usize {
+        (granule.addr() - self.image_start.addr()) / IMAGE
+    }
+
     /// Returns the slot of an address of the range.
     #[inline(always)]
     pub(super) fn slot(&self, address: *mut u8) -> usize {
@@ -342,6 +255,13 @@ impl<S: System> Spans<S> {
         self.table.base.cast::<Span>().wrapping_add(slot)
     }
 
+    /// Returns where the length of the large block that starts at `slot` is, which must be committed: in the image, which nothing else
+    /// uses at a span in use.
+    #[inline(always)]
+    pub(super) fn length(&self, slot: usize) -> *mut u32 {
+        self.image_start.wrapping_add(slot * IMAGE).cast()
+    }
+
     /// Returns the map's entry of `slot`, which must be committed.
     #[inline(always)]
     pub(super) fn entry(&self, slot: usize) -> *mut u8 {
@@ -357,7 +277,7 @@ impl<S: System> Spans<S> {
             None if self.grow(len, align, most) => Placement::allocate(&mut self.free, len, align)?,
             None => return None,
         };
-        let slot = (self.free.meta().address(block.offset).addr() - self.image_start.addr()) / IMAGE;
+        let slot = self.slot_of_image(self.free.meta().address(block.offset));
         let end = slot + len;
         let ground = self.ground;
         let touched = ground.touched(slot, end);
@@ -439,7 +359,7 @@ impl<S: System> Spans<S> {
         if self.slots.committed == 0 {
             return 0;
         }
-        let (ground, page, image) = (self.ground, S::page(), self.image_start.addr());
+        let (ground, page) = (self.ground, S::page());
         let (spans, map) = (self.table.base.cast::<Span>(), self.map.base);
         let idle = |start: *mut u8, bytes: usize| {
             let skipped = start.addr().next_multiple_of(page) - start.addr();
@@ -453,7 +373,7 @@ impl<S: System> Spans<S> {
         let meta = self.free.meta();
         self.free.walk(0, &mut |offset, len, is_free| {
             if is_free {
-                let slot = (meta.address(offset).addr() - image) / IMAGE;
+                let slot = self.slot_of_image(meta.address(offset));
                 let touched = ground.touched(slot, slot + len);
                 let (from, end) = ground.purge::<S>(slot, slot + len, page);
                 slots += if from < end { touched } else { 0 };

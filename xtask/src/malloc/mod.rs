@@ -127,6 +127,11 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
     ensure!(fork.success, "{} of 400 children could not allocate after a fork", fork.tail());
     println!("fork       0 of 400 children hang");
 
+    let at_rest =
+        program::with_options("background", program::plain(folder, "at_rest", &[])).run(ours, folder)?;
+    ensure!(at_rest.success, "with the option `background`: {}", at_rest.tail());
+    println!("background gives free memory back when a program is at rest, and in its child");
+
     let pressure = program::plain(folder, "pressure", &[]).run(ours, folder)?;
     ensure!(pressure.success, "memory pressure: {}", pressure.tail());
     println!("pressure   gives free memory back through the C functions");
@@ -175,13 +180,19 @@ fn specials(heaps: &[Heap], folder: &Path) -> Result<String> {
         text += &format!("{line} |\n");
     }
     for (name, title) in [("large", "large blocks"), ("small", "small blocks")] {
-        let mut lines = ["after 10 idle seconds", "after 200 more calls", "after `malloc_trim`"]
-            .map(|when| format!("| {title}, 98 % freed, kept {when}, MB"));
+        let mut lines = [
+            "after 10 idle seconds",
+            "after 200 more calls",
+            "after `malloc_trim`",
+            "after 10 idle seconds, ours with `background`",
+        ]
+        .map(|when| format!("| {title}, 98 % freed, kept {when}, MB"));
         for heap in heaps {
             let run = program::plain(folder, "given_back", &[name, "wait"]).run(heap, folder)?;
-            let output = String::from_utf8_lossy(&run.output).into_owned();
-            let kept = output.split_whitespace().map(str::parse::<f64>).collect::<Result<Vec<_>, _>>();
-            let kept: [f64; 3] = kept?.try_into().ok().context("given_back prints three numbers")?;
+            let mut kept = numbers(&run)?;
+            ensure!(kept.len() == 3, "given_back prints three numbers");
+            let program = program::plain(folder, "given_back", &[name, "wait"]);
+            kept.push(numbers(&program::with_options("background", program).run(heap, folder)?)?[0]);
             for (line, kept) in lines.iter_mut().zip(kept) {
                 *line += &format!(" | {:.1}", kept / 1024.0);
             }
@@ -190,7 +201,34 @@ fn specials(heaps: &[Heap], folder: &Path) -> Result<String> {
             text += &format!("{line} |\n");
         }
     }
+    let mut lines = [
+        String::from("| of 400 children of a program with threads, cannot allocate"),
+        String::from("| smallest `ulimit -v` of 100, 150, 200, 300 MB, 1, 2 GB under which *larson* runs"),
+    ];
+    for heap in heaps {
+        let failed = numbers(&program::plain(folder, "fork", &[]).run(heap, folder)?)?;
+        lines[0] += &format!(" | {}", failed.first().copied().context("fork prints a number")?);
+        let works = |limit: &u32| {
+            let library = heap.library.as_deref().unwrap_or(Path::new(""));
+            let script =
+                format!("ulimit -v {limit}000; LD_PRELOAD='{}' exec \"$0\" larson 32", library.display());
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).arg(folder.join("threads"));
+            command.output().is_ok_and(|output| output.status.success())
+        };
+        let least = [100, 150, 200, 300, 1000, 2000].into_iter().find(works);
+        lines[1] += &format!(" | {}", least.map_or(String::from("none"), |limit| format!("{limit} MB")));
+    }
+    for line in lines {
+        text += &format!("{line} |\n");
+    }
     Ok(text)
+}
+
+/// The numbers that a program prints.
+fn numbers(run: &Run) -> Result<Vec<f64>> {
+    let output = String::from_utf8_lossy(&run.output);
+    Ok(output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
 /// Compiles the C++ programs beside this file.

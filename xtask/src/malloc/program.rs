@@ -21,6 +21,8 @@ pub struct Program {
     pub same: bool,
     /// Whether it is one of the workloads on two threads.
     pub threads: bool,
+    /// Options for our heap.
+    options: &'static str,
     /// For a server: what is run beside it.
     client: Option<Client>,
 }
@@ -72,7 +74,7 @@ impl Program {
     fn new(name: &'static str, program: impl Into<OsString>, arguments: &[&str]) -> Self {
         let mut command = vec![program.into()];
         command.extend(arguments.iter().map(OsString::from));
-        Self { name, command, input: None, same: true, threads: false, client: None }
+        Self { name, command, input: None, same: true, threads: false, options: "", client: None }
     }
 
     /// Runs the program once with a heap.
@@ -84,6 +86,7 @@ impl Program {
             // Debian's server is linked to another heap than the C library's, which stands behind this one.
             None => command.arg(if self.client.is_some() { "libc.so.6" } else { "" }),
         };
+        command.env("ALLOTMENT_OPTIONS", self.options);
         command.args(&self.command).current_dir(folder).stdin(Stdio::null());
         let input = self.input.as_ref().map(File::open).transpose()?.map_or_else(Stdio::null, Stdio::from);
         if let Some(client) = &self.client {
@@ -131,6 +134,11 @@ pub fn plain(folder: &Path, name: &'static str, arguments: &[&str]) -> Program {
     Program::new(name, folder.join(name), arguments)
 }
 
+/// The same with options for our heap, which others ignore.
+pub fn with_options(options: &'static str, program: Program) -> Program {
+    Program { options, ..program }
+}
+
 /// A program of the system.
 pub fn system(name: &'static str, arguments: &[&str]) -> Result<Program> {
     Ok(Program::new(name, which::which(name).with_context(|| format!("`{name}` is missing"))?, arguments))
@@ -155,6 +163,7 @@ pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Pro
         ("launcher", source!("launcher.cpp")),
         ("fork", source!("fork.cpp")),
         ("functions", source!("functions.cpp")),
+        ("at_rest", source!("at_rest.cpp")),
         (
             "pressure",
             concat!(include_str!("../../../capi/include/allotment.h"), include_str!("programs/pressure.cpp")),

@@ -1,0 +1,68 @@
+//! The option `background`: a thread that gives free memory back to the system when the program has come to rest.
+
+use crate::HEAP;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Seconds between two looks.
+const LOOK: u32 = 1;
+/// Looks that must find the same figures before memory goes back.
+const REST: u32 = 4;
+/// Bytes of free memory that are not worth a purge.
+const LITTLE: usize = 1 << 20;
+
+/// Whether the program asked for the thread.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Starts the thread, and from now on one in each child of a fork.
+pub fn start() {
+    WANTED.store(true, Ordering::Relaxed);
+    spawn();
+}
+
+/// Starts the thread in the child of a fork, which has only the thread that forked.
+pub fn after_fork_in_child() {
+    if WANTED.load(Ordering::Relaxed) {
+        spawn();
+    }
+}
+
+/// Starts a detached thread that takes no signals. If there can be none, the program goes on without.
+fn spawn() {
+    // SAFETY: the attributes and both sets of signals are initialised by the calls before they are used; the thread's function
+    // lives as long as the library, which is never unloaded.
+    unsafe {
+        let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        libc::sigfillset(all.as_mut_ptr());
+        if libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) != 0 {
+            return;
+        }
+        let mut attributes = MaybeUninit::uninit();
+        if libc::pthread_attr_init(attributes.as_mut_ptr()) == 0 {
+            libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), 128 * 1024);
+            let mut thread = MaybeUninit::uninit();
+            libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), watch, ptr::null_mut());
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Trims once whenever nothing has reached the shared pages for some seconds and there is free memory.
+extern "C" fn watch(_: *mut c_void) -> *mut c_void {
+    let (mut last, mut rest) = (HEAP.figures(), 0);
+    loop {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::sleep(LOOK) };
+        let now = HEAP.figures();
+        rest = if now == last { rest + 1 } else { 0 };
+        if rest == REST && now.dirty > LITTLE {
+            HEAP.trim();
+        }
+        // What the trim changes does not count as use.
+        last = if rest == REST { HEAP.figures() } else { now };
+    }
+}
