@@ -34,3 +34,8 @@ pub mod solve;
 pub mod transform;
 pub mod validate;
 pub mod write;
+
+/// Runs the README's example.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

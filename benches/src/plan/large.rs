@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::deadline::Deadline;
-use allotment_planner::generate::random;
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::model::Instance;
 use allotment_planner::validate::validate;
@@ -13,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::run::{above, find, head, idealloc, percent, plan, processor, read, times};
-use super::{Args, Findings};
+use super::{Args, Findings, open};
 use crate::plot;
 use crate::report::Table;
 use crate::results::{Results, Row};
@@ -29,25 +28,22 @@ const SIZES: [usize; 7] = [1000, 3162, 10_000, 31_623, 100_000, 316_228, 1_000_0
 
 /// The report of a process on its run.
 #[derive(Serialize, Deserialize)]
-struct Alone {
-    buffers: usize,
-    peak: u64,
-    bound: u64,
-    first: f64,
-    best: f64,
-    all: f64,
+pub struct Alone {
+    pub buffers: usize,
+    pub peak: u64,
+    pub bound: u64,
+    pub first: f64,
+    pub best: f64,
+    pub all: f64,
     /// MiB before the run, and the most during it.
-    before: u64,
-    most: u64,
+    pub before: u64,
+    pub most: u64,
 }
 
-/// Runs `NAME@SECONDS`, where `NAME` is a number of random buffers or a path, and prints the result as a CSV line.
+/// Runs `NAME@SECONDS`, where `NAME` is what [`open::instance`] knows or a path, and prints the result as a CSV line.
 pub fn alone(_: &Args, name: &str) -> Result<()> {
     let (name, seconds) = name.rsplit_once('@').context("write NAME@SECONDS")?;
-    let instance: Instance = match name.parse() {
-        Ok(count) => random(count, 64, 1),
-        Err(_) => read(name.as_ref())?,
-    };
+    let instance = open::instance(name).unwrap_or_else(|| read(name.as_ref()))?;
     let before = resident("VmRSS:");
     let seconds: f64 = seconds.parse()?;
     if seconds == 0.0 {
@@ -90,7 +86,8 @@ fn resident(name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-fn spawn(name: &str, seconds: f64) -> Result<Alone> {
+/// Runs one instance in a process of its own.
+pub fn spawn(name: &str, seconds: f64) -> Result<Alone> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["plan", "--alone", &format!("{name}@{seconds}")]);
     let output = command.output().context("this program does not start")?;

@@ -8,6 +8,7 @@
 mod compile;
 mod large;
 mod models;
+mod open;
 mod packings;
 mod recorded;
 mod rectangles;
@@ -93,7 +94,7 @@ struct Part {
     run: fn(&Args) -> Result<Findings>,
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     Part {
         name: "fit",
         title: "MiniMalloc's challenging instances: time to a fit of 1 MiB",
@@ -106,6 +107,7 @@ const PARTS: [Part; 9] = [
     },
     Part { name: "packings", title: "Perfect packings", run: packings::packings },
     Part { name: "large", title: "Large instances, and growth", run: large::large },
+    Part { name: "open", title: "Alignments, gaps and pairs, ten million buffers", run: open::open },
     Part { name: "tflm", title: "TensorFlow Lite Micro's models", run: models::tflm },
     Part { name: "onnx", title: "ONNX models", run: models::onnx },
     Part { name: "torch", title: "PyTorch's training and generation", run: torch::torch },

@@ -1,5 +1,9 @@
 """Plans of columns."""
 
+import contextlib
+import io
+import pathlib
+import re
 import threading
 import time
 
@@ -27,6 +31,16 @@ def test_lists_and_arrays_make_the_same_plan() -> None:
     strided = np.array([8, 0, 4, 0, 8, 0])[::2]
     assert plan(strided, *columns[1:]).offsets.tolist() == made.offsets
     validate(made)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "../README.md"])
+def test_the_readme_prints_what_it_says(readme: str) -> None:
+    text = (pathlib.Path(__file__).resolve().parents[1] / readme).read_text()
+    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(example, {})
+        assert printed.getvalue() == "".join(f"{said}\n" for said in re.findall(r"  # (.*)", example))
 
 
 def test_everything_a_buffer_can_have() -> None:

@@ -1,6 +1,5 @@
 //! Makes greedy plans in many ways and repairs the best ones; the work is divided among threads.
 
-use std::cell::OnceCell;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -56,6 +55,14 @@ struct Way {
     noise: u8,
 }
 
+/// Plans from the highest moments outwards.
+enum Outwards {
+    Never,
+    /// Not looked at yet.
+    Wanted,
+    From(Cores),
+}
+
 /// One thread's share.
 pub(super) struct Portfolio<'a> {
     shared: &'a Shared<'a>,
@@ -70,8 +77,7 @@ pub(super) struct Portfolio<'a> {
     repair: Option<Repair<'a>>,
     /// The kinds of descent that made the best plans, each with its peak.
     elite: Vec<(u64, Way)>,
-    /// Plans from the highest moments outwards; made when first needed, if that is wanted.
-    cores: Option<OnceCell<Cores>>,
+    cores: Outwards,
     /// How many times as much these may cost as descents do.
     favour: u64,
     /// The approximate cost in nanoseconds of noisy descents, rules, repairs and cores. Counted, not timed, so that a seed
@@ -99,7 +105,7 @@ impl<'a> Portfolio<'a> {
             share,
             repair: None,
             elite: Vec::new(),
-            cores: Some(OnceCell::new()),
+            cores: Outwards::Wanted,
             favour: 1,
             spent: [0; 4],
             pairs,
@@ -108,7 +114,7 @@ impl<'a> Portfolio<'a> {
 
     /// Leaves out the plans from the highest moments outwards.
     pub(super) fn without_cores(mut self) -> Self {
-        self.cores = None;
+        self.cores = Outwards::Never;
         self
     }
 
@@ -158,7 +164,7 @@ impl<'a> Portfolio<'a> {
             self.rule(rule);
         } else if self.listed && repairs <= descents {
             self.repair();
-        } else if self.listed && cores / self.favour <= descents && self.cores.is_some() {
+        } else if self.listed && cores / self.favour <= descents && !matches!(self.cores, Outwards::Never) {
             self.core();
         } else {
             self.noisy_descent();
@@ -258,17 +264,15 @@ impl<'a> Portfolio<'a> {
 
     /// Plans the moments of the highest load first; never again if there is one such moment only.
     fn core(&mut self) {
-        let Some(cores) = &mut self.cores else { return };
-        cores.get_or_init(|| Cores::new(self.shared.instance));
-        match cores.get_mut().filter(|cores| cores.several()) {
-            Some(cores) => {
-                let before = self.shared.peak.load(Ordering::Relaxed);
-                self.spent[3] += cores.attempt(self.shared, &mut self.random) + 1;
-                if self.shared.peak.load(Ordering::Relaxed) < before {
-                    self.favour = FAVOUR;
-                }
-            }
-            None => self.cores = None,
+        if matches!(self.cores, Outwards::Wanted) {
+            let cores = Cores::new(self.shared.instance);
+            self.cores = if cores.several() { Outwards::From(cores) } else { Outwards::Never };
+        }
+        let Outwards::From(cores) = &mut self.cores else { return };
+        let before = self.shared.peak.load(Ordering::Relaxed);
+        self.spent[3] += cores.attempt(self.shared, &mut self.random) + 1;
+        if self.shared.peak.load(Ordering::Relaxed) < before {
+            self.favour = FAVOUR;
         }
     }
 
