@@ -37,6 +37,8 @@
 //! * D. E. Knuth, *The Art of Computer Programming*, vol. 1, 3rd ed., section 2.5.
 //! * T. Ogasawara, "An algorithm with constant execution time for dynamic storage allocation", RTCSA 1995.
 
+#![forbid(unsafe_code)]
+
 use crate::meta::{Meta, region_size};
 use crate::placement::{BestFit, Buddy, Bump, FirstFit, Tlsf};
 use crate::units::{Index, class_of, class_start};

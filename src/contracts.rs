@@ -3,6 +3,8 @@
 //! The model checker Kani proves each (`cargo kani`, where it can be set up); a test tries it with all inputs where they are few, and
 //! with those at borders and a sample of the others where they are many.
 
+#![forbid(unsafe_code)]
+
 /// Makes a proof for Kani and a test of each function, whose inputs are numbers `in` ranges. `unwind` is the most rounds that one of its
 /// loops takes, plus one.
 macro_rules! contracts {

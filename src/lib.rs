@@ -74,7 +74,6 @@ extern crate alloc;
 extern crate std;
 
 mod bounded;
-#[forbid(unsafe_code)] // SAFETY.md says what the other modules rely on.
 pub mod bounds;
 #[cfg(any(test, kani))]
 mod contracts;
@@ -86,7 +85,6 @@ pub mod harden;
 pub mod heap;
 pub mod inject;
 pub mod lock;
-#[forbid(unsafe_code)]
 mod macros;
 mod memory;
 pub mod meta;
@@ -104,7 +102,6 @@ pub mod pool;
 pub mod pressure;
 pub mod region;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-#[forbid(unsafe_code)]
 mod report;
 #[cfg(feature = "std")]
 pub mod sim;

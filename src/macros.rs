@@ -1,5 +1,7 @@
 //! The [`heap!`](crate::heap!) macro, which needs no initialisation call.
 
+#![forbid(unsafe_code)]
+
 /// Creates a heap with its own static memory: `static HEAP: Heap = heap!(32 * 1024);`
 ///
 /// The argument is its size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and

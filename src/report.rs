@@ -1,5 +1,7 @@
 //! Lines on standard error, written without allocating.
 
+#![forbid(unsafe_code)]
+
 use core::fmt;
 use std::io::Write;
 

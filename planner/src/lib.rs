@@ -15,6 +15,8 @@
 //!
 //! Time steps are half-open ranges of 64-bit integers, offsets and sizes are bytes.
 
+#![deny(unsafe_code)]
+
 pub mod bounds;
 pub mod boxes;
 pub mod deadline;

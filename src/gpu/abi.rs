@@ -1,6 +1,8 @@
 //! Structures of the driver's interface whose fields have different names in different versions of cudarc. Their
 //! layout is the same in all of them.
 
+#![forbid(unsafe_code)]
+
 use core::ptr;
 use cudarc::driver::sys;
 use std::ffi::c_void;

@@ -1,5 +1,7 @@
 //! Errors of this module, and the meaning of the driver's error codes.
 
+#![forbid(unsafe_code)]
+
 use crate::pool::{SourceError, SourceErrorKind, causes};
 use core::fmt;
 use cudarc::driver::sys::CUresult;

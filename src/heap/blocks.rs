@@ -1,5 +1,7 @@
 //! Maps of a heap: an iterator over its free and used memory.
 
+#![forbid(unsafe_code)]
+
 use super::Heap;
 use crate::lock::Lock;
 use crate::observe::Statistics;

@@ -1,5 +1,7 @@
 //! What happens when the global allocator has no room.
 
+#![forbid(unsafe_code)]
+
 use super::Memory;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 use super::reserve;

@@ -1,5 +1,7 @@
 //! Numbers for labels.
 
+#![forbid(unsafe_code)]
+
 use heapless::Vec;
 
 /// The labels seen so far, at most `T`, numbered from 0 in the order of their first use.

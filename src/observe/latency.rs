@@ -1,5 +1,7 @@
 //! Histograms of how long operations take.
 
+#![forbid(unsafe_code)]
+
 /// Number of classes of a [`Histogram`].
 const CLASSES: usize = 32;
 

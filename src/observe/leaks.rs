@@ -1,5 +1,7 @@
 //! An observer that lists the live blocks.
 
+#![forbid(unsafe_code)]
+
 use super::observer::{LiveBlock, Observation, Observer, Operation};
 use heapless::FnvIndexMap;
 

@@ -1,5 +1,7 @@
 //! The interface of observers, and how they are combined.
 
+#![forbid(unsafe_code)]
+
 use super::event::Action;
 use core::alloc::Layout;
 

@@ -1,5 +1,7 @@
 //! A trace in binary form on its way to a writer.
 
+#![forbid(unsafe_code)]
+
 use super::event::{Encoder, Header, Record};
 use std::boxed::Box;
 use std::io::{self, BufWriter, Write};

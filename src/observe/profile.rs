@@ -1,5 +1,7 @@
 //! An observer that counts operations, without a table and without a clock.
 
+#![forbid(unsafe_code)]
+
 use super::observer::{Observation, Observer, Operation};
 
 /// Number of size classes of a [`Profile`].

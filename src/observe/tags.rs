@@ -1,5 +1,7 @@
 //! An observer that keeps statistics per tag.
 
+#![forbid(unsafe_code)]
+
 use super::labels::Labels;
 use super::observer::{Observation, Observer, Operation};
 use heapless::FnvIndexMap;

@@ -1,5 +1,7 @@
 //! An observer that records every event in a ring of bytes.
 
+#![forbid(unsafe_code)]
+
 use super::event::{Action, Encoder, Event, Header, Record};
 use super::labels::Labels;
 use super::observer::{Observation, Observer};

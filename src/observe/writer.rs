@@ -1,5 +1,7 @@
 //! An observer that writes every event to a `Write` as it happens.
 
+#![forbid(unsafe_code)]
+
 use super::event::{Action, Event, Record};
 use super::observer::{Observation, Observer, Operation};
 use super::output::Output;

@@ -1,5 +1,7 @@
 //! The depot: magazines on their way between threads.
 
+#![forbid(unsafe_code)]
+
 use super::classes::{CLASSES, SIZES};
 use crate::heap::Heap;
 use core::mem::MaybeUninit;

@@ -15,6 +15,8 @@
 //! }
 //! ```
 
+#![forbid(unsafe_code)]
+
 use crate::lock::Lock;
 use crate::placement::LayoutPlacement;
 use crate::pressure::{Pressure, PressureHeap};

@@ -1,5 +1,7 @@
 //! What needs the standard library: a report to standard error.
 
+#![forbid(unsafe_code)]
+
 use super::OutOfMemory;
 use crate::report::print;
 

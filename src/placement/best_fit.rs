@@ -1,5 +1,7 @@
 //! Best fit.
 
+#![forbid(unsafe_code)]
+
 use super::coalescing::Coalescing;
 use super::tree::FreeTree;
 use crate::meta::{FreeBlocks, InBand};

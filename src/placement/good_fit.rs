@@ -1,5 +1,7 @@
 //! Good fit: size classes so fine that their first block is nearly the best.
 
+#![forbid(unsafe_code)]
+
 use super::coalescing::Coalescing;
 use super::tlsf::SegregatedLists;
 use crate::meta::{FreeBlocks, SideTable};

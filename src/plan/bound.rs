@@ -1,5 +1,7 @@
 //! The lower bound: memory that every plan needs.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::Buffer;
 
 /// The most memory that buffers need at one step.

@@ -1,5 +1,7 @@
 //! The input of a plan: buffers with a size, a lifetime and constraints.
 
+#![forbid(unsafe_code)]
+
 use core::ops::Range;
 
 /// The steps from `start` up to, but not including, `end`.

@@ -1,5 +1,7 @@
 //! Checks of instances and of plans.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::{Buffer, Relation, relation};
 use super::error::{PlanError, Violation};
 

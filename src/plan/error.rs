@@ -1,5 +1,7 @@
 //! Errors of instances and plans.
 
+#![forbid(unsafe_code)]
+
 use core::fmt;
 
 /// Why buffers cannot be planned. They are named by their index.

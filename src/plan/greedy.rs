@@ -3,6 +3,8 @@
 //! Greedy by size with best fit is the planner of TensorFlow Lite (Pisarchyk and Lee, *Efficient Memory Management
 //! for Deep Neural Net Inference*, 2020). No single order is good on every instance, so several are tried.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::{Buffer, Kind, Relation, align_up, relation};
 use super::check::clash;
 use super::lowest::place_lowest;

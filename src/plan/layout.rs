@@ -1,5 +1,7 @@
 //! The plan of a fixed number of buffers, made in a `const`.
 
+#![forbid(unsafe_code)]
+
 use super::bound::{Load, load};
 use super::buffer::Buffer;
 use super::check::{check, validate};

@@ -1,5 +1,7 @@
 //! Canonical placement: the next buffer is always the one that can lie lowest.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::{Buffer, Kind, Relation, align_up, relation};
 use super::order::Scratch;
 

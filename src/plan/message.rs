@@ -1,5 +1,7 @@
 //! Text built in a `const`, for errors that the compiler shows.
 
+#![forbid(unsafe_code)]
+
 use super::bound::load;
 use super::buffer::Buffer;
 use super::error::PlanError;

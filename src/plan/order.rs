@@ -1,5 +1,7 @@
 //! The order in which buffers are placed, and the working memory of planners.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::Buffer;
 
 /// A criterion to sort buffers by. The largest, longest or earliest comes first.

@@ -1,5 +1,7 @@
 //! Plans of buffers whose number is known only at run time.
 
+#![forbid(unsafe_code)]
+
 use super::bound::load;
 use super::buffer::Buffer;
 use super::check::{check, validate};

@@ -1,5 +1,7 @@
 //! A plan without the number of its buffers in the type.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::Buffer;
 
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and

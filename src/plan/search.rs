@@ -1,5 +1,7 @@
 //! Search for the best of several greedy plans.
 
+#![forbid(unsafe_code)]
+
 use super::bound::load_sorted;
 use super::buffer::Buffer;
 use super::greedy::{Rule, place};

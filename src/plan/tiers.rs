@@ -1,5 +1,7 @@
 //! Plans over several memories: fast ones that are small and slow ones that are large.
 
+#![forbid(unsafe_code)]
+
 use super::buffer::{Buffer, Kind};
 use super::check::{check, clash};
 use super::error::{PlanError, Violation};

@@ -1,5 +1,7 @@
 //! Gives back what a program does not use, by the statistics of its requests.
 
+#![forbid(unsafe_code)]
+
 use super::classes::fit;
 use super::options::Reuse;
 use super::state::State;

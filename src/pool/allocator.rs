@@ -1,5 +1,7 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
+#![forbid(unsafe_code)]
+
 use super::error::{PoolError, ReturnError};
 use super::front::{Allocation, Pool};
 use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};

@@ -1,5 +1,7 @@
 //! Blocks that free themselves.
 
+#![forbid(unsafe_code)]
+
 use super::front::{Allocation, Pool};
 use super::{PoolError, Source};
 use crate::placement::Placement;

@@ -1,5 +1,7 @@
 //! What a pool knows of the capture of a graph.
 
+#![forbid(unsafe_code)]
+
 use super::{CaptureId, Source};
 use std::collections::HashSet;
 use std::vec::Vec;

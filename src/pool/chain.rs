@@ -1,5 +1,7 @@
 //! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
+#![forbid(unsafe_code)]
+
 use super::allocator::{AnyPool, DeviceAllocator};
 use super::error::{OutOfMemory, PoolError, ReturnError};
 use super::front::Allocation;

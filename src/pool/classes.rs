@@ -1,5 +1,7 @@
 //! Chooses size classes that fit the requests.
 
+#![forbid(unsafe_code)]
+
 use std::vec;
 use std::vec::Vec;
 

@@ -1,5 +1,7 @@
 //! Counts copies by direction: how many, how large and how fast.
 
+#![forbid(unsafe_code)]
+
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Errors of pools.
 
+#![forbid(unsafe_code)]
+
 /// Makes an enum an error, and the errors that its cases hold convertible to it: `causes!(E: Source(SourceError));`
 macro_rules! causes {
     ($error:ident: $($case:ident($cause:ty)),+) => {

@@ -1,5 +1,7 @@
 //! The front of a pool: the methods that its users call.
 
+#![forbid(unsafe_code)]
+
 use super::error::PoolError;
 use super::hooks::Hooks;
 use super::lanes::{Held, Lanes, Taken};

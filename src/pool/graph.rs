@@ -1,6 +1,8 @@
 //! Memory of graphs. What a stream gets and frees while it is captured stays with the graph, because every launch of
 //! the graph uses it again, until the program gives the graph up.
 
+#![forbid(unsafe_code)]
+
 use super::capture::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};

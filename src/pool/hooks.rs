@@ -1,5 +1,7 @@
 //! Hooks of the module `pressure` that are asked to give memory back before a request of a pool fails.
 
+#![forbid(unsafe_code)]
+
 use super::error::OutOfMemory;
 use crate::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,7 @@
 //! The kinds of memory that pools and buffers lie in.
 
+#![forbid(unsafe_code)]
+
 use super::Source;
 use crate::region::Capabilities;
 use core::fmt;

@@ -1,5 +1,7 @@
 //! Blocks that were never freed.
 
+#![forbid(unsafe_code)]
+
 use core::fmt;
 use core::panic::Location;
 

@@ -1,5 +1,7 @@
 //! Freed blocks and the points in streams that they wait for.
 
+#![forbid(unsafe_code)]
+
 use super::{Source, Stream};
 use std::collections::VecDeque;
 

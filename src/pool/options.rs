@@ -1,5 +1,7 @@
 //! Options of a pool: how it grows, reuses, trims and checks.
 
+#![forbid(unsafe_code)]
+
 use super::PoolError;
 use core::time::Duration;
 use std::vec::Vec;

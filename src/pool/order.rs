@@ -5,6 +5,8 @@
 //! the free has passed. Such an event (a *fence*) is recorded only when another stream has a use for the memory,
 //! and it is queried before anything waits for it.
 
+#![forbid(unsafe_code)]
+
 use super::options::Reuse;
 use super::records::Holder;
 use super::state::{State, bytes_of};

@@ -1,5 +1,7 @@
 //! Static plans in a device's memory.
 
+#![forbid(unsafe_code)]
+
 use super::stream::follow;
 use super::{Buffer, Pool, PoolError, Source, Stream};
 use crate::placement::Placement;

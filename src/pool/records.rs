@@ -1,5 +1,7 @@
 //! What a pool remembers of every block that it has handed out: 32 bytes each.
 
+#![forbid(unsafe_code)]
+
 use crate::meta::Block;
 use std::vec::Vec;
 

@@ -1,5 +1,7 @@
 //! What a pool does when a request finds no room.
 
+#![forbid(unsafe_code)]
+
 use super::error::OutOfMemory;
 use super::grow::Denied;
 use super::lanes::Held;

@@ -1,5 +1,7 @@
 //! Stream heaps that no stream needs any more: of streams that the program has dropped, and of graphs that were given up.
 
+#![forbid(unsafe_code)]
+
 use super::state::State;
 use super::{Pool, Source, Stream};
 use crate::placement::Placement;

@@ -1,5 +1,7 @@
 //! How blocks come back to a pool.
 
+#![forbid(unsafe_code)]
+
 use super::error::ReturnError;
 use super::front::{Allocation, Pool};
 use super::records::Holder;

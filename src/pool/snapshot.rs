@@ -1,5 +1,7 @@
 //! Snapshots of a pool: all segments and blocks at one moment, for a viewer, and the blocks that were never freed.
 
+#![forbid(unsafe_code)]
+
 use super::leak::Leak;
 use super::records::Holder;
 use super::state::bytes_of;

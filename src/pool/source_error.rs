@@ -1,5 +1,7 @@
 //! Errors of sources and streams.
 
+#![forbid(unsafe_code)]
+
 use core::fmt;
 
 /// The kind of a failed driver call.

@@ -1,5 +1,7 @@
 //! Statistics of pools. They are always current and read in O(1).
 
+#![forbid(unsafe_code)]
+
 use super::CopyStats;
 use core::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Streams: the order of work on a device.
 
+#![forbid(unsafe_code)]
+
 use super::SourceError;
 
 /// Identifies a stream of a source. 0 is the default stream.

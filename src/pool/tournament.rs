@@ -1,5 +1,7 @@
 //! Keeps the largest of many values that change one at a time.
 
+#![forbid(unsafe_code)]
+
 use std::vec;
 use std::vec::Vec;
 

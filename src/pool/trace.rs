@@ -1,5 +1,7 @@
 //! Recording of what a pool does, in the common trace format.
 
+#![forbid(unsafe_code)]
+
 use super::Source;
 use super::front::Pool;
 use super::records::Holder;

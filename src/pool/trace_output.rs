@@ -1,5 +1,7 @@
 //! A trace that a pool writes.
 
+#![forbid(unsafe_code)]
+
 use super::StreamId;
 use crate::observe::event::{Action, Event, Record};
 use crate::observe::output::Output;

@@ -1,5 +1,7 @@
 //! Operations of a pool besides requests: preallocation, trimming, steps, statistics and hooks.
 
+#![forbid(unsafe_code)]
+
 use super::error::{OutOfMemory, PoolError};
 use super::front::Pool;
 use super::hooks::Place;

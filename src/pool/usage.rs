@@ -1,5 +1,7 @@
 //! What a program requests from a pool, and what the pool keeps because of it.
 
+#![forbid(unsafe_code)]
+
 use super::options::Adaptive;
 use std::collections::{HashMap, VecDeque};
 

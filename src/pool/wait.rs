@@ -3,6 +3,8 @@
 //! Events of one stream pass in the order in which they were recorded, so a queue is asked only as far as its first
 //! event that has not passed. However many blocks wait, a stream that is still busy costs one query.
 
+#![forbid(unsafe_code)]
+
 use super::marks::{Mark, Queue, Waiting};
 use super::records::Holder;
 use super::state::{State, bytes_of};

@@ -1,5 +1,7 @@
 //! Hooks that are asked to give memory back before a request fails.
 
+#![forbid(unsafe_code)]
+
 use heapless::Vec;
 
 /// What a request is lacking, as passed to reclaim hooks. All values are in bytes.

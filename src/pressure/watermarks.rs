@@ -1,5 +1,7 @@
 //! Watermarks: the amounts of free memory that define pressure.
 
+#![forbid(unsafe_code)]
+
 /// How short memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

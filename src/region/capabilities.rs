@@ -1,5 +1,7 @@
 //! What a piece of memory can do.
 
+#![forbid(unsafe_code)]
+
 bitflags::bitflags! {
     /// The properties of a piece of memory, as a set of flags. The lower half of the bits is named here or reserved; the
     /// upper half is for the user ([`Capabilities::user`]).

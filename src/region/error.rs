@@ -1,5 +1,7 @@
 //! Why a region is refused.
 
+#![forbid(unsafe_code)]
+
 use core::fmt;
 
 /// Why a region was not accepted, extended or released.

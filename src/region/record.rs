@@ -1,5 +1,7 @@
 //! What a heap knows of one region.
 
+#![forbid(unsafe_code)]
+
 use super::Region;
 use crate::units::rare;
 use core::ptr::{self, NonNull};

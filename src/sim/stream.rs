@@ -1,5 +1,7 @@
 //! Queues whose work runs when the test says so.
 
+#![forbid(unsafe_code)]
+
 use super::device::{Call, Shared, Span};
 use crate::pool::{self, CaptureId, SourceError, SourceErrorKind, StreamId};
 use core::sync::atomic::{AtomicU64, Ordering};

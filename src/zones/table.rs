@@ -1,5 +1,7 @@
 //! A table that finds the zone of an address.
 
+#![forbid(unsafe_code)]
+
 use super::Zone;
 use crate::region::Region;
 use core::ptr::NonNull;

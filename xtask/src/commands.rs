@@ -14,7 +14,8 @@ use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
-    Setup, child, duplicates, firmware, layers, measure, runner, setup, surface, toolchain, unlinked, words,
+    Setup, child, confined, duplicates, firmware, layers, measure, runner, setup, surface, toolchain,
+    unlinked, words,
 };
 
 /// One of each kind of target that the library supports.
@@ -252,7 +253,7 @@ pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `lint`: the style of comments and documents, the layers of the library, its public items and its duplicates, then clippy over all firmware.
+/// `lint`: the style of comments and documents, the layers of the library, its public items, its unsafe code and its duplicates, then clippy over all firmware.
 pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
@@ -265,6 +266,9 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     }
     if surface::lint()? > 0 {
         failed.push("public items of the library");
+    }
+    if confined::lint()? > 0 {
+        failed.push("unsafe code of the library");
     }
     if duplicates::lint()? > 0 {
         failed.push("code in two places of the library");

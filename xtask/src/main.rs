@@ -10,6 +10,7 @@ mod c_firmware;
 mod child;
 mod ci;
 mod commands;
+mod confined;
 mod decode;
 mod duplicates;
 mod firmware;

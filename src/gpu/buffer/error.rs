@@ -1,5 +1,7 @@
 //! Errors of buffers.
 
+#![forbid(unsafe_code)]
+
 use crate::pool::{SourceError, causes};
 use core::fmt;
 

@@ -1,5 +1,7 @@
 //! The shape of copies of rows.
 
+#![forbid(unsafe_code)]
+
 use super::CopyError;
 
 /// The shape of a copy of rows. All lengths are in values.

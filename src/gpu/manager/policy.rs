@@ -1,5 +1,7 @@
 //! Policies: plain tables that select a pool for each request.
 
+#![forbid(unsafe_code)]
+
 use super::request::ManageError;
 use super::usage::{Access, Usage};
 use crate::pool::MemoryKind;

@@ -1,5 +1,7 @@
 //! Reports of a manager: totals, cleanup and recommendations.
 
+#![forbid(unsafe_code)]
+
 use super::MemoryManager;
 use super::usage::{Access, Site, Usage};
 use crate::pool::{CopyStats, MemoryKind, PoolStats};

@@ -1,5 +1,7 @@
 //! Accesses of buffers, counted as they happen.
 
+#![forbid(unsafe_code)]
+
 use crate::gpu::buffer::Touch;
 use crate::pool::MemoryKind;
 use core::panic::Location;

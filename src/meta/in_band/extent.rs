@@ -1,5 +1,7 @@
 //! What part of a region its granules take, and what its boundary bits.
 
+#![forbid(unsafe_code)]
+
 use super::{InBand, WORD_BITS};
 use crate::region::{Region, RegionError};
 use crate::units::{Index, align_up};

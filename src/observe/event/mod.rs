@@ -61,6 +61,8 @@
 //! get ids, write the addresses behind `&`, and follow the moves. To convert to binary, use the addresses as ids if
 //! every allocation has one. Either conversion is lossless.
 
+#![forbid(unsafe_code)]
+
 mod decode;
 mod encode;
 

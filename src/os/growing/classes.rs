@@ -1,5 +1,7 @@
 //! The sizes of small blocks, and of the pages that they are cut from.
 
+#![forbid(unsafe_code)]
+
 use core::alloc::Layout;
 
 /// Bytes of a slot, the unit in which memory is taken from the system and given back.

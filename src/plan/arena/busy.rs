@@ -1,5 +1,7 @@
 //! Makes sure that an arena has one user at a time.
 
+#![forbid(unsafe_code)]
+
 /// A flag that can be held once at a time.
 pub(super) struct Busy(Flag);
 

@@ -1,5 +1,7 @@
 //! A plan that can change, for shapes that are known only at run time.
 
+#![forbid(unsafe_code)]
+
 mod tree;
 
 use super::buffer::Buffer;

@@ -3,6 +3,8 @@
 //! Repetitive programs, such as training or control loops, make the same requests in every iteration. After one
 //! iteration all sizes and lifetimes are known. ONNX Runtime calls this a *memory pattern*.
 
+#![forbid(unsafe_code)]
+
 mod live;
 mod recorder;
 

@@ -5,6 +5,8 @@
 //! and one block of the pool for that plan. Buffers that share an address one after the other are thus in the order
 //! of a single stream and need no event.
 
+#![forbid(unsafe_code)]
+
 mod buffer;
 mod lane;
 

@@ -1,5 +1,7 @@
 //! The part of TensorFlow Lite's schema that is read. Field numbers are those of `schema.fbs`.
 
+#![allow(unsafe_code)] // Types that are read in place, as the crate of FlatBuffers asks for.
+
 use flatbuffers::{
     Follow, ForwardsUOffset, InvalidFlatbuffer, Table, VOffsetT, Vector, Verifiable, Verifier,
 };
