@@ -7,7 +7,9 @@ driver on the system (`--system` in place of the stand-in), PyTorch itself alloc
 import ctypes
 import json
 import os
+import pathlib
 import sys
+import types
 
 MIB = 1 << 20
 
@@ -125,7 +127,38 @@ def on_the_stand_in(library, driver):
     library.allotment_torch_trim(0, 0)
     assert malloc(MIB, 99, None) is None and "no device 99" in last_error()
     assert driver.stand_in_misuse(ctypes.c_uint32(0xFFFFFFFF)) == 0
-    print("torch.py: all is well")
+
+
+def lines_of_readme(path):
+    """README's lines for PyTorch, with the library that was built for this test in place of the release's."""
+    readme = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+    lines = readme.read_text().split("```python\n")[1].split("```")[0]
+    released = f"target/release/{pathlib.Path(path).name}"
+    assert released in lines, lines
+    return lines.replace(released, str(path))
+
+
+def readme_without_torch(path):
+    """Runs README's lines with modules that do what PyTorch does: load the library, look both functions up, call them."""
+    current = []
+
+    class CUDAPluggableAllocator:
+        def __init__(self, library, malloc, free):
+            library = load(library)
+            self.malloc, self.free = getattr(library, malloc), getattr(library, free)
+
+    torch, cuda, memory = (types.ModuleType(name) for name in ("torch", "torch.cuda", "torch.cuda.memory"))
+    torch.cuda, cuda.memory = cuda, memory
+    memory.CUDAPluggableAllocator, memory.change_current_allocator = CUDAPluggableAllocator, current.append
+    modules = {module.__name__: module for module in (torch, cuda, memory)}
+    sys.modules.update(modules)
+    exec(compile(lines_of_readme(path), "README.md", "exec"), {})
+    for name in modules:
+        del sys.modules[name]
+    (allocator,) = current
+    block = allocator.malloc(MIB, 0, None)
+    assert block
+    allocator.free(block, MIB, 0, None)
 
 
 def through_torch(path):
@@ -134,8 +167,7 @@ def through_torch(path):
     except ImportError:
         print("torch.py: PyTorch is not installed")
         return
-    plug = torch.cuda.memory.CUDAPluggableAllocator(path, "allotment_torch_malloc", "allotment_torch_free")
-    torch.cuda.memory.change_current_allocator(plug)
+    exec(compile(lines_of_readme(path), "README.md", "exec"), {})
     tensor = torch.arange(1 << 20, device="cuda")
     assert (tensor * 2).sum().item() == (1 << 20) * ((1 << 20) - 1)
     print("torch.py: PyTorch allocates from the pool")
@@ -147,3 +179,5 @@ else:
     driver = ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
     driver.stand_in_misuse.restype = ctypes.c_uint64
     on_the_stand_in(load(sys.argv[1]), driver)
+    readme_without_torch(sys.argv[1])
+    print("torch.py: all is well")

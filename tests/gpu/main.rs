@@ -13,6 +13,7 @@ mod manager;
 mod mapped;
 mod owned;
 mod pools;
+mod readme;
 mod sequences;
 mod share;
 mod sources;

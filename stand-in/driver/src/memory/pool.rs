@@ -203,6 +203,9 @@ exports! {
     }
 
     fn cuMemPoolGetAttribute(driver, pool: Handle, attribute: u32, value: Out<u64>) {
+        // NVIDIA's libcu++, `__relaxed_capture_scope`: "memory-pool attribute reads and writes are among" the calls that
+        // are potentially unsafe while a stream captures.
+        driver.refuse_in_capture("cuMemPoolGetAttribute")?;
         let found = driver.attribute(pool, attribute)?;
         match attribute {
             1..=3 => value.cast::<i32>().set(found as i32),
@@ -211,6 +214,7 @@ exports! {
     }
 
     fn cuMemPoolSetAttribute(driver, pool: Handle, attribute: u32, value: In<u64>) {
+        driver.refuse_in_capture("cuMemPoolSetAttribute")?;
         driver.attribute(pool, attribute)?;
         let found = driver.pools.find(pool, &mut driver.misuse)?;
         if let 1..=3 = attribute {

@@ -7,6 +7,8 @@ use std::ffi::c_void;
 use std::mem::zeroed;
 use std::ptr;
 
+/// `cuMemAlloc`: "If bytesize is 0, cuMemAlloc() returns CUDA_ERROR_INVALID_VALUE"; "CUDA_ERROR_OUT_OF_MEMORY: The API call
+/// failed because it was unable to allocate enough memory".
 #[test]
 fn memory_is_bounded_by_the_device_and_given_back() {
     let test = Test::new();
@@ -78,6 +80,8 @@ fn attribute(pool: sys::CUmemoryPool, which: sys::CUmemPool_attribute) -> u64 {
     value
 }
 
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: "When more than the release threshold bytes of memory are held by the memory pool, the
+/// allocator will try to release memory back to the OS on the next call to stream, event or context synchronize."
 #[test]
 fn memory_pools_keep_what_their_threshold_says() {
     use sys::CUmemPool_attribute::*;
@@ -134,6 +138,8 @@ fn memory_pools_keep_what_their_threshold_says() {
     test.finish(&[]);
 }
 
+/// "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED: This error indicates that the memory range passed to cuMemHostRegister() has
+/// already been registered."
 #[test]
 fn pinned_and_registered_memory_is_known() {
     let test = Test::new();

@@ -4,7 +4,8 @@
 use crate::support::{Test, call, download, get, ok};
 use allotment_stand_in::Misuse;
 use cudarc::driver::sys::{self, CUresult as Code};
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
+use std::mem::zeroed;
 use std::ptr;
 use std::thread;
 
@@ -132,6 +133,76 @@ fn kernels_need_access_to_the_memory_of_peers() {
     assert_eq!(test.0.misuse(Misuse::NoAccess), 1);
 }
 
+/// "By default, allocations are accessible from the device where the allocations are located. ... cudaMemPoolSetAccess affects
+/// all allocations from the memory pool, not just future ones"; and it "does not follow cudaDeviceEnablePeerAccess"
+/// (programming guide, device accessibility for multi-GPU support).
+#[test]
+fn a_pool_is_accessible_where_access_was_set() {
+    let test = Test::new();
+    let home: sys::CUcontext = get!(cuCtxGetCurrent());
+    let peer: sys::CUcontext = get!(cuDevicePrimaryCtxRetain(1));
+    let pool: sys::CUmemoryPool = get!(cuDeviceGetDefaultMemPool(1));
+    ok!(cuCtxSetCurrent(peer));
+    let far: u64 = get!(cuMemAllocAsync(16, ptr::null_mut()));
+    ok!(cuMemsetD8_v2(far, 7, 16));
+    ok!(cuCtxSetCurrent(home));
+    let near: u64 = get!(cuMemAlloc_v2(16));
+    let copy = || call!(cuMemcpyDtoD_v2(near, far, 16));
+    let set = |flags| {
+        // SAFETY: a structure of numbers, all of which may be zero, as the number of the device is that gets access.
+        let mut access: sys::CUmemAccessDesc = unsafe { zeroed() };
+        access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+        access.flags = flags;
+        ok!(cuMemPoolSetAccess(pool, &access, 1));
+    };
+    ok!(cuCtxEnablePeerAccess(peer, 0));
+    assert_eq!(copy(), Code::CUDA_ERROR_INVALID_VALUE);
+    set(sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    assert_eq!(copy(), Code::CUDA_SUCCESS);
+    assert_eq!(download(near, 16), [7; 16]);
+    set(sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    assert_eq!(copy(), Code::CUDA_ERROR_INVALID_VALUE);
+    // A copy that names both contexts needs none.
+    ok!(cuMemcpyPeer(near, home, far, peer, 16));
+    ok!(cuCtxDisablePeerAccess(peer));
+    ok!(cuMemFree_v2(near));
+    ok!(cuCtxSetCurrent(peer));
+    ok!(cuMemFreeAsync(far, ptr::null_mut()));
+    ok!(cuCtxSynchronize());
+    ok!(cuCtxSetCurrent(home));
+    ok!(cuDevicePrimaryCtxRelease_v2(1));
+    test.finish(&[(Misuse::NoAccess, 2)]);
+}
+
+/// "Not all memory may be accessed on devices through the same pointer value through which they are accessed on the host. These
+/// exceptions are host memory registered using cuMemHostRegister() and host memory allocated using the flag
+/// CU_MEMHOSTALLOC_WRITECOMBINED. For these exceptions, there exists a distinct host and device address" (API reference,
+/// unified addressing), except where the "device can access host registered memory at the same virtual address as the CPU"
+/// (`CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`).
+#[test]
+fn registered_memory_has_an_address_of_its_own() {
+    const CAN_USE_HOST_POINTER: u32 = 91;
+    let test = Test::new();
+    let mut own = [0u8; 64];
+    let registered: *mut c_void = own.as_mut_ptr().cast();
+    ok!(cuMemHostRegister_v2(registered, 64, 0));
+    let [plain, combined]: [*mut c_void; 2] = [0, 4].map(|flags| get!(cuMemHostAlloc(64, flags)));
+    let are_one = || {
+        [plain, registered, combined].map(|place| {
+            let address: u64 = get!(cuMemHostGetDevicePointer_v2(place, 0));
+            address == place as u64
+        })
+    };
+    assert_eq!(are_one(), [true; 3]);
+    test.0.set_attribute(0, CAN_USE_HOST_POINTER, 0);
+    assert_eq!(are_one(), [true, false, false]);
+    test.0.set_attribute(0, CAN_USE_HOST_POINTER, 1);
+    ok!(cuMemHostUnregister(registered));
+    ok!(cuMemFreeHost(plain));
+    ok!(cuMemFreeHost(combined));
+    test.finish(&[]);
+}
+
 /// "If the device has a zero value for the device attribute CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS ..." aside, managed
 /// memory that is populated "behaves similarly to memory allocated with cuMemAlloc": it takes the device's capacity.
 #[test]
@@ -221,6 +292,36 @@ fn unsafe_calls_of_other_threads_spoil_a_global_capture() {
     assert_eq!(end(stream), Code::CUDA_SUCCESS);
     ok!(cuStreamDestroy_v2(stream));
     test.finish(&[(Misuse::Forbidden, 1)]);
+}
+
+/// "Some driver calls are 'potentially unsafe' under an active stream capture and invalidate the capture ... when the calling
+/// thread is in global or thread-local capture mode: memory-pool attribute reads and writes are among them" (NVIDIA's
+/// libcu++, `__relaxed_capture_scope`).
+#[test]
+fn attributes_of_pools_spoil_a_capture() {
+    let test = Test::new();
+    let (stream, _) = test.stream();
+    let pool: sys::CUmemoryPool = get!(cuDeviceGetDefaultMemPool(0));
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let mut value = 0u64;
+    let place: *mut c_void = (&raw mut value).cast();
+    let calls: [(&str, &dyn Fn() -> Code); 2] = [
+        ("cuMemPoolGetAttribute", &|| call!(cuMemPoolGetAttribute(pool, threshold, place))),
+        ("cuMemPoolSetAttribute", &|| call!(cuMemPoolSetAttribute(pool, threshold, place))),
+    ];
+    for (name, unsafe_call) in calls {
+        begin(stream, GLOBAL);
+        assert_eq!(unsafe_call(), Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "{name}");
+        assert_eq!(end(stream), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "{name}");
+        begin(stream, GLOBAL);
+        let mut mode = RELAXED;
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        assert_eq!(unsafe_call(), Code::CUDA_SUCCESS, "{name}");
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        assert_eq!(end(stream), Code::CUDA_SUCCESS, "{name}");
+    }
+    ok!(cuStreamDestroy_v2(stream));
+    test.finish(&[(Misuse::Forbidden, 2)]);
 }
 
 /// "When any stream in the same context is being captured, and it was not created with cudaStreamNonBlocking, any attempted

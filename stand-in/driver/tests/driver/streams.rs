@@ -88,6 +88,8 @@ fn events_order_streams() {
     test.finish(&[]);
 }
 
+/// "The legacy default stream is an implicit stream which synchronizes with all other streams in the same CUcontext except
+/// for non-blocking streams" (API reference, stream synchronization behavior).
 #[test]
 fn the_default_stream_is_ordered_with_blocking_streams() {
     let test = Test::new();
@@ -111,6 +113,7 @@ fn the_default_stream_is_ordered_with_blocking_streams() {
     test.finish(&[]);
 }
 
+/// `cuMemFreeAsync`: "The allocation must not be accessed after stream execution reaches the free."
 #[test]
 fn ordered_memory_lives_in_the_order_of_its_stream() {
     let test = Test::new();
@@ -147,6 +150,8 @@ fn ordered_memory_lives_in_the_order_of_its_stream() {
     assert_eq!(test.0.misuse(Misuse::UseAfterFree), 1);
 }
 
+/// "CUDA_ERROR_INVALID_HANDLE: This indicates that a resource handle passed to the API call was not valid. Resource handles
+/// are opaque types like CUstream and CUevent."
 #[test]
 fn destroyed_objects_are_noticed() {
     let test = Test::new();

@@ -22,6 +22,8 @@ fn access() -> sys::CUmemAccessDesc {
     }
 }
 
+/// `cuMemRelease`: "The memory allocation will be freed when all outstanding mappings to the memory are unmapped and when all
+/// outstanding references to the handle (including its shareable counterparts) are also released."
 #[test]
 fn virtual_memory_is_mapped_in_pieces() {
     let test = Test::new();

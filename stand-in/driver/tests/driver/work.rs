@@ -72,6 +72,7 @@ fn kernels_that_are_built_in_run() {
     assert_eq!(test.0.misuse(Misuse::OutOfBounds), 1);
 }
 
+/// `cuLaunchHostFunc`: "The host function must not make any CUDA API calls."
 #[test]
 fn functions_of_the_host_run_in_order_and_must_not_call_back() {
     extern "C" fn function(argument: *mut c_void) {
@@ -161,6 +162,8 @@ fn get_second(stream: sys::CUstream) -> sys::CUstreamCaptureStatus {
     status
 }
 
+/// `cuStreamBeginCapture`: "When a stream is in capture mode, all operations pushed into the stream will not be executed, but
+/// will instead be captured into a graph".
 #[test]
 fn captured_work_runs_when_the_graph_is_launched() {
     let test = Test::new();
