@@ -128,6 +128,13 @@ pub const STEPS: &[Step] = &[
     // Size classes, rounding and boundary bits for all inputs, by the solver z3; what threads share, in every order, by loom.
     Step::new("proofs", Deep, "python3 tests/proofs/prove.py"),
     Step::new("loom", Deep, "cargo run --quiet --locked --target-dir ../../target/loom").folder("tests/loom"),
+    // Of all that is linked into anything here, by cargo-deny (`cargo install cargo-deny`).
+    Step::new("licences", Deep, "cargo deny check licenses bans sources"),
+    Step::new("licences, benchmarks", Deep, "cargo deny --config ../deny.toml check licenses bans sources").folder("benches"),
+    Step::new("licences, firmware", Deep, "cargo deny --config ../deny.toml check licenses bans sources").folder("boards"),
+    Step::new("licences, fuzz targets", Deep, "cargo deny --config ../deny.toml check licenses bans sources").folder("fuzz"),
+    Step::new("licences, programs beside", Deep, "cargo deny --config ../../deny.toml check licenses bans sources").folder("tests/beside"),
+    Step::new("advisories", Deep, "cargo deny check advisories"),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz", Deep, "cargo xtask fuzz --seconds 60"),
 ];
