@@ -25,8 +25,9 @@ pub(super) fn read(
     if ranges.next().is_some() {
         return Err(PlanError::Option("only one dimension can be a range: give the others one size".into()));
     }
-    if args.spill || args.fuse.is_some() {
-        return Err(PlanError::Option("--spill and --fuse do not go with a range: leave them out".into()));
+    if args.spill || args.fuse.is_some() || !args.cache_line.is_empty() {
+        let what = "--spill, --fuse and --cache-line do not go with a range: leave them out";
+        return Err(PlanError::Option(what.into()));
     }
     let read = |value| {
         let mut dims = dims.clone();

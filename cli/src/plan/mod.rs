@@ -35,11 +35,12 @@ pub use source::Form;
 use source::{Source, read_source};
 
 /// Options that have no meaning with --bench.
-const NOT_WITH_BENCH: [&str; 18] = [
+const NOT_WITH_BENCH: [&str; 19] = [
     "form",
     "capacity",
     "explain",
     "section",
+    "cache_line",
     "dim",
     "shapes",
     "align",
@@ -88,6 +89,9 @@ pub struct PlanArgs {
     /// In .rs and .h: an arena for each tier, that of TIER in the linker's section NAME
     #[arg(long, value_name = "TIER=NAME", value_parser = parse_section, requires = "output")]
     section: Vec<(u32, String)>,
+    /// Let no two buffers of TIER share a cache line of this many bytes, so that each can be cleaned or invalidated for DMA
+    #[arg(long, value_name = "TIER=BYTES", value_parser = parse_cache_line, conflicts_with_all = ["spill", "fuse"])]
+    cache_line: Vec<(u32, u64)>,
     /// Say what makes the instance tight, and what would relieve it most
     #[arg(long)]
     explain: bool,
@@ -182,6 +186,11 @@ fn parse_section(text: &str) -> Result<(u32, String), String> {
         return Err(format!("`{name}` is no name of a section"));
     }
     Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, name.into()))
+}
+
+fn parse_cache_line(text: &str) -> Result<(u32, u64), String> {
+    let (tier, bytes) = text.split_once('=').ok_or("write TIER=BYTES, such as 1=32")?;
+    Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_alignment(bytes)?))
 }
 
 /// A named dimension's size, or the first and last of a range.
@@ -399,6 +408,8 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         writeln!(out, "fuse: {} buffers -> {}", instance.len(), fused.instance.len())?;
     }
     let instance = fused.map_or(instance, |fused| fused.instance);
+    let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
+    let instance = transform::cache_lines(&instance, &cache_lines)?;
     let bar = progress_bar(args);
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
@@ -522,7 +533,7 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
     let form = FORMS.into_iter().find(|&form| form == ending).ok_or_else(|| PlanError::Form(path.into()))?;
     // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
     let others = args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill;
-    if form == "tflite" && (others || args.fuse.is_some()) {
+    if form == "tflite" && (others || args.fuse.is_some() || !args.cache_line.is_empty()) {
         let what = "a plan for TFLite Micro (.tflite) goes with no other option than --in-place";
         return Err(PlanError::Option(what.into()));
     }
@@ -545,13 +556,16 @@ fn save(
     let name = args.input.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let planned = write::Planned { name: &name, instance, solution };
     let sections: write::Sections = args.section.iter().cloned().collect();
+    let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Each tier has offsets from 0, so that several need an arena each.
-    let arenas = !sections.is_empty() || instance.buffers().iter().any(|buffer| buffer.tier != 0);
+    let arenas = !sections.is_empty()
+        || !cache_lines.is_empty()
+        || instance.buffers().iter().any(|buffer| buffer.tier != 0);
     let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
         "csv" => write::csv(planned).into_bytes(),
         "json" => write::json(planned).into_bytes(),
-        "rs" if arenas => write::rust_arenas(planned, &sections).into_bytes(),
-        "h" if arenas => write::c_arenas(planned, &sections).into_bytes(),
+        "rs" if arenas => write::rust_arenas(planned, &sections, &cache_lines).into_bytes(),
+        "h" if arenas => write::c_arenas(planned, &sections, &cache_lines).into_bytes(),
         "rs" => write::rust_source(planned).into_bytes(),
         "h" => write::c_header(planned).into_bytes(),
         "svg" => write::svg(planned).into_bytes(),

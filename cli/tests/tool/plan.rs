@@ -109,7 +109,7 @@ fn one_plan_serves_a_range_of_sizes() {
     let (_, said) = refused(["plan", model, "--dim", "batch=1..2", "--dim", "seq=1..24"]);
     assert!(said.contains("only one dimension can be a range"), "{said}");
     let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--fuse", "64"]);
-    assert!(said.contains("--spill and --fuse do not go with a range"), "{said}");
+    assert!(said.contains("--spill, --fuse and --cache-line do not go with a range"), "{said}");
 }
 
 /// A plan with several memories becomes source code with an arena for each, in the section that was named.
@@ -155,6 +155,43 @@ fn tiers_become_arenas_in_sections() {
     assert!(said.contains("--section is for source code"), "{said}");
     let (_, said) = refused(["plan", csv.to_str().unwrap(), "-o", "out.rs", "--section", "1=\"); x"]);
     assert!(said.contains("is no name of a section"), "{said}");
+}
+
+/// With a cache line, the buffers of that tier lie on lines of their own, and the source says how long a line is.
+#[test]
+fn buffers_of_a_cached_tier_share_no_line() {
+    let (_folder, [csv, plan, rust, header]) = files(["buffers.csv", "plan.json", "plan.rs", "buffers.h"]);
+    // Three tensors of 40 B at one time, and as many in the memory without a cache.
+    let mut lines = String::from("id,lower,upper,size,tier\n");
+    for n in 0..6 {
+        lines += &format!("b{n},0,2,40,{}\n", n % 2);
+    }
+    fs::write(&csv, lines).unwrap();
+    let options = ["--cache-line", "1=32", "--threads", "1", "--quiet"];
+    let made = |out: &str| {
+        printed(["plan", &csv, "-o", out].iter().chain(&options));
+        fs::read_to_string(out).unwrap()
+    };
+    let plan: serde_json::Value = serde_json::from_str(&made(&plan)).unwrap();
+    let placed = |tier: u64| -> Vec<(u64, u64)> {
+        let of = |buffer: &serde_json::Value| ["offset", "size"].map(|key| buffer[key].as_u64().unwrap());
+        let buffers = plan["buffers"].as_array().unwrap().iter().filter(|buffer| buffer["tier"] == tier);
+        let mut places: Vec<(u64, u64)> = buffers.map(|buffer| of(buffer).into()).collect();
+        places.sort_unstable();
+        places
+    };
+    assert_eq!(placed(0), [(0, 40), (40, 40), (80, 40)]);
+    assert_eq!(placed(1), [(0, 64), (64, 64), (128, 64)]);
+    let rust = made(&rust);
+    assert!(
+        rust.contains("pub const fn cache_line(tier: usize) -> usize") && rust.contains("1 => 32,"),
+        "{rust}"
+    );
+    assert!(rust.contains("#[repr(C, align(32))]\npub struct Arena1"), "{rust}");
+    let header = made(&header);
+    assert!(header.contains("_TIER_1_CACHE_LINE 32u") && !header.contains("_TIER_0_CACHE_LINE"), "{header}");
+    let (_, said) = refused(["plan", &csv, "--cache-line", "1=48"]);
+    assert!(said.contains("48 is no power of two"), "{said}");
 }
 
 /// Two streams take turns: the smallest plan needs four events, twice as much memory none; a curve tells what each byte costs.

@@ -1,5 +1,6 @@
 //! Transformations that save memory. Each one takes a graph or an instance and leaves the original unchanged.
 
+mod cache_lines;
 mod fuse;
 mod in_place;
 mod joint;
@@ -8,6 +9,7 @@ mod reorder;
 mod spill;
 mod stream;
 
+pub use cache_lines::{CacheLines, cache_lines};
 pub use fuse::{Fused, fuse};
 pub use in_place::{InPlace, in_place};
 pub use joint::{Joint, joint, sequential};

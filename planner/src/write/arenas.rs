@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::Planned;
 use super::code::{comment, constant, constants};
+use crate::transform::CacheLines;
 
 /// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
 pub type Sections = BTreeMap<u32, String>;
@@ -35,7 +36,9 @@ fn section(sections: &Sections, tier: u32) -> Option<String> {
 }
 
 /// Rust: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each buffer. No dependencies.
-pub fn rust_arenas(planned: Planned, sections: &Sections) -> String {
+///
+/// With `lines` also `cache_line`, which returns the bytes of a tier's cache line.
+pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
     let mut out = String::new();
     let buffers = planned.instance.buffers();
     // Writing to a string does not fail.
@@ -77,8 +80,16 @@ pub fn rust_arenas(planned: Planned, sections: &Sections) -> String {
     for Arena { tier, .. } in &arenas {
         let _ = writeln!(out, "        {tier} => ARENA_{tier}.0.get().cast(),");
     }
-    out += "        _ => core::ptr::null_mut(),\n    }\n}\n\n\
-            /// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.\n\
+    out += "        _ => core::ptr::null_mut(),\n    }\n}\n\n";
+    if !lines.is_empty() {
+        out += "/// Returns the bytes of a tier's cache line, which no two of its buffers share; 0 for a tier without a cache.\n\
+                pub const fn cache_line(tier: usize) -> usize {\n    match tier {\n";
+        for (tier, bytes) in lines {
+            let _ = writeln!(out, "        {tier} => {bytes},");
+        }
+        out += "        _ => 0,\n    }\n}\n\n";
+    }
+    out += "/// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.\n\
             pub fn address(n: usize) -> *mut u8 {\n    arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)\n}\n\n\
             /// Indices into [`PLAN`].\npub mod index {\n";
     for (n, name) in constants(planned).iter().enumerate() {
@@ -89,7 +100,9 @@ pub fn rust_arenas(planned: Planned, sections: &Sections) -> String {
 
 /// A C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
 /// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
-pub fn c_arenas(planned: Planned, sections: &Sections) -> String {
+///
+/// With `lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes.
+pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
     let mut out = String::new();
     let buffers = planned.instance.buffers();
     let prefix = constant(planned.name);
@@ -107,6 +120,9 @@ pub fn c_arenas(planned: Planned, sections: &Sections) -> String {
             out,
             "#define {prefix}_TIER_{tier}_BYTES {bytes}u\n#define {prefix}_TIER_{tier}_ALIGN {align}u\n"
         );
+        if let Some(line) = lines.get(tier) {
+            let _ = writeln!(out, "#define {prefix}_TIER_{tier}_CACHE_LINE {line}u");
+        }
     }
     out += "\n";
     let names = constants(planned);

@@ -68,9 +68,15 @@ impl Method for Touch {
 }
 
 impl Window {
-    /// Opens a file in a window of this size; `None`, with a word about it, if no browser is here. With the variable
-    /// `CI` or `ALLOTMENT_CI` set, there must be one.
+    /// Opens a page of `allotment view` and waits until its charts are there; for the rest see [`Window::open_when`].
     pub fn open(path: &Path, width: u32, height: u32, scheme: &str) -> Option<Self> {
+        let ready = "document.documentElement.dataset.to !== undefined && document.querySelector('#overview').width > 200";
+        Self::open_when(path, (width, height), scheme, ready)
+    }
+
+    /// Opens a file in a window of this size and waits until `ready` is true; `None`, with a word about it, if no browser is
+    /// here. With the variable `CI` or `ALLOTMENT_CI` set, there must be one.
+    pub fn open_when(path: &Path, (width, height): (u32, u32), scheme: &str, ready: &str) -> Option<Self> {
         let browser = match default_executable() {
             Ok(browser) => browser,
             Err(error) if ["CI", "ALLOTMENT_CI"].into_iter().all(|name| std::env::var_os(name).is_none()) => {
@@ -142,9 +148,7 @@ impl Window {
         .unwrap();
         tab.navigate_to(&format!("file://{}", path.display())).unwrap();
         let window = Self { tab, errors, _browser: browser, _turn: turn };
-        window
-            .wait("document.readyState === 'complete' && document.documentElement.dataset.to !== undefined");
-        window.wait("document.querySelector('#overview').width > 200");
+        window.wait(&format!("document.readyState === 'complete' && {ready}"));
         Some(window)
     }
 

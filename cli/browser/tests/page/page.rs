@@ -56,7 +56,7 @@ fn range(window: &Window) -> (f64, f64) {
 }
 
 /// Pixels of a canvas that are not empty.
-const DRAWN: &str = "[...document.querySelectorAll('canvas')].map(c => { \
+pub const DRAWN: &str = "[...document.querySelectorAll('canvas')].map(c => { \
     const copy = new OffscreenCanvas(c.width, c.height).getContext('2d', { willReadFrequently: true }); \
     copy.drawImage(c, 0, 0); \
     const data = copy.getImageData(0, 0, c.width, c.height).data; \
