@@ -30,10 +30,11 @@ extern "C" {
 // Returns the heap's figures.
 struct AllotmentFigures allotment_figures(void);
 
-// Tells the heap that the system wants memory back: 0 for no need, 1 and more for need. From 1 on all free memory goes back at once, and
-// other threads give back their caches when they next need a block from outside them. Returns the bytes that went back.
+// Tells the heap how short memory is: 0 for enough, 1 for low, 2 and more for critical. From 1 on all free memory goes back at once,
+// and other threads give back their caches when they next need a block from outside them. Returns the bytes that went back. The level
+// holds until the next call: at 1 the heap keeps at most 2 MiB and a sixteenth of what is in use free, at 2 it keeps 1 MiB.
 //
-// Call it with 1 in Android's `onTrimMemory` and `onLowMemory`, at a memory warning of iOS, and in a serious thermal state.
+// Call it in Android's `onTrimMemory` and `onLowMemory`, and when the thermal state changes.
 size_t allotment_pressure(int level);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 use crate::HEAP;
 use core::ffi::c_int;
+use heap::pressure::Pressure;
 
 /// The heap's figures at one moment, in bytes.
 #[repr(C)]
@@ -27,11 +28,16 @@ pub extern "C" fn allotment_figures() -> Figures {
     Figures { used, peak, committed, dirty, reserved, purged }
 }
 
-/// Tells the heap that the system wants memory back: 0 for no need, 1 and more for need. From 1 on all free memory goes back at once, and
-/// other threads give back their caches when they next need a block from outside them. Returns the bytes that went back.
+/// Tells the heap how short memory is: 0 for enough, 1 for low, 2 and more for critical. From 1 on all free memory goes back at once,
+/// and other threads give back their caches when they next need a block from outside them. Returns the bytes that went back. The level
+/// holds until the next call: at 1 the heap keeps at most 2 MiB and a sixteenth of what is in use free, at 2 it keeps 1 MiB.
 ///
-/// Call it with 1 in Android's `onTrimMemory` and `onLowMemory`, at a memory warning of iOS, and in a serious thermal state.
+/// Call it in Android's `onTrimMemory` and `onLowMemory`, and when the thermal state changes.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_pressure(level: c_int) -> usize {
-    if level <= 0 { 0 } else { HEAP.trim() }
+    HEAP.set_pressure(match level {
+        ..=0 => Pressure::Normal,
+        1 => Pressure::Low,
+        2.. => Pressure::Critical,
+    })
 }

@@ -5,6 +5,12 @@ use crate::start::Line;
 use core::ffi::c_int;
 use core::fmt::Write;
 
+// Android's two forms are the same, and have sizes; the crate `libc` names only one.
+#[cfg(target_os = "android")]
+use libc::mallinfo as Info;
+#[cfg(target_os = "linux")]
+use libc::mallinfo2 as Info;
+
 /// Gives free memory back to the system. Returns 1 if there was any.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
@@ -20,10 +26,10 @@ pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
 /// Returns the heap's figures: `arena` is what is committed, `uordblks` what is in use (caches of threads included),
 /// `fordblks` the rest, and `keepcost` what [`malloc_trim`] could give back at least.
 #[unsafe(no_mangle)]
-pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
+pub extern "C" fn mallinfo2() -> Info {
     let figures = HEAP.figures();
     // SAFETY: a structure of integers.
-    let mut info: libc::mallinfo2 = unsafe { core::mem::zeroed() };
+    let mut info: Info = unsafe { core::mem::zeroed() };
     info.arena = figures.committed;
     info.uordblks = figures.used;
     info.fordblks = figures.committed.saturating_sub(figures.used);
@@ -31,11 +37,11 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     info
 }
 
-/// Returns the figures of [`mallinfo2`] in its older form, each at most the largest `int`.
+/// Returns the figures of [`mallinfo2`] in its older form, each at most the largest value of its type there.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> libc::mallinfo {
     let figures = mallinfo2();
-    let int = |bytes: usize| c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    let int = |bytes: usize| bytes.try_into().unwrap_or(c_int::MAX as _);
     // SAFETY: a structure of integers.
     let mut info: libc::mallinfo = unsafe { core::mem::zeroed() };
     info.arena = int(figures.arena);

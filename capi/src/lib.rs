@@ -35,9 +35,14 @@ const ALIGN: usize = 16;
 /// Bytes of a page, for `valloc` and `pvalloc`.
 const PAGE: usize = 4096;
 
+#[cfg(target_os = "android")]
+use libc::__errno as errno_location;
+#[cfg(target_os = "linux")]
+use libc::__errno_location as errno_location;
+
 fn set_errno(error: c_int) {
     // SAFETY: the C library's own variable of this thread.
-    unsafe { *libc::__errno_location() = error }
+    unsafe { *errno_location() = error }
 }
 
 /// Returns a block for the C program: null with `ENOMEM` if there is none.

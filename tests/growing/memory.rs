@@ -1,6 +1,7 @@
 //! What the process has of the system, by the kernel's own count.
 
 use crate::{HEAP, alone};
+use allotment::pressure::Pressure;
 use std::hint::black_box;
 
 /// Bytes of memory that the process has.
@@ -31,6 +32,31 @@ fn much_free_memory_goes_back_by_itself() {
     let full = resident();
     drop(black_box(blocks));
     assert!(full - resident() >= 100 * MIB, "{} MiB of {}", resident() / MIB, full / MIB);
+}
+
+/// The shorter memory is outside the heap, the less of its free memory stays, until the pressure ends.
+#[test]
+fn less_stays_free_under_pressure() {
+    let _alone = alone();
+    // The most that is free between the frees. All may go back for its age, but so soon only once: two rounds.
+    let round = || {
+        let blocks: Vec<Vec<u8>> = (0..16).map(|_| vec![1; MIB / 2]).collect();
+        black_box(blocks).into_iter().map(|block| (drop(block), HEAP.figures().dirty).1).max().unwrap()
+    };
+    let kept = |pressure| {
+        HEAP.set_pressure(pressure);
+        round().max(round())
+    };
+    let used = HEAP.figures().used;
+    let (low, critical, normal) = (kept(Pressure::Low), kept(Pressure::Critical), kept(Pressure::Normal));
+    assert!(normal >= 8 * MIB, "{normal}");
+    assert!(low > critical && low <= 2 * MIB + used / 16 + MIB, "{low}");
+    assert!(critical <= MIB, "{critical}");
+    // What is free when the pressure begins goes back at once, and an end of pressure is no reason to.
+    let (free, before) = (HEAP.figures().dirty, resident());
+    let gone = HEAP.set_pressure(Pressure::Critical);
+    assert!(gone >= free && before - resident() >= free / 2, "{gone} of {free}");
+    assert_eq!(HEAP.set_pressure(Pressure::Normal), 0);
 }
 
 /// Pages of small blocks of which a few are live keep no more than the slots with these.

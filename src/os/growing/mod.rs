@@ -25,6 +25,7 @@ mod system;
 mod thread;
 
 use crate::meta::FreeError;
+use crate::pressure::Pressure;
 use classes::{LARGEST, SIZES, class_of};
 use core::ptr::{self, NonNull};
 use lists::SHARED;
@@ -212,6 +213,15 @@ impl Growing {
     pub fn trim(&self) -> usize {
         lists::call_for_memory();
         SHARED.with(Pages::trim)
+    }
+
+    /// Sets how short memory is outside the heap, and returns the bytes that went back to the system. Under pressure all free memory
+    /// goes back at once, as by [`Growing::trim`], and until the pressure ends less of it stays: 2 MiB and a sixteenth of what is in
+    /// use ([`Pressure::Low`]), or 1 MiB ([`Pressure::Critical`]).
+    #[doc(hidden)]
+    pub fn set_pressure(&self, pressure: Pressure) -> usize {
+        SHARED.with(|pages| pages.pressure = pressure);
+        if pressure == Pressure::Normal { 0 } else { self.trim() }
     }
 
     /// Returns the figures of this moment. Blocks in the caches of threads count as used.

@@ -3,6 +3,7 @@
 use super::classes::{BATCHES, CLASSES, LARGEST_PAGE, SIZES, SLOT, STEP, objects, page_size};
 use super::spans::{NONE, NOTHING, Places, Spans, default_reserve};
 use super::system::System;
+use crate::pressure::Pressure;
 use crate::region::Region;
 use core::mem;
 use core::ptr::{self, NonNull};
@@ -78,6 +79,8 @@ pub(super) struct Pages<S> {
     look: u32,
     /// The time of the last purge.
     purged_at: u64,
+    /// How short memory is outside the heap.
+    pub(super) pressure: Pressure,
 }
 
 // SAFETY: the pointers are to memory that belongs to this value alone.
@@ -91,6 +94,7 @@ impl<S: System> Pages<S> {
         most: 0,
         look: LOOK,
         purged_at: 0,
+        pressure: Pressure::Normal,
     };
 
     /// Limits the addresses that are reserved, which happens at the first request, and with them the memory.
@@ -327,13 +331,22 @@ impl<S: System> Pages<S> {
         Some(Region { start, size: self.spans.reserved(), zeroed: false })
     }
 
+    /// Returns how many bytes of free memory may stay with the process: the less, the shorter memory is outside the heap.
+    fn keeps(&self) -> usize {
+        match self.pressure {
+            Pressure::Normal => MUCH + self.figures.used / SHARE,
+            Pressure::Low => (MUCH + self.figures.used / 2) / 8,
+            Pressure::Critical => SLACK,
+        }
+    }
+
     /// Gives free memory back to the system if there is much of it, or if it is old.
     pub(super) fn age(&mut self) {
         let dirty = self.spans.dirty();
         if dirty <= SLACK {
             return;
         }
-        let much = dirty > MUCH + self.figures.used / SHARE;
+        let much = dirty > self.keeps();
         self.look -= 1;
         if self.look > 0 && !much {
             return;

@@ -73,6 +73,7 @@ pub const STEPS: &[Step] = &[
     Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
     Step::new("macOS", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-apple-darwin --no-default-features --features std --lib"),
     Step::new("Android", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --no-default-features --features std --lib"),
+    Step::new("Android, C library", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --package allotment-capi"),
     Step::new("iOS", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-apple-ios --no-default-features --features std --lib"),
     Step::new("stated Rust version", Full, "rustup run {msrv} cargo check --quiet --target-dir target/msrv --features {all}"),
 
