@@ -111,5 +111,7 @@ mod tests {
         let (ours, theirs) = (waste(&asked, &classes).unwrap(), waste(&asked, &even).unwrap());
         assert!((ours as f64) < 1.05 * theirs as f64, "{ours} {theirs}");
         assert_eq!(fit(Vec::new(), 3), [0_usize; 0]);
+        // As many lengths as are distinguished: each gets a class if there are enough.
+        assert_eq!(fit(asked[..LENGTHS].to_vec(), LENGTHS), (1..=LENGTHS).collect::<Vec<_>>());
     }
 }

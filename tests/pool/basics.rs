@@ -180,6 +180,7 @@ fn the_limit_holds() {
     assert_eq!((full.free, full.largest_free), (MIB, MIB));
     let text = full.to_string();
     assert!(text.contains("6291456 bytes") && text.contains("simulated device: 48234496"), "{text}");
+    assert_eq!(limited.kind().to_string(), "device memory");
     // A request for which a whole step does not fit gets what there is.
     let _rest = limited.allocate(3 * MIB, &stream).unwrap();
     assert_eq!(limited.source().reserved(), 49 * MIB);
@@ -352,6 +353,9 @@ fn wrong_frees_are_refused() {
     assert_eq!(next.address(), block.address());
     assert_eq!(one.deallocate(block), Err(ReturnError::AlreadyFree));
     assert_eq!(one.deallocate(next), Ok(()));
+    let said = [ReturnError::Foreign, ReturnError::AlreadyFree, ReturnError::Overrun { offset: -3 }];
+    let words = ["not from this pool", "already free", "byte -3"];
+    assert!(said.iter().zip(words).all(|(error, words)| error.to_string().contains(words)));
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn a_compaction_keeps_contents_and_joins_what_is_free() {
     let before = pool.stats();
     let report = pool.compact(stream.id());
     assert!(report.moves > 0 && report.failed.is_none() && report.bytes == report.moves * 100 * KIB as u64);
+    assert_eq!(report.largest_before, before.largest_free);
     assert!(report.largest_before < 2 * MIB as u64 && report.largest_after > 5 * MIB as u64, "{report:?}");
     stream.run();
     for (handle, index) in handles.iter().zip(kept.drain(..)) {

@@ -63,6 +63,20 @@ fn pages_with_work_to_do_stay() {
     assert_eq!(device.take_hazards(), []);
 }
 
+/// What `trim` says went back is what the device got back, also from the middle of a segment.
+#[test]
+fn trimming_counts_the_pages_between_blocks() {
+    let device: DeviceMemory = DeviceMemory::new(80 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), options()).unwrap();
+    let [_first, middle, _last] = [2, 31, 2].map(|mib| pool.allocate(mib * MIB, &stream).unwrap());
+    drop(middle);
+    assert_eq!(pool.trim(16 * MIB), 20 * MIB);
+    assert_eq!((device.reserved(), device.segments()), (16 * MIB, 1));
+    assert_eq!(pool.trim(0), 10 * MIB);
+    assert_eq!((device.reserved(), device.segments()), (6 * MIB, 1));
+}
+
 /// A transient block that is larger than any gap, repeatedly: the device only holds what is live.
 #[test]
 fn a_growing_segment_reserves_little_more_than_is_live() {

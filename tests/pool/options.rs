@@ -1,7 +1,9 @@
 //! Options that cannot work are refused before anything is reserved.
 
 use super::MIB;
-use allotment::pool::{Adaptive, DevicePool, Growth, Limit, PoolError, PoolOptions};
+use allotment::pool::{
+    Adaptive, Age, Captures, Checks, DevicePool, Growth, Limit, PoolError, PoolOptions, Reuse,
+};
 use allotment::sim::DeviceMemory;
 
 #[test]
@@ -33,6 +35,32 @@ fn options_that_cannot_work_are_named() {
     }
 }
 
+/// Each method sets one option and leaves the others as they are, so that two of them may be called in either order.
+#[test]
+fn each_option_leaves_the_others() {
+    let set: [fn(PoolOptions) -> PoolOptions; 13] = [
+        |options| options.limit(Limit::Bytes(MIB)),
+        |options| options.first_segment(MIB),
+        |options| options.small(0, MIB),
+        |options| options.growth(Growth::Fixed(MIB)),
+        |options| options.exact_above(MIB, MIB),
+        |options| options.granule(512),
+        |options| options.classes(&[512]),
+        |options| options.reuse(Reuse::Aggressive),
+        |options| options.lean(true),
+        |options| options.trim_after(Age::Steps(1)),
+        |options| options.adaptive(Adaptive { window: 5, factor: 2.0 }),
+        |options| options.captures(Captures::Declared),
+        |options| options.checks(Checks { fill: Some(1), ..Checks::default() }),
+    ];
+    for (n, first) in set.iter().enumerate() {
+        assert_ne!(first(PoolOptions::new()), PoolOptions::new(), "{n}");
+        for (m, second) in set.iter().enumerate().skip(n + 1) {
+            assert_eq!(first(second(PoolOptions::new())), second(first(PoolOptions::new())), "{n} and {m}");
+        }
+    }
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn options_are_written_and_read() {
@@ -42,5 +70,5 @@ fn options_are_written_and_read() {
     let text = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<PoolOptions>(&text).unwrap(), options);
     let part: PoolOptions = serde_json::from_str(r#"{"reuse": "Aggressive", "small_limit": 0}"#).unwrap();
-    assert_eq!(part, PoolOptions::new().reuse(allotment::pool::Reuse::Aggressive).small(0, 2 * MIB));
+    assert_eq!(part, PoolOptions::new().reuse(Reuse::Aggressive).small(0, 2 * MIB));
 }
