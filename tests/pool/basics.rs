@@ -4,8 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{BestFit, GoodFit, Placement};
 use allotment::pool::{
-    Age, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError, Reuse,
-    Source, Stream as _,
+    Age, AnyPool, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError,
+    Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
 use allotment::{Buddy, FirstFit, Slab, Tlsf};
