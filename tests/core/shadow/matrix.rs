@@ -263,10 +263,12 @@ macro_rules! for_each_placement {
             tlsf_u32_16: Tlsf<InBand<u32, 16>>;
             tlsf_u16_4: Tlsf<InBand<u16, 4>>;
             tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
+            tlsf_nine_regions: Tlsf<InBand<u32, 8, 9>>;
             tlsf_compact: Tlsf16;
             micro: allotment::placement::MicroTlsf;
             micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
+            micro_twelve_regions: allotment::placement::MicroTlsf<12>;
             tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
             tlsf_side: Tlsf<SideTable<u32, 16>>;
             tlsf_side_256: Tlsf<SideTable<u32>>;
