@@ -17,6 +17,8 @@
 mod background;
 mod figures;
 mod information;
+#[cfg(feature = "gpu")]
+mod live;
 mod options;
 mod start;
 #[cfg(feature = "gpu")]

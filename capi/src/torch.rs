@@ -5,12 +5,12 @@
 //! are read from the environment variable `ALLOTMENT_CUDA_ALLOC_CONF`, or set with [`allotment_torch_options`] before;
 //! they are `name:value`, separated by commas, with the names of `PYTORCH_CUDA_ALLOC_CONF`.
 
+use super::live::Live;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::{ptr, slice};
 use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
 use heap::pool::{Allocation, Counter, DevicePool, PoolError, PoolOptions, PoolStats, Snapshot, SourceError};
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the options say, by the names of PyTorch.
@@ -103,8 +103,7 @@ struct Device {
     context: Context,
     pool: Pool,
     options: Options,
-    /// The live blocks by their addresses.
-    live: HashMap<usize, Allocation>,
+    live: Live<usize, Allocation>,
 }
 
 /// Why a call failed.
@@ -189,7 +188,7 @@ impl State {
             if self.devices.len() <= number {
                 self.devices.resize_with(number + 1, || None);
             }
-            self.devices[number] = Some(Device { context, pool, options, live: HashMap::new() });
+            self.devices[number] = Some(Device { context, pool, options, live: Live::new() });
         }
         match &mut self.devices[number] {
             Some(device) => Ok(device),
@@ -273,11 +272,12 @@ pub unsafe extern "C" fn allotment_torch_free(
 /// As for [`allotment_torch_malloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_torch_record_stream(block: *mut c_void, stream: *mut c_void) {
-    let mut state = lock();
-    let found = state.devices.iter_mut().flatten().find(|device| device.live.contains_key(&block.addr()));
+    let state = lock();
+    let found =
+        state.devices.iter().flatten().find_map(|device| Some((device, device.live.get(&block.addr())?)));
     let noted = match found {
-        Some(device) => device.stream(stream).map(|stream| {
-            let _ = each!(&device.pool, pool => pool.record_stream(&device.live[&block.addr()], &stream));
+        Some((device, block)) => device.stream(stream).map(|stream| {
+            let _ = each!(&device.pool, pool => pool.record_stream(block, &stream));
         }),
         None => Err(Failure::Unknown(block.addr())),
     };

@@ -110,8 +110,12 @@ def on_the_stand_in(library, driver):
     assert library.allotment_torch_snapshot(0, text, length + 1) == length
     live = [b for s in json.loads(text.value)["segments"] for b in s["blocks"] if b["state"] == "Live"]
     assert len(live) == 3000 == stats().blocks.current
+    calls = []
     for address, (size, stream) in sorted(blocks.items(), key=lambda entry: entry[0] % 7919):
+        before = driver.stand_in_calls(b"")
         free(address, size, 0, stream)
+        calls.append(driver.stand_in_calls(b"") - before)
+    assert max(calls) <= 4, "the driver is not called for other blocks"
     assert stats().blocks.current == 0
 
     # Too much fails with a message, and half of the device's memory is the most that is kept unused.
@@ -177,7 +181,7 @@ if sys.argv[2] == "--system":
     through_torch(sys.argv[1])
 else:
     driver = ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
-    driver.stand_in_misuse.restype = ctypes.c_uint64
+    driver.stand_in_misuse.restype = driver.stand_in_calls.restype = ctypes.c_uint64
     on_the_stand_in(load(sys.argv[1]), driver)
     readme_without_torch(sys.argv[1])
     print("torch.py: all is well")

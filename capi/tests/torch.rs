@@ -1,7 +1,15 @@
-//! Builds the library and the stand-in driver, and lets a Python program use both.
+//! Builds the library and the stand-in driver, and lets a Python program use both; and counts what a free looks at.
+
+#[path = "../src/live.rs"]
+mod live;
 
 use escargot::CargoBuild;
 use escargot::format::Message;
+use heap::pool::{DevicePool, PoolOptions};
+use heap::sim::DeviceMemory;
+use live::Live;
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,4 +36,61 @@ fn python_uses_a_pool_by_the_functions_for_torch() {
     let output = Command::new("python3").arg(script).args([allotment, driver]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("all is well"), "{text}");
+}
+
+thread_local! {
+    /// How often addresses were compared or hashed.
+    static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// An address that counts.
+#[derive(Clone, Copy)]
+struct Address(usize);
+
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        LOOKS.set(LOOKS.get() + 1);
+        self.0 == other.0
+    }
+}
+
+impl Eq for Address {}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        LOOKS.set(LOOKS.get() + 1);
+        self.0.hash(state);
+    }
+}
+
+/// A free hashes its address once and compares it with one other, and rarely with a few more, however many blocks are live.
+#[test]
+fn a_free_by_address_looks_at_few_blocks() {
+    for count in [10, 1_000, 100_000] {
+        let device: DeviceMemory = DeviceMemory::new(1 << 30);
+        let stream = device.stream();
+        let pool = DevicePool::new(device, PoolOptions::new()).unwrap();
+        let mut live = Live::new();
+        let mut addresses = Vec::new();
+        for number in 0..count {
+            let block = pool.allocate_raw(1 + number % 5000, 1, &stream).unwrap();
+            addresses.push(Address(block.address()));
+            live.insert(Address(block.address()), block);
+        }
+        let (mut sum, mut most) = (0, 0);
+        fastrand::Rng::with_seed(1).shuffle(&mut addresses);
+        for address in &addresses {
+            let before = LOOKS.get();
+            assert_eq!(live.get(address).map(|block| block.address()), Some(address.0));
+            let block = live.remove(address).expect("it is live");
+            let looks = LOOKS.get() - before;
+            (sum, most) = (sum + looks, most.max(looks));
+            pool.deallocate(block).unwrap();
+            assert!(live.remove(address).is_none());
+        }
+        assert_eq!(pool.stats().blocks.current, 0);
+        // Two look-ups, with a hash and a comparison each. A few more comparisons are likely, since only seven bits of the hash are compared
+        // before.
+        assert!(sum <= 6 * count as u64 && most <= 40, "{count} live blocks: {sum} looks, {most} for one");
+    }
 }
