@@ -509,23 +509,26 @@ fn devices_copy_to_each_other() {
     copies((Virtual::new(first).unwrap(), a), (Virtual::new(&second).unwrap(), b));
     copies((AsyncMemory::new(first).unwrap(), a), (AsyncMemory::new(&second).unwrap(), b));
     copies((AsyncMemory::new(first).unwrap(), a), (Virtual::new(&second).unwrap(), b));
-    // With access a plain copy on one device's stream reaches the other's memory.
-    first.enable_peer(&second).unwrap();
-    first.enable_peer(&second).unwrap();
-    let open = Arc::new(Virtual::with_peers(&second, std::slice::from_ref(first)).unwrap());
-    let shared = Buffer::<u8, _>::zeros(&open, 100, b).unwrap();
+    // With access a plain copy on one device's stream reaches the other's memory. A pool of the driver opens by itself.
     let ordered = AsyncMemory::new(&second).unwrap();
     ordered.allow(first).unwrap();
     let ordered = Arc::new(ordered);
     let other = Buffer::<u8, _>::zeros(&ordered, 100, b).unwrap();
     b.synchronize().unwrap();
-    for address in [shared.address(), other.address()] {
+    let copy = |to, from| {
         first.bind().unwrap();
         // SAFETY: both ranges are live.
-        let code = unsafe { sys::cuMemcpyAsync(address, shared.address(), 100, a.raw()) };
-        code.result().unwrap();
-    }
-    a.synchronize().unwrap();
+        unsafe { sys::cuMemcpyAsync(to, from, 50, a.raw()) }.result().unwrap();
+        a.synchronize().unwrap();
+    };
+    copy(other.address() + 50, other.address());
+    first.enable_peer(&second).unwrap();
+    first.enable_peer(&second).unwrap();
+    let open = Arc::new(Virtual::with_peers(&second, std::slice::from_ref(first)).unwrap());
+    let shared = Buffer::<u8, _>::zeros(&open, 100, b).unwrap();
+    b.synchronize().unwrap();
+    copy(shared.address() + 50, shared.address());
+    copy(other.address(), shared.address());
     drop((shared, other, open, ordered));
     // The memory of `other` goes in the order of this stream.
     far.synchronize().unwrap();

@@ -174,10 +174,12 @@ fn a_stream_that_is_destroyed_ends_its_work() {
     test.0.hold(handle, true);
     ok!(cuMemsetD8Async(address, 9, 1, stream));
     ok!(cuStreamDestroy_v2(stream));
+    // It takes no more work, though it has some left.
+    assert_eq!(call!(cuMemsetD8Async(address, 8, 1, stream)), Code::CUDA_ERROR_INVALID_HANDLE);
     assert_eq!(download(address, 1), [9]);
     assert_eq!(test.0.live(), Live { device: 1, contexts: 1, bytes: 1, ..Live::default() });
     ok!(cuMemFree_v2(address));
-    test.finish(&[]);
+    test.finish(&[(Misuse::Destroyed, 1)]);
 }
 
 /// Documentation of `cuStreamDestroy`: "the resources associated with hStream will be released automatically once the device
