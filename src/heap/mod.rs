@@ -369,7 +369,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 
     /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, and always with
-    /// [`BuddySystem`](crate::placement), which does not know its regions. O(1).
+    /// [`BuddySystem`](crate::placement), which does not know its regions. O(regions).
     pub fn region(&self, n: usize) -> Option<Region> {
         self.with_settled(|state| state.placement.region(n))
     }

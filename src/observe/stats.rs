@@ -151,6 +151,8 @@ unsafe impl Statistics for Counters {
 
     fn failed(&mut self, size: usize) {
         self.failed = self.failed.wrapping_add(1);
+        // A request of no bytes takes as much as one of a single byte, as which some placements serve it.
+        let size = size.max(1);
         if size > self.largest_failed {
             self.largest_failed = size;
         }
@@ -229,7 +231,7 @@ pub struct Stats {
     pub live_blocks: usize,
     /// Number of failed requests.
     pub failed: usize,
-    /// Bytes of the largest failed request.
+    /// Bytes of the largest failed request; one of no bytes counts as a single byte.
     pub largest_failed: usize,
 }
 

@@ -2,9 +2,10 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
+use allotment::meta::{FreeError, InBand};
 use allotment::observe::NoStatistics;
-use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tlsf, heap};
+use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -301,4 +302,46 @@ fn buddies_merge_with_buddies_only() {
     }
     check(Case::of::<Buddy>());
     check(Case::of::<Buddy<allotment::meta::SideTable<u32, 16>>>());
+}
+
+/// Some placements serve a request of no bytes as one of a single byte; all count its failure as that.
+#[test]
+fn a_failed_request_of_no_bytes_counts_as_one() {
+    fn check<P: LayoutPlacement>() {
+        let heap = Heap::<P, Unsync>::empty();
+        assert!(heap.try_allocate(layout(0)).is_err());
+        assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 1));
+    }
+    check::<MicroTlsf>();
+    check::<Tlsf>();
+    check::<Tiered>();
+}
+
+/// A heap knows its only region as it was claimed, and addresses below it are as foreign as those above it.
+#[test]
+fn only_the_region_is_known() {
+    fn check<P: LayoutPlacement>() {
+        let mut memory = vec![0_u64; 4096];
+        let start = NonNull::from(&mut memory[0]).cast::<u8>();
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: the memory outlives the heap, and the frees are refused.
+        unsafe {
+            heap.claim(Region::new(start.add(8192), 16_384)).unwrap();
+            let region = heap.region(0).map(|region| (region.start, region.size));
+            assert_eq!(
+                (region, heap.region(1).is_none()),
+                (Some((start.add(8192), 16_384)), true),
+                "{}",
+                std::any::type_name::<P>()
+            );
+            let _block = heap.try_allocate(layout(1000)).unwrap();
+            for at in [0, 4096, 26_000] {
+                assert_eq!(heap.try_deallocate(start.add(at), layout(1000)), Err(FreeError::Foreign), "{at}");
+            }
+        }
+    }
+    check::<MicroTlsf>();
+    check::<Tlsf>();
+    check::<Tiered>();
+    check::<harden::Full<Tlsf>>();
 }

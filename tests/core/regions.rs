@@ -103,6 +103,34 @@ mod many {
     for_each_placement!(run);
 }
 
+mod overlapping {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        if !case.releases || case.regions < 2 {
+            return;
+        }
+        let mut backing = Backing::new(20_000, 0);
+        let (low, rest) = split(backing.region(), 4_000);
+        let (middle, _) = split(rest, 8_000);
+        let heap = (case.empty)(20_000);
+        // SAFETY: the backing outlives the heap, and what overlaps is refused.
+        unsafe {
+            heap.claim(middle).unwrap();
+            // Before it, around it, the same, inside, behind.
+            for (from, size) in
+                [(0, 4_001), (3_000, 5_000), (0, 20_000), (4_000, 8_000), (6_000, 1_000), (11_999, 5_000)]
+            {
+                let region = Region::new(backing.region().start.add(from), size);
+                assert_eq!(heap.claim(region), Err(RegionError::Overlap), "{size} bytes at {from}");
+            }
+            heap.claim(low).unwrap();
+        }
+    }
+
+    for_each_placement!(run);
+}
+
 /// The address space between two regions costs nothing, even with narrow indices.
 #[test]
 fn the_gap_between_regions_costs_nothing() {

@@ -106,6 +106,13 @@ fn a_second_free_of_a_kept_block_is_found() {
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Ok(()));
     // SAFETY: as above.
     assert_eq!(unsafe { heap.try_deallocate(last, bytes(48)) }, Err(FreeError::AlreadyFree));
+    // Wherever it stands in its page, and in the list of free objects. One that is live keeps the page.
+    let (_live, freed) = objects[..63].split_first().unwrap();
+    freed.iter().for_each(|&object| free(&heap, object, 48));
+    for &object in freed {
+        // SAFETY: as above.
+        assert_eq!(unsafe { heap.try_deallocate(object, bytes(48)) }, Err(FreeError::AlreadyFree));
+    }
 }
 
 /// With a page's first object, all its others are ready for the next requests, unless memory is short.

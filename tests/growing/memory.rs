@@ -70,9 +70,11 @@ fn trimming_takes_the_free_slots_of_sparse_pages() {
         at += 1;
         at % 200 == 0
     });
-    HEAP.trim();
+    let before = resident();
+    let gone = HEAP.trim();
     let sparse = resident();
     assert!(full - sparse >= 55 * MIB, "{} MiB of {}", sparse / MIB, full / MIB);
+    assert!(gone.abs_diff(before - sparse) <= 4 * MIB, "{gone} B, by the kernel {}", before - sparse);
     assert!(blocks.iter().enumerate().all(|(at, block)| block[0] == ((at + 1) * 200 - 1) as u8));
     // The slots are filled again, and nothing that is live is handed out twice.
     let more: Vec<Box<[u8; 200]>> = (0..400_000).map(|_| Box::new([0xee; 200])).collect();

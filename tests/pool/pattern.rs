@@ -2,7 +2,7 @@
 
 use super::{KIB, MIB, hand_over, pool};
 use allotment::pool::{
-    DefaultPlacement, DevicePool, Pattern, PatternBuffer, PatternError, PoolError, PoolOptions,
+    DefaultPlacement, DevicePool, Pattern, PatternBuffer, PatternCounts, PatternError, PoolError, PoolOptions,
 };
 use allotment::sim::{Call, DeviceMemory, Stream};
 use allotment_trace::{Action, Event, open};
@@ -336,4 +336,10 @@ fn threads_have_lanes_of_their_own() {
         });
     }
     assert_eq!(pattern.stats().total.deviations, 0, "however the threads take turns");
+}
+
+#[test]
+fn the_hit_rate_is_a_share() {
+    let rate = |requests, hits| PatternCounts { requests, hits, ..PatternCounts::default() }.hit_rate();
+    assert_eq!((rate(0, 0), rate(4, 0), rate(4, 3), rate(4, 4)), (1.0, 0.0, 0.75, 1.0));
 }

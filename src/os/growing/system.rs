@@ -146,6 +146,26 @@ mod unix {
             time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        /// The time is the kernel's, in milliseconds: it does not lie after a later look at the precise clock, nor far before an earlier
+        /// one, as a tick of the coarse clock takes at most 10 ms.
+        #[test]
+        fn time_is_in_milliseconds() {
+            let precise = || {
+                let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+                // SAFETY: the place is valid for a write.
+                unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+                std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32).as_millis() as u64
+            };
+            let before = precise();
+            let now = Host::now();
+            assert!(now + 20 >= before && now <= precise(), "{now} ms, {before} ms before");
+        }
+    }
 }
 
 #[cfg(windows)]

@@ -308,7 +308,7 @@ impl Shadow {
         if start.is_null() {
             assert!(!sure, "{layout:?} failed with a largest free block of {}", self.heap.largest_free());
             self.failed += 1;
-            self.largest_failed = self.largest_failed.max(layout.size());
+            self.largest_failed = self.largest_failed.max(layout.size().max(1));
             self.account();
             return None;
         }
@@ -357,7 +357,7 @@ impl Shadow {
         let moved = unsafe { self.heap.realloc(start, layout, size) };
         if moved.is_null() {
             self.failed += 1;
-            self.largest_failed = self.largest_failed.max(size);
+            self.largest_failed = self.largest_failed.max(size.max(1));
             verify(start, pattern, layout.size());
             self.account();
             return None;

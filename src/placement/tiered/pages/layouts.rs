@@ -157,6 +157,10 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        LayoutPlacement::region(&self.large, n)
+        let mut region = LayoutPlacement::region(&self.large, n)?;
+        // Its map, in its last bytes.
+        let own = |window: &&Window| window.slots > 0 && window.start == region.start.as_ptr();
+        region.size += self.windows.iter().find(own).map_or(0, |window| window.slots);
+        Some(region)
     }
 }
