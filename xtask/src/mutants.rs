@@ -9,8 +9,17 @@ use anyhow::{Context, Result, ensure};
 use crate::{child, firmware, tools};
 
 /// The code that is changed if no file is named.
-const FILES: [&str; 6] =
-    ["src/units.rs", "src/meta/**", "src/placement/**", "src/tiny/**", "src/os/**", "src/pool/**"];
+const FILES: [&str; 9] = [
+    "src/units.rs",
+    "src/region/**",
+    "src/meta/**",
+    "src/placement/**",
+    "src/harden/**",
+    "src/heap/**",
+    "src/tiny/**",
+    "src/os/**",
+    "src/pool/**",
+];
 
 /// Features of the tests.
 const FEATURES: &str = "alloc,std,allocator-api2";
@@ -27,7 +36,7 @@ const TIMEOUT: &str = "300";
 /// What to change.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only code in these files, as globs [default: metadata, placements, caches and pools]
+    /// Only code in these files, as globs [default: regions, metadata, placements, levels, heaps, caches and pools]
     #[arg(long = "file", value_name = "GLOB")]
     files: Vec<String>,
     /// Only every Nth change, from the Kth on, such as 0/8
