@@ -298,3 +298,15 @@ fn what_is_no_perfect_packing_is_left_to_the_search() {
     assert_eq!(pack(&[(3, 0, 1, 4), (3, 0, 1, 4)]), None);
     assert!(pack(&[(4, 0, 1, 4), (4, 0, 1, 4)]).is_some());
 }
+
+/// All sizes and alignments are even, and the load with its padding is 17: what that leaves open is settled without a search.
+#[test]
+fn a_bound_between_two_possible_peaks_is_the_higher_one() {
+    let buffer = |id, align, size, start| Buffer { align, ..Buffer::new(id, size, start, 5) };
+    let buffers = vec![buffer("a", 4, 6, 4), buffer("b", 2, 4, 2), buffer("c", 4, 6, 1)];
+    let instance = Instance::new(buffers).unwrap();
+    assert_eq!(brute_force(&instance), 18);
+    let solution = solved(&instance, None, 20);
+    assert_eq!((solution.peak, solution.lower_bound, solution.status), (18, 18, Status::Optimal));
+    assert_eq!(solved(&instance, Some(17), 20).status, Status::Infeasible);
+}

@@ -158,6 +158,10 @@ impl<'a> Climb<'a> {
                 best.saturating_sub(1) / unit
             };
             if least > high {
+                // Every peak is a multiple of the unit, and so the bound may be rounded up to one.
+                if self.scaled.exact && self.scaled.boxes.is_none() {
+                    shared.raise_bound(shared.bound.load(Ordering::Relaxed).div_ceil(unit) * unit);
+                }
                 return false;
             }
             if low > high || shared.deadline.passed() {
