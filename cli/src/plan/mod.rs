@@ -409,7 +409,11 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let instance = fused.map_or(instance, |fused| fused.instance);
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
-    let instance = transform::cache_lines(&instance, &cache_lines)?;
+    // Not without need: the instance may have millions of buffers, which this copies and checks again.
+    let instance = match cache_lines.is_empty() {
+        true => instance,
+        false => transform::cache_lines(&instance, &cache_lines)?,
+    };
     let bar = progress_bar(args);
     let show = |progress: Progress| show(&bar, progress, args.time_limit);
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
