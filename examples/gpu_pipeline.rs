@@ -58,14 +58,13 @@ struct Kernel {
 
 impl Kernel {
     fn load(context: &Context) -> Result<Self, Box<dyn Error>> {
-        context.bind()?;
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
         let (image, name) = (CString::new(PTX)?, CString::new("add_u32")?);
         // SAFETY: the image and the name end with a zero, and the places are of these types.
-        unsafe {
+        context.bind(|| unsafe {
             sys::cuModuleLoadData(&mut module, image.as_ptr().cast()).result()?;
-            sys::cuModuleGetFunction(&mut function, module, name.as_ptr()).result()?;
-        }
+            sys::cuModuleGetFunction(&mut function, module, name.as_ptr()).result()
+        })??;
         Ok(Self { module, function })
     }
 
@@ -77,11 +76,11 @@ impl Kernel {
         let mut arguments: [*mut c_void; 3] =
             [(&raw mut address).cast(), (&raw mut value).cast(), (&raw mut count).cast()];
         let (arguments, none) = (arguments.as_mut_ptr(), std::ptr::null_mut());
-        stream.context().bind()?;
+        let (function, raw) = (self.function, stream.raw());
         // SAFETY: the kernel takes these three arguments and writes to `count` numbers, which the chunk has.
-        let launched = unsafe {
-            sys::cuLaunchKernel(self.function, blocks, 1, 1, THREADS, 1, 1, 0, stream.raw(), arguments, none)
-        };
+        let launched = stream.context().bind(|| unsafe {
+            sys::cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, raw, arguments, none)
+        })?;
         Ok(launched.result()?)
     }
 }

@@ -272,9 +272,8 @@ fn a_capture_of_somebody_else_is_not_spoiled() {
 fn the_default_stream_beside_a_capture() {
     let gpu = Gpu::new();
     let mut raw = std::ptr::null_mut();
-    gpu.context.bind().unwrap();
     // SAFETY: the output has the type that the function writes; the stream is destroyed below.
-    unsafe { sys::cuStreamCreate(&mut raw, 0) }.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuStreamCreate(&mut raw, 0) }).unwrap().result().unwrap();
     // SAFETY: as above.
     let ordered = unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap();
     let default = Stream::default_of(&gpu.context);

@@ -134,12 +134,12 @@ fn async_memory() {
 fn a_pool_of_the_driver_is_wrapped() {
     let gpu = Gpu::new();
     let (mut shared, mut theirs) = (std::ptr::null_mut(), 0);
-    gpu.context.bind().unwrap();
     // SAFETY: the outputs have the types that the functions write.
-    unsafe {
+    let got = gpu.context.bind(|| unsafe {
         sys::cuDeviceGetDefaultMemPool(&mut shared, 0).result().unwrap();
-        sys::cuMemAllocFromPoolAsync(&mut theirs, 1000, shared, gpu.stream.raw()).result().unwrap();
-    }
+        sys::cuMemAllocFromPoolAsync(&mut theirs, 1000, shared, gpu.stream.raw()).result()
+    });
+    got.unwrap().unwrap();
     // SAFETY: the default pool exists as long as the device.
     let source = unsafe { AsyncMemory::from_raw(&gpu.context, shared) };
     let before = source.used().unwrap();
@@ -421,15 +421,12 @@ fn registered_memory_outlives_forgotten_buffers() {
     let source = Arc::new(Registered::new(&gpu.context, memory).unwrap());
     let device = Arc::new(DeviceMemory::new(&gpu.context));
     let ones = Buffer::from_slice(&device, &[1u8; 512], &gpu.stream).unwrap();
-    gpu.context.bind().unwrap();
     gpu.control().hold_all(true);
     let segment = source.reserve(512, &gpu.stream).unwrap();
+    let to = segment.address.get() as u64;
     // SAFETY: both ranges are live; the copy runs after the source is dropped.
-    let code = unsafe {
-        let to = segment.address.get() as u64;
-        sys::cuMemcpyAsync(to, ones.address(), 512, gpu.stream.raw())
-    };
-    code.result().unwrap();
+    let code = gpu.context.bind(|| unsafe { sys::cuMemcpyAsync(to, ones.address(), 512, gpu.stream.raw()) });
+    code.unwrap().result().unwrap();
     drop(Arc::into_inner(source)); // the segment was forgotten
     gpu.control().hold_all(false);
     gpu.stream.synchronize().unwrap();
@@ -438,7 +435,7 @@ fn registered_memory_outlives_forgotten_buffers() {
     assert_eq!(gpu.control().misuse_of_any_kind(), 0);
     let start = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(inside.start);
     // SAFETY: the memory is leaked, so it is there and registered.
-    unsafe { sys::cuMemHostUnregister(start) }.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuMemHostUnregister(start) }).unwrap().result().unwrap();
     drop(ones);
     drop(device);
     gpu.finish();
@@ -516,9 +513,9 @@ fn devices_copy_to_each_other() {
     let other = Buffer::<u8, _>::zeros(&ordered, 100, b).unwrap();
     b.synchronize().unwrap();
     let copy = |to, from| {
-        first.bind().unwrap();
         // SAFETY: both ranges are live.
-        unsafe { sys::cuMemcpyAsync(to, from, 50, a.raw()) }.result().unwrap();
+        let copied = first.bind(|| unsafe { sys::cuMemcpyAsync(to, from, 50, a.raw()) });
+        copied.unwrap().result().unwrap();
         a.synchronize().unwrap();
     };
     copy(other.address() + 50, other.address());

@@ -4,14 +4,16 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{Buffer, Context, DeviceMemory, Error, Event, Stream};
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _, StreamId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Submits work to a stream that changes nothing.
 fn work(gpu: &Gpu, stream: &Stream) {
-    gpu.context.bind().unwrap();
     extern "C" fn nothing(_: *mut std::ffi::c_void) {}
-    // SAFETY: the function takes any argument.
-    let code = unsafe { sys::cuLaunchHostFunc(stream.raw(), Some(nothing), std::ptr::null_mut()) };
-    code.result().unwrap();
+    let launch = || {
+        // SAFETY: the function takes any argument.
+        unsafe { sys::cuLaunchHostFunc(stream.raw(), Some(nothing), std::ptr::null_mut()) }
+    };
+    gpu.context.bind(launch).unwrap().result().unwrap();
 }
 
 #[test]
@@ -199,16 +201,22 @@ fn the_threads_context_is_left_alone() {
         unsafe { sys::cuCtxGetCurrent(&mut context) }.result().unwrap();
         context
     };
-    second.bind().unwrap();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let mut buffer = Buffer::from_slice(&pool, &[1u8, 2], &gpu.stream).unwrap();
-    buffer.as_view_mut().fill(3).unwrap();
-    assert_eq!(buffer.to_vec().unwrap(), [3, 3]);
-    gpu.stream.record().unwrap().synchronize().unwrap();
-    drop(buffer);
-    drop(pool);
-    assert_eq!(current(), second.raw());
-    gpu.context.bind().unwrap();
+    let before = current();
+    let work = || {
+        let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+        let mut buffer = Buffer::from_slice(&pool, &[1u8, 2], &gpu.stream).unwrap();
+        buffer.as_view_mut().fill(3).unwrap();
+        assert_eq!(buffer.to_vec().unwrap(), [3, 3]);
+        gpu.stream.record().unwrap().synchronize().unwrap();
+        drop(buffer);
+        drop(pool);
+        assert_eq!(current(), second.raw());
+        assert_eq!(gpu.context.bind(current), Ok(gpu.context.raw()));
+        assert_eq!(current(), second.raw());
+        panic!("what was current comes back nevertheless");
+    };
+    catch_unwind(AssertUnwindSafe(|| second.bind(work))).unwrap_err();
+    assert_eq!(current(), before);
     drop(second);
     gpu.finish();
 }

@@ -94,18 +94,20 @@ impl Gpu {
 
     /// Writes bytes through the driver.
     pub fn upload(&self, address: NonZeroUsize, bytes: &[u8]) {
-        self.context.bind().unwrap();
+        let (to, stream) = (address.get() as u64, self.stream.raw());
         // SAFETY: the tests pass addresses of segments that they hold, and the stand-in notices wrong ones.
-        unsafe { result::memcpy_htod_async(address.get() as u64, bytes, self.stream.raw()) }.unwrap();
+        let copied = self.context.bind(|| unsafe { result::memcpy_htod_async(to, bytes, stream) });
+        copied.unwrap().unwrap();
         self.stream.synchronize().unwrap();
     }
 
     /// Reads bytes through the driver.
     pub fn download(&self, address: NonZeroUsize, length: usize) -> Vec<u8> {
-        self.context.bind().unwrap();
         let mut bytes = vec![0; length];
+        let (from, stream) = (address.get() as u64, self.stream.raw());
         // SAFETY: as above.
-        unsafe { result::memcpy_dtoh_async(&mut bytes, address.get() as u64, self.stream.raw()) }.unwrap();
+        let copied = self.context.bind(|| unsafe { result::memcpy_dtoh_async(&mut bytes, from, stream) });
+        copied.unwrap().unwrap();
         self.stream.synchronize().unwrap();
         bytes
     }

@@ -29,10 +29,14 @@ pub fn pinned_bytes() -> usize {
 
 /// A quarter of the memory that the process may have; pinning more starves all other programs.
 fn default_limit() -> usize {
-    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
-    let allowed = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| {
-        group_limit(&text, |file| fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok())
-    });
+    limit_by(|file| fs::read_to_string(file).ok())
+}
+
+/// The default limit by what the kernel's files say. `read` reads a file by its whole path.
+fn limit_by(read: impl Fn(&Path) -> Option<String>) -> usize {
+    let total = read("/proc/meminfo".as_ref()).and_then(|text| total_memory(&text));
+    let allowed = read("/proc/self/cgroup".as_ref())
+        .and_then(|text| group_limit(&text, |file| read(&Path::new("/sys/fs/cgroup").join(file))));
     total.into_iter().chain(allowed).min().map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
 }
 
@@ -189,6 +193,23 @@ mod tests {
         assert_eq!(group_limit("0::/\n", read), Some(2 << 30));
         assert_eq!(group_limit("0::/\n", |_| None), None);
         assert_eq!(group_limit("4:memory:/a\n", read), None);
+    }
+
+    #[test]
+    fn the_default_limit_is_a_quarter_of_the_lesser() {
+        let limit = |total: Option<&str>, allowed: Option<&str>| {
+            limit_by(|file| match file.to_str()? {
+                "/proc/meminfo" => total.map(|kib| std::format!("MemTotal: {kib} kB\n")),
+                "/proc/self/cgroup" => Some(String::from("0::/own\n")),
+                "/sys/fs/cgroup/own/memory.max" => allowed.map(String::from),
+                _ => None,
+            })
+        };
+        assert_eq!(limit(Some("4096"), Some("1048576\n")), 256 << 10);
+        assert_eq!(limit(Some("1024"), Some("4194304\n")), 256 << 10);
+        assert_eq!(limit(Some("4096"), Some("max\n")), 1 << 20);
+        assert_eq!(limit(None, Some("1048576\n")), 256 << 10);
+        assert_eq!(limit(None, None), UNKNOWN_LIMIT);
     }
 
     #[test]
