@@ -19,6 +19,14 @@ fn room<T>(outcome: Result<T, DriverError>) -> Result<Option<T>> {
     }
 }
 
+/// Makes a stream, and the device's context current for the rest of the thread, so that the driver's own functions need not
+/// look for it.
+fn bound_stream(gpu: &Gpu) -> Result<Stream> {
+    // SAFETY: the context exists as long as the device is open.
+    unsafe { sys::cuCtxSetCurrent(gpu.context.raw()) }.result()?;
+    Ok(Stream::new(&gpu.context)?)
+}
+
 /// `cuMemAlloc` and `cuMemFree`.
 pub struct Malloc<'a>(&'a Gpu);
 
@@ -34,8 +42,7 @@ impl Allocator for Malloc<'_> {
     type Stream = Stream;
 
     fn stream(&self) -> Result<Stream> {
-        self.0.context.bind()?;
-        Ok(Stream::new(&self.0.context)?)
+        bound_stream(self.0)
     }
 
     #[inline]
@@ -102,8 +109,7 @@ impl Allocator for Ordered<'_> {
     type Stream = Stream;
 
     fn stream(&self) -> Result<Stream> {
-        self.gpu.context.bind()?;
-        Ok(Stream::new(&self.gpu.context)?)
+        bound_stream(self.gpu)
     }
 
     #[inline]
