@@ -43,7 +43,7 @@ impl Use for Streams<'_> {
                 continue;
             }
             let allocator = make(all_of(setup))?;
-            let pairs = setup.pick(200_000, 5_000);
+            let pairs = setup.pick(2_000_000, 5_000);
             let patience = setup.patience();
             let barrier = Barrier::new(threads);
             let outcomes: Vec<_> = thread::scope(|scope| {
