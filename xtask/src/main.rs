@@ -22,6 +22,7 @@ mod layers;
 #[cfg(unix)]
 mod malloc;
 mod measure;
+#[cfg(unix)]
 mod mutants;
 mod progress;
 mod runner;
@@ -154,7 +155,8 @@ enum Command {
     /// Run whole programs on liballotment.so and compare what they print, their time and memory with other heaps
     #[cfg(unix)]
     Malloc(malloc::Options),
-    /// Change the library's code bit by bit and count the changes that its tests notice (`cargo install cargo-mutants`)
+    /// Change the library's code bit by bit and count the changes that its tests notice; it needs cargo-mutants
+    #[cfg(unix)]
     Mutants(mutants::Options),
     /// Fuzz heaps and the planner's readers with libFuzzer, and print how many inputs were tried
     Fuzz(fuzz::Options),
@@ -192,6 +194,7 @@ fn main() -> ExitCode {
         Command::Malloc(options) => malloc::run(&options, &setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
+        #[cfg(unix)]
         Command::Mutants(options) => mutants::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::CFirmware => c_firmware::run(&setup),
