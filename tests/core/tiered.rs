@@ -264,6 +264,26 @@ fn pages_stay_when_a_neighbouring_region_goes() {
     }
 }
 
+/// A region that was released may come again, shorter or longer, and nothing is known of its earlier pages.
+#[test]
+fn a_region_may_come_again_with_another_length() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = Heap::<Tiered, Unsync>::empty();
+    for kib in (17..64).chain((17..64).rev()) {
+        let region = Region { size: kib * 1024, ..backing.region() };
+        // SAFETY: the backing outlives the heap; blocks are written and freed as their layouts say.
+        unsafe {
+            heap.claim(region).unwrap();
+            let blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(bytes(48)).ok()).collect();
+            blocks.iter().for_each(|block| block.write_bytes(1, 48));
+            for block in blocks {
+                heap.try_deallocate(block, bytes(48)).unwrap();
+            }
+            assert_eq!(heap.release(region.start.as_ptr()), Ok(region));
+        }
+    }
+}
+
 #[test]
 fn an_extension_that_is_refused_writes_nothing() {
     let mut backing = Backing::new(64 * 1024, 0);

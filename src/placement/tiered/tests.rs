@@ -83,3 +83,23 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
         assert!(tiered.release(memory.region().start.as_ptr()).is_ok(), "a block is left");
     }
 }
+
+/// A list that leads back to itself, as a write to a freed block can make it, ends a check all the same.
+#[test]
+fn a_check_ends_though_a_list_leads_to_itself() {
+    let memory = Memory(UnsafeCell::new([0; 64 << 10]));
+    for layout in [Layout::new::<[u64; 6]>(), Layout::new::<[u64; 60]>()] {
+        let mut tiered = QuickLists::<Tlsf>::EMPTY;
+        // SAFETY: the memory is used by one placement after the other; a write to a freed block is what is tested.
+        unsafe {
+            tiered.claim(memory.region()).unwrap();
+            let [freed, live] = [(); 2].map(|()| tiered.allocate(layout).unwrap().start);
+            tiered.deallocate(freed, layout).unwrap();
+            assert_eq!(tiered.check(freed, layout), Err(FreeError::AlreadyFree));
+            // Links of large blocks are not encoded.
+            let key = if layout.size() <= SMALL { tiered.small.key } else { key::Key::NONE };
+            freed.cast().write(Free::before(freed.as_ptr().cast(), key));
+            assert_eq!(tiered.check(live, layout), Ok(()));
+        }
+    }
+}

@@ -1,6 +1,8 @@
 //! Pages of equal small objects over a placement for everything else.
 
 mod layouts;
+#[cfg(test)]
+mod tests;
 
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::tiered::classes::{CLASSES, Class};
@@ -343,7 +345,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 if free == offset {
                     return Err(FreeError::AlreadyFree);
                 }
-                if free < first || free + size > class.page() || free % 8 != 0 {
+                if free < first || free > class.page() - size || free % 8 != 0 {
                     break;
                 }
                 let next = (*page.cast::<u8>().add(free).cast::<Free>()).next(self.key);

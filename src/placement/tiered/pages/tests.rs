@@ -1,0 +1,90 @@
+//! Tests of pages by themselves.
+
+use super::*;
+use crate::placement::Tlsf;
+use crate::placement::tiered::classes::STEP;
+use crate::region::Region;
+
+/// Memory, and pages in it. Objects of 48 bytes come from a page from now on.
+fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
+    let class = Class::of(48).unwrap();
+    let mut pages = Pages::<Tlsf>::EMPTY;
+    Tier::set_key(&mut pages, Key::new(memory.as_mut_ptr().cast()));
+    // SAFETY: the memory is used by nothing else.
+    unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory))) }.unwrap();
+    for _ in 0..PATIENCE {
+        pages.take(class, STEP, false).unwrap();
+    }
+    (pages, class)
+}
+
+/// Takes all objects of the next page, which it returns as well.
+fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>) {
+    let mut take = || pages.take(class, STEP, false).unwrap().first;
+    let objects: Vec<_> = (0..class.objects()).map(|_| take()).collect();
+    let page = pages.find_page(objects[0].addr().get()).unwrap();
+    (NonNull::new(page).unwrap().cast(), objects)
+}
+
+/// A second free is found wherever the object stands, in its page and in the list.
+#[test]
+fn a_check_finds_every_free_object() {
+    let mut memory = [0; 4096];
+    let (mut pages, class) = pages(&mut memory);
+    let (_, objects) = fill(&mut pages, class);
+    for first in 0..objects.len() {
+        // All but one, which keeps the page, and another one behind each time.
+        let freed: Vec<_> = (1..objects.len()).map(|n| objects[(first + n) % objects.len()]).collect();
+        // SAFETY: the objects are live until they are freed, and taken again then.
+        unsafe {
+            for (n, &object) in freed.iter().enumerate() {
+                assert_eq!(pages.check_small(object, class, STEP), Ok(()), "{n}");
+                assert_eq!(pages.put(object, class, STEP), Ok(0));
+            }
+        }
+        for &object in &freed {
+            assert_eq!(pages.check_small(object, class, STEP), Err(FreeError::AlreadyFree));
+        }
+        assert_eq!(pages.check_small(objects[first], class, STEP), Ok(()));
+        freed.iter().for_each(|_| assert!(pages.take(class, STEP, false).is_some()));
+    }
+}
+
+/// A program that writes to freed memory gets no help, but a check stays in the page, and ends.
+#[test]
+fn a_check_follows_a_damaged_list_no_further_than_the_page() {
+    let mut memory = [0; 4096];
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let (mut pages, class) = pages(&mut memory);
+    let (_, before) = fill(&mut pages, class);
+    let (page, objects) = fill(&mut pages, class);
+    let (_, behind) = fill(&mut pages, class);
+    let [freed, live] = [objects[1], objects[2]];
+    let (key, from, end) = (pages.key, page.addr().get(), page.addr().get() + class.page());
+    let link = |to: usize| Free::before(ptr::without_provenance_mut(to), key);
+    // SAFETY: the memory is the test's, and what is written to is written back.
+    unsafe {
+        pages.put(freed, class, STEP).unwrap();
+        let check = |place: usize| {
+            // The freed object leads to this place, and that one to a live object.
+            freed.cast::<Free>().write(link(place));
+            let bait = start.with_addr(place).cast::<Free>();
+            let old = bait.read_unaligned();
+            bait.write_unaligned(link(live.addr().get()));
+            let checked = pages.check_small(live, class, STEP);
+            bait.write_unaligned(old);
+            checked
+        };
+        for place in [from - 8, from + 8, from + 16, objects[4].addr().get() + 4, end - 8, end, end + 48] {
+            assert_eq!(check(place), Ok(()), "{place:#x} in a page from {from:#x} to {end:#x}");
+        }
+        for object in before.iter().chain(&behind) {
+            assert_eq!(check(object.addr().get()), Ok(()));
+        }
+        // Within the page it is followed, so that the above can fail.
+        assert_eq!(check(objects[4].addr().get()), Err(FreeError::AlreadyFree));
+        // It leads to itself.
+        freed.cast::<Free>().write(link(freed.addr().get()));
+        assert_eq!(pages.check_small(live, class, STEP), Ok(()));
+    }
+}
