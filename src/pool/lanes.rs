@@ -363,10 +363,15 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
     /// Adds what has happened in the lanes to the figures. O(stream heaps that have changed).
     fn absorb(&mut self) {
         let (locks, mut sum) = (self.locks, Since::default());
-        for lane in &locks.lanes {
+        for (place, lane) in locks.lanes.iter().enumerate() {
             // SAFETY: all locks are held.
             let changed = unsafe { &mut *lane.changed.get() };
             for number in changed.drain(..) {
+                debug_assert_eq!(
+                    number as usize % LANES,
+                    place,
+                    "a stream heap was changed under another's lock"
+                );
                 let heap = &mut self.heaps[number as usize];
                 heap.changed = false;
                 let since = core::mem::take(&mut heap.since);

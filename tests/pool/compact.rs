@@ -1,7 +1,7 @@
 //! Movable blocks keep their contents, and free memory becomes one block.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{DevicePool, PoolOptions, Reuse, SourceErrorKind, Stream as _};
+use allotment::pool::{DevicePool, Growth, PoolOptions, Reuse, SourceErrorKind, Stream as _};
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 
 /// The bytes of simulated host memory.
@@ -84,6 +84,25 @@ fn an_aggressive_pool_moves_before_it_fails() {
     let large = pool.allocate(2 * MIB, &stream).unwrap();
     assert!(device.calls(Call::Copy) >= 2);
     drop((large, handles));
+}
+
+/// A segment that a compaction has emptied makes room for a longer one. Only an aggressive pool moves blocks for that.
+#[test]
+fn an_emptied_segment_makes_room_for_a_longer_one() {
+    for (reuse, moves) in [(Reuse::Aggressive, 2), (Reuse::Advanced, 0), (Reuse::Basic, 0)] {
+        let device: DeviceMemory = DeviceMemory::new(5 * MIB);
+        let stream = device.stream();
+        let options = PoolOptions::new().small(0, 0).growth(Growth::Fixed(2 * MIB)).reuse(reuse);
+        let pool = DevicePool::new(device.clone(), options).unwrap();
+        let mut handles: Vec<_> =
+            (0..8).map(|_| pool.allocate_movable(512 * KIB, &stream).unwrap()).collect();
+        assert_eq!((device.segments(), device.reserved()), (2, 4 * MIB), "{reuse:?}");
+        for index in [6, 4, 2, 0] {
+            drop(handles.remove(index));
+        }
+        assert_eq!(pool.allocate(3 * MIB, &stream).is_ok(), moves > 0, "{reuse:?}");
+        assert_eq!(device.calls(Call::Copy), moves, "{reuse:?}");
+    }
 }
 
 #[test]

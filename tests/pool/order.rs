@@ -1,7 +1,7 @@
 //! The order of streams: memory is never used while earlier work on it may run, and nothing waits needlessly.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{DevicePool, PoolOptions, Reuse};
+use allotment::pool::{Captures, DevicePool, PoolOptions, Reuse};
 use allotment::sim::{Call, DeviceMemory, Stream};
 
 fn device(mib: usize) -> (DeviceMemory, Stream, Stream) {
@@ -199,6 +199,21 @@ fn streams_of_one_capture_share_no_memory() {
     pool.collect();
     pool.trim(0);
     assert_eq!(device.reserved(), 0);
+}
+
+/// Streams are asked only where captures are declared: what is captured without a handle has ordinary memory.
+#[test]
+fn captures_that_are_not_declared_have_ordinary_memory() {
+    let (device, a, _) = device(64);
+    let options = PoolOptions::new().captures(Captures::Declared);
+    let pool = DevicePool::new(device.clone(), options).unwrap();
+    let address = pool.allocate(MIB, &a).unwrap().address();
+    a.set_capturing(true);
+    assert_eq!(pool.allocate(MIB, &a).unwrap().address(), address);
+    let memory = pool.graph_memory(&a).unwrap();
+    assert_ne!(pool.allocate(MIB, &a).unwrap().address(), address);
+    drop(memory);
+    a.set_capturing(false);
 }
 
 #[test]

@@ -28,6 +28,8 @@ fn buffers_lie_where_they_are_planned() {
         let buffer = arena.take(slot).unwrap();
         assert_eq!(buffer.address() - arena.address(), plan.offsets()[slot] as usize);
         assert_eq!((buffer.bytes() as u64, buffer.slot()), (plan.buffers()[slot].size, slot));
+        let text = format!("PlannedBuffer {{ slot: {slot}, address: {}, .. }}", buffer.address());
+        assert_eq!(format!("{buffer:?}"), text);
     }
     assert_eq!(pool.stats().blocks.total, 1);
     drop(arena);

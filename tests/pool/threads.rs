@@ -53,10 +53,14 @@ unsafe impl Source for Slow {
     }
 }
 
-/// Makes a pool whose lock 20 threads have waited for, so that it has a lock for each stream from now on.
-fn contended(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
+/// Makes a pool that will have a lock for each stream once threads have waited for it.
+fn pool(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
     let device = DeviceMemory::new(4096 * MIB);
-    let pool = DevicePool::new(Slow(device.clone(), AtomicUsize::new(0)), options).unwrap();
+    (DevicePool::new(Slow(device.clone(), AtomicUsize::new(0)), options).unwrap(), device)
+}
+
+/// Lets 20 threads wait for the pool's lock, so that it has a lock for each stream from now on.
+fn contend(pool: &DevicePool<Slow>, device: &DeviceMemory) {
     let streams = [device.stream(), device.stream()];
     let mut blocks = Vec::new();
     // The second request makes an arena while the others wait.
@@ -73,6 +77,12 @@ fn contended(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
     for block in blocks {
         pool.deallocate(block).unwrap();
     }
+}
+
+/// Makes a pool that has a lock for each stream.
+fn contended(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
+    let (pool, device) = pool(options);
+    contend(&pool, &device);
     (pool, device)
 }
 
@@ -217,4 +227,32 @@ fn what_lanes_cannot_do_takes_all_locks() {
     }
     assert_eq!(pool.stats().allocated.current, 1024, "the one that came while another waited");
     assert_eq!(device.take_hazards(), []);
+}
+
+/// Blocks from before there were lanes may have a number of another lane than their stream heap. They come back under the
+/// right locks all the same, while other threads use the stream heaps.
+#[test]
+fn blocks_from_before_there_were_lanes_come_back() {
+    let (pool, device) = pool(PoolOptions::new().small(MIB, 64 * MIB));
+    let streams = [(); 4].map(|()| device.stream());
+    let of = |stream| (0..2000).map(|_| pool.allocate_raw(KIB, 1, stream).unwrap()).collect::<Vec<_>>();
+    let early = streams.each_ref().map(of);
+    contend(&pool, &device);
+    thread::scope(|scope| {
+        for blocks in early {
+            scope.spawn(|| blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap()));
+        }
+        for stream in &streams {
+            let pool = &pool;
+            scope.spawn(move || {
+                for _ in 0..200 {
+                    let blocks = [(); 8].map(|()| pool.allocate_raw(KIB, 1, stream).unwrap());
+                    blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap());
+                }
+            });
+        }
+    });
+    assert_eq!((pool.stats().blocks.current, pool.stats().allocated.current), (0, 0));
+    pool.trim(0);
+    assert_eq!((pool.stats().reserved.current, device.reserved()), (0, 0));
 }

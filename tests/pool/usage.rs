@@ -179,3 +179,22 @@ fn no_more_is_reserved_than_was_active_at_once() {
     }
     assert_eq!(pool.stats().misses, 3);
 }
+
+/// What was active at once counts until as many steps have ended as the window has.
+#[test]
+fn a_peak_counts_for_the_whole_window() {
+    for window in 2..6 {
+        let follow = Adaptive { window, factor: 1.0 };
+        let pool = pool(512, PoolOptions::new().adaptive(follow));
+        let stream = pool.source().stream();
+        let allocate = |mib: usize| pool.allocate(mib * MIB, &stream).unwrap();
+        drop((allocate(12), allocate(14)));
+        for step in 0..window {
+            assert_eq!(pool.step(), 0, "step {step} of {window}");
+            // Neither segment is empty for long, but they are not needed at once any more.
+            drop(allocate(12));
+            drop(allocate(14));
+        }
+        assert_eq!(pool.step(), 12 * MIB);
+    }
+}
