@@ -437,4 +437,125 @@ mod tests {
             assert_eq!(regions.room(0, 1, limit) > 1 << 30, roomy);
         }
     }
+
+    #[test]
+    fn a_key_leaves_the_number_of_regions_alone() {
+        for key in [0, 1, 2, 0x1234_5677, usize::MAX >> COUNT_BITS] {
+            let mut regions = Regions::<4, 8>::EMPTY;
+            regions.set_key(key);
+            assert_eq!((regions.has_key(), regions.key(), regions.len()), (true, key | 1, 0));
+        }
+    }
+
+    /// What holds between the regions of a table at any time.
+    fn check<const R: usize>(regions: &Regions<R, 8>, numbers: Numbering) {
+        let Numbering { spacing, guard, limit, .. } = numbers;
+        for record in regions.records() {
+            let start = record.raw.0.addr();
+            assert!(record.first >= guard && record.end() + guard <= limit + 1);
+            assert_eq!(
+                (regions.locate(start), regions.address(record.first).addr()),
+                (Some(record.first), start)
+            );
+            assert_eq!(regions.at(record.first).addr(), start);
+            let is_far = record.first >= regions.far;
+            assert!(!is_far || (record.first - guard) % spacing == 0);
+            for other in regions.records().iter().filter(|other| other.first > record.first) {
+                // What is between two near regions is as long as what is between their addresses.
+                let apart = if other.first >= regions.far { guard } else { 0 };
+                assert!(record.end() + apart <= other.first);
+            }
+        }
+    }
+
+    /// Where the next region may begin; nowhere if it has no place.
+    fn place_of<const R: usize>(
+        regions: &Regions<R, 8>,
+        start: usize,
+        len: usize,
+        numbers: Numbering,
+    ) -> Vec<usize> {
+        let Numbering { spacing, guard, limit, near } = numbers;
+        let (room, top, wide) = (len + 2 * guard, regions.far.min(limit + 1), R > 1 && limit > NARROW);
+        let mut records = regions.records().to_vec();
+        records.sort_by_key(|record| record.first);
+        let (near_ones, far_ones) =
+            records.split_at(records.partition_point(|record| record.first < regions.far));
+        if near {
+            if let Some(other) = near_ones.first() {
+                // As far from another near one as its address is.
+                let distance = (start as isize - other.raw.0.addr() as isize) / 8;
+                let index = other.first.checked_add_signed(distance).filter(|_| wide);
+                if let Some(index) = index.filter(|&index| index >= guard && index + len + guard <= top) {
+                    return vec![index];
+                }
+            } else if room <= top {
+                let middle = (top - room) / 2;
+                return vec![if wide { middle - middle % spacing } else { 0 } + guard];
+            }
+        }
+        // The gaps above the near ones: of the longest a wide space takes the middle, and any other one the start.
+        let behind = |record: &RegionRecord| (record.end() + 1).next_multiple_of(spacing);
+        let starts = core::iter::once(near_ones.last().map_or(0, behind)).chain(far_ones.iter().map(behind));
+        let ends = far_ones.iter().map(|record| record.first - guard).chain([limit + 1]);
+        let gaps: Vec<_> = starts.zip(ends).filter(|&(start, end)| start + room <= end).collect();
+        let longest = gaps.iter().map(|(start, end)| end - start).max();
+        let place = |(start, end): (usize, usize)| {
+            let middle = (start + (end - start) / 2).next_multiple_of(spacing);
+            let halves = wide && !records.is_empty() && middle + room <= end;
+            (Some(end - start) == longest).then_some(if halves { middle } else { start } + guard)
+        };
+        gaps.into_iter().filter_map(place).collect()
+    }
+
+    /// Lets regions come and go at random, near each other and far away.
+    fn come_and_go<const R: usize>(spacing: usize, guard: usize, limit: usize, near: bool) {
+        let numbers = Numbering { spacing, guard, limit, near };
+        let mut random = fastrand::Rng::with_seed((R + limit + spacing) as u64);
+        let mut regions = Regions::<R, 8>::EMPTY;
+        let mut refused = 0;
+        for _ in 0..3000 {
+            let count = regions.records().len();
+            if count == R || random.usize(..4) < count {
+                let slot = random.usize(..count);
+                let gone = regions.records()[slot].region();
+                assert_eq!(regions.remove(slot), gone);
+            } else {
+                let start = match random.u8(..4) {
+                    0 => random.usize(1 << 20..1 << 46),
+                    1 => (1 << 40) + random.usize(..16 * limit),
+                    _ => (1 << 40) + random.usize(..1 << 20),
+                } & !7;
+                let longest = if random.bool() { limit.min(1 << 16) / 2 } else { 1_000 };
+                let len = random.usize(1..longest);
+                let raw = region(start, len * 8);
+                let (allowed, places) = (regions.admissible(raw), place_of(&regions, start, len, numbers));
+                match regions.insert(raw, raw.start.as_ptr(), len, numbers) {
+                    Ok(slot) => {
+                        assert!(allowed.is_ok() && places.contains(&regions.records()[slot].first));
+                    }
+                    Err(RegionError::IndexSpace) => {
+                        assert_eq!((allowed, places.len()), (Ok(()), 0));
+                        refused += 1;
+                    }
+                    Err(error) => assert_eq!(allowed, Err(error)),
+                }
+            }
+            check(&regions, numbers);
+        }
+        assert!(R == 1 || limit > NARROW || refused > 0, "the space was never full");
+    }
+
+    /// What is entered keeps apart from the others, has the place that it should, and is refused only if there is none.
+    #[test]
+    fn regions_come_and_go() {
+        for near in [false, true] {
+            for limit in [9_999, NARROW, NARROW + 1, 1 << 31] {
+                come_and_go::<4>(1, 1, limit, near);
+                come_and_go::<4>(128, 2, limit, near);
+                come_and_go::<7>(64, 1, limit, near);
+                come_and_go::<1>(64, 1, limit, near);
+            }
+        }
+    }
 }

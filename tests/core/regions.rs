@@ -103,6 +103,43 @@ mod many {
     for_each_placement!(run);
 }
 
+/// Regions come and go while blocks of others are live, and some requests are as long as a region.
+mod coming_and_going {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        if !case.releases || !case.reuses {
+            return;
+        }
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut shadow = Shadow::new(case, &[]);
+        let (mut regions, mut released) = (0, 0);
+        for step in 0..4_000 {
+            // It fills and empties by turns.
+            let fills = step / 200 % 2 == 0;
+            match random.u8(..20) {
+                0..2 if regions < case.regions.min(4) => {
+                    shadow.claim(random.usize(2_000..12_000), random.usize(..100)).unwrap();
+                    regions += 1;
+                }
+                2..4 if regions > 0 && shadow.release(random.usize(..regions)) => {
+                    regions -= 1;
+                    released += 1;
+                }
+                n if shadow.live() == 0 || (n < 14) == fills => {
+                    let size = if n % 4 == 0 { random.usize(1_000..12_000) } else { random.usize(1..500) };
+                    shadow.allocate(layout(size));
+                }
+                _ => shadow.free(shadow.nth(random.usize(..shadow.live()))),
+            }
+        }
+        assert!(released > 50, "{released} regions were released");
+        shadow.finish();
+    }
+
+    for_each_placement!(run);
+}
+
 mod overlapping {
     use super::*;
 

@@ -297,15 +297,17 @@ mod tests {
                 }
             }
             let start = space.meta().address(block.offset).addr();
-            for inside in [1, G / 2, G - 1] {
+            let outside = [foreign, before, G, usize::MAX & !63].map(|address| (address, FreeError::Foreign));
+            let inside = [1, G / 2, G - 1].map(|more| (start + more, FreeError::Misaligned));
+            for (address, error) in outside.into_iter().chain(inside) {
                 // SAFETY: the metadata is not used otherwise meanwhile.
                 let Some(mut near) = (unsafe { space.meta_mut().near() }) else { break };
                 // SAFETY: as above.
-                let error = unsafe {
-                    let block = near.block_at(start + inside, len);
+                let found = unsafe {
+                    let block = near.block_at(address, len);
                     near.free(block).unwrap_err()
                 };
-                assert_eq!(error, FreeError::Misaligned);
+                assert_eq!(found, error, "{address:#x}");
             }
             // SAFETY: the block is live, and nothing was changed.
             unsafe { assert_eq!(space.deallocate(block, len, 1), Ok(len)) };

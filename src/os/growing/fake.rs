@@ -251,7 +251,8 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
     WORLD.with_borrow_mut(|world| *world = World { limit, broken, ..World::default() });
     let mut random = fastrand::Rng::with_seed(seed);
     let mut pages: std::boxed::Box<Pages<S>> = std::boxed::Box::new(Pages::EMPTY);
-    pages.limit(48 << 20);
+    // Not a multiple of anything.
+    pages.limit((48 << 20) + 12_345);
     let mut live: Vec<Live> = Vec::new();
     let mut refused = 0;
     for step in 0..6000_u32 {
@@ -326,6 +327,40 @@ fn free_spans_go_back_to_the_last_slot() {
         let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), BYTES) };
         assert!(bytes.iter().all(|&byte| byte == expected), "block {n}");
     }
+}
+
+/// With its slots the parts of the tables go back that describe free spans only, and they do so once.
+#[test]
+fn tables_of_free_spans_go_back() {
+    const SLOTS: usize = 1000;
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let (block, _) = pages.take_large(SLOTS * SLOT, SLOT, false).unwrap();
+    // SAFETY: the block is live.
+    assert!(unsafe { pages.put_large(block) });
+    let mut trim = || {
+        pages.trim();
+        WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged))
+    };
+    // An entry of the table of spans and one of the image for each slot, but for the pages at the ends of either.
+    let tables = SLOTS * (size_of::<super::spans::Span>() + 16) - 4 * 4096;
+    let gone = trim();
+    assert!(gone >= SLOTS * SLOT + tables, "{gone} bytes");
+    assert_eq!(trim(), 0, "nothing was written since");
+}
+
+/// One block can have nearly all addresses of a heap. A request for more commits nothing.
+#[test]
+fn one_block_can_have_nearly_all() {
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    pages.limit(256 * SLOT);
+    for slots in [300, 256, 249] {
+        assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
+        assert_eq!(WORLD.with_borrow(|world| world.committed), 0, "{slots} slots");
+    }
+    // The others are left to the bits of the placement that keeps the free ones.
+    assert!(pages.take_large(248 * SLOT, SLOT, false).is_some());
 }
 
 #[test]

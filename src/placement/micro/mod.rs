@@ -438,3 +438,29 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         self.slots().get(n).map(Slot::region)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A region has as many granules as fit between its lists and its bits.
+    #[test]
+    fn regions_are_used_to_the_last_granule() {
+        for skew in 0..2 * GRANULE {
+            for size in 0..3000 {
+                let start = 4096 + skew;
+                let end = (start + size) / GRANULE * GRANULE;
+                let fits = |&len: &usize| {
+                    let granules = start.next_multiple_of(GRANULE) + CONTROL;
+                    granules + len * GRANULE + bit_words(len) * BITS_WORD <= end
+                };
+                let most = (1..).take_while(fits).last().ok_or(RegionError::TooSmall);
+                assert_eq!(
+                    parts(Region::new(start, size)).map(|(_, len)| len),
+                    most,
+                    "{size} bytes from {skew}"
+                );
+            }
+        }
+    }
+}

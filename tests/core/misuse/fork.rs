@@ -70,6 +70,9 @@ fn children_can_allocate() {
             }
             failed += usize::from(status != 0);
         }
+        if failed > 0 {
+            break;
+        }
     }
     STOP.store(true, Ordering::Relaxed);
     for worker in workers {

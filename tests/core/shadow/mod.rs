@@ -217,7 +217,24 @@ impl Shadow {
         Ok(())
     }
 
-    /// Returns the memory of the region that was claimed as number `index`.
+    /// Releases region number `index`, which must be possible exactly if no block is live in it. Returns whether it was.
+    pub fn release(&mut self, index: usize) -> bool {
+        self.heap.trim();
+        let region = self.backing[index].region();
+        let in_use = self.live.keys().any(|&block| self.backing[index].contains(block, 1));
+        let released = self.heap.release(region.start.as_ptr());
+        if in_use {
+            assert_eq!(released, Err(RegionError::InUse));
+        } else {
+            assert_eq!(released, Ok(region));
+            self.backing.remove(index).check();
+            self.capacity = self.heap.stats().capacity;
+        }
+        self.account();
+        !in_use
+    }
+
+    /// Returns the memory of region number `index`, in the order of the claims.
     pub fn region(&mut self, index: usize) -> Region {
         self.backing[index].region()
     }
