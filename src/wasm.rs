@@ -33,8 +33,9 @@ use core::ptr::{self, NonNull};
 /// Several workers may share the memory (`-Ctarget-feature=+atomics`), with [`Cached`](crate::os::Cached) in front of the heap if they
 /// allocate much. WebAssembly has no signal for the end of a worker, so a worker calls [`Cached::flush`](crate::os::Cached::flush) before. `cargo xtask wasm --threads` shows both.
 ///
-/// Allocation and free take the time of the placement `P`. With the default the heap adds 20 KB of code to a module;
-/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 3.5 KB, serves up to 2 MiB, and is faster. `cargo xtask wasm` compares both with other crates.
+/// Allocation and free take the time of the placement `P`. With the default the heap adds 21 KB of code to a module;
+/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 3.5 KB, serves up to 2 MiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
+/// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
 pub struct WasmHeap<P = Tlsf, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,

@@ -28,11 +28,17 @@ pub struct Options {
 const TARGET: &str = "wasm32-unknown-unknown";
 
 /// The allocators, as features of the module; the first is none.
-const SUBJECTS: [&str; 6] = ["", "allotment", "micro", "dlmalloc", "talc", "lol_alloc"];
+const SUBJECTS: [&str; 7] = ["", "allotment", "micro", "tiny", "dlmalloc", "talc", "lol_alloc"];
 
 /// The same, as the tables call them.
-const NAMES: [&str; 5] =
-    ["`WasmHeap`", "`WasmHeap<MicroTlsf<4, false>>`, up to 2 MiB", "dlmalloc", "talc", "lol_alloc"];
+const NAMES: [&str; 6] = [
+    "`WasmHeap`",
+    "`WasmHeap<MicroTlsf<4, false>>`, up to 2 MiB",
+    "`TinyHeap`, 512 KiB that do not grow",
+    "dlmalloc",
+    "talc",
+    "lol_alloc",
+];
 
 /// What Node or Chromium may take for all of them.
 const LIMIT: Duration = Duration::from_secs(600);

@@ -6,16 +6,17 @@ extern crate alloc;
 use alloc::alloc::{alloc, dealloc};
 use core::alloc::Layout;
 
-#[cfg(any(feature = "allotment", feature = "micro"))]
+#[cfg(any(feature = "allotment", feature = "micro", feature = "tiny"))]
 mod subject {
-    use allotment::WasmHeap;
     use allotment::lock::Lock;
     use allotment::observe::NoStatistics;
 
-    #[cfg(not(feature = "micro"))]
-    type Placement = allotment::Tlsf;
+    #[cfg(feature = "allotment")]
+    type Subject = allotment::WasmHeap<allotment::Tlsf, Alone, NoStatistics>;
     #[cfg(feature = "micro")]
-    type Placement = allotment::placement::MicroTlsf<4, false>;
+    type Subject = allotment::WasmHeap<allotment::placement::MicroTlsf<4, false>, Alone, NoStatistics>;
+    #[cfg(feature = "tiny")]
+    type Subject = allotment::TinyHeap<{ 512 * 1024 }, Alone, NoStatistics, false>;
 
     /// No lock: the module has one thread.
     struct Alone;
@@ -30,7 +31,7 @@ mod subject {
     }
 
     #[global_allocator]
-    static HEAP: WasmHeap<Placement, Alone, NoStatistics> = WasmHeap::new();
+    static HEAP: Subject = Subject::new();
 }
 
 #[cfg(feature = "dlmalloc")]
@@ -50,6 +51,7 @@ static HEAP: lol_alloc::AssumeSingleThreaded<lol_alloc::FreeListAllocator> =
 #[cfg(not(any(
     feature = "allotment",
     feature = "micro",
+    feature = "tiny",
     feature = "dlmalloc",
     feature = "talc",
     feature = "lol_alloc"

@@ -32,11 +32,13 @@ impl Table {
 
     /// Adds a program: its runs by heap, the system's first.
     pub fn row(&mut self, name: &str, runs: &[Vec<Run>]) {
-        let seconds = median(runs[0].iter().map(|run| run.seconds));
-        let kibibytes = median(runs[0].iter().map(|run| run.kibibytes as f64));
+        let system = &runs[0];
+        let seconds = median(system.iter().map(|run| run.seconds));
+        let kibibytes = median(system.iter().map(|run| run.kibibytes as f64));
         let mut line = format!("| {name} | {seconds:.2} s, {:.0} MB", kibibytes / 1024.0);
         for (at, runs) in runs.iter().enumerate().skip(1) {
-            let time = median(runs.iter().map(|run| run.seconds)) / seconds;
+            // Runs of one round are compared with each other, since the machine's speed changes from round to round.
+            let time = median(runs.iter().zip(system).map(|(run, system)| run.seconds / system.seconds));
             let memory = median(runs.iter().map(|run| run.kibibytes as f64)) / kibibytes;
             self.ratios[at].0.push(time);
             self.ratios[at].1.push(memory);
