@@ -219,6 +219,7 @@ impl SharedHeap {
     }
 
     fn entry(&self, granule: usize) -> *mut Entry {
+        debug_assert!(granule < self.parts.granules, "the file has no such granule");
         self.base.as_ptr().wrapping_add(ENTRIES).cast::<Entry>().wrapping_add(granule)
     }
 

@@ -40,6 +40,7 @@ mod recover;
 mod retire;
 mod returns;
 mod snapshot;
+mod sound;
 mod source;
 mod source_error;
 mod state;

@@ -162,6 +162,18 @@ impl<T: Copy> Records<T> {
         self.all.get(number as usize)
     }
 
+    /// Returns whether each unused record is listed once, and no other is. O(records · log records).
+    pub(super) fn is_sound(&self) -> bool {
+        let lanes = self.numbers.iter().enumerate();
+        let in_lanes = lanes.flat_map(|(lane, numbers)| numbers.0.iter().map(move |&number| (lane, number)));
+        let mut listed: Vec<u32> =
+            in_lanes.clone().map(|(_, number)| number).chain(self.unused.iter().copied()).collect();
+        listed.sort_unstable();
+        let unused = (0..).zip(&self.all).filter(|(_, record)| record.holder == Holder::None);
+        in_lanes.clone().all(|(lane, number)| lane_of(number) == lane)
+            && unused.map(|(number, _)| number).eq(listed)
+    }
+
     /// Iterates over the used records and their numbers. O(records).
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
         let numbered = self.all.iter().enumerate().map(|(number, record)| (number as u32, record));

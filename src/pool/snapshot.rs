@@ -77,6 +77,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();
+        debug_assert!(state.is_sound(), "the pool's state does not agree with itself");
         let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
         for (number, entry) in state.segments.iter().enumerate() {
             let Some(entry) = entry else { continue };

@@ -138,3 +138,13 @@ impl Event for HostOrder {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_does_not_say_so_is_not_abandoned() {
+        assert!(!HostOrder.is_abandoned() && HostOrder.is_capturing() == Ok(false));
+    }
+}

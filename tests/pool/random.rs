@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::meta::SideTable;
 use allotment::placement::BestFit;
 use allotment::pool::{
-    Adaptive, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError, PoolOptions, Reuse,
-    Stream as _,
+    Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
+    PoolOptions, Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -73,6 +73,9 @@ fn random_programs_use_nothing_twice() {
                 }
                 _ => drop(if random.bool() { pool.step() } else { pool.trim(random.usize(..32 * MIB)) }),
             }
+            if random.u32(..32) == 0 {
+                assert_filled(&pool.snapshot());
+            }
             let stats = pool.stats();
             assert_eq!(
                 (stats.requested.current as usize, stats.blocks.current as usize),
@@ -85,6 +88,20 @@ fn random_programs_use_nothing_twice() {
         drop(pool);
         assert_eq!(device.take_hazards(), [], "seed {seed}, {reuse:?}");
         assert_eq!(device.segments(), 0);
+    }
+}
+
+/// Asserts that the blocks of a snapshot fill its segments, and that no two free ones lie side by side.
+fn assert_filled(snapshot: &Snapshot) {
+    for segment in &snapshot.segments {
+        let mut end = segment.address;
+        for block in &segment.blocks {
+            assert!(block.address == end && block.bytes > 0, "{segment:?}");
+            end += block.bytes as usize;
+        }
+        assert_eq!(end, segment.address + segment.bytes as usize);
+        let free = |block: &BlockSnapshot| block.state == BlockState::Free;
+        assert!(!segment.blocks.windows(2).any(|pair| free(&pair[0]) && free(&pair[1])), "{segment:?}");
     }
 }
 
@@ -115,6 +132,7 @@ fn the_largest_free_block_is_always_known() {
                 _ => streams.iter().for_each(Stream::run),
             }
             let snapshot = pool.snapshot();
+            assert_filled(&snapshot);
             let free = |stream: Option<u64>| {
                 let own = snapshot.segments.iter().filter(|s| stream.is_none_or(|id| s.stream == id));
                 let blocks = own.flat_map(|s| s.blocks.iter().filter(|b| b.state == BlockState::Free));
