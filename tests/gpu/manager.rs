@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Access, AllocateError, Buffer, Context, CopyError, ManageError, ManagedBlock, ManagerOptions, MemoryKind,
-    MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, pinned_bytes,
+    Access, AllocateError, Backing as _, Buffer, Context, CopyError, ManageError, ManagedBlock,
+    ManagerOptions, MemoryKind, MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, pinned_bytes,
 };
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
@@ -39,6 +39,8 @@ fn the_table_decides() {
     for (named, access, len, target) in cases {
         let mut buffer = manager.allocate::<u8>(len, named, access).unwrap();
         assert_eq!(buffer.kind(), target, "{named:?} {access:?} {len}");
+        // The other kinds are of the host, or of both.
+        assert_eq!(buffer.backing().device(), (target == MemoryKind::Device).then_some(0), "{target:?}");
         assert!(buffer.to_vec().unwrap().iter().all(|&value| value == 0));
         buffer.slice_mut(len - 1..).unwrap().fill(9).unwrap();
         assert_eq!(buffer.to_vec().unwrap().last(), Some(&9));
