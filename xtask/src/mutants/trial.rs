@@ -19,6 +19,9 @@ const TICK: Duration = Duration::from_millis(2);
 /// A program that uses no processor for so long waits for ever.
 const LONGEST_REST: Duration = Duration::from_secs(40);
 
+/// So much time on the clock counts as one part of a processor's: a program may also look now and then for what never comes.
+const CLOCK: u32 = 10;
+
 /// Bytes that a program may allocate: a change may make it ask for ever more.
 const MOST_MEMORY: libc::rlim_t = 6 << 30;
 
@@ -109,13 +112,13 @@ fn wait(
     failed: &AtomicBool,
     limit: Duration,
 ) -> Option<(Option<ExitStatus>, Duration)> {
-    let (mut used, mut rest) = (Duration::ZERO, Duration::ZERO);
-    while used < limit && rest < LONGEST_REST && !failed.load(Relaxed) {
+    let (mut used, mut rest, mut clock) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    while used + clock / CLOCK < limit && rest < LONGEST_REST && !failed.load(Relaxed) {
         if let Some((status, time)) = reap(process, libc::WNOHANG) {
             return Some((Some(status), time));
         }
         thread::sleep(TICK);
-        rest += TICK;
+        (rest, clock) = (rest + TICK, clock + TICK);
         match time(process) {
             Some(time) if time > used => (used, rest) = (time, Duration::ZERO),
             _ => {}
@@ -166,6 +169,7 @@ mod tests {
         assert_eq!(outcome("echo test a ... FAILED; sleep 1000", long), Outcome::Failed("a".into()));
         assert_eq!(outcome("kill -9 $$", long), Outcome::Failed("signal: 9 (SIGKILL)".into()));
         assert_eq!(outcome("while true; do true; done", Duration::from_millis(50)), Outcome::TooLong);
+        assert_eq!(outcome("sleep 1000", Duration::from_millis(50)), Outcome::TooLong);
         assert_eq!(outcome("sleep 1000 & echo test a ... FAILED", long), Outcome::Failed("a".into()));
     }
 }
