@@ -262,6 +262,7 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
             0..2 => {
                 pages.trim();
                 live.iter().for_each(check);
+                assert!(pages.spans.has_exact_footprint());
             }
             2..8 => {
                 if let Some(n) = live.iter().position(|one| one.class.is_none()) {
@@ -327,6 +328,31 @@ fn free_spans_go_back_to_the_last_slot() {
         let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), BYTES) };
         assert!(bytes.iter().all(|&byte| byte == expected), "block {n}");
     }
+}
+
+/// What is free goes back before new memory makes the peak higher, and stays where there was as much memory before.
+#[test]
+fn free_memory_does_not_raise_the_peak() {
+    const SLOTS: usize = 256;
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let take =
+        |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false).unwrap().0;
+    let blocks = [(); 6].map(|()| take(SLOTS, &mut pages));
+    for block in [blocks[0], blocks[2], blocks[4]] {
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
+    take(SLOTS, &mut pages);
+    assert_eq!(pages.figures().dirty, 2 * SLOTS * SLOT, "the process has no more than before");
+    let first = take(2 * SLOTS, &mut pages);
+    assert_eq!(pages.figures().dirty, 0, "no gap is large enough, so the memory is more than ever");
+    let purged = WORLD.with_borrow(|world| world.purged);
+    // SAFETY: the block is live.
+    assert!(unsafe { pages.put_large(first) });
+    assert_eq!(take(2 * SLOTS, &mut pages), first);
+    assert_eq!(WORLD.with_borrow(|world| world.purged), purged, "nothing new is needed");
+    assert!(pages.spans.has_exact_footprint());
 }
 
 /// With its slots the parts of the tables go back that describe free spans only, and they do so once.

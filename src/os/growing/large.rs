@@ -16,10 +16,9 @@ impl<S: System> Pages<S> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let most = self.most();
-        let mut taken = self.spans.take(len, align, most, zeroed);
+        let mut taken = self.take_span(len, align, zeroed);
         if taken.is_none() && self.gather() {
-            taken = self.spans.take(len, align, most, zeroed);
+            taken = self.take_span(len, align, zeroed);
         }
         let taken = taken?;
         // SAFETY: the span is committed and ours.

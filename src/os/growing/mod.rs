@@ -60,8 +60,9 @@ pub use pages::Figures;
 /// It is a [`Memory`](crate::Memory), so every front can wrap it: `Observed<Growing, Profile>` watches the whole process. It counts no
 /// blocks and so has no [`Stats`](crate::Stats); its own figures are [`Growing::figures`].
 ///
-/// Free memory goes back to the system when it is much (more than 16 MiB and a quarter of what is in use), when the program
-/// frees large blocks or pages and the last time was more than a second ago, and when [`Growing::trim`] is called.
+/// Free memory goes back to the system when it is much (more than 16 MiB and a quarter of what is in use), before the process
+/// has more memory than ever if a sixteenth of that is free, when the program frees large blocks or pages and the last time
+/// was more than a second ago, and when [`Growing::trim`] is called.
 ///
 /// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. After a
 /// `fork` of a program with threads, the child may allocate only if [`Growing::before_fork`] and its counterparts were

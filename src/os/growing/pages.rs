@@ -1,7 +1,7 @@
 //! Pages of equal small blocks, and large blocks: what all threads share behind a lock.
 
 use super::classes::{BATCHES, CLASSES, LARGEST_PAGE, SIZES, SLOT, STEP, objects, page_size};
-use super::spans::{NONE, NOTHING, Places, Spans, default_reserve};
+use super::spans::{NONE, NOTHING, Places, Spans, Taken, default_reserve};
 use super::system::System;
 use crate::pressure::Pressure;
 use crate::region::Region;
@@ -46,6 +46,8 @@ const SLACK: usize = 1 << 20;
 const MUCH: usize = 16 << 20;
 /// That share: one part in so many.
 const SHARE: usize = 4;
+/// The share of free memory, one part in so many, that goes back before the process has more memory than ever.
+const SHARE_AT_PEAK: usize = 16;
 /// The age in milliseconds at which free memory goes back.
 const AGE: u64 = 1000;
 /// Spans that are freed between two looks at the clock.
@@ -169,8 +171,7 @@ impl<S: System> Pages<S> {
     #[cold]
     fn open(&mut self, class: usize) -> Option<usize> {
         let len = page_size(class) / SLOT;
-        let most = self.most();
-        let slot = self.spans.take(len, len, most, false)?.slot;
+        let slot = self.take_span(len, len, false)?.slot;
         // SAFETY: the span is committed and ours.
         unsafe {
             let page = &mut *self.spans.span(slot);
@@ -180,6 +181,17 @@ impl<S: System> Pages<S> {
         }
         self.enlist(slot);
         Some(slot)
+    }
+
+    /// Takes a span as [`Spans::take`] does. If the process has more memory than ever then, free memory goes back first, so
+    /// that the program's peak is not raised by what it does not use.
+    pub(super) fn take_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Taken> {
+        let most = self.most();
+        let taken = self.spans.take(len, align, most, zeroed)?;
+        if self.spans.is_wasteful_peak(SHARE_AT_PEAK, SLACK / 4) {
+            self.figures.purged += self.spans.purge() as u64;
+        }
+        Some(taken)
     }
 
     /// Gives a page without live blocks back.

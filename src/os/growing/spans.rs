@@ -77,6 +77,10 @@ pub(super) struct Spans<S> {
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
+    /// Slots that were written to since the system gave them: the memory that the process has.
+    footprint: usize,
+    /// The most slots that `footprint` has been at when a span was taken.
+    highest: usize,
     /// How many blocks were moved without copying. Each costs the kernel a mapping or two, of which there are not many.
     shifted: usize,
     system: PhantomData<S>,
@@ -116,6 +120,8 @@ impl<S: System> Spans<S> {
         image_start: ptr::null_mut(),
         ground: Ground::NONE,
         dirty: 0,
+        footprint: 0,
+        highest: 0,
         shifted: 0,
         system: PhantomData,
     };
@@ -291,6 +297,7 @@ impl<S: System> Spans<S> {
         }
         ground.mark(slot, end);
         self.dirty = self.dirty.saturating_sub(touched);
+        self.footprint += len - touched;
         Some(Taken { slot, dirty })
     }
 
@@ -326,7 +333,9 @@ impl<S: System> Spans<S> {
             return false;
         }
         if to > len {
-            self.dirty = self.dirty.saturating_sub(self.ground.touched(slot + len, slot + to));
+            let touched = self.ground.touched(slot + len, slot + to);
+            self.dirty = self.dirty.saturating_sub(touched);
+            self.footprint += to - len - touched;
             self.ground.mark(slot + len, slot + to);
         } else {
             self.dirty += len - to;
@@ -376,7 +385,7 @@ impl<S: System> Spans<S> {
                 let slot = self.slot_of_image(meta.address(offset));
                 let touched = ground.touched(slot, slot + len);
                 let (from, end) = ground.purge::<S>(slot, slot + len, page);
-                slots += if from < end { touched } else { 0 };
+                slots += touched - ground.touched(slot, slot + len);
                 if from < end && len * size_of::<Span>() > page {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
                     idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
@@ -387,17 +396,22 @@ impl<S: System> Spans<S> {
             true
         });
         self.dirty = 0;
+        self.footprint = self.footprint.saturating_sub(slots);
         slots * SLOT
     }
 
     /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
     /// that was given back, and one past the last; the same number twice if none was.
     pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
-        self.ground.purge::<S>(from, end, S::page())
+        let touched = self.ground.touched(from, end);
+        let purged = self.ground.purge::<S>(from, end, S::page());
+        self.footprint = self.footprint.saturating_sub(touched - self.ground.touched(from, end));
+        purged
     }
 
     /// Notes that slots of a span in use are written to again.
     pub(super) fn touch(&mut self, from: usize, end: usize) {
+        self.footprint += end - from - self.ground.touched(from, end);
         self.ground.mark(from, end);
     }
 
@@ -409,6 +423,26 @@ impl<S: System> Spans<S> {
     /// Bytes of addresses that are reserved.
     pub(super) fn reserved(&self) -> usize {
         self.slots.reserved
+    }
+
+    /// Returns whether the process has more memory than ever before, of which more than one part in `share`, and more than
+    /// `least` bytes, are free spans. Purging these now keeps its peak lower.
+    #[inline]
+    pub(super) fn is_wasteful_peak(&mut self, share: usize, least: usize) -> bool {
+        if self.footprint <= self.highest {
+            return false;
+        }
+        let is_wasteful = self.dirty > (self.footprint / share).max(least / SLOT);
+        if !is_wasteful {
+            self.highest = self.footprint;
+        }
+        is_wasteful
+    }
+
+    /// Returns whether `footprint` is what the bits say.
+    #[cfg(test)]
+    pub(super) fn has_exact_footprint(&self) -> bool {
+        self.footprint == self.ground.touched(0, self.slots.committed / SLOT)
     }
 
     /// Bytes of free spans that the system has not got back, about.
