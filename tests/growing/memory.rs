@@ -83,6 +83,27 @@ fn trimming_takes_the_free_slots_of_sparse_pages() {
     assert!(more.iter().all(|block| block.iter().all(|&byte| byte == 0xee)));
 }
 
+/// A block that lies across two slots, of which one is gone already, is no reason to keep the other.
+#[test]
+fn slots_beside_those_that_are_gone_go_too() {
+    let _alone = alone();
+    let mut blocks: Vec<Box<[u8; 600]>> = (0..40_000).map(|at| Box::new([at as u8; 600])).collect();
+    let thin = |blocks: &mut Vec<Box<[u8; 600]>>, every: usize| {
+        let mut at = 0;
+        blocks.retain(|_| {
+            at += 1;
+            at % every == 1
+        });
+        HEAP.trim()
+    };
+    // Three blocks of a page are left, and then one.
+    thin(&mut blocks, 17);
+    let gone = thin(&mut blocks, 3);
+    assert!(gone >= 4 * MIB, "{gone} B of some 1500 slots");
+    let is_whole = |(at, block): (usize, &Box<[u8; 600]>)| block.iter().all(|&byte| byte == (at * 51) as u8);
+    assert!(blocks.iter().enumerate().all(is_whole));
+}
+
 /// Zeroed memory that was never used is not touched.
 #[test]
 fn fresh_zeroed_memory_costs_nothing() {

@@ -78,9 +78,9 @@ fn threads_that_end_give_their_lists_back() {
         run();
     }
     HEAP.trim();
-    // Other tests run meanwhile; 500 threads with lists of 16 KiB would be 8 MB.
+    // 500 threads with lists of 16 KiB would be 8 MB; threads of the harness take a little.
     let after = HEAP.figures().used;
-    assert!(after < before + (64 << 20), "{before} {after}");
+    assert!(after < before + (2 << 20), "{before} {after}");
 }
 
 /// What a thread frees for another one is not what it gets next: the other one may still use the rest of these cache lines.
