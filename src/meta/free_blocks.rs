@@ -87,6 +87,14 @@ pub unsafe trait FreeBlocks: Sized {
         true
     }
 
+    /// Returns whether `id`, to which a link led, lies in a region: the part of [`FreeBlocks::is_sound`] that reads nothing.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn is_inside(&self, id: Id) -> bool {
+        let _ = id;
+        true
+    }
+
     /// Sets the first link of free block `id`.
     ///
     /// # Safety

@@ -86,7 +86,7 @@ impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIM
     #[inline(always)]
     unsafe fn below<M: FreeBlocks>(meta: &M, at: Id, to: Id) -> Id {
         // SAFETY: blocks in a tree are free; a damaged link leads to a fault of the processor at worst, not to a write.
-        if to != NIL && !unsafe { (!M::ENCODES || meta.is_sound(to)) && Self::above(meta, at, to) } {
+        if to != NIL && !unsafe { (!M::ENCODES || meta.is_inside(to)) && Self::above(meta, at, to) } {
             corrupted(Fault::BrokenList, 0);
         }
         to

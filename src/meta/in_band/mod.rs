@@ -56,7 +56,8 @@ use core::ptr;
 /// metadata without these checks.
 ///
 /// At level `Full`, and with room for more than one region, links are encoded with a key of the heap and the block's own
-/// number, and each block that a link leads to is checked to lie in a region and to begin and end with its length.
+/// number, and each block that a link leads to is checked to lie in a region and to begin and end with its length. On the way down a
+/// tree, whose order is checked as well, only the first is; the block that is found is looked at as a whole.
 #[repr(transparent)]
 pub struct InBand<
     I,
@@ -167,6 +168,11 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
     unsafe fn is_sound(&self, id: Id) -> bool {
         // SAFETY: the caller keeps the same contract.
         !self.regions.has_key() || unsafe { self.is_whole_block(id) }
+    }
+
+    #[inline(always)]
+    fn is_inside(&self, id: Id) -> bool {
+        !self.regions.has_key() || self.regions.of(id).contains(id)
     }
 
     #[inline(always)]

@@ -252,10 +252,13 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("an encoded link, request", overwrite_encoded::<Tlsf, 1, 64, true>, NO_BLOCK),
     ("an encoded link, free", overwrite_encoded::<Tlsf, 2, 64, false>, NO_BLOCK),
     ("an encoded link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, NO_BLOCK),
-    ("an encoded link, tree", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
+    ("an encoded link, tree by size", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
+    ("an encoded link, tree by address", overwrite_encoded::<FirstFit, 2, 64, false>, NO_BLOCK),
     ("an encoded link, buddies", overwrite_encoded::<Buddy, 1, 56, false>, NO_BLOCK),
     ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
     ("the length of a free block, request", overwrite_encoded::<Tlsf, 0, 64, true>, NO_BLOCK),
+    ("the length of a free block, best fit", lengthen::<BestFit>, NO_BLOCK),
+    ("the length of a free block, first fit", lengthen::<FirstFit>, NO_BLOCK),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (
         "a mutex that allocates while it waits",
@@ -373,6 +376,20 @@ fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, c
         } else {
             heap.dealloc(blocks[2], layout(SIZE));
         }
+    }
+}
+
+/// Makes a free block reach into the live one behind it, and asks for such a block.
+fn lengthen<P: LayoutPlacement>() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Full<P, 0>>(&mut backing);
+    // SAFETY: a write to a freed block is the misuse that is tested.
+    unsafe {
+        let blocks = [(); 3].map(|()| heap.alloc(layout(64)));
+        heap.dealloc(blocks[1], layout(64));
+        let len = blocks[1].cast::<u32>();
+        len.write(len.read() + 2);
+        heap.alloc(layout(64));
     }
 }
 
