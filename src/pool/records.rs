@@ -180,3 +180,29 @@ impl<T: Copy> Records<T> {
         numbered.filter(|(_, record)| record.holder != Holder::None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_of_the_lane_of_their_heap() {
+        let mut records = Records::new();
+        records.split();
+        for heap in 0..1000 {
+            let number = records.insert(Record {
+                offset: 0,
+                len: 1,
+                token: (),
+                segment: 0,
+                requested: 1,
+                serial: 0,
+                heap,
+                align: 0,
+                holder: Holder::Live,
+            });
+            assert_eq!(lane_of(number), usize::from(heap) % LANES);
+        }
+        assert!(records.is_sound());
+    }
+}
