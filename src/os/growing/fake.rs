@@ -289,6 +289,7 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
     let kept = pages.figures().dirty;
     let (purged, shifts) = WORLD.with_borrow(|world| (world.purged, world.shifts));
     assert!(broken || kept < 2 << 20, "{kept} bytes are still with the heap");
+    assert!(!broken || pages.figures().purged == 0, "nothing went back");
     assert_eq!(CLASSES, SIZES.len());
     (purged, shifts, refused)
 }
