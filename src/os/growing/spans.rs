@@ -176,8 +176,14 @@ impl<S: System> Spans<S> {
             *range = Range { base: at, reserved, committed: 0 };
             at = at.wrapping_add(reserved);
         }
-        let skipped = (self.slots.base.addr() / SLOT * IMAGE).wrapping_sub(at.addr()) & (cycle(bytes) - 1);
+        let place = self.slots.base.addr() / SLOT * IMAGE;
+        let skipped = place.wrapping_sub(at.addr()) & (cycle(bytes) - 1);
         self.image_start = at.wrapping_add(skipped);
+        debug_assert_eq!(
+            self.image_start.addr() % cycle(bytes),
+            place % cycle(bytes),
+            "what is aligned in the image is aligned memory"
+        );
         self.image = Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
         self.ground = Ground { base: self.slots.base, bits: self.bits.base.cast() };
         Some(())
