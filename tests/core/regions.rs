@@ -133,7 +133,9 @@ mod coming_and_going {
                 _ => shadow.free(shadow.nth(random.usize(..shadow.live()))),
             }
         }
-        assert!(released > 50, "{released} regions were released");
+        // A single region can only be released while nothing is live.
+        let least = if case.regions > 1 { 50 } else { 20 };
+        assert!(released > least, "{released} regions were released");
         shadow.finish();
     }
 
