@@ -163,6 +163,8 @@ fn what_is_wrong_is_refused() {
             && heap.allocate(8, 8192).is_none()
             && heap.allocate(90_000, 8).is_none()
     );
+    let aligned = heap.allocate(8, 4096).expect("blocks may be aligned to a page");
+    assert_eq!(aligned % 4096, 0);
     let file = tempfile();
     assert!(SharedHeap::open(file.try_clone().unwrap()).is_err(), "an empty file");
     file.set_len(100_000).unwrap();
