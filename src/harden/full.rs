@@ -13,9 +13,10 @@ use core::ptr::NonNull;
 /// Hardening level `Full` around a placement `P`; the [module](super) says what it notices.
 ///
 /// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. Behind each block is a
-/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap; one byte written over it is the
-/// same by chance in one of 256 cases, and then nothing has changed. The first 256 and the last 16 bytes of a freed block are filled with a pattern, and the block waits in a *quarantine* until `QUARANTINE` further blocks
-/// were freed; then the pattern is checked and `P` gets the block back.
+/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. A byte
+/// that a program writes over it is the same as before in one of 256 cases, and is not noticed then. The first 256 and the
+/// last 16 bytes of a freed block are filled with a pattern, and the block waits in a *quarantine* until `QUARANTINE`
+/// further blocks were freed; then the pattern is checked and `P` gets the block back.
 ///
 /// Memory must be the CPU's. Complexity: that of `P`, and O(size / 256) for a block.
 ///

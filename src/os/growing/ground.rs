@@ -2,7 +2,7 @@
 
 use super::classes::SLOT;
 use super::system::{self, System};
-use core::ptr;
+use core::{ops, ptr};
 
 /// A part of the reserved range, committed from its start on.
 pub(super) struct Range {
@@ -65,9 +65,14 @@ impl Ground {
         }
     }
 
-    /// Notes that slots were written to.
-    pub(super) fn mark(self, from: usize, end: usize) {
-        self.visit(from, end, |word, mask| *word |= mask);
+    /// Notes that slots were written to. Returns how many of them had not been before.
+    pub(super) fn mark(self, from: usize, end: usize) -> usize {
+        let mut fresh = 0;
+        self.visit(from, end, |word, mask| {
+            fresh += (!*word & mask).count_ones() as usize;
+            *word |= mask;
+        });
+        fresh
     }
 
     /// Returns how many slots were written to.
@@ -83,17 +88,21 @@ impl Ground {
     }
 
     /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
-    /// pages. Returns the first slot that was given back, and one past the last.
-    pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (usize, usize) {
-        let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from, from) };
+    /// pages. Returns the slots that were given back, and how many of these had been written to.
+    pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
+        let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from..from, 0) };
         let last = (first..end).rev().find(|&slot| self.is_touched(slot)).unwrap_or(first);
         let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();
         let stop = (self.address(last + 1).addr() / page * page).saturating_sub(self.base.addr());
         // SAFETY: the caller owns the slots and has no use for what is in them.
         if start >= stop || !unsafe { S::purge(self.base.wrapping_add(start), stop - start) } {
-            return (from, from);
+            return (from..from, 0);
         }
-        self.visit(start / SLOT, stop / SLOT, |word, mask| *word &= !mask);
-        (start / SLOT, stop / SLOT)
+        let mut touched = 0;
+        self.visit(start / SLOT, stop / SLOT, |word, mask| {
+            touched += (*word & mask).count_ones() as usize;
+            *word &= !mask;
+        });
+        (start / SLOT..stop / SLOT, touched)
     }
 }

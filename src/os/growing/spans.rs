@@ -301,9 +301,8 @@ impl<S: System> Spans<S> {
             }
             dirty = false;
         }
-        ground.mark(slot, end);
+        self.footprint += ground.mark(slot, end);
         self.dirty = self.dirty.saturating_sub(touched);
-        self.footprint += len - touched;
         Some(Taken { slot, dirty })
     }
 
@@ -339,10 +338,9 @@ impl<S: System> Spans<S> {
             return false;
         }
         if to > len {
-            let touched = self.ground.touched(slot + len, slot + to);
-            self.dirty = self.dirty.saturating_sub(touched);
-            self.footprint += to - len - touched;
-            self.ground.mark(slot + len, slot + to);
+            let fresh = self.ground.mark(slot + len, slot + to);
+            self.dirty = self.dirty.saturating_sub(to - len - fresh);
+            self.footprint += fresh;
         } else {
             self.dirty += len - to;
         }
@@ -389,10 +387,9 @@ impl<S: System> Spans<S> {
         self.free.walk(0, &mut |offset, len, is_free| {
             if is_free {
                 let slot = self.slot_of_image(meta.address(offset));
-                let touched = ground.touched(slot, slot + len);
-                let (from, end) = ground.purge::<S>(slot, slot + len, page);
-                slots += touched - ground.touched(slot, slot + len);
-                if from < end && len * size_of::<Span>() > page {
+                let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
+                slots += touched;
+                if !purged.is_empty() && len * size_of::<Span>() > page {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
                     idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
                     idle(meta.address(offset + 1), (len - 2) * IMAGE);
@@ -409,16 +406,14 @@ impl<S: System> Spans<S> {
     /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
     /// that was given back, and one past the last; the same number twice if none was.
     pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
-        let touched = self.ground.touched(from, end);
-        let purged = self.ground.purge::<S>(from, end, S::page());
-        self.footprint = self.footprint.saturating_sub(touched - self.ground.touched(from, end));
-        purged
+        let (purged, touched) = self.ground.purge::<S>(from, end, S::page());
+        self.footprint = self.footprint.saturating_sub(touched);
+        (purged.start, purged.end)
     }
 
     /// Notes that slots of a span in use are written to again.
     pub(super) fn touch(&mut self, from: usize, end: usize) {
-        self.footprint += end - from - self.ground.touched(from, end);
-        self.ground.mark(from, end);
+        self.footprint += self.ground.mark(from, end);
     }
 
     /// Returns the bytes of the longest free span.
