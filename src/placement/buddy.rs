@@ -117,7 +117,14 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             };
             // SAFETY: the granules are those of regions. What is read may be a program's, and then hardly ever agrees.
             unsafe {
-                if self.meta.after(Block { offset: start, len: 0, token: block.token }) != (start, len) {
+                // The block's own memory may be read, as its owner frees it. A bit shows where another free block begins, unless
+                // the memory in front of it is free as well.
+                let begins = if start == block.offset {
+                    self.meta.len(start) == len
+                } else {
+                    self.meta.after(Block { offset: start, len: 0, token: block.token }) == (start, len)
+                };
+                if !begins {
                     continue;
                 }
                 let prev = self.meta.prev(start);

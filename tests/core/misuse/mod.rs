@@ -126,9 +126,95 @@ fn full_finds_what_it_promises() {
     full::<allotment::LinkedList>();
 }
 
+/// A canary is no number that programs write often: the end of a string behind its block is noticed.
+#[test]
+fn common_bytes_behind_a_block_are_noticed() {
+    let mut backing = Backing::new(256 * 1024, 0);
+    let heap = heap::<Full<Tlsf, 0>>(&mut backing);
+    let mut silent = 0;
+    for size in 1..=200 {
+        for (byte, count) in [(0, 1), (0, 8), (0xff, 1), (1, 1)] {
+            let block = heap.try_allocate(layout(size)).unwrap();
+            // SAFETY: the bytes behind the block are the canary's: the misuse that is tested.
+            silent += usize::from(unsafe {
+                block.add(size).write_bytes(byte, count);
+                heap.try_deallocate(block, layout(size)).is_ok()
+            });
+        }
+    }
+    assert!(silent <= 20, "{silent} of 800; one in 256 is expected");
+}
+
+/// The same secret makes the same canaries at the same place, and another secret others.
+#[test]
+fn canaries_follow_from_the_secret() {
+    let mut backing = Backing::new(16 * 1024, 0);
+    let mut canaries = |secret| {
+        let heap = Heap::<Full<Tlsf, 0>, Unsync>::empty();
+        // SAFETY: the heap has no region yet; the backing outlives it; canaries can be read.
+        unsafe {
+            heap.with_placement(|placement| placement.set_secret(secret));
+            heap.claim(backing.region()).unwrap();
+            [24, 100, 333].map(|size| {
+                let block = heap.try_allocate(layout(size)).unwrap();
+                block.add(size).cast::<u64>().read_unaligned()
+            })
+        }
+    };
+    for secret in [1, 2, 0x1234_5678_9abc_def1] {
+        assert_eq!(canaries(secret), canaries(secret), "{secret:#x}");
+    }
+    for (other, canary) in canaries(4).into_iter().zip(canaries(0x77)) {
+        assert_ne!(other, canary);
+    }
+}
+
+/// Where a canary of the wrong layout would lie behind the end of the memory, nothing is read.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_canary_is_looked_for_outside() {
+    use std::ffi::c_void;
+    const PAGE: usize = 4096;
+    unsafe extern "C" {
+        fn mmap(
+            at: *mut c_void,
+            len: usize,
+            access: i32,
+            flags: i32,
+            file: i32,
+            offset: isize,
+        ) -> *mut c_void;
+        fn mprotect(start: *mut c_void, len: usize, access: i32) -> i32;
+        fn munmap(start: *mut c_void, len: usize) -> i32;
+    }
+    const READ_WRITE: i32 = 1 | 2;
+    const PRIVATE_ANONYMOUS: i32 = 2 | 0x20;
+    // SAFETY: the memory is new, and the heap gets all but the last pages, which cannot be read.
+    unsafe {
+        let start = mmap(std::ptr::null_mut(), 12 * PAGE, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0);
+        assert_eq!(mprotect(start.byte_add(4 * PAGE), 8 * PAGE, 0), 0);
+        let heap = Heap::<Full<Tlsf, 4>, Unsync>::empty();
+        heap.claim(allotment::Region::new(NonNull::new(start).unwrap().cast(), 4 * PAGE)).unwrap();
+        let blocks = [(); 9].map(|()| heap.try_allocate(layout(1000)).unwrap());
+        for block in blocks {
+            let room = start.addr() + 4 * PAGE - block.addr().get();
+            for size in [room - 8, room - 4, room, room + 8, room + PAGE, room + 5 * PAGE] {
+                assert_eq!(heap.try_deallocate(block, layout(size)), Err(FreeError::Overrun), "{size}");
+            }
+            assert_eq!(heap.try_deallocate(block, layout(1000)), Ok(()));
+        }
+        drop(heap);
+        assert_eq!(munmap(start, 12 * PAGE), 0);
+    }
+}
+
 /// A second free of a block that is still free, between live neighbours, is found in release builds as well.
 fn basic<P: LayoutPlacement>(size: usize) {
-    let mut backing = Backing::new(64 * 1024, 0);
+    basic_in::<P>(size, 64 * 1024);
+}
+
+fn basic_in<P: LayoutPlacement>(size: usize, bytes: usize) {
+    let mut backing = Backing::new(bytes, 0);
     let heap = heap::<P>(&mut backing);
     // SAFETY: the second free is refused, which is what is tested.
     unsafe {
@@ -159,6 +245,7 @@ fn basic<P: LayoutPlacement>(size: usize) {
 fn basic_finds_second_frees() {
     for size in [8, 16, 24, 48, 100, 256, 300, 1000] {
         basic::<Tiered>(size);
+        basic::<MicroTlsf>(size);
         basic::<MicroTlsf<4, true>>(size);
         basic::<MicroTlsf<1, true>>(size);
         basic::<QuickLists<Tlsf>>(size);
@@ -167,6 +254,8 @@ fn basic_finds_second_frees() {
             basic::<BestFit>(size);
             basic::<FirstFit>(size);
             basic::<Buddy>(size);
+            // So large that not all of it is looked at for a block.
+            basic_in::<Buddy>(size, 1 << 20);
             basic::<Slab>(size);
         }
     }
