@@ -25,25 +25,23 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     if n == 0 || most == 0 {
         return Vec::new();
     }
-    // For each length, the number of requests before it and their granules.
-    let mut sums = vec![(0.0, 0.0); n + 1];
-    for (at, &(length, times)) in asked.iter().enumerate() {
-        sums[at + 1] = (sums[at].0 + times as f64, sums[at].1 + times as f64 * length as f64);
+    // For each length, the number of requests for shorter ones.
+    let mut before = vec![0.0; n + 1];
+    for (at, &(_, times)) in asked.iter().enumerate() {
+        before[at + 1] = before[at] + times as f64;
     }
-    // The granules lost if the lengths in `from..to` are rounded up to the last of them.
-    let lost = |from: usize, to: usize| {
-        let (times, granules) = (sums[to].0 - sums[from].0, sums[to].1 - sums[from].1);
-        times * asked[to - 1].0 as f64 - granules
-    };
-    let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { lost(0, to) }).collect();
+    // The granules that requests for the lengths in `from..to` take if all are rounded up to the last of them. What was
+    // asked for is the same whatever the classes, so the least granules are the least waste.
+    let taken = |from: usize, to: usize| (before[to] - before[from]) * asked[to - 1].0 as f64;
+    let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { taken(0, to) }).collect();
     // For each number of classes above one: where the last class begins when the first `to` lengths are covered.
     let mut starts: Vec<Vec<usize>> = Vec::new();
     for _ in 1..most.min(n) {
         let mut better = least.clone();
         let mut start = vec![0; n + 1];
         for to in 1..=n {
-            for (from, before) in least[..to].iter().enumerate().skip(1) {
-                let all = before + lost(from, to);
+            for (from, fewer) in least[..to].iter().enumerate().skip(1) {
+                let all = fewer + taken(from, to);
                 if all < better[to] {
                     (better[to], start[to]) = (all, from);
                 }
