@@ -104,13 +104,20 @@ impl Run<'_> {
         eprintln!("xtask: {tests} tests take {} s of a processor", time.as_secs());
 
         let (constants, perhaps) = copy.constants();
-        let is_constant = |number: &u32| {
-            constants.contains(number) || perhaps.contains(number) && suite.passing(*number) == 0
-        };
         let left = self.numbered().filter(|(_, change)| self.fate(change).is_none());
-        let (constants, others): (Vec<_>, Vec<_>) = left.map(|(number, _)| number).partition(is_constant);
+        let (mut constants, others): (Vec<_>, Vec<_>) =
+            left.map(|(number, _)| number).partition(|number| constants.contains(number));
         let trying = progress::show(format!("trying {} changes", others.len()));
-        workers::each(&others, |_, &number| self.tell(number, suite.notices(number)?))?;
+        // What is also called when the library is built may be noticed there only.
+        let also = Mutex::new(Vec::new());
+        workers::each(&others, |_, &number| match suite.notices(number)? {
+            None if perhaps.contains(&number) => {
+                also.lock().map_err(|_| anyhow!("a worker panicked"))?.push(number);
+                Ok(())
+            }
+            noticed => self.tell(number, noticed),
+        })?;
+        constants.append(&mut also.into_inner()?);
         drop(trying);
         if self.options.no_constants {
             return Ok(());

@@ -97,11 +97,6 @@ impl Suite {
         (self.tests.len(), self.tests.iter().map(|test| test.time).sum())
     }
 
-    /// Returns how many tests pass a change.
-    pub fn passing(&self, change: u32) -> usize {
-        self.tests.iter().filter(|test| test.passes[change as usize] != 0).count()
-    }
-
     /// Runs the tests that pass a change, with the change. Returns what notices it.
     ///
     /// # Errors

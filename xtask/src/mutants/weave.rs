@@ -232,6 +232,10 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         self.in_constant(|this| this.visit_expr(&node.len));
     }
 
+    fn visit_const_param(&mut self, node: &'ast syn::ConstParam) {
+        self.in_constant(|this| visit::visit_const_param(this, node));
+    }
+
     fn visit_generic_argument(&mut self, node: &'ast syn::GenericArgument) {
         self.in_constant(|this| visit::visit_generic_argument(this, node));
     }
@@ -398,11 +402,12 @@ mod tests {
 
     #[test]
     fn what_is_computed_when_the_library_is_built_is_told_apart() {
-        let source = "const A: u8 = 1 + 2; const fn f() -> u8 { 1 + 2 } fn g() -> [u8; 1 + 2] { 1 + 2 }";
+        let source = "const A: u8 = 1 + 2; const fn f() -> u8 { 1 + 2 } fn g() -> [u8; 1 + 2] { 1 + 2 } \
+            struct H<const I: u8 = { 1 + 2 }>;";
         let changes = source.match_indices('+').map(|(at, _)| change(Genre::BinaryOperator, at, 1, "-"));
         let changes: Vec<_> = changes.collect();
         let woven = woven(source, &changes);
-        assert_eq!((woven.constant, woven.perhaps_constant), (vec![1, 3], vec![2]));
+        assert_eq!((woven.constant, woven.perhaps_constant), (vec![1, 3, 5], vec![2]));
     }
 
     #[test]
