@@ -521,13 +521,21 @@ mod tests {
                 let gone = regions.records()[slot].region();
                 assert_eq!(regions.remove(slot), gone);
             } else {
-                let start = match random.u8(..4) {
-                    0 => random.usize(1 << 20..1 << 46),
-                    1 => (1 << 40) + random.usize(..16 * limit),
-                    _ => (1 << 40) + random.usize(..1 << 20),
-                } & !7;
                 let longest = if random.bool() { limit.min(1 << 16) / 2 } else { 1_000 };
                 let len = random.usize(1..longest);
+                // Where the last near region can just end, or just cannot.
+                let top = (regions.far.min(limit + 1) + random.usize(..5)).saturating_sub(2);
+                let last = regions.base.wrapping_add(top.saturating_sub(len + guard) * 8);
+                let start = match random.u8(..6) {
+                    0 => random.usize(1 << 20..1 << 46),
+                    1 => (1 << 40) + random.usize(..16 * limit),
+                    2 if regions.has_near() => last,
+                    // The same at the lowest index.
+                    3 if regions.has_near() => {
+                        regions.base.wrapping_add((guard + random.usize(..3)).saturating_sub(1) * 8)
+                    }
+                    _ => (1 << 40) + random.usize(..1 << 20),
+                } & !7;
                 let raw = region(start, len * 8);
                 let (allowed, places) = (regions.admissible(raw), place_of(&regions, start, len, numbers));
                 match regions.insert(raw, raw.start.as_ptr(), len, numbers) {

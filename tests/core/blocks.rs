@@ -1,8 +1,8 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, NodeSlot, SideTable};
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::meta::{InBand, Index, Meta, NodeSlot, SideTable};
+use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -46,6 +46,7 @@ impl<P: LayoutPlacement> Subject<P> {
 
     fn check(&self, detail: Detail) {
         let runs: Vec<Run> = self.heap.blocks().collect();
+        assert!(runs.iter().all(|run| run.size > 0), "an empty run in {runs:x?}");
         for pair in runs.windows(2) {
             let near = pair[0].start + pair[0].size;
             let region = |address: usize| self.region(address).unwrap();
@@ -140,16 +141,64 @@ fn good_fit_in_band() {
     plain::<GoodFit<InBand<u32>>>(Detail::Exact);
 }
 
+/// Gives a side table nodes.
+fn provide<I: Index, const G: usize, P: Placement<Meta = SideTable<I, G>>>(heap: &Heap<P, Unsync>) {
+    let slots = vec![NodeSlot::EMPTY; 5000].leak();
+    // SAFETY: the heap has no regions yet.
+    assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });
+}
+
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;
-    fn provide<P: allotment::placement::Placement<Meta = Table>>(heap: &Heap<P, Unsync>) {
-        let slots = vec![NodeSlot::EMPTY; 5000].leak();
-        // SAFETY: the heap has no regions yet.
-        assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });
-    }
     Subject::<Tlsf<Table>>::new(provide).run(Detail::Blocks, true);
     Subject::<FirstFit<Table>>::new(provide).run(Detail::Blocks, true);
+}
+
+/// Metadata says of each granule what the map says.
+fn granules<P: Placement>(equip: impl FnOnce(&Heap<P, Unsync>)) {
+    let mut subject = Subject::<P>::new(equip);
+    let mut random = fastrand::Rng::with_seed(7);
+    let granule = <P::Meta as Meta>::GRANULE;
+    for step in 0..600 {
+        // Whole minimum blocks, which is what the metadata asks for.
+        let layout = Layout::from_size_align(random.usize(1..40) * 64, 8).unwrap();
+        if random.u8(0..8) < 5 {
+            subject
+                .live
+                .extend(subject.heap.try_allocate(layout).ok().map(|block| (block.addr().get(), layout)));
+        } else if let Some(block) =
+            subject.live.keys().copied().nth(random.usize(0..subject.live.len().max(1)))
+        {
+            let layout = subject.live.remove(&block).unwrap();
+            let part = &subject.memory[subject.region(block).unwrap()];
+            // SAFETY: the block is live and has this layout.
+            unsafe { subject.heap.dealloc(part.as_ptr().with_addr(block).cast_mut().cast(), layout) };
+        }
+        if step % 60 != 0 {
+            continue;
+        }
+        let runs: Vec<Run> = subject.heap.blocks().collect();
+        for run in runs {
+            for address in (run.start..run.start + run.size).step_by(granule) {
+                // SAFETY: nothing is changed.
+                let free = unsafe {
+                    subject.heap.with_placement(|placement| {
+                        placement.meta().is_free_at(placement.meta().locate(address).unwrap())
+                    })
+                };
+                assert_eq!(free, run.free, "{address:#x} in {run:x?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn metadata_agrees_with_the_map() {
+    granules::<Tlsf>(|_| ());
+    granules::<BestFit<InBand<u16>>>(|_| ());
+    granules::<FirstFit<SideTable<u32, 16>>>(provide);
+    granules::<Tlsf<SideTable<u16, 64>>>(provide);
 }
 
 #[test]
@@ -177,6 +226,14 @@ fn what_bump_has_passed_is_in_use() {
         bump.live.insert(block.addr().get(), layout);
         bump.check(Detail::Coarse);
     }
+    let layout = Layout::from_size_align(8, 8).unwrap();
+    while let Ok(block) = bump.heap.try_allocate(layout) {
+        bump.live.insert(block.addr().get(), layout);
+    }
+    bump.check(Detail::Coarse);
+    assert!(bump.heap.blocks().all(|run| !run.free), "nothing is left");
+    // A visitor that has seen enough sees no more.
+    assert_eq!(bump.heap.blocks().take(1).count(), 1);
 }
 
 #[test]

@@ -576,3 +576,117 @@ fn a_freed_block_of_a_side_table_is_not_resized() {
         assert!(heap.try_deallocate(block, layout).is_err());
     }
 }
+
+/// A request as long as the objects of a class, and no longer one, gets an object of a page.
+#[test]
+fn every_length_of_a_class_is_served_by_its_pages() {
+    use crate::shadow::matrix::OddClasses;
+    use allotment::placement::Classes;
+    for class in OddClasses::SIZES {
+        for (size, aligned) in [(*class, 8), (class + 1, 8), (*class, 16)] {
+            let mut backing = Backing::new(64 * 1024, 0);
+            let heap = Heap::<Slab<InBand<u16>, OddClasses>, Unsync>::empty();
+            // SAFETY: the backing outlives the heap.
+            unsafe { heap.claim(backing.region()).unwrap() };
+            let before = heap.largest_free();
+            heap.try_allocate(layout(size, aligned)).unwrap();
+            let has_page = before - heap.largest_free() > 4 * size;
+            assert_eq!(has_page, aligned == 8 && size <= 104, "{size} bytes aligned to {aligned}");
+        }
+    }
+}
+
+/// An object is freed with the layout of its class, and no other.
+#[test]
+fn slabs_refuse_the_layout_of_another_class() {
+    fn check<C: allotment::placement::Classes>() {
+        for (class, &size) in C::SIZES.iter().enumerate() {
+            let mut backing = Backing::new(64 * 1024, 0);
+            let heap = Heap::<Slab<InBand<u16>, C>, Unsync>::empty();
+            // SAFETY: the backing outlives the heap. Wrong frees are refused, which is what is tested.
+            unsafe {
+                heap.claim(backing.region()).unwrap();
+                let objects = [(); 20].map(|()| heap.try_allocate(layout(size, 8)).unwrap());
+                for object in objects {
+                    object.write_bytes(0x5a, size);
+                    for (other, &wrong) in C::SIZES.iter().enumerate() {
+                        let answer = heap.try_deallocate(object, layout(wrong, 8));
+                        assert_eq!(answer.is_ok(), other == class, "{wrong} instead of {size} bytes");
+                        if other == class {
+                            assert_eq!(heap.try_allocate(layout(size, 8)), Ok(object));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    check::<crate::shadow::matrix::OddClasses>();
+    check::<allotment::placement::DefaultClasses>();
+}
+
+/// While there is room, a request for many blocks gets them all.
+#[test]
+fn many_blocks_are_had_at_once() {
+    fn check<P: LayoutPlacement>() {
+        for size in [24, 300, 2_000] {
+            let mut backing = Backing::new(64 * 1024, 0);
+            let heap = Heap::<P, Unsync>::empty();
+            // SAFETY: the backing outlives the heap, and the blocks that were counted are live.
+            unsafe {
+                heap.claim(backing.region()).unwrap();
+                let mut blocks = [std::mem::MaybeUninit::uninit(); 20];
+                assert_eq!(heap.allocate_many(layout(size, 8), &mut blocks), 20, "of {size} bytes");
+                assert_eq!(heap.stats().live_blocks, 20);
+                heap.deallocate_many(layout(size, 8), &blocks.map(|block| block.assume_init()));
+                assert_eq!(heap.stats().live_blocks, 0);
+            }
+        }
+    }
+    check::<Tlsf>();
+    check::<BestFit>();
+    check::<Buddy>();
+    check::<Slab>();
+    check::<allotment::Tiered>();
+    check::<allotment::placement::QuickLists<FirstFit>>();
+    check::<allotment::placement::MicroTlsf>();
+    check::<allotment::harden::Full<Tlsf>>();
+}
+
+/// What a placement says that a block has is what it takes, and all of it can be used.
+mod grants {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        let mut backing = Backing::new(64 * 1024, 0);
+        let heap = (case.empty)(64 * 1024);
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut live: Vec<(NonNull<u8>, usize, Layout, u8)> = Vec::new();
+        // SAFETY: the backing outlives the heap, and blocks are live until they are freed with their layouts.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            for stamp in 0..1000 {
+                let stamp = stamp as u8;
+                if live.is_empty() || random.u8(0..8) < 5 {
+                    let largest = [16, 300, 3000][random.usize(0..3)];
+                    let layout = layout(random.usize(0..largest), 1 << random.u8(0..6));
+                    let Some((start, size)) = heap.grant(layout) else { continue };
+                    let taken =
+                        [case.taken, case.taken_otherwise].map(|taken| taken(layout.size(), layout.align()));
+                    assert!(
+                        size >= layout.size() && (case.lends || taken.contains(&size)),
+                        "{size}: {layout:?}"
+                    );
+                    start.write_bytes(stamp, layout.size());
+                    live.push((start, size, layout, stamp));
+                } else {
+                    let (start, size, layout, stamp) = live.swap_remove(random.usize(0..live.len()));
+                    assert!((0..layout.size()).all(|at| start.add(at).read() == stamp), "{layout:?}");
+                    let freed = heap.take_back(start, layout).unwrap();
+                    assert!(freed == size || !case.reuses && freed == 0, "{freed} of {size}: {layout:?}");
+                }
+            }
+        }
+    }
+
+    for_each_placement!(run);
+}

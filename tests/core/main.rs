@@ -34,5 +34,6 @@ mod tiered;
 mod tiny;
 mod trace_format;
 mod traces;
+mod zeroed;
 #[cfg(feature = "spin")]
 mod zones;

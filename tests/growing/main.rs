@@ -2,6 +2,8 @@
 #![cfg(any(unix, windows))]
 
 mod blocks;
+#[cfg(target_os = "linux")]
+mod fork;
 mod fronts;
 #[cfg(target_os = "linux")]
 mod memory;

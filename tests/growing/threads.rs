@@ -3,7 +3,7 @@
 use crate::{HEAP, alone};
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 /// One thread allocates, another frees: the memory in use stays bounded.
@@ -128,5 +128,42 @@ fn a_thread_that_only_frees_keeps_less_than_a_batch() {
             // A list holds 16 KiB; threads of the harness that start meanwhile take a little.
             assert!(after + 400 * SIZE < before + 512 * 1024, "{before} {after}");
         });
+    });
+}
+
+/// A trim by one thread makes the others give their lists back when they next need the shared pages.
+#[test]
+fn a_trim_reaches_the_lists_of_other_threads() {
+    const SIZES: [usize; 6] = [2000, 2500, 3000, 4000, 5000, 7000];
+    const THREADS: usize = 8;
+    let _alone = alone();
+    let step = Barrier::new(THREADS + 1);
+    let take_and_give = |size, count| {
+        let blocks: Vec<_> = (0..count).map(|_| NonNull::new(HEAP.take(size, 16)).unwrap()).collect();
+        for block in blocks {
+            // SAFETY: the block is live.
+            unsafe { HEAP.give(block) }.unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                SIZES.iter().for_each(|&size| take_and_give(size, 8));
+                step.wait();
+                step.wait();
+                // A size of which the thread has no blocks.
+                take_and_give(9000, 1);
+                step.wait();
+                step.wait();
+            });
+        }
+        step.wait();
+        let before = HEAP.figures().used;
+        HEAP.trim();
+        step.wait();
+        step.wait();
+        let after = HEAP.figures().used;
+        step.wait();
+        assert!(before >= after + THREADS * 32 * 1024, "{before} {after}");
     });
 }

@@ -4,6 +4,7 @@
 use super::classes::{CLASSES, LARGEST, SIZES, SLOT, class_of_size};
 use super::pages::{Chain, Pages};
 use super::system::System;
+use crate::pressure::Pressure;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
@@ -354,6 +355,57 @@ fn free_memory_does_not_raise_the_peak() {
     assert_eq!(take(2 * SLOTS, &mut pages), first);
     assert_eq!(WORLD.with_borrow(|world| world.purged), purged, "nothing new is needed");
     assert!(pages.spans.has_exact_footprint());
+}
+
+/// So much free memory stays with the process, and the next block that is freed sends all of it back.
+#[test]
+fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
+    const MIB: usize = 1 << 20;
+    const BYTES: usize = MIB / 4;
+    let keeps = |pressure, used: usize| match pressure {
+        Pressure::Normal => 16 * MIB + used / 4,
+        Pressure::Low => (16 * MIB + used / 2) / 8,
+        Pressure::Critical => MIB,
+    };
+    for pressure in [Pressure::Normal, Pressure::Low, Pressure::Critical] {
+        WORLD.with_borrow_mut(|world| *world = World::default());
+        let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+        pages.limit(60 * MIB);
+        let take = |pages: &mut Pages<Linux>, bytes| pages.take_large(bytes, SLOT, false).unwrap().0;
+        take(&mut pages, 20 * MIB);
+        let blocks: Vec<_> = (0..90).map(|_| take(&mut pages, BYTES)).collect();
+        pages.pressure = pressure;
+        let mut stayed = 0;
+        for block in blocks {
+            let free = pages.figures().dirty + BYTES;
+            // SAFETY: the block is live.
+            assert!(unsafe { pages.put_large(block) });
+            let stays = free <= keeps(pressure, pages.figures().used);
+            assert_eq!(pages.figures().dirty, if stays { free } else { 0 });
+            stayed += usize::from(stays);
+        }
+        assert!(stayed > 0 && stayed < 90, "{stayed}");
+    }
+}
+
+/// Free memory goes back when it is a second old, which is looked at now and then.
+#[test]
+fn old_free_memory_goes_back() {
+    const BYTES: usize = 3 << 20;
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut purged_after = Vec::new();
+    for frees in 0..3000 {
+        let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+        if WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged)) > 0 {
+            purged_after.push(frees);
+        }
+    }
+    // The clock moves by a tenth of a second for each look.
+    let looks: Vec<usize> = purged_after.windows(2).map(|pair| (pair[1] - pair[0]) / 64).collect();
+    assert!(!looks.is_empty() && looks.iter().all(|&looks| looks == 10), "{purged_after:?}");
 }
 
 /// With its slots the parts of the tables go back that describe free spans only, and they do so once.

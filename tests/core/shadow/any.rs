@@ -83,6 +83,10 @@ pub trait AnyHeap: Front + Collections {
     fn used(&self) -> usize;
     fn free(&self) -> usize;
     fn peak(&self) -> usize;
+    /// Requests a block of the placement, past the statistics. Returns its start and the bytes that it takes.
+    fn grant(&self, layout: Layout) -> Option<(NonNull<u8>, usize)>;
+    /// Frees such a block. Returns the bytes that become available.
+    unsafe fn take_back(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
 }
 
 impl<P: Subject> AnyHeap for Heap<P, Unsync> {
@@ -124,5 +128,16 @@ impl<P: Subject> AnyHeap for Heap<P, Unsync> {
 
     fn peak(&self) -> usize {
         self.peak()
+    }
+
+    fn grant(&self, layout: Layout) -> Option<(NonNull<u8>, usize)> {
+        // SAFETY: the heap is not used, and counts nothing.
+        let grant = unsafe { self.with_placement(|placement| placement.allocate(layout)) };
+        grant.map(|grant| (grant.start, grant.size))
+    }
+
+    unsafe fn take_back(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.with_placement(|placement| placement.deallocate(block, layout)) }
     }
 }
