@@ -27,6 +27,7 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+mod texts;
 #[cfg(feature = "std")]
 mod threads;
 mod tiered;
