@@ -690,3 +690,46 @@ mod grants {
 
     for_each_placement!(run);
 }
+
+/// A heap that has been in use gives out as many blocks, whichever of its functions is called.
+mod fillings {
+    use super::*;
+
+    type Take = fn(&dyn crate::shadow::AnyHeap, Layout) -> bool;
+
+    fn count(case: &'static Case, take: Take) -> usize {
+        let mut backing = Backing::new(48 * 1024, 0);
+        let heap = (case.empty)(48 * 1024);
+        // SAFETY: the backing outlives the heap, and blocks are freed once, with their layout.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            // Much is kept for small blocks.
+            let small = layout(64, 8);
+            let blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(small).ok()).collect();
+            for &block in &blocks {
+                heap.dealloc(block.as_ptr(), small);
+            }
+            let large = std::iter::from_fn(|| take(&*heap, layout(1500, 8)).then_some(())).count();
+            let rest = std::iter::from_fn(|| take(&*heap, small).then_some(())).count();
+            large * 1500 + rest * 64
+        }
+    }
+
+    fn run(case: &'static Case) {
+        // SAFETY: the sizes are not zero.
+        let alloc: Take = |heap, layout| unsafe { !heap.alloc(layout).is_null() };
+        // SAFETY: as above.
+        let zeroed: Take = |heap, layout| unsafe { !heap.alloc_zeroed(layout).is_null() };
+        let counts = [
+            count(case, |heap, layout| heap.try_allocate(layout).is_ok()),
+            count(case, |heap, layout| heap.try_allocate_zeroed(layout).is_ok()),
+            count(case, alloc),
+            count(case, zeroed),
+        ];
+        assert!(counts.iter().all(|&count| count == counts[0]), "{counts:?}");
+        let least = if case.reuses && case.general { 20 * 1024 } else { 0 };
+        assert!(counts[0] >= least, "{counts:?}");
+    }
+
+    for_each_placement!(run);
+}

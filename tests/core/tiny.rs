@@ -398,3 +398,27 @@ fn a_bump_heap_never_frees() {
         assert_eq!((heap.used(), heap.alloc(layout(256, 8))), (0, first));
     }
 }
+
+/// What the heap says of itself through the trait is what its own functions say.
+#[test]
+fn figures_agree_through_the_trait() {
+    let heap = TinyHeap::<4096, Unsync, Counters>::new();
+    let front = &heap;
+    let layout = Layout::from_size_align(200, 8).unwrap();
+    let block = heap.try_allocate(layout).unwrap();
+    assert_eq!(Memory::statistics(&front), Some(heap.stats()));
+    assert_eq!(heap.stats().largest_free, heap.largest_free());
+    assert_eq!(Memory::largest_free(&front), heap.largest_free());
+    assert!(heap.largest_free() > 3000 && heap.largest_free() % 8 == 0);
+    let too_long = Layout::from_size_align(5000, 8).unwrap();
+    let error = heap.try_allocate(too_long).unwrap_err();
+    assert_eq!((error.requested, error.align), (5000, 8));
+    assert_eq!((error.free, error.largest_free), (heap.stats().free, heap.largest_free()));
+    assert_eq!(Memory::out_of_memory(&front, too_long), error);
+    let region = Memory::region(&front, 0).unwrap();
+    assert_eq!(region.size, TinyHeap::<4096>::CAPACITY);
+    assert!(region.start <= block && Memory::region(&front, 1).is_none());
+    // SAFETY: the block is live.
+    unsafe { Memory::deallocate(&front, block, layout) };
+    assert_eq!(heap.stats().used, 0);
+}

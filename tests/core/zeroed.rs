@@ -1,7 +1,10 @@
 //! Memory that is zero at first: what has been used since is cleared for a request of zeroed memory.
 
 use crate::shadow::{AnyHeap, Case};
-use allotment::Region;
+use allotment::lock::Unsync;
+use allotment::meta::InBand;
+use allotment::placement::LayoutPlacement;
+use allotment::{BestFit, FirstFit, GoodFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -78,4 +81,39 @@ mod short_lives {
     }
 
     for_each_placement!(run);
+}
+
+/// Memory that was never used is not cleared again, but for the bookkeeping at its ends.
+#[test]
+fn fresh_memory_is_left_alone() {
+    fn check<P: LayoutPlacement>() {
+        let layout = Layout::from_size_align(3000, 8).unwrap();
+        let mut memory = vec![0u64; 8192];
+        let heap = Heap::<P, Unsync>::empty();
+        let start = NonNull::from(memory.as_mut_slice()).cast();
+        // SAFETY: the memory outlives the heap and is zero; what is allocated past the statistics is freed so as well.
+        unsafe {
+            heap.claim(Region { zeroed: true, ..Region::new(start, 65_536) }).unwrap();
+            let cleared = || {
+                let (grant, front, back) =
+                    heap.with_placement(|placement| placement.allocate_zeroed(layout)).unwrap();
+                (grant.start, front + back)
+            };
+            let blocks = [(); 15].map(|()| cleared());
+            assert!(blocks.iter().all(|&(_, bytes)| bytes <= 64), "{blocks:?}");
+            for (block, _) in blocks {
+                heap.with_placement(|placement| placement.deallocate(block, layout)).unwrap();
+            }
+            for _ in blocks {
+                let (_, bytes) = cleared();
+                assert!((3000..3016).contains(&bytes), "{bytes} of a block that was used");
+            }
+        }
+    }
+    check::<Tlsf>();
+    check::<Tlsf<InBand<u32, 8, 1>>>();
+    check::<Tlsf<InBand<u16>>>();
+    check::<FirstFit>();
+    check::<BestFit<InBand<u16>>>();
+    check::<GoodFit<InBand<u32>>>();
 }

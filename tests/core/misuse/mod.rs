@@ -169,6 +169,94 @@ fn canaries_follow_from_the_secret() {
     }
 }
 
+/// Each address and each size has a canary of its own, whatever the secret.
+#[test]
+fn canaries_differ() {
+    for secret in [1, u64::MAX, 0x1234_5678_9abc_def1] {
+        let mut backing = Backing::new(64 * 1024, 0);
+        let heap = Heap::<Full<Tlsf, 0>, Unsync>::empty();
+        let canary = |size: usize| {
+            let block = heap.try_allocate(layout(size)).unwrap();
+            // SAFETY: the canary can be read.
+            (block, unsafe { block.add(size).cast::<u64>().read_unaligned() })
+        };
+        // SAFETY: the heap has no region yet; the backing outlives it; the blocks are live.
+        unsafe {
+            heap.with_placement(|placement| placement.set_secret(secret));
+            heap.claim(backing.region()).unwrap();
+            let by_address: std::collections::BTreeSet<u64> = (0..200).map(|_| canary(24).1).collect();
+            let by_size: std::collections::BTreeSet<u64> = (100..108)
+                .chain(1000..1100)
+                .map(|size| {
+                    let (block, canary) = canary(size);
+                    heap.try_deallocate(block, layout(size)).unwrap();
+                    canary
+                })
+                .collect();
+            assert_eq!((by_address.len(), by_size.len()), (200, 108), "{secret:#x}");
+        }
+    }
+}
+
+/// Without a secret from the program each heap has its own, even at the same place.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[test]
+fn heaps_have_secrets_of_their_own() {
+    let mut backing = Backing::new(16 * 1024, 0);
+    let mut canary = || {
+        let heap = heap::<Full<Tlsf, 0>>(&mut backing);
+        let block = heap.try_allocate(layout(24)).unwrap();
+        // SAFETY: the canary can be read.
+        unsafe { block.add(24).cast::<u64>().read_unaligned() }
+    };
+    assert_ne!(canary(), canary());
+}
+
+/// Blocks leave the quarantine for a trim, which says whether there were any, and when memory is short.
+#[test]
+fn the_quarantine_can_be_emptied() {
+    let mut backing = Backing::new(16 * 1024, 0);
+    let heap = heap::<Full<Tlsf, 4>>(&mut backing);
+    let largest = heap.largest_free();
+    // SAFETY: blocks are live and freed once; regions and blocks stay as they are.
+    unsafe {
+        let trim = || heap.with_placement(|placement| placement.trim());
+        let free_one = || {
+            let block = heap.try_allocate(layout(500)).unwrap();
+            heap.try_deallocate(block, layout(500)).unwrap();
+            assert!(heap.with_placement(|placement| placement.largest_free()) < largest, "it waits");
+        };
+        free_one();
+        assert!(trim());
+        assert!(!trim(), "nothing was left");
+        free_one();
+        heap.with_placement(|placement| placement.set_saving(true));
+        assert_eq!(heap.with_placement(|placement| placement.largest_free()), largest);
+    }
+}
+
+/// A region may begin where another one ends.
+#[test]
+fn protected_regions_may_be_neighbours() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+        let mut backing = Backing::new(3 * 8192, 0);
+        let whole = backing.region();
+        let heap = Heap::<Full<Tlsf, 4>, Unsync>::empty();
+        // SAFETY: the backing outlives the heap, and the regions are parts of it.
+        unsafe {
+            let part = |n: usize| allotment::Region::new(whole.start.add(n * 8192), 8192);
+            for n in order {
+                heap.claim(part(n)).unwrap();
+            }
+            let refused = heap.claim(allotment::Region::new(whole.start.add(8192 + 8184), 16));
+            assert_eq!(refused, Err(allotment::RegionError::Overlap));
+            for n in order {
+                assert_eq!(heap.release(part(n).start.as_ptr()), Ok(part(n)));
+            }
+        }
+    }
+}
+
 /// Where a canary of the wrong layout would lie behind the end of the memory, nothing is read.
 #[cfg(target_os = "linux")]
 #[test]

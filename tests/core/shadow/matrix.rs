@@ -34,7 +34,9 @@ impl<I: allotment::meta::Index, const G: usize, const R: usize, const C: bool> S
     const REGIONS: usize = R;
 }
 
-impl<I: allotment::meta::Index, const G: usize, const R: usize> SubjectMeta for SideTable<I, G, R> {
+impl<I: allotment::meta::Index, const G: usize, const R: usize, const M: bool> SubjectMeta
+    for SideTable<I, G, R, M>
+{
     const REGIONS: usize = R;
     const MAPPED: bool = true;
 
@@ -244,6 +246,8 @@ macro_rules! for_each_placement {
             tlsf_u32: Tlsf<InBand<u32>>;
             tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
             tlsf_side: Tlsf<SideTable<u32, 16>>;
+            best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
+            tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
             micro: allotment::placement::MicroTlsf;
             first_fit_u32: FirstFit<InBand<u32>>;
             best_fit_u32: BestFit<InBand<u32>>;
@@ -282,6 +286,7 @@ macro_rules! for_each_placement {
             best_fit_u32: BestFit<InBand<u32>>;
             best_fit_u32_16: BestFit<InBand<u32, 16>>;
             best_fit_side: BestFit<SideTable<u32, 16>>;
+            best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
             good_fit_u32: GoodFit<InBand<u32>>;
             good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy_u16: Buddy<InBand<u16>>;
