@@ -580,20 +580,30 @@ fn a_freed_block_of_a_side_table_is_not_resized() {
 /// A request as long as the objects of a class, and no longer one, gets an object of a page.
 #[test]
 fn every_length_of_a_class_is_served_by_its_pages() {
-    use crate::shadow::matrix::OddClasses;
     use allotment::placement::Classes;
-    for class in OddClasses::SIZES {
-        for (size, aligned) in [(*class, 8), (class + 1, 8), (*class, 16)] {
-            let mut backing = Backing::new(64 * 1024, 0);
-            let heap = Heap::<Slab<InBand<u16>, OddClasses>, Unsync>::empty();
-            // SAFETY: the backing outlives the heap.
-            unsafe { heap.claim(backing.region()).unwrap() };
-            let before = heap.largest_free();
-            heap.try_allocate(layout(size, aligned)).unwrap();
-            let has_page = before - heap.largest_free() > 4 * size;
-            assert_eq!(has_page, aligned == 8 && size <= 104, "{size} bytes aligned to {aligned}");
+    struct LongClasses;
+    impl Classes for LongClasses {
+        // The longest that a class can be.
+        const SIZES: &'static [usize] = &[64, 1024];
+        const OBJECTS: usize = 8;
+    }
+    fn check<C: Classes>() {
+        let longest = C::SIZES[C::SIZES.len() - 1];
+        for &class in C::SIZES {
+            for (size, aligned) in [(class, 8), (class + 1, 8), (class, 16)] {
+                let mut backing = Backing::new(64 * 1024, 0);
+                let heap = Heap::<Slab<InBand<u16>, C>, Unsync>::empty();
+                // SAFETY: the backing outlives the heap.
+                unsafe { heap.claim(backing.region()).unwrap() };
+                let before = heap.largest_free();
+                heap.try_allocate(layout(size, aligned)).unwrap();
+                let has_page = before - heap.largest_free() > 4 * size;
+                assert_eq!(has_page, aligned == 8 && size <= longest, "{size} bytes aligned to {aligned}");
+            }
         }
     }
+    check::<crate::shadow::matrix::OddClasses>();
+    check::<LongClasses>();
 }
 
 /// An object is freed with the layout of its class, and no other.
@@ -669,7 +679,9 @@ mod grants {
                 if live.is_empty() || random.u8(0..8) < 5 {
                     let largest = [16, 300, 3000][random.usize(0..3)];
                     let layout = layout(random.usize(0..largest), 1 << random.u8(0..6));
-                    let Some((start, size)) = heap.grant(layout) else { continue };
+                    let zeroed = random.u8(0..4) == 0;
+                    let Some((start, size)) = heap.grant(layout, zeroed) else { continue };
+                    assert!(!zeroed || (0..layout.size()).all(|at| start.add(at).read() == 0), "{layout:?}");
                     let taken =
                         [case.taken, case.taken_otherwise].map(|taken| taken(layout.size(), layout.align()));
                     assert!(
@@ -732,4 +744,66 @@ mod fillings {
     }
 
     for_each_placement!(run);
+}
+
+/// A region of the greatest length is taken, and no longer one.
+mod longest_regions {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        let claim = |size: usize| {
+            let heap = (case.empty)(64 * 1024);
+            let mut memory = vec![0u64; size.div_ceil(8)];
+            let start = NonNull::from(memory.as_mut_slice()).cast();
+            // SAFETY: the memory outlives the heap.
+            let claimed = unsafe { heap.claim(Region::new(start, size)) };
+            drop(heap);
+            claimed
+        };
+        // Far more than 16-bit indices can tell apart.
+        if let Err(RegionError::TooLarge { max }) = claim(48 << 20) {
+            assert_eq!(claim(max), Ok(()), "{max} bytes");
+            assert_eq!(claim(max + 256), Err(RegionError::TooLarge { max }));
+        }
+    }
+
+    for_each_placement!(run);
+}
+
+/// An adapter tells what is left as well as its allocator can.
+#[cfg(feature = "buddy-system")]
+#[test]
+fn what_is_left_of_an_adapted_allocator() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = Heap::<allotment::BuddySystem, Unsync>::empty();
+    // SAFETY: the backing outlives the heap.
+    unsafe { heap.claim(backing.region()).unwrap() };
+    assert_eq!((heap.largest_free(), heap.free()), (64 * 1024, 64 * 1024));
+    heap.try_allocate(layout(1000, 8)).unwrap();
+    assert_eq!(heap.largest_free(), 63 * 1024);
+}
+
+/// A region that is lent as a whole is no free one, whatever is written to it.
+#[test]
+fn lent_regions_of_buddies_are_not_free() {
+    let mut backings = [Backing::new(5_000, 0), Backing::new(9_000, 0), Backing::new(3_000, 0)];
+    let heap = Heap::<Buddy, Unsync>::empty();
+    // SAFETY: the backings outlive the heap; blocks are live until they are freed.
+    unsafe {
+        backings.iter_mut().for_each(|backing| heap.claim(backing.region()).unwrap());
+        let before = heap.largest_free();
+        assert!(before > 8_900, "{before}");
+        let blocks = [8_800, 4_900, 2_900].map(|size| (heap.try_allocate(layout(size, 8)).unwrap(), size));
+        for (block, size) in blocks {
+            for byte in [0, 1, 0xff] {
+                block.write_bytes(byte, size);
+                assert_eq!(heap.largest_free(), 0, "filled with {byte}");
+            }
+        }
+        for (block, size) in blocks {
+            heap.try_deallocate(block, layout(size, 8)).unwrap();
+            assert!(heap.largest_free() >= size);
+        }
+        assert_eq!(heap.largest_free(), before);
+    }
 }

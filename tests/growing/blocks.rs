@@ -177,3 +177,31 @@ fn impossible_requests_get_null() {
         HEAP.give(block).unwrap();
     }
 }
+
+/// The quick calls use the thread's list and nothing else.
+#[test]
+fn quick_calls_end_with_the_list() {
+    // Of a size that nothing else here has.
+    const SIZE: usize = 2900;
+    let take = |size| NonNull::new(HEAP.take(size, 16)).unwrap();
+    // SAFETY: each block is live, and given back once.
+    unsafe {
+        let first = take(SIZE);
+        HEAP.give(first).unwrap();
+        assert_eq!(HEAP.take_quickly(SIZE, 16), Some(first));
+        assert!(HEAP.give_quickly(first));
+        let mut blocks = Vec::new();
+        while let Some(block) = HEAP.take_quickly(SIZE, 16) {
+            blocks.push(block);
+            assert!(blocks.len() < 100, "a list holds 16 KiB");
+        }
+        blocks.extend((0..100).map(|_| take(SIZE)));
+        let room = blocks.iter().take_while(|block| HEAP.give_quickly(**block)).count();
+        assert!(room > 0 && room < 20, "{room}");
+        blocks.drain(room + 1..).for_each(|block| HEAP.give(block).unwrap());
+        HEAP.give(blocks[room]).unwrap();
+        let large = take(100_000);
+        assert!(HEAP.take_quickly(100_000, 16).is_none() && !HEAP.give_quickly(large));
+        HEAP.give(large).unwrap();
+    }
+}

@@ -312,8 +312,11 @@ fn basic_in<P: LayoutPlacement>(size: usize, bytes: usize) {
         }
         for &block in &blocks[..59] {
             let used = heap.used();
+            let check = || Memory::check(&heap, NonNull::new(block).unwrap(), layout(size));
+            assert_eq!(check(), Ok(()));
             assert_eq!(reported(|| heap.dealloc(block, layout(size))), None);
             let freed = heap.used();
+            assert_eq!(check(), Err(FreeError::AlreadyFree));
             assert_eq!(
                 reported(|| heap.dealloc(block, layout(size))),
                 Some(Fault::WrongFree(FreeError::AlreadyFree)),
@@ -346,6 +349,101 @@ fn basic_finds_second_frees() {
             basic::<Slab>(size);
         }
     }
+}
+
+/// In a small region buddies know of every granule whether it is free, whatever has merged.
+#[test]
+fn buddies_find_every_second_free_in_small_regions() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Buddy>(&mut backing);
+    for round in 0..40 {
+        let mut live: Vec<_> = (0..100)
+            .map(|_| {
+                let size = 16 << random.u8(0..5);
+                let block = heap.try_allocate(layout(size)).unwrap();
+                // SAFETY: the block is ours.
+                unsafe { block.write_bytes(0x5a, size) };
+                (block, size)
+            })
+            .collect();
+        let mut freed = Vec::new();
+        // SAFETY: blocks are live, and second frees are refused, which is what is tested.
+        unsafe {
+            while live.len() > round {
+                let (block, size) = live.swap_remove(random.usize(..live.len()));
+                heap.try_deallocate(block, layout(size)).unwrap();
+                freed.push((block, size));
+            }
+            for (block, size) in freed {
+                let answer = heap.try_deallocate(block, layout(size));
+                assert_eq!(answer, Err(FreeError::AlreadyFree), "{size} bytes");
+            }
+            live.into_iter().for_each(|(block, size)| heap.try_deallocate(block, layout(size)).unwrap());
+        }
+    }
+}
+
+/// In a large region they know it of every block that begins a free one, and of one that has not merged.
+#[test]
+fn buddies_find_second_frees_in_large_regions() {
+    const BYTES: usize = 1 << 20;
+    let mut random = fastrand::Rng::with_seed(12);
+    let mut backing = Backing::new(BYTES, 0);
+    let heap = heap::<Buddy>(&mut backing);
+    // All of the memory is in blocks.
+    let mut blocks = Vec::new();
+    for size in [16_384, 1024, 512, 256, 128, 64, 32, 16] {
+        let most = if size == 16_384 { 20 } else { 300 + 100_000 * usize::from(size == 16) };
+        let some = std::iter::from_fn(|| heap.try_allocate(layout(size)).ok()).take(most);
+        blocks.extend(some.map(|block| (block, size)));
+    }
+    let mut free = vec![false; BYTES / 16];
+    let base = backing.region().start.addr().get();
+    let granules = |address: usize, size: usize| (address - base) / 16..(address - base + size) / 16;
+    random.shuffle(&mut blocks);
+    let freed = blocks.split_off(blocks.len() / 3);
+    for &(block, size) in &freed {
+        // SAFETY: the block is live.
+        unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
+        free[granules(block.addr().get(), size)].fill(true);
+    }
+    let mut sure = 0;
+    for &(block, size) in &freed {
+        // A free block merges with its buddy if that is free, and so on.
+        let (address, own, mut size) = (block.addr().get(), size, size);
+        let merged_to_the_front = loop {
+            let buddy = address ^ size;
+            let inside = buddy >= base && buddy + size <= base + BYTES;
+            if !inside || !free[granules(buddy, size)].iter().all(|&free| free) {
+                break false;
+            }
+            if buddy < address {
+                break true;
+            }
+            size *= 2;
+        };
+        if !merged_to_the_front {
+            sure += 1;
+            assert_eq!(Memory::check(&heap, block, layout(own)), Err(FreeError::AlreadyFree), "{address:#x}");
+        }
+    }
+    assert!(sure > 500, "{sure} of {}", freed.len());
+}
+
+/// The length of a free block that was overwritten leads to no endless search.
+#[test]
+fn buddies_with_a_length_of_zero_are_looked_at_once() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let heap = heap::<Buddy>(&mut backing);
+    let blocks = [(); 8].map(|()| heap.try_allocate(layout(64)).unwrap());
+    // SAFETY: blocks are live when they are freed; the write to the free ones is the misuse that is tested.
+    unsafe {
+        blocks.iter().for_each(|&block| heap.try_deallocate(block, layout(64)).unwrap());
+        let start = backing.region().start.cast::<u32>();
+        start.write(0);
+    }
+    assert!(heap.largest_free() <= 64 * 1024);
 }
 
 /// A check finds a block that has merged with a neighbour on one side only, where one of its ends shows nothing any more.

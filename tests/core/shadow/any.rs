@@ -83,8 +83,9 @@ pub trait AnyHeap: Front + Collections {
     fn used(&self) -> usize;
     fn free(&self) -> usize;
     fn peak(&self) -> usize;
-    /// Requests a block of the placement, past the statistics. Returns its start and the bytes that it takes.
-    fn grant(&self, layout: Layout) -> Option<(NonNull<u8>, usize)>;
+    /// Requests a block of the placement, past the statistics. Returns its start and the bytes that it takes. Of a `zeroed` one
+    /// those parts are cleared that the placement names.
+    fn grant(&self, layout: Layout, zeroed: bool) -> Option<(NonNull<u8>, usize)>;
     /// Frees such a block. Returns the bytes that become available.
     unsafe fn take_back(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
 }
@@ -130,10 +131,19 @@ impl<P: Subject> AnyHeap for Heap<P, Unsync> {
         self.peak()
     }
 
-    fn grant(&self, layout: Layout) -> Option<(NonNull<u8>, usize)> {
-        // SAFETY: the heap is not used, and counts nothing.
-        let grant = unsafe { self.with_placement(|placement| placement.allocate(layout)) };
-        grant.map(|grant| (grant.start, grant.size))
+    fn grant(&self, layout: Layout, zeroed: bool) -> Option<(NonNull<u8>, usize)> {
+        let allocate = |placement: &mut P| match zeroed {
+            true => placement.allocate_zeroed(layout),
+            false => placement.allocate(layout).map(|grant| (grant, 0, 0)),
+        };
+        // SAFETY: the heap is not used, and counts nothing; the parts lie in the block.
+        unsafe {
+            let (grant, front, back) = self.with_placement(allocate)?;
+            let size = grant.size.max(layout.size());
+            grant.start.write_bytes(0, front);
+            grant.start.add(size - back).write_bytes(0, back);
+            Some((grant.start, grant.size))
+        }
     }
 
     unsafe fn take_back(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {

@@ -256,6 +256,8 @@ macro_rules! for_each_placement {
             slab_odd: $crate::shadow::matrix::SlabOdd;
             slab_buddy: $crate::shadow::matrix::SlabBuddy;
             tiered: Tiered;
+            tiered_slab: Tiered<Slab>;
+            tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
             bump_u32: Bump<InBand<u32>>;
