@@ -447,6 +447,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_key_is_set_before_there_are_regions_and_never_for_one() {
+        let mut single = Regions::<1, 8>::EMPTY;
+        single.set_key(5);
+        assert!(!single.has_key() && single.records().is_empty());
+        let mut regions = Regions::<4, 8>::EMPTY;
+        enter(&mut regions, 0x1000, 16, 65535).unwrap();
+        regions.set_key(5);
+        assert!(!regions.has_key() && regions.records().len() == 1);
+    }
+
     /// What holds between the regions of a table at any time.
     fn check<const R: usize>(regions: &Regions<R, 8>, numbers: Numbering) {
         let Numbering { spacing, guard, limit, .. } = numbers;
@@ -522,7 +533,11 @@ mod tests {
                 assert_eq!(regions.remove(slot), gone);
             } else {
                 let longest = if random.bool() { limit.min(1 << 16) / 2 } else { 1_000 };
-                let len = random.usize(1..longest);
+                let len = match random.u8(..8) {
+                    // Just as long as the whole space, or longer.
+                    0 if count == 0 => (limit + 1 + random.usize(..5)).saturating_sub(2 * guard + 2).max(1),
+                    _ => random.usize(1..longest),
+                };
                 // Where the last near region can just end, or just cannot.
                 let top = (regions.far.min(limit + 1) + random.usize(..5)).saturating_sub(2);
                 let last = regions.base.wrapping_add(top.saturating_sub(len + guard) * 8);

@@ -148,6 +148,23 @@ fn provide<I: Index, const G: usize, P: Placement<Meta = SideTable<I, G>>>(heap:
     assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });
 }
 
+/// Nodes are taken before the first region only, since those that are in use cannot move.
+#[test]
+fn nodes_in_use_are_kept() {
+    let heap = Heap::<Tlsf<SideTable<u32, 16>>, Unsync>::empty();
+    provide(&heap);
+    let mut memory = vec![0u128; 1000];
+    // SAFETY: the memory outlives the heap.
+    unsafe {
+        heap.claim(Region::new(NonNull::from(memory.as_mut_slice()).cast(), 16_000)).unwrap();
+        let slots = vec![NodeSlot::EMPTY; 100].leak();
+        let refused = heap.with_placement(|placement| placement.meta_mut().provide(slots).unwrap_err().len());
+        assert_eq!(refused, 100);
+    }
+    let layout = Layout::from_size_align(100, 8).unwrap();
+    assert!(heap.try_allocate(layout).is_ok());
+}
+
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;

@@ -422,3 +422,30 @@ fn figures_agree_through_the_trait() {
     unsafe { Memory::deallocate(&front, block, layout) };
     assert_eq!(heap.stats().used, 0);
 }
+
+/// What no block can be is not lengthened, and nothing is changed.
+#[test]
+fn wrong_blocks_are_not_lengthened() {
+    let heap = TinyHeap::<4096, Unsync, Counters, true>::new();
+    let front = &heap;
+    let layout = |size| Layout::from_size_align(size, 8).unwrap();
+    let mut blocks = [(); 3].map(|()| heap.try_allocate(layout(40)).unwrap());
+    blocks.sort_unstable();
+    let [block, behind, last] = blocks;
+    let mut other = [0x5a_u64; 64];
+    let foreign = NonNull::from(&mut other[8]).cast::<u8>();
+    // SAFETY: what is wrong is refused, which is what is tested; the block is live.
+    unsafe {
+        assert!(!Memory::try_resize(&front, foreign, layout(40), 80));
+        assert!(!Memory::try_resize(&front, block.add(4), layout(40), 80));
+        assert!(!Memory::try_resize(&front, block, layout(4072), 4080), "longer than the heap");
+        let end = NonNull::new(block.as_ptr().wrapping_add(TinyHeap::<4096>::CAPACITY)).unwrap();
+        assert!(!Memory::try_resize(&front, end, layout(40), 80));
+        assert_eq!(other, [0x5a; 64]);
+        heap.try_deallocate(behind, layout(40)).unwrap();
+        assert!(Memory::try_resize(&front, block, layout(40), 80));
+        heap.try_deallocate(block, layout(80)).unwrap();
+        heap.try_deallocate(last, layout(40)).unwrap();
+    }
+    assert_eq!(heap.largest_free(), TinyHeap::<4096>::CAPACITY);
+}

@@ -1,4 +1,4 @@
-//! Memory that is zero at first: what has been used since is cleared for a request of zeroed memory.
+//! Requests of zeroed memory, where the heap's memory was zero at first and where it was not.
 
 use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
@@ -8,7 +8,7 @@ use allotment::{BestFit, FirstFit, GoodFit, Heap, Region, Slab, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// A heap over memory that is zero, and its live blocks. All that is handed out gets written to.
+/// A heap and its live blocks. All that is handed out gets written to.
 struct Used {
     heap: Box<dyn AnyHeap>,
     live: Vec<(NonNull<u8>, Layout)>,
@@ -17,12 +17,12 @@ struct Used {
 }
 
 impl Used {
-    fn new(case: &'static Case, bytes: usize) -> Self {
-        let mut memory = vec![0u64; bytes / 8];
+    fn new(case: &'static Case, bytes: usize, zeroed: bool) -> Self {
+        let mut memory = vec![if zeroed { 0 } else { u64::MAX }; bytes / 8];
         let heap = (case.empty)(bytes);
         let start = NonNull::from(memory.as_mut_slice()).cast();
-        // SAFETY: the memory outlives the heap and is zero.
-        unsafe { heap.claim(Region { zeroed: true, ..Region::new(start, bytes) }).unwrap() };
+        // SAFETY: the memory outlives the heap, and is zero if that is said.
+        unsafe { heap.claim(Region { zeroed, ..Region::new(start, bytes) }).unwrap() };
         Self { heap, live: Vec::new(), _memory: memory }
     }
 
@@ -66,7 +66,15 @@ mod short_lives {
     fn run(case: &'static Case) {
         for seed in 0..400 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut used = Used::new(case, 16 * 1024);
+            // Of memory that is not zero all is cleared.
+            let mut used = Used::new(case, 16 * 1024, seed % 8 < 6);
+            if seed % 4 == 1 {
+                let all = used.heap.stats().largest_free;
+                used.allocate(all, 1, true);
+                if !used.live.is_empty() {
+                    used.free(0);
+                }
+            }
             let largest = [20, 300, 5_000][seed as usize % 3];
             for _ in 0..12 {
                 let (size, live) = (random.usize(1..=largest), used.live.len());

@@ -260,6 +260,7 @@ macro_rules! for_each_placement {
             tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
+            full_one_region: Full<Tlsf<InBand<u32, 8, 1>>>;
             bump_u32: Bump<InBand<u32>>;
         }
         #[cfg(not(feature = "std"))]
