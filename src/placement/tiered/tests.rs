@@ -1,6 +1,7 @@
 //! Tests of what quick lists keep to themselves.
 
 use super::*;
+use crate::placement::Placement;
 use crate::region::Region;
 use core::cell::UnsafeCell;
 
@@ -101,5 +102,87 @@ fn a_check_ends_though_a_list_leads_to_itself() {
             freed.cast().write(Free::before(freed.as_ptr().cast(), key));
             assert_eq!(tiered.check(live, layout), Ok(()));
         }
+    }
+}
+
+/// Bytes of the tier's blocks in use, by its own map.
+fn used_of(tiered: &QuickLists<Tlsf>) -> usize {
+    let mut used = 0;
+    Placement::walk(&tiered.tier, 0, &mut |_, len, is_free| {
+        used += if is_free { 0 } else { len * 8 };
+        true
+    });
+    used
+}
+
+/// As much is kept as is documented, and nothing while more than four fifths of the memory are in use.
+#[test]
+fn no_more_is_kept_than_the_shares() {
+    let memory = Memory(UnsafeCell::new([0; 64 << 10]));
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut tiered = QuickLists::<Tlsf>::EMPTY;
+    let mut live = std::vec::Vec::new();
+    let (mut kept, mut short) = (0, 0);
+    // SAFETY: the memory outlives the placement; blocks are live until they are freed.
+    unsafe {
+        let whole = tiered.claim(memory.region()).unwrap();
+        for step in 0..20_000 {
+            let fills = step / 1000 % 2 == 0;
+            let before = (tiered.small.kept(), tiered.large.kept());
+            if live.is_empty() || (random.u8(..10) < 6) == fills {
+                let size = if random.bool() { random.usize(1..300) } else { random.usize(300..1300) };
+                let layout = Layout::from_size_align(size, 8).unwrap();
+                if let Some(grant) = tiered.allocate_quick(layout).or_else(|| tiered.allocate(layout)) {
+                    live.push((grant.start, layout));
+                }
+            } else {
+                let (start, layout) = live.swap_remove(random.usize(..live.len()));
+                let was_short = tiered.plenty < 0;
+                if tiered.deallocate_quick(start, layout).is_none() {
+                    tiered.deallocate(start, layout).unwrap();
+                }
+                let after = (tiered.small.kept(), tiered.large.kept());
+                assert!(
+                    !was_short || after.0 <= before.0 && after.1 <= before.1,
+                    "kept while memory is short"
+                );
+                short += usize::from(was_short);
+            }
+            kept = kept.max(tiered.small.kept() + tiered.large.kept());
+            assert!(tiered.small.kept() <= whole / 8 && tiered.large.kept() <= whole / 48);
+            assert_eq!(tiered.plenty, (whole / 64 * 51) as isize - used_of(&tiered) as isize);
+        }
+        assert!(kept > whole / 12 && short > 1000, "{kept} {short}");
+        for (start, layout) in live.drain(..) {
+            tiered.deallocate(start, layout).unwrap();
+        }
+        tiered.flush();
+        assert_eq!((tiered.small.kept(), tiered.large.kept(), used_of(&tiered)), (0, 0, 0));
+        tiered.release(memory.region().start.as_ptr()).unwrap();
+        assert_eq!((tiered.plenty, tiered.whole), (0, 0));
+    }
+}
+
+/// Large blocks that nothing asks for any more make room for those that are freed now.
+#[test]
+fn kept_large_blocks_make_room_for_others() {
+    let memory = Memory(UnsafeCell::new([0; 64 << 10]));
+    let mut tiered = QuickLists::<Tlsf>::EMPTY;
+    // SAFETY: the memory outlives the placement; blocks are live until they are freed.
+    unsafe {
+        let whole = tiered.claim(memory.region()).unwrap();
+        let take_and_free = |tiered: &mut QuickLists<Tlsf>, size: usize| {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            let starts = [(); 8].map(|()| tiered.allocate(layout).unwrap().start);
+            for start in starts {
+                tiered.deallocate(start, layout).unwrap();
+            }
+        };
+        take_and_free(&mut tiered, 400);
+        assert!(tiered.large.kept() > whole / 48 - 400, "as many as may be");
+        for _ in 0..10 {
+            take_and_free(&mut tiered, 312);
+        }
+        assert!(tiered.large.pop(312, 8).is_some());
     }
 }

@@ -14,7 +14,7 @@ use super::workers;
 use crate::child;
 
 /// The least time that tests may take with a change before they count as hanging, and how many times as long as without.
-const LEAST_LIMIT: Duration = Duration::from_secs(20);
+const LEAST_LIMIT: Duration = Duration::from_secs(10);
 const FACTOR: u32 = 5;
 /// The time that a test may take without a change.
 const SURVEY_LIMIT: Duration = Duration::from_secs(600);

@@ -17,7 +17,7 @@ use crate::child;
 const TICK: Duration = Duration::from_millis(2);
 
 /// A program that uses no processor for so long waits for ever.
-const LONGEST_REST: Duration = Duration::from_secs(40);
+const LONGEST_REST: Duration = Duration::from_secs(20);
 
 /// So much time on the clock counts as one part of a processor's: a program may also look now and then for what never comes.
 const CLOCK: u32 = 10;
