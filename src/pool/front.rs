@@ -232,10 +232,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
                         return Err(error.into());
                     }
                 }
-                state.heap_in_capture(stream).ok_or(PoolError::TooManyStreams)?
+                self.open_heap(&mut state, |state| state.heap_in_capture(stream))?
             }
             Some(heap) => heap,
-            None => self.open_heap(&mut state, stream)?,
+            None => self.open_heap(&mut state, |state| state.open_heap(stream))?,
         };
         self.state.hint(stream.id(), heap);
         let asked = request.len;
@@ -317,9 +317,18 @@ impl<P: Placement, S: Source> Pool<P, S> {
         state.address(record) + (self.guard(1 << record.align) << self.shift)
     }
 
+    /// Opens a stream heap with `open`, if need be in the place of a stream that the program has dropped.
     #[cold]
-    pub(super) fn open_heap(&self, state: &mut State<P, S>, stream: &S::Stream) -> Result<usize, PoolError> {
-        state.open_heap(stream).ok_or(PoolError::TooManyStreams)
+    pub(super) fn open_heap(
+        &self,
+        state: &mut State<P, S>,
+        open: impl Fn(&mut State<P, S>) -> Option<usize>,
+    ) -> Result<usize, PoolError> {
+        if let Some(heap) = open(state) {
+            return Ok(heap);
+        }
+        self.sweep(state);
+        open(state).ok_or(PoolError::TooManyStreams)
     }
 }
 

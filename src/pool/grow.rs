@@ -342,3 +342,16 @@ impl<P: Placement, S: Source> Pool<P, S> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_rounded_up_as_far_as_there_are_numbers() {
+        assert_eq!([0, 1, 512, 513].map(|bytes| round_up(bytes, 512)), [0, 512, 512, 1024]);
+        let last = usize::MAX - 511;
+        assert_eq!([last - 1, last, last + 1, usize::MAX].map(|bytes| round_up(bytes, 512)), [last; 4]);
+        assert_eq!(round_up(usize::MAX, 1), usize::MAX);
+    }
+}

@@ -145,7 +145,7 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
         let state: &mut State<P, S> = self;
         if let Some(&record) = state.records.all.first() {
             for lane in 0..LANES.min(state.heaps.len()) {
-                state.records.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
+                state.records.provide(lane, || Record { holder: Holder::None, ..record });
             }
         }
         let view = View {

@@ -120,7 +120,7 @@ impl<T: Copy> Records<T> {
     #[cold]
     fn insert_in_lane(&mut self, record: Record<T>) -> u32 {
         let lane = usize::from(record.heap) % LANES;
-        self.provide(lane, || Record { serial: 0, holder: Holder::None, ..record });
+        self.provide(lane, || Record { holder: Holder::None, ..record });
         let number = self.numbers[lane].0.pop().unwrap_or_default();
         self.all[number as usize].reuse(record);
         number
@@ -184,25 +184,74 @@ impl<T: Copy> Records<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
+    fn record(heap: u16) -> Record<()> {
+        let (token, holder) = ((), Holder::Live);
+        Record { offset: 0, len: 1, token, segment: 0, requested: 1, serial: 0, heap, align: 0, holder }
+    }
+
+    /// However many records there are when the lanes are made, each lane uses its own and no record is used twice.
     #[test]
     fn records_are_of_the_lane_of_their_heap() {
-        let mut records = Records::new();
-        records.split();
-        for heap in 0..1000 {
-            let number = records.insert(Record {
-                offset: 0,
-                len: 1,
-                token: (),
-                segment: 0,
-                requested: 1,
-                serial: 0,
-                heap,
-                align: 0,
-                holder: Holder::Live,
-            });
-            assert_eq!(lane_of(number), usize::from(heap) % LANES);
+        for count in [0, 1, 63, 64, 65, 200] {
+            let mut records = Records::new();
+            let mut used: BTreeSet<u32> = (0..count).map(|_| records.insert(record(0))).collect();
+            assert!(used.iter().copied().eq(0..count));
+            for number in (0..count).step_by(3) {
+                records.remove(number);
+                used.remove(&number);
+            }
+            assert!(records.is_sound());
+            records.split();
+            assert!(records.is_sound());
+            for heap in 0..1000 {
+                let number = records.insert(record(heap));
+                assert_eq!(lane_of(number), usize::from(heap) % LANES);
+                assert!(used.insert(number), "record {number} is used twice");
+            }
+            assert!(records.is_sound() && records.iter().map(|(number, _)| number).eq(used));
+            // Lanes get runs of records, and none before they need it.
+            assert!(records.all.len() % 64 == 0 && records.all.len() <= 1000 + count as usize + LANES * 64);
         }
+    }
+
+    /// Each use of a record has a serial of its own, before there are lanes and after.
+    #[test]
+    fn serials_rise_with_each_use() {
+        let mut records = Records::new();
+        for lanes in [false, true] {
+            if lanes {
+                records.split();
+            }
+            let number = records.insert(record(0));
+            let serial = records.get(number).serial;
+            for uses in [1, 2, 3] {
+                records.remove(number);
+                assert_eq!(records.insert(record(0)), number);
+                assert_eq!(records.get(number).serial, serial + uses);
+            }
+            records.get_mut(number).serial = u32::MAX;
+            records.remove(number);
+            assert_eq!((records.insert(record(0)), records.get(number).serial), (number, 0));
+        }
+    }
+
+    #[test]
+    fn a_wrong_list_is_unsound() {
+        let mut records = Records::new();
+        let numbers = [(); 3].map(|()| records.insert(record(0)));
+        records.remove(numbers[1]);
+        let unused = records.unused.clone();
+        for wrong in [&[][..], &[0], &[0, 1], &[1, 1]] {
+            records.unused = wrong.to_vec();
+            assert!(!records.is_sound());
+        }
+        records.unused = unused;
         assert!(records.is_sound());
+        records.split();
+        assert!(records.is_sound());
+        records.numbers.swap(0, 1);
+        assert!(!records.is_sound(), "the list is another lane's");
     }
 }

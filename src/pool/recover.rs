@@ -75,6 +75,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
             self.flush(&mut state);
             let found =
                 if self.options.reuse == Reuse::None { None } else { self.any_free(&mut state, need) };
+            if found.is_none() {
+                state.note(need.heap, |figures| figures.counted.failures += 1);
+            }
             return found.map(|number| (state, number)).ok_or(PoolError::Capturing);
         }
         let mut after = None;

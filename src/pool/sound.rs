@@ -52,3 +52,73 @@ impl<P: Placement, S: Source> State<P, S> {
             && bin.members.iter().map(longest).max() == Some(bin.longest)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::records::Record;
+    use crate::pool::{DefaultPlacement, DevicePool, PoolOptions};
+    use crate::sim::DeviceMemory;
+
+    type Change = fn(&mut State<DefaultPlacement, DeviceMemory>);
+
+    /// Changes of one part of the state each, and what undoes them. Segments 0 to 2 are in one bin, and 3 is alone in the next.
+    const CHANGES: [(Change, Change); 13] = [
+        (|state| state.heaps[0].records += 1, |state| state.heaps[0].records -= 1),
+        (|state| state.entry_mut(0).live += 1, |state| state.entry_mut(0).live -= 1),
+        (|state| state.entry_mut(0).holes += 1, |state| state.entry_mut(0).holes -= 1),
+        (|state| state.entry_mut(0).unmapped += 1, |state| state.entry_mut(0).unmapped -= 1),
+        (|state| state.entry_mut(0).listed += 1, |state| state.entry_mut(0).listed -= 1),
+        (|state| state.entry_mut(3).listed -= 1, |state| state.entry_mut(3).listed += 1),
+        (|state| state.heaps[0].bins[0].longest += 1, |state| state.heaps[0].bins[0].longest -= 1),
+        // A segment is in two bins, or in the wrong one.
+        (|state| state.heaps[0].bins[2].members.push(3), |state| state.heaps[0].bins[2].members.clear()),
+        (|state| state.heaps[0].bins.swap(1, 2), |state| state.heaps[0].bins.swap(1, 2)),
+        // An order has a segment too many, none of its own, or one of another length.
+        (|state| toggle(state, 0, (1, 99)), |state| toggle(state, 0, (1, 99))),
+        (|state| toggle(state, 1, (1, 3)), |state| toggle(state, 1, (1, 3))),
+        (|state| move_key(state, 0, 1), |state| move_key(state, 1, 0)),
+        // A record is not used, and not listed as unused.
+        (
+            |state| {
+                let record = Record { holder: Holder::None, ..state.records.all[0] };
+                state.records.all.push(record);
+            },
+            |state| {
+                state.records.all.pop();
+            },
+        ),
+    ];
+
+    /// Adds a key to the order of a bin, or takes it away again.
+    fn toggle(state: &mut State<DefaultPlacement, DeviceMemory>, bin: usize, key: (usize, u32)) {
+        let order = &mut state.heaps[0].bins[bin].order;
+        let _ = order.remove(&key) || order.insert(key);
+    }
+
+    fn move_key(state: &mut State<DefaultPlacement, DeviceMemory>, from: usize, to: usize) {
+        let listed = state.entry(0).listed;
+        let order = &mut state.heaps[0].bins[0].order;
+        assert!(order.remove(&(listed + from, 0)) && order.insert((listed + to, 0)));
+    }
+
+    #[test]
+    fn every_part_must_agree() {
+        let pool = DevicePool::new(DeviceMemory::<false>::new(64 << 20), PoolOptions::new()).unwrap();
+        let [one, other] = [(); 2].map(|()| pool.source().stream());
+        let _small: Vec<_> = (0..5).map(|n| pool.allocate((1 << 20) - 256 * n, &one).unwrap()).collect();
+        let _others = [&one, &other].map(|stream| pool.allocate(2 << 20, stream).unwrap());
+        let mut state = pool.lock();
+        assert_eq!(
+            state.heaps[0].bins.each_ref().map(|bin| bin.members.clone()),
+            [std::vec![0, 1, 2], std::vec![3], std::vec![]]
+        );
+        assert!(state.is_sound());
+        for (number, (change, undo)) in CHANGES.iter().enumerate() {
+            change(&mut state);
+            assert!(!state.is_sound(), "change {number}");
+            undo(&mut state);
+            assert!(state.is_sound(), "change {number}");
+        }
+    }
+}

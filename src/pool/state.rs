@@ -166,8 +166,7 @@ impl<P: Placement, S: Source> State<P, S> {
         };
         let number = match self.vacant.pop() {
             Some(number) => {
-                let touched = self.heaps[number].touched;
-                self.heaps[number] = StreamHeap { touched, ..heap };
+                self.heaps[number] = heap;
                 number
             }
             None if self.heaps.len() < usize::from(u16::MAX) => {

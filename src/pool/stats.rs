@@ -288,9 +288,111 @@ impl Figures {
                 total: (reserved.total + allocated.total).saturating_sub(active),
             },
             largest_free,
-            hits: self.counted.blocks.total.saturating_sub(self.counted.misses),
+            // A request that missed was either served or has failed.
+            hits: (self.counted.blocks.total + self.counted.failures).saturating_sub(self.counted.misses),
             calls,
             ..self.counted
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a stream does in its lane, added up later, gives the figures that come of counting it at once.
+    #[test]
+    fn figures_do_not_depend_on_when_they_are_added() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let (mut at_once, mut later) = (Figures::default(), Figures::default());
+        let (mut live, mut waiting) = (Vec::new(), Vec::new());
+        for _ in 0..500 {
+            let mut since = Since::default();
+            for _ in 0..random.usize(..20) {
+                if random.bool() && !live.is_empty() {
+                    let (granted, requested) = live.swap_remove(random.usize(..live.len()));
+                    at_once.free(granted, requested);
+                    since.free(granted, requested);
+                } else {
+                    let requested = random.u64(..1000);
+                    let granted = requested.next_multiple_of(256);
+                    // Segments are as large as what is in them.
+                    for figures in [&mut at_once, &mut later] {
+                        figures.reserve(granted, 1);
+                    }
+                    at_once.allocate(granted, requested);
+                    since.allocate(granted, requested);
+                    live.push((granted, requested));
+                }
+            }
+            later.absorb(&since);
+            for figures in [&mut at_once, &mut later] {
+                if let Some(&(granted, requested)) = live.last() {
+                    figures.defer(granted, requested);
+                    figures.counted.misses += 1;
+                }
+                if let Some(&granted) = waiting.last() {
+                    figures.arrive(granted);
+                }
+            }
+            waiting.pop();
+            waiting.extend(live.pop().map(|(granted, _)| granted));
+            let calls = SourceCalls { reserve: 3, ..SourceCalls::default() };
+            let (a, b) = (at_once.stats(7, calls), later.stats(7, calls));
+            // Segments that were reserved meanwhile make what was inactive seem to be more.
+            assert!(b.inactive.peak >= a.inactive.peak);
+            let inactive = Counter { peak: a.inactive.peak, ..b.inactive };
+            assert_eq!(a, PoolStats { inactive, ..b });
+            let granted = live.iter().map(|block| block.0).sum::<u64>();
+            assert_eq!((a.allocated.current, a.blocks.current), (granted, live.len() as u64));
+            assert_eq!(a.active.current, granted + waiting.iter().sum::<u64>());
+            assert_eq!(a.active.current + a.inactive.current, a.reserved.current);
+            assert_eq!((a.largest_free, a.calls, a.hits), (7, calls, a.blocks.total - a.misses));
+        }
+    }
+
+    #[test]
+    fn streams_at_the_same_time_have_a_peak_of_their_sum() {
+        let mut figures = Figures::default();
+        figures.reserve(400, 1);
+        figures.allocate(300, 200);
+        figures.allocate(100, 90);
+        figures.reserve(600, 1);
+        let [mut one, mut other] = [Since::default(); 2];
+        one.free(100, 90);
+        one.allocate(150, 130);
+        other.allocate(20, 10);
+        other.free(300, 200);
+        one.join(&other);
+        figures.absorb(&one);
+        let stats = figures.stats(0, SourceCalls::default());
+        let counter = |current, peak, total| Counter { current, peak, total };
+        assert_eq!(stats.allocated, counter(170, 470, 570));
+        assert_eq!(stats.requested, counter(140, 340, 430));
+        assert_eq!(stats.blocks, counter(2, 3, 4));
+        assert_eq!(stats.active, counter(170, 470, 570));
+        assert_eq!(stats.inactive, counter(830, 980, 1400));
+    }
+
+    #[test]
+    fn rates_are_shares() {
+        let counter = |current| Counter { current, ..Counter::default() };
+        let of = |hits, misses, free, largest_free, (allocated, requested)| {
+            let stats = PoolStats {
+                hits,
+                misses,
+                inactive: counter(free),
+                largest_free,
+                allocated: counter(allocated),
+                requested: counter(requested),
+                ..PoolStats::default()
+            };
+            (stats.hit_rate(), stats.external_fragmentation(), stats.internal_fragmentation())
+        };
+        assert_eq!(of(0, 0, 0, 0, (0, 0)), (1.0, 0.0, 0.0));
+        assert_eq!(of(3, 1, 8, 2, (4, 3)), (0.75, 0.75, 0.25));
+        assert_eq!(of(0, 4, 8, 8, (8, 2)), (0.0, 0.0, 0.75));
+        // Another stream's segment may have a longer free block than this one has free bytes.
+        assert_eq!(of(4, 0, 8, 9, (2, 2)), (1.0, 0.0, 0.0));
     }
 }

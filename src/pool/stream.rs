@@ -147,4 +147,12 @@ mod tests {
     fn a_stream_that_does_not_say_so_is_not_abandoned() {
         assert!(!HostOrder.is_abandoned() && HostOrder.is_capturing() == Ok(false));
     }
+
+    #[test]
+    fn work_of_the_cpu_is_done_at_once() {
+        let event = HostOrder.record().unwrap();
+        assert_eq!((event.is_done(), Event::synchronize(&event)), (Ok(true), Ok(())));
+        assert_eq!((HostOrder.wait(&event), Stream::synchronize(&HostOrder)), (Ok(()), Ok(())));
+        assert_eq!((HostOrder.id(), HostOrder.retain()), (StreamId(0), HostOrder));
+    }
 }

@@ -24,10 +24,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// [`PoolError::TooManyStreams`], or another error of the source.
     pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
-        let heap = state.heap_in_capture(stream).ok_or(PoolError::TooManyStreams)?;
+        let heap = self.open_heap(&mut state, |state| state.heap_in_capture(stream))?;
         let request = self.request(bytes, 1)?;
-        let size = bytes.max(1).checked_next_multiple_of(self.source.granularity());
-        let size = size.ok_or(PoolError::TooLarge { max: (P::MAX_LEN << self.shift) / 2 })?;
+        let size = bytes.max(1).next_multiple_of(self.source.granularity());
         match self.reserve(&mut state, SizeKind::Large, heap, size) {
             Ok(_) => Ok(()),
             Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),

@@ -4,8 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{BestFit, GoodFit, Placement};
 use allotment::pool::{
-    Age, AnyPool, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions, ReturnError,
-    Reuse, Source, Stream as _,
+    Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
+    PoolStats, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
 use allotment::{Buddy, FirstFit, Slab, Tlsf};
@@ -133,6 +133,7 @@ fn segments_grow_as_told() {
     assert_eq!(fitted(16, 9 * MIB / 2), (10, 14));
     assert_eq!(fitted(20, 5 * MIB + KIB), (10, 16));
     assert_eq!(fitted(4, 6 * MIB), (10, 6), "more than the most has just its size");
+    assert_eq!(fitted(9, 11 * MIB / 4), (10, 6), "one of 4 or three in 10 would waste more");
     // If a tenth is free, just its size is reserved.
     let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
     let stream = device.stream();
@@ -330,8 +331,14 @@ fn copies_are_counted_by_direction() {
         let bandwidth = (number > 0).then(|| 1e9 / number as f64);
         assert!(figures.bandwidth().map(f64::round) == bandwidth.map(f64::round), "{figures:?}");
     }
-    let twice = stats.plus(stats);
-    assert_eq!((twice.peer.bytes, twice.fill.count, twice.to_host.time.as_micros()), (8000, 12, 2));
+    for (number, &direction) in Direction::ALL.iter().enumerate() {
+        let once = *stats.of(direction);
+        let more = CopyFigures { count: 1, bytes: 20, timed_bytes: 300, time: Duration::from_micros(40) };
+        let sum = once.plus(more);
+        assert_eq!((sum.count, sum.bytes, sum.timed_bytes), (once.count + 1, once.bytes + 20, 1300));
+        assert_eq!(sum.time, Duration::from_micros(number as u64 + 40));
+        assert_eq!(*stats.plus(stats).of(direction), once.plus(once));
+    }
 }
 
 #[test]
@@ -346,6 +353,16 @@ fn wrong_frees_are_refused() {
     assert_eq!(one.deallocate_at(address), Ok(()));
     assert_eq!(one.deallocate_at(address), Err(ReturnError::AlreadyFree));
     assert_eq!(one.deallocate_at(1 << 20), Err(ReturnError::Foreign));
+    let segment = &one.snapshot().segments[0];
+    let end = segment.address + segment.bytes as usize;
+    for (address, error) in [
+        (segment.address - 1, ReturnError::Foreign),
+        (segment.address, ReturnError::AlreadyFree),
+        (end - 1, ReturnError::AlreadyFree),
+        (end, ReturnError::Foreign),
+    ] {
+        assert_eq!(one.deallocate_at(address), Err(error));
+    }
     // The block was freed by its address, so its handle is stale, even when its place is taken again.
     let block = one.allocate_raw(100, 1, &stream).unwrap();
     one.deallocate_at(block.address()).unwrap();
@@ -356,6 +373,23 @@ fn wrong_frees_are_refused() {
     let said = [ReturnError::Foreign, ReturnError::AlreadyFree, ReturnError::Overrun { offset: -3 }];
     let words = ["not from this pool", "already free", "byte -3"];
     assert!(said.iter().zip(words).all(|(error, words)| error.to_string().contains(words)));
+}
+
+/// A buffer can be turned into what must be freed by hand.
+#[test]
+fn a_buffer_lets_go_of_its_block() {
+    let options = PoolOptions::new().first_segment(3 * MIB);
+    let pool = pool(64, options.clone());
+    assert_eq!(*pool.options(), options);
+    let stream = pool.source().stream();
+    let buffer = pool.allocate(1000, &stream).unwrap();
+    let address = buffer.address();
+    let block = buffer.into_raw().unwrap();
+    assert_eq!((block.address(), block.bytes(), pool.stats().blocks.current), (address, 1000, 1));
+    // The figures of the only stream are the pool's.
+    let (own, all) = (pool.stream_stats(stream.id()).unwrap(), pool.stats());
+    assert_eq!(own, PoolStats { calls: own.calls, copies: own.copies, ..all });
+    assert_eq!((pool.deallocate(block), pool.stats().blocks.current), (Ok(()), 0));
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{
-    Allocation, BlockState, Chain, Checks, DeviceAllocator, DevicePool, PoolError, PoolOptions, ReturnError,
-    SizeKind, Stream as _,
+    Allocation, AnyPool as _, BlockState, Chain, Checks, DeviceAllocator, DevicePool, MemoryKind, PoolError,
+    PoolOptions, ReturnError, SizeKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
@@ -61,6 +61,32 @@ fn writes_after_the_free_are_found() {
     assert!(pool.allocate(5000, &stream).is_ok(), "the next block is another one");
 }
 
+/// Every byte of a free block counts, with its guards: the first one that was changed is named.
+#[test]
+fn every_byte_of_a_free_block_is_checked() {
+    for guard in [false, true] {
+        let (front, back) = if guard { (256, 376) } else { (0, 120) };
+        for offset in [-front, -1, 0, 119, 120, 4999, 5000, 4999 + back, 5000 + back] {
+            let host = HostMemory::new(16 * MIB);
+            let stream = host.stream();
+            let checks = Checks { fill: Some(0xdd), guard, sites: false };
+            let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+            let address = pool.allocate(5000, &stream).unwrap().address();
+            let changed = address.wrapping_add_signed(offset);
+            let inside = (-front..5000 + back).contains(&offset);
+            if inside || offset > 0 {
+                write(changed, 1);
+            }
+            let again = pool.allocate_raw(5000, 1, &stream);
+            match again {
+                Err(PoolError::WrittenAfterFree { address }) => assert!(inside && address == changed),
+                Ok(block) => assert!(!inside && block.address() == address, "{offset}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn guards_and_fills_are_off_for_memory_that_the_cpu_does_not_see() {
     let pool = pool(16, PoolOptions::new().checks(Checks::ALL));
@@ -90,6 +116,46 @@ fn leaks_are_told_with_the_place() {
     let site = told[0].site.unwrap();
     assert_eq!((site.line(), site.file()), (line, file!()));
     assert!(told[0].to_string().contains("1234 bytes"));
+}
+
+/// Without a hook, leaks are written to standard error if their places are known.
+#[test]
+fn leaks_are_written_if_their_places_are_known() {
+    const SITES: &str = "ALLOTMENT_TEST_SITES";
+    if let Ok(sites) = std::env::var(SITES) {
+        let pool = pool(16, PoolOptions::new().checks(Checks { sites: sites == "1", ..Checks::default() }));
+        let _leaked = pool.allocate_raw(1234, 1, &pool.source().stream()).unwrap();
+        return;
+    }
+    for sites in ["0", "1"] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = "checks::leaks_are_written_if_their_places_are_known";
+        let out = child.args(["--exact", name, "--nocapture"]).env(SITES, sites).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{text}");
+        assert_eq!(text.contains("1234 bytes at ") && text.contains("checks.rs:"), sites == "1", "{text}");
+    }
+}
+
+/// The leaks are listed by address, and the hook is not called for none.
+#[test]
+fn leaks_are_listed_by_address() {
+    let pool = pool(16, PoolOptions::new());
+    let stream = pool.source().stream();
+    let mut blocks: Vec<_> = (1..9).map(|n| pool.allocate_raw(n * 1000, 1, &stream).unwrap()).collect();
+    pool.deallocate(blocks.swap_remove(2)).unwrap();
+    blocks.push(pool.allocate_raw(10, 1, &stream).unwrap());
+    blocks.sort_by_key(Allocation::address);
+    let leaks: Vec<_> =
+        pool.leaks().iter().map(|leak| (leak.address, leak.bytes as usize, leak.site)).collect();
+    assert_eq!(leaks, blocks.iter().map(|block| (block.address(), block.bytes(), None)).collect::<Vec<_>>());
+    let told = Arc::new(Mutex::new(0));
+    let sink = told.clone();
+    pool.on_leak(move |leaks| *sink.lock().unwrap() += 1 + leaks.len());
+    blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap());
+    assert!(pool.leaks().is_empty());
+    drop(pool);
+    assert_eq!(*told.lock().unwrap(), 0);
 }
 
 #[test]
@@ -165,6 +231,31 @@ fn a_chain_falls_back_and_says_what_all_have() {
     assert_eq!((chain.deallocate(small), chain.deallocate(large)), (Ok(()), Ok(())));
     assert_eq!(fast.stats().calls.record, 1);
     assert_eq!(device.calls(Call::Synchronize), 0);
+}
+
+/// What an adaptor knows of a block's pool is what the pool itself says.
+#[test]
+fn a_pool_behind_an_adaptor_is_the_same() {
+    let pool = pool(64, PoolOptions::new());
+    let foreign = self::pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let block = pool.allocate_raw(KIB, 1, &stream).unwrap();
+    let theirs = foreign.allocate_raw(KIB, 1, &foreign.source().stream()).unwrap();
+    let chain = Chain::new(vec![&pool]);
+    assert!(chain.pool_of(&theirs).is_none());
+    let any = chain.pool_of(&block).unwrap();
+    assert_eq!((any.name(), any.kind(), any.device()), ("simulated device", MemoryKind::Device, None));
+    assert!(Arc::ptr_eq(any.copies(), pool.copies()));
+    assert_eq!((any.stats(), any.segment_of(&block)), (pool.stats(), pool.segment_of(&block)));
+    let segment = any.segment_of(&block).unwrap();
+    let within = block.address() - segment.address.get() < segment.bytes;
+    assert!(within && segment.bytes == 2 * MIB && any.segment_of(&theirs).is_none());
+    assert_eq!(chain.record_stream(&theirs, &stream), Err(ReturnError::Foreign));
+    chain.deallocate(block).unwrap();
+    assert_eq!((any.trim(0), pool.stats().reserved.current), (2 * MIB, 0));
+    let host = HostMemory::new(MIB);
+    let host = DevicePool::new(host, PoolOptions::new()).unwrap();
+    assert_eq!((host.kind(), host.device()), (MemoryKind::Pinned, None));
 }
 
 /// Adaptors hold each other by value, by reference or shared, and each request goes where its size says.

@@ -1,7 +1,7 @@
 //! Movable blocks keep their contents, and free memory becomes one block.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{DevicePool, Growth, PoolOptions, Reuse, SourceErrorKind, Stream as _};
+use allotment::pool::{Allocation, DevicePool, Growth, PoolOptions, Reuse, SourceErrorKind, Stream as _};
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 
 /// The bytes of simulated host memory.
@@ -103,6 +103,53 @@ fn an_emptied_segment_makes_room_for_a_longer_one() {
         assert_eq!(pool.allocate(3 * MIB, &stream).is_ok(), moves > 0, "{reuse:?}");
         assert_eq!(device.calls(Call::Copy), moves, "{reuse:?}");
     }
+}
+
+/// Of the free blocks of a segment, the first eight that its placement has to offer are tried.
+#[test]
+fn eight_places_are_tried() {
+    for (higher, moves) in [(7, 1), (8, 0)] {
+        let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+        let stream = device.stream();
+        let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+        let allocate = |bytes| pool.allocate_raw(bytes, 1, &stream).unwrap();
+        let count = 2 + 2 * higher;
+        let _first = allocate(MIB);
+        let mut blocks: Vec<_> = (0..count).map(|_| allocate(32 * KIB)).collect();
+        let _last = allocate(MIB - count * 32 * KIB);
+        blocks.sort_by_key(Allocation::address);
+        let mut free = |place: usize| pool.deallocate(blocks.remove(place)).unwrap();
+        free(1);
+        let movable = pool.allocate_movable(32 * KIB, &stream).unwrap();
+        // The block that is freed last is offered first.
+        free(0);
+        (0..higher).for_each(|place| free(place + 1));
+        let before = movable.address();
+        assert_eq!(pool.compact(stream.id()).moves, moves, "{higher}");
+        assert_eq!((movable.address() < before, device.segments()), (moves > 0, 1));
+    }
+}
+
+/// What is moved is what one stream has in segments of its own, live and movable.
+#[test]
+fn only_the_own_blocks_of_a_stream_move() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(Reuse::Aggressive)).unwrap();
+    let low = [(); 4].map(|()| pool.allocate(64 * KIB, &a).unwrap());
+    // Of the other stream, in this one's segment, and the other way round.
+    let foreign = pool.allocate_movable(64 * KIB, &b).unwrap();
+    let fixed = pool.allocate(64 * KIB, &a).unwrap();
+    let own = pool.allocate_movable(64 * KIB, &a).unwrap();
+    let shared = pool.allocate_movable(64 * KIB, &a).unwrap();
+    shared.used_on(&b);
+    let before = [foreign.address(), fixed.address(), shared.address()];
+    let old = own.address();
+    drop(low);
+    assert_eq!((pool.compact(b.id()).moves, pool.compact(a.id()).moves), (0, 1));
+    assert_eq!([foreign.address(), fixed.address(), shared.address()], before);
+    assert!(own.address() < old);
+    assert_eq!((pool.stats().moved, device.calls(Call::Copy)), (64 << 10, 1));
 }
 
 #[test]

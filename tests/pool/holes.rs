@@ -1,8 +1,8 @@
 //! Pages that go back to the device while their segment stays.
 
 use super::{KIB, MIB};
-use allotment::pool::{BlockState, DevicePool, Growth, PoolOptions};
-use allotment::sim::{Call, DeviceMemory};
+use allotment::pool::{Allocation, BlockState, DevicePool, Growth, PoolOptions};
+use allotment::sim::{Call, DeviceMemory, Stream};
 
 fn options() -> PoolOptions {
     PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB)
@@ -75,6 +75,146 @@ fn trimming_counts_the_pages_between_blocks() {
     assert_eq!((device.reserved(), device.segments()), (16 * MIB, 1));
     assert_eq!(pool.trim(0), 10 * MIB);
     assert_eq!((device.reserved(), device.segments()), (6 * MIB, 1));
+}
+
+/// A pool without a lean hand, so that holes come of trimming alone, and blocks of these many MiB in one segment. Blocks with
+/// odd numbers are holes then.
+fn with_holes(mib: &[usize]) -> (DeviceMemory, Stream, DevicePool<DeviceMemory>, Vec<Allocation>) {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), options().lean(false)).unwrap();
+    let mut blocks: Vec<_> =
+        mib.iter().map(|mib| pool.allocate_raw(mib * MIB, 1, &stream).unwrap()).collect();
+    assert!(blocks.windows(2).all(|pair| pair[1].address() == pair[0].address() + pair[0].bytes()));
+    for place in (1..mib.len()).step_by(2).rev() {
+        pool.deallocate(blocks.remove(place)).unwrap();
+    }
+    let freed: usize = mib.iter().skip(1).step_by(2).sum();
+    assert_eq!(pool.trim(0), freed * MIB);
+    assert_eq!((device.segments(), pool.trim(0)), (1, 0));
+    (device, stream, pool, blocks)
+}
+
+/// The shortest gap that is long enough is filled, among equals the first, from its end, and no further than needed.
+#[test]
+fn the_shortest_gap_is_filled_as_far_as_needed() {
+    let fill = |bytes: usize, align: usize| {
+        let (device, stream, pool, blocks) = with_holes(&[2, 10, 2, 6, 2, 6, 2, 4, 2]);
+        let block = pool.allocate_aligned(bytes, align, &stream).unwrap();
+        let (start, reserved) = (blocks[0].address(), device.reserved() / MIB - 10);
+        assert_eq!((device.calls(Call::Map), pool.stats().retries, pool.stats().growth), (1, 0, 10));
+        ((block.address() - start) / MIB, reserved)
+    };
+    assert_eq!(fill(4 * MIB, 1), (30, 4));
+    assert_eq!(fill(4 * MIB - 256, 1), (30, 4));
+    // From the end: the last 2 MiB of the last gap.
+    assert_eq!(fill(2 * MIB, 1), (32, 2));
+    assert_eq!(fill(4 * MIB + 256, 1), (14, 6));
+    assert_eq!(fill(6 * MIB, 1), (14, 6));
+    assert_eq!(fill(6 * MIB + 256, 1), (4, 8));
+    assert_eq!(fill(10 * MIB, 1), (2, 10));
+    // An aligned request fits for sure where there are as many bytes more as it may have to skip.
+    assert_eq!(fill(4 * MIB, 2 * MIB + 256 - 256), (14, 6));
+    assert_eq!(fill(2 * MIB, 2 * MIB), (30, 4));
+}
+
+/// A gap is as long as is needed for sure, to the granule.
+#[test]
+fn a_gap_that_is_a_granule_too_short_is_left() {
+    for (granules, fits) in [(0, true), (1, false)] {
+        let (device, stream, pool, blocks) = with_holes(&[2, 8, 2]);
+        let before = device.calls(Call::Grow);
+        let align = 2 * MIB;
+        let block = pool.allocate_raw(6 * MIB + 256 + granules * 256, align, &stream).unwrap();
+        let behind = block.address() > blocks[1].address();
+        assert_eq!((device.calls(Call::Grow) - before, behind), if fits { (0, false) } else { (1, true) });
+        assert_eq!(device.calls(Call::Map), u64::from(fits));
+        pool.deallocate(block).unwrap();
+    }
+}
+
+/// Free memory between two holes counts when both are filled.
+#[test]
+fn what_is_free_between_holes_counts() {
+    for (mib, maps, reserved) in [(6, 1, 6), (8, 1, 6), (10, 2, 8), (14, 2, 12)] {
+        let (device, stream, pool, mut blocks) = with_holes(&[2, 6, 2, 6, 2]);
+        let start = blocks[0].address();
+        pool.deallocate(blocks.remove(1)).unwrap();
+        let block = pool.allocate(mib * MIB, &stream).unwrap();
+        assert_eq!((device.calls(Call::Map), device.reserved() / MIB - 6), (maps, reserved), "{mib} MiB");
+        // What is free below a hole is not counted, and serves the request all the same.
+        assert_eq!(block.address() - start, (16 - mib).min(8) * MIB);
+        assert_eq!((pool.stats().retries, device.calls(Call::Grow)), (0, 4));
+    }
+}
+
+/// A segment in which nothing but holes is left moves to another stream with them.
+#[test]
+fn a_segment_moves_with_its_holes() {
+    let device: DeviceMemory = DeviceMemory::new(14 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), options().lean(false)).unwrap();
+    let [first, middle, last] = [4, 8, 2].map(|mib| pool.allocate(mib * MIB, &a).unwrap());
+    drop(middle);
+    assert_eq!(pool.trim(0), 8 * MIB);
+    drop((first, last));
+    let block = pool.allocate(4 * MIB, &b).unwrap();
+    assert_eq!((device.reserved(), device.segments(), pool.stats().segments.current), (6 * MIB, 1, 1));
+    let reserved = |stream: &Stream| {
+        let stats = pool.stream_stats(allotment::pool::Stream::id(stream)).unwrap();
+        (stats.reserved.current as usize / MIB, stats.segments.current)
+    };
+    assert_eq!((reserved(&a), reserved(&b)), ((0, 0), (6, 1)));
+    // The snapshot checks that all counts agree.
+    let holes = |block: &&allotment::pool::BlockSnapshot| block.state == BlockState::Hole;
+    assert_eq!(pool.snapshot().segments[0].blocks.iter().filter(holes).count(), 1);
+    let more = pool.allocate(8 * MIB, &b).unwrap();
+    assert_eq!((device.calls(Call::Map), device.reserved()), (1, 14 * MIB));
+    drop((block, more));
+    assert_eq!((pool.trim(0), device.reserved()), (14 * MIB, 0));
+}
+
+/// No more pages go back than the pool is told to spare, from however many gaps they come.
+#[test]
+fn what_is_to_be_kept_is_kept() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), options()).unwrap();
+    let mut blocks: Vec<_> =
+        [2, 4, 2, 6, 2, 4, 2].map(|mib| pool.allocate(mib * MIB, &stream).unwrap()).into();
+    for place in [5, 3, 1] {
+        drop(blocks.remove(place));
+    }
+    for (keep, given, unmaps) in [(14, 8, 2), (13, 0, 2), (9, 4, 3), (0, 2, 4)] {
+        assert_eq!((pool.trim(keep * MIB) / MIB, device.calls(Call::Unmap)), (given, unmaps), "{keep}");
+    }
+    assert_eq!(device.reserved(), 8 * MIB);
+}
+
+/// Pages of several streams go back together, and those of a stream that is gone do not matter.
+#[test]
+fn pages_of_all_streams_go_back() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(64 * MIB);
+    let streams = [(); 3].map(|()| device.stream());
+    let pool = DevicePool::new(device.clone(), options()).unwrap();
+    let gone = device.stream();
+    drop(pool.allocate(2 * MIB, &gone).unwrap());
+    drop(gone);
+    let blocks = streams.each_ref().map(|on| [2, 6, 2].map(|mib| pool.allocate(mib * MIB, on).unwrap()));
+    let kept = blocks.map(|[first, middle, last]| {
+        drop(middle);
+        [first, last]
+    });
+    let reserved = device.reserved() / MIB;
+    let calls = device.all_calls();
+    assert_eq!((pool.trim(reserved * MIB), device.all_calls()), (0, calls));
+    assert_eq!(pool.trim((reserved - 1) * MIB), 0, "not a whole page");
+    assert_eq!(pool.trim((reserved - 8) * MIB), 8 * MIB);
+    assert_eq!(pool.trim(0) / MIB, reserved - 8 - 12);
+    assert_eq!((device.reserved(), pool.stats().reserved.current as usize), (12 * MIB, 12 * MIB));
+    drop(kept);
+    assert_eq!((pool.trim(0), device.reserved()), (12 * MIB, 0));
+    assert_eq!(pool.stats().segments.current, 0);
 }
 
 /// A transient block that is larger than any gap, repeatedly: the device only holds what is live.

@@ -2,8 +2,11 @@
 #![cfg(feature = "std")]
 
 mod basics;
+mod bounds;
 mod checks;
 mod compact;
+mod figures;
+mod graphs;
 mod holes;
 mod options;
 mod order;
@@ -11,9 +14,12 @@ mod pattern;
 mod planned;
 mod random;
 mod recovery;
+mod sources;
+mod texts;
 mod threads;
 mod trace;
 mod usage;
+mod waiting;
 
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};

@@ -35,6 +35,68 @@ fn options_that_cannot_work_are_named() {
     }
 }
 
+/// Each bound of an option: the last value that works, and the next one, which does not.
+#[test]
+fn options_work_up_to_their_bounds() {
+    let new = PoolOptions::new;
+    let above_one = f64::from_bits(1f64.to_bits() + 1);
+    let below_one = f64::from_bits(1f64.to_bits() - 1);
+    let geometric = |first, percent, most| new().growth(Growth::Geometric { first, percent, most });
+    let follow = |window, factor| new().adaptive(Adaptive { window, factor });
+    let works = [
+        new().limit(Limit::None),
+        new().limit(Limit::Fraction(f64::MIN_POSITIVE)),
+        new().limit(Limit::Fraction(1.0)),
+        new().limit(Limit::Bytes(1)),
+        new().small(0, 0),
+        new().small(1, 4096),
+        new().small(4096, 4096),
+        new().growth(Growth::Fixed(4096)),
+        new().growth(Growth::Fitted(4096)),
+        geometric(4096, 100, 4096),
+        follow(1, 1.0),
+        follow(1, f64::MAX),
+        new().exact_above(0, 1),
+        new().exact_above(usize::MAX, 1 << 63),
+        new().granule(0),
+        new().granule(256),
+        new().granule(512),
+        new().classes(&[1]),
+        new().classes(&[1, 2]),
+    ];
+    for options in works {
+        assert_eq!(options.check(256), Ok(()), "{options:?}");
+    }
+    let wrong = [
+        ("limit", new().limit(Limit::Fraction(-1.0))),
+        ("limit", new().limit(Limit::Fraction(0.0))),
+        ("limit", new().limit(Limit::Fraction(above_one))),
+        ("limit", new().limit(Limit::Bytes(0))),
+        ("small", new().small(4097, 4096)),
+        ("small", new().small(1, 4095)),
+        ("small", new().small(1, 0)),
+        ("growth", new().growth(Growth::Fixed(4095))),
+        ("growth", new().growth(Growth::Fitted(4095))),
+        ("growth", geometric(4095, 100, 4096)),
+        ("growth", geometric(4096, 99, 4096)),
+        ("growth", geometric(4097, 100, 4096)),
+        ("adaptive", follow(0, 1.0)),
+        ("adaptive", follow(1, below_one)),
+        ("adaptive", follow(1, f64::INFINITY)),
+        ("exact_above", new().exact_above(0, 0)),
+        ("exact_above", new().exact_above(0, 3)),
+        ("granule", new().granule(128)),
+        ("granule", new().granule(257)),
+        ("classes", new().classes(&[])),
+        ("classes", new().classes(&[0])),
+        ("classes", new().classes(&[0, 1])),
+        ("classes", new().classes(&[2, 1])),
+    ];
+    for (name, options) in wrong {
+        assert_eq!(options.check(256), Err(PoolError::Option(name)), "{options:?}");
+    }
+}
+
 /// Each method sets one option and leaves the others as they are, so that two of them may be called in either order.
 #[test]
 fn each_option_leaves_the_others() {

@@ -1,7 +1,7 @@
 //! The order of streams: memory is never used while earlier work on it may run, and nothing waits needlessly.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{Captures, DevicePool, PoolOptions, Reuse};
+use allotment::pool::{Captures, DevicePool, PoolError, PoolOptions, Reuse};
 use allotment::sim::{Call, DeviceMemory, Stream};
 
 fn device(mib: usize) -> (DeviceMemory, Stream, Stream) {
@@ -234,6 +234,54 @@ fn dropped_streams_leave_nothing_behind() {
     }
     assert!(device.reserved() <= 8 * MIB, "memory of dropped streams serves others");
     drop(keep);
+}
+
+/// A pool serves 65,535 streams at a time. Others take the places of those that the program has dropped.
+#[test]
+fn places_of_dropped_streams_are_taken_again() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    // A request that is too large reserves nothing, but the pool knows its stream from then on.
+    let greet =
+        |stream: &Stream| matches!(pool.preallocate(usize::MAX, stream), Err(PoolError::TooLarge { .. }));
+    let mut streams: Vec<Stream> = (0..65_535).map(|_| device.stream()).collect();
+    assert!(streams.iter().all(greet));
+    let refused = |result: Option<PoolError>| assert_eq!(result, Some(PoolError::TooManyStreams));
+    refused(pool.allocate(KIB, &a).err());
+    refused(pool.preallocate(KIB, &a).err());
+    a.set_capturing(true);
+    refused(pool.allocate(KIB, &a).err());
+    a.set_capturing(false);
+    streams.pop();
+    assert!(pool.allocate(KIB, &a).is_ok());
+    refused(pool.allocate(KIB, &b).err());
+    drop(streams);
+    b.set_capturing(true);
+    assert!(pool.allocate(KIB, &b).is_ok());
+}
+
+/// The blocks of a stream that the program has dropped may lie in another one's segment, and are live all the same.
+#[test]
+fn blocks_outlive_their_stream() {
+    let (device, a, b) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(Reuse::Aggressive)).unwrap();
+    let first = pool.allocate(MIB, &a).unwrap();
+    let borrowed = pool.allocate(MIB / 2, &b).unwrap();
+    assert_eq!(pool.stats().borrowed, 1);
+    drop(b);
+    // The pool looks for dropped streams when it has no room.
+    for _ in 0..3 {
+        drop(pool.allocate(5 * MIB, &a).unwrap());
+        pool.trim(0);
+    }
+    let others = [device.stream(), device.stream()].map(|stream| pool.allocate(MIB, &stream).unwrap());
+    assert_eq!(pool.snapshot().stats.blocks.current, 4);
+    drop(borrowed);
+    drop((first, others));
+    pool.collect();
+    assert_eq!((pool.stats().blocks.current, pool.stats().active.current), (0, 0));
+    pool.trim(0);
+    assert_eq!((device.reserved(), device.take_hazards()), (0, vec![]));
 }
 
 /// However many blocks wait for a busy stream, a miss asks it once.

@@ -343,3 +343,52 @@ fn the_hit_rate_is_a_share() {
     let rate = |requests, hits| PatternCounts { requests, hits, ..PatternCounts::default() }.hit_rate();
     assert_eq!((rate(0, 0), rate(4, 0), rate(4, 3), rate(4, 4)), (1.0, 0.0, 0.75, 1.0));
 }
+
+/// A request may be one of the sixteen recorded ones that are due next, and no later one.
+#[test]
+fn sixteen_requests_are_tried() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    for begun in [0, 3] {
+        for (ahead, planned) in [(15, true), (16, false)] {
+            let pattern = Pattern::new(&pool);
+            let serve = |kib: usize| pattern.allocate(kib * KIB, &stream).unwrap().is_planned();
+            pattern.begin().unwrap();
+            assert!(!(1..=30).any(serve));
+            pattern.begin().unwrap();
+            assert!((1..=begun).all(serve));
+            assert_eq!(serve(begun + ahead + 1), planned);
+            let next = if planned { begun + ahead + 2 } else { begun + 1 };
+            assert!(serve(next));
+        }
+    }
+}
+
+/// Up to sixteen buffers may be overdue as long as they are elsewhere; with more, all goes to the pool until they are freed.
+#[test]
+fn sixteen_buffers_may_be_late() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let pattern = Pattern::new(&pool);
+    let allocate = |bytes: usize| pattern.allocate(bytes, &stream).unwrap();
+    let mut last = 0;
+    for late in [0, 0, 1, 15, 16, 17, 16] {
+        pattern.begin().unwrap();
+        let long = allocate(100 * KIB);
+        let place = long.address();
+        let mut short: Vec<_> = (0..20).map(|_| allocate(KIB)).collect();
+        drop(long);
+        short.truncate(late);
+        let again = allocate(100 * KIB);
+        let planned = pattern.stats().recorded == 1 && pattern.stats().iterations > 1;
+        assert_eq!(again.is_planned(), planned && late <= 16, "{late}");
+        if again.is_planned() {
+            assert_eq!(again.address(), place);
+            last = place;
+        }
+        drop((short, again));
+        // Those that came back do not count.
+        assert_eq!(allocate(2 * KIB).is_planned(), planned);
+    }
+    assert!(last > 0);
+}

@@ -171,6 +171,44 @@ fn what_the_driver_cannot_order_stays_out_of_use() {
     assert!(arena.take(1).is_ok());
 }
 
+/// A buffer that the driver cannot order stays what it is when it should turn into another one.
+#[test]
+fn what_the_driver_cannot_order_does_not_turn() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    input.used_on(&other);
+    other.launch(1, input.address(), input.bytes());
+    device.fail(Call::Record, 1);
+    let (error, input) = input.turn_into(Net::OUTPUT.index()).unwrap_err();
+    assert_eq!((error, input.slot()), (SlotError::Lost { slot: 0 }, 0));
+    assert_eq!(arena.take(2).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+    let output = input.turn_into(Net::OUTPUT.index()).unwrap();
+    assert_eq!((output.slot(), device.calls(Call::Wait)), (2, 1));
+    drop(output);
+    assert!(arena.take(0).is_ok());
+}
+
+/// Every other stream that used a buffer is waited for, once, and the arena's own is not.
+#[test]
+fn each_user_is_waited_for_once() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let [own, one, other] = [(); 3].map(|()| device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let input = arena.take(Net::INPUT.index()).unwrap();
+    for user in [&one, &own, &other, &one] {
+        input.used_on(user);
+    }
+    own.launch(1, input.address(), 1);
+    one.launch(1, input.address(), 1);
+    other.launch(1, input.address(), 1);
+    drop(input);
+    assert_eq!((device.calls(Call::Record), device.calls(Call::Wait)), (2, 2));
+}
+
 #[test]
 fn names_check_length_and_stream() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);

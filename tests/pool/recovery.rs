@@ -79,6 +79,65 @@ fn hooks_are_asked_before_a_request_fails() {
     POOL.deallocate(block).unwrap();
 }
 
+/// Hooks are asked by priority until one gives memory back, and the next one only if that was not enough.
+#[test]
+fn hooks_are_asked_in_turn() {
+    use allotment::pool::Allocation;
+    use allotment::pressure::Shortage;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::{Arc, Mutex};
+    let pool: &'static DevicePool<DeviceMemory> = Box::leak(Box::new(pool(4, PoolOptions::new())));
+    let stream = pool.source().stream();
+    let asked: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+    let cache: &'static Mutex<Vec<_>> = Box::leak(Box::default());
+    let panics = Arc::new(Mutex::new(false));
+    let armed = panics.clone();
+    let ask = |number: usize, shortage: &Shortage| asked.lock().unwrap().push((number, shortage.reclaimed));
+    let gives = Box::leak(Box::new(move |shortage: &Shortage| {
+        ask(1, shortage);
+        let block: Option<Allocation> = cache.lock().unwrap().pop();
+        block.map_or(0, |block| (block.bytes(), pool.deallocate(block).unwrap()).0)
+    }));
+    let has_none = Box::leak(Box::new(move |shortage: &Shortage| {
+        ask(0, shortage);
+        assert!(!*armed.lock().unwrap(), "as it should");
+        0
+    }));
+    let last = Box::leak(Box::new(move |shortage: &Shortage| (ask(2, shortage), 0).1));
+    let ids =
+        [pool.register(1, gives), pool.register(0, has_none), pool.register(2, last)].map(Result::unwrap);
+    let fill = || {
+        while cache.lock().unwrap().len() < 4 {
+            let block = pool.allocate_raw(MIB, 1, &stream).unwrap();
+            cache.lock().unwrap().push(block);
+        }
+        asked.lock().unwrap().clear();
+    };
+    let attempts = || pool.stats().retries;
+    fill();
+    let before = attempts();
+    let block = pool.allocate_raw(MIB, 1, &stream).unwrap();
+    assert_eq!(*asked.lock().unwrap(), [(0, 0), (1, 0)]);
+    // What can be had without hooks, what is left at the end, and what the hook gave; the source is asked for less than a
+    // whole segment at first and after the first two.
+    assert_eq!(attempts() - before, 6);
+    pool.deallocate(block).unwrap();
+    fill();
+    assert!(pool.allocate_raw(3 * MIB, 1, &stream).is_err());
+    assert_eq!(*asked.lock().unwrap(), [(0, 0), (1, 0), (2, MIB)]);
+    // A hook that panics is asked again another time.
+    *panics.lock().unwrap() = true;
+    fill();
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate_raw(MIB, 1, &stream))).is_err());
+    *panics.lock().unwrap() = false;
+    let block = pool.allocate_raw(MIB, 1, &stream).unwrap();
+    assert_eq!(*asked.lock().unwrap(), [(0, 0), (0, 0), (1, 0)]);
+    assert_eq!(ids.map(|id| pool.unregister(id)), [true; 3]);
+    assert_eq!(ids.map(|id| pool.unregister(id)), [false; 3]);
+    assert!((0..16).all(|n| pool.register(n, &|_| 0).is_ok()) && pool.register(0, &|_| 0).is_err());
+    pool.deallocate(block).unwrap();
+}
+
 #[test]
 fn other_errors_than_want_of_memory_are_told_at_once() {
     let pool = pool(64, PoolOptions::new());

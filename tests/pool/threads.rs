@@ -2,15 +2,75 @@
 
 use super::{KIB, MIB};
 use allotment::pool::{
-    Allocation, BlockState, Capacity, DevicePool, PoolOptions, ReturnError, Segment, Source, SourceError,
-    Stream as _,
+    self, Allocation, BlockState, Capacity, CaptureId, DevicePool, PoolOptions, ReturnError, Reuse, Segment,
+    Source, SourceError, Stream as _, StreamId,
 };
 use allotment::region::Capabilities;
-use allotment::sim::{DeviceMemory, Stream};
-use std::sync::Mutex;
+use allotment::sim::{self, Call, DeviceMemory};
+use allotment_trace::Reader;
+use std::io::{self, Write};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
+
+/// A stream that answers whether it is being captured only while its gate is open.
+#[derive(Clone)]
+struct Stream {
+    stream: sim::Stream,
+    gate: Arc<Mutex<()>>,
+    /// How often it was asked.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Stream {
+    fn new(device: &DeviceMemory) -> Self {
+        Self { stream: device.stream(), gate: Arc::default(), asked: Arc::default() }
+    }
+}
+
+impl Deref for Stream {
+    type Target = sim::Stream;
+
+    fn deref(&self) -> &sim::Stream {
+        &self.stream
+    }
+}
+
+impl pool::Stream for Stream {
+    type Event = sim::Event;
+
+    fn id(&self) -> StreamId {
+        self.stream.id()
+    }
+
+    fn record(&self) -> Result<sim::Event, SourceError> {
+        self.stream.record()
+    }
+
+    fn wait(&self, event: &sim::Event) -> Result<(), SourceError> {
+        self.stream.wait(event)
+    }
+
+    fn synchronize(&self) -> Result<(), SourceError> {
+        self.stream.synchronize()
+    }
+
+    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        drop(self.gate.lock());
+        self.stream.capture()
+    }
+
+    fn retain(&self) -> Self {
+        Self { stream: self.stream.retain(), ..self.clone() }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.stream.is_abandoned()
+    }
+}
 
 /// A device whose first two calls take so long that other threads wait for the pool's lock.
 struct Slow(DeviceMemory, AtomicUsize);
@@ -44,12 +104,12 @@ unsafe impl Source for Slow {
         if self.1.fetch_add(1, Ordering::Relaxed) < 2 {
             thread::sleep(Duration::from_millis(50));
         }
-        self.0.reserve(bytes, stream)
+        self.0.reserve(bytes, &stream.stream)
     }
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         // SAFETY: the caller's contract.
-        unsafe { self.0.release(segment, stream) }
+        unsafe { self.0.release(segment, &stream.stream) }
     }
 }
 
@@ -60,11 +120,10 @@ fn pool(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
 }
 
 /// Lets 20 threads wait for the pool's lock, so that it has a lock for each stream from now on.
-fn contend(pool: &DevicePool<Slow>, device: &DeviceMemory) {
-    let streams = [device.stream(), device.stream()];
+fn contend(pool: &DevicePool<Slow>, streams: &[Stream; 2]) {
     let mut blocks = Vec::new();
     // The second request makes an arena while the others wait.
-    for stream in &streams {
+    for stream in streams {
         thread::scope(|scope| {
             let first = scope.spawn(|| pool.allocate_raw(KIB, 1, stream).unwrap());
             (0..20).for_each(|_| {
@@ -82,7 +141,7 @@ fn contend(pool: &DevicePool<Slow>, device: &DeviceMemory) {
 /// Makes a pool that has a lock for each stream.
 fn contended(options: PoolOptions) -> (DevicePool<Slow>, DeviceMemory) {
     let (pool, device) = pool(options);
-    contend(&pool, &device);
+    contend(&pool, &[(); 2].map(|()| Stream::new(&device)));
     (pool, device)
 }
 
@@ -141,7 +200,7 @@ fn streams_of_several_threads_stay_apart() {
         let (pool, passed) = (&pool, &passed);
         let threads: Vec<_> = (0..10)
             .map(|seed| {
-                let stream = device.stream();
+                let stream = Stream::new(&device);
                 scope.spawn(move || work(pool, stream, seed, passed))
             })
             .collect();
@@ -188,7 +247,7 @@ fn streams_of_several_threads_stay_apart() {
 #[test]
 fn what_lanes_cannot_do_takes_all_locks() {
     let (pool, device) = contended(PoolOptions::new());
-    let [one, other] = [(); 2].map(|()| device.stream());
+    let [one, other] = [(); 2].map(|()| Stream::new(&device));
     let fill = |stream| [(); 4].map(|()| pool.allocate_raw(KIB, 1, stream).unwrap());
     let (first, second) = (fill(&one), fill(&other));
     let [a, b, c, d] = first;
@@ -218,10 +277,14 @@ fn what_lanes_cannot_do_takes_all_locks() {
     assert!(eager.iter().all(|block| block.address() != of_graph));
     drop(memory);
     // A trace has everything.
-    pool.start_trace(Vec::new()).unwrap();
+    let out = Shared::default();
+    pool.start_trace(out.clone()).unwrap();
     let traced = fill(&other);
     traced.into_iter().for_each(|block| pool.deallocate(block).unwrap());
     pool.finish_trace().unwrap();
+    let live = pool.stats().blocks.current as usize;
+    let bytes = out.0.lock().unwrap();
+    assert_eq!(Reader::new(&bytes[..]).unwrap().count(), live + 8);
     for block in second.into_iter().chain(eager).chain([d, again]) {
         pool.deallocate(block).unwrap();
     }
@@ -229,15 +292,147 @@ fn what_lanes_cannot_do_takes_all_locks() {
     assert_eq!(device.take_hazards(), []);
 }
 
+/// The bytes of a trace.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// While a request or a free of one stream goes on, those of another one are served. Two streams are enough for that.
+#[test]
+fn streams_do_not_wait_for_each_other() {
+    let (pool, device) = pool(PoolOptions::new());
+    let streams = [(); 2].map(|()| Stream::new(&device));
+    contend(&pool, &streams);
+    let [one, other] = &streams;
+    for first in [false, true] {
+        let block = pool.allocate_raw(KIB, 1, one).unwrap();
+        drop(pool.allocate_raw(KIB, 1, other).map(|block| pool.deallocate(block)));
+        thread::scope(|scope| {
+            let closed = one.gate.lock().unwrap();
+            let asked = one.asked.load(Ordering::Relaxed);
+            scope.spawn(|| {
+                let block = if first { pool.allocate_raw(KIB, 1, one).unwrap() } else { block };
+                pool.deallocate(block).unwrap();
+            });
+            while one.asked.load(Ordering::Relaxed) == asked {
+                thread::yield_now();
+            }
+            let (done, served) = mpsc::channel();
+            let pool = &pool;
+            scope.spawn(move || {
+                let block = pool.allocate_raw(KIB, 1, other).unwrap();
+                let _ = done.send(pool.deallocate(block));
+            });
+            // Only a pool that lets them wait takes as long.
+            let served = served.recv_timeout(Duration::from_secs(20));
+            drop(closed);
+            assert_eq!(served, Ok(Ok(())));
+        });
+    }
+}
+
+/// The figures of a pool for which no thread has waited are exact, however many streams it has.
+#[test]
+fn one_thread_has_exact_figures() {
+    let (pool, device) = pool(PoolOptions::new());
+    let streams = [(); 3].map(|()| Stream::new(&device));
+    for _ in 0..20 {
+        for stream in &streams {
+            let block = pool.allocate_raw(MIB, 1, stream).unwrap();
+            pool.deallocate(block).unwrap();
+        }
+    }
+    let stats = pool.stats();
+    let peaks = [stats.allocated, stats.requested, stats.active].map(|counter| counter.peak as usize);
+    assert_eq!((peaks, stats.blocks.peak, stats.blocks.total), ([MIB; 3], 1, 60));
+}
+
+/// A pool that must see every free has no lanes, however many threads wait.
+#[test]
+fn kept_blocks_need_all_locks() {
+    let (pool, device) = contended(PoolOptions::new().reuse(Reuse::Basic));
+    let stream = Stream::new(&device);
+    let blocks = [(); 3].map(|()| pool.allocate_raw(64 * KIB, 1, &stream).unwrap());
+    blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap());
+    let snapshot = pool.snapshot();
+    let own = snapshot.segments.iter().filter(|segment| segment.stream == stream.id().0);
+    let kept = own.flat_map(|segment| &segment.blocks).filter(|block| block.state == BlockState::Cached);
+    assert_eq!(kept.count(), 3);
+}
+
+/// Work on a block that was freed under the lock of its lane alone is waited for by others.
+#[test]
+fn what_a_lane_frees_is_waited_for() {
+    let (pool, device) = pool(PoolOptions::new().reuse(Reuse::Aggressive));
+    let streams = [(); 2].map(|()| Stream::new(&device));
+    contend(&pool, &streams);
+    let [one, other] = &streams;
+    for round in 1..4 {
+        let block = pool.allocate_raw(MIB, 1, one).unwrap();
+        // The other stream takes memory of the first one, which is at rest.
+        let small = pool.allocate_raw(KIB, 1, other).unwrap();
+        one.launch(round, block.address(), MIB);
+        let address = block.address();
+        pool.deallocate(block).unwrap();
+        let next = pool.allocate_raw(MIB, 1, other).unwrap();
+        assert_eq!((next.address(), device.calls(Call::Wait)), (address, round));
+        other.launch(100 + round, address, MIB);
+        assert!(!other.step() && one.step() && other.step());
+        pool.deallocate(next).unwrap();
+        pool.deallocate(small).unwrap();
+        other.run();
+        pool.collect();
+    }
+    assert_eq!(device.take_hazards(), []);
+}
+
+/// What a capture has used is kept for its graph, also by a free that its lane could serve.
+#[test]
+fn lanes_keep_what_a_graph_uses() {
+    let (pool, device) = contended(PoolOptions::new());
+    let one = Stream::new(&device);
+    let blocks = [(); 2].map(|()| pool.allocate_raw(KIB, 1, &one).unwrap());
+    let addresses = blocks.each_ref().map(Allocation::address);
+    one.set_capturing(true);
+    let memory = pool.graph_memory(&one).unwrap();
+    pool.record_stream(&blocks[0], &one).unwrap();
+    one.set_capturing(false);
+    for block in blocks {
+        pool.deallocate(block).unwrap();
+    }
+    let next = [(); 4].map(|()| pool.allocate_raw(KIB, 1, &one).unwrap());
+    let taken = addresses.map(|address| next.iter().any(|block| block.address() == address));
+    assert_eq!(taken, [false, true]);
+    drop(memory);
+    assert_eq!(pool.collect(), 1);
+    // A capture that the pool first hears of by a free.
+    let active = pool.stats().active.current;
+    one.set_capturing(true);
+    next.into_iter().for_each(|block| pool.deallocate(block).unwrap());
+    one.set_capturing(false);
+    assert_eq!((pool.collect(), pool.stats().active.current), (0, active));
+    let other = pool.allocate_raw(KIB, 1, &one).unwrap();
+    assert!(!addresses[1..].contains(&other.address()));
+}
+
 /// Blocks from before there were lanes may have a number of another lane than their stream heap. They come back under the
 /// right locks all the same, while other threads use the stream heaps.
 #[test]
 fn blocks_from_before_there_were_lanes_come_back() {
     let (pool, device) = pool(PoolOptions::new().small(MIB, 64 * MIB));
-    let streams = [(); 4].map(|()| device.stream());
+    let streams = [(); 4].map(|()| Stream::new(&device));
     let of = |stream| (0..2000).map(|_| pool.allocate_raw(KIB, 1, stream).unwrap()).collect::<Vec<_>>();
     let early = streams.each_ref().map(of);
-    contend(&pool, &device);
+    contend(&pool, &[(); 2].map(|()| Stream::new(&device)));
     thread::scope(|scope| {
         for blocks in early {
             scope.spawn(|| blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap()));

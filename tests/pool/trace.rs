@@ -96,7 +96,7 @@ fn a_trace_agrees_with_the_statistics() {
 fn what_is_live_already_comes_first() {
     let pool = pool(64, PoolOptions::new());
     let stream = pool.source().stream();
-    let old: Vec<_> = (1..4).map(|n| pool.allocate(n * KIB, &stream).unwrap()).collect();
+    let old: Vec<_> = (1..4).map(|n| pool.allocate_aligned(n * KIB, 128 << n, &stream).unwrap()).collect();
     let out = Shared::default();
     pool.start_trace(out.clone()).unwrap();
     drop(old);
@@ -108,7 +108,7 @@ fn what_is_live_already_comes_first() {
     assert!(events[..3].iter().all(|event| event.event.time == Some(0)));
     let mut sizes: Vec<_> = events[..3].iter().map(|event| event.event.action).collect();
     sizes.sort_by_key(|action| format!("{action:?}"));
-    assert_eq!(sizes, [1, 2, 3].map(|n| Action::Allocate { size: n * KIB as u64, align: 256 }));
+    assert_eq!(sizes, [1, 2, 3].map(|n| Action::Allocate { size: n * KIB as u64, align: 128 << n }));
 }
 
 #[test]

@@ -143,6 +143,29 @@ fn no_more_blocks_are_kept_than_were_live() {
     drop(live);
 }
 
+/// What is kept of a class is kept for all streams together.
+#[test]
+fn streams_share_what_is_kept() {
+    let follow = Adaptive { window: 1, factor: 1.0 };
+    let pool = pool(512, PoolOptions::new().reuse(Reuse::Basic).adaptive(follow));
+    let streams = [(); 3].map(|()| pool.source().stream());
+    let kept = || {
+        let blocks = pool.snapshot().segments.into_iter().flat_map(|segment| segment.blocks);
+        blocks.filter(|block| block.state == allotment::pool::BlockState::Cached).count()
+    };
+    let take = |stream: &Stream, count: usize| -> Vec<_> {
+        (0..count).map(|_| pool.allocate(64 * KIB, stream).unwrap()).collect()
+    };
+    drop(streams.each_ref().map(|stream| take(stream, 10)));
+    pool.step();
+    assert_eq!(kept(), 30);
+    for stream in &streams {
+        drop(take(stream, 8));
+    }
+    pool.step();
+    assert_eq!(kept(), 8);
+}
+
 #[test]
 fn segments_with_work_to_do_stay() {
     let device: DeviceMemory = DeviceMemory::new(256 * MIB);

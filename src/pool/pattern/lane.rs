@@ -205,3 +205,29 @@ impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
         self.live -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::DefaultPlacement;
+    use crate::sim::DeviceMemory;
+
+    #[test]
+    fn events_are_recorded_while_there_are_numbers() {
+        let lane = |now: u32| {
+            let mut lane = Lane::<'static, DefaultPlacement, _>::new(DeviceMemory::<false>::new(1).stream());
+            lane.now = now;
+            lane
+        };
+        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 3);
+        assert_eq!((last.record(1, 1), last.now), (Some(0), OPEN - 2));
+        last.freed(0);
+        assert_eq!((last.requests[0].start, last.requests[0].end, last.now), (OPEN - 3, OPEN - 2, OPEN - 1));
+        assert_eq!(last.record(1, 1), None);
+        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 2);
+        assert_eq!(last.record(1, 1), Some(0));
+        last.freed(0);
+        // There is no number left for the free, so the buffer counts as one that is never freed.
+        assert_eq!((last.requests[0].end, last.now, last.requests.len()), (OPEN, OPEN - 1, 1));
+    }
+}

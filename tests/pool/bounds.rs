@@ -1,0 +1,299 @@
+//! What is the longest, the last and the least: bounds of requests, of segments and of what goes back.
+
+use super::{KIB, MIB, pool};
+use allotment::meta::SideTable;
+use allotment::placement::{GoodFit, Placement};
+use allotment::pool::{
+    Age, DefaultPlacement, DevicePool, Growth, Limit, Pool, PoolError, PoolOptions, Reuse, SizeKind,
+    SourceErrorKind,
+};
+use allotment::sim::{Call, DeviceMemory, Stream};
+use std::time::Duration;
+
+#[test]
+fn requests_up_to_the_longest_are_tried() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let max = DefaultPlacement::MAX_LEN * 256 / 2;
+    let align = 1 << (max / 2).ilog2();
+    let asked = |bytes, align| {
+        let before = pool.source().calls(Call::Reserve);
+        match pool.allocate_raw(bytes, align, &stream) {
+            Err(PoolError::OutOfMemory(full)) => assert_eq!((full.requested, full.align), (bytes, align)),
+            error => assert_eq!(error, Err(PoolError::TooLarge { max })),
+        }
+        pool.source().calls(Call::Reserve) > before
+    };
+    assert!(asked(max, 1) && asked(1, align) && asked(max, align));
+    for (bytes, align) in [(max + 1, 1), (1, 2 * align), (max + 1, align), (1, 3), (1, 0), (max, 3)] {
+        assert!(!asked(bytes, align), "{bytes} bytes aligned to {align}");
+    }
+    assert!(matches!(pool.preallocate(max, &stream), Err(PoolError::OutOfMemory(_))));
+    assert_eq!(pool.preallocate(max + 1, &stream), Err(PoolError::TooLarge { max }));
+}
+
+#[test]
+fn sizes_choose_their_segments_up_to_the_bounds() {
+    let segment = |options: PoolOptions, bytes: usize| {
+        let pool = pool(64, options);
+        let stream = pool.source().stream();
+        let _block = pool.allocate(bytes, &stream).unwrap();
+        let segments = pool.snapshot().segments;
+        assert_eq!(segments.len(), 1);
+        (segments[0].kind, segments[0].bytes as usize / MIB)
+    };
+    for (lean, longest) in [(false, SizeKind::Large), (true, SizeKind::Huge)] {
+        let options = PoolOptions::new().lean(lean);
+        assert_eq!(segment(options.clone(), MIB), (SizeKind::Small, 2));
+        assert_eq!(segment(options.clone(), MIB + 1), (SizeKind::Large, 20));
+        assert_eq!(segment(options.clone(), 10 * MIB), (SizeKind::Large, 20));
+        assert_eq!(segment(options.clone(), 10 * MIB + 1), (longest, 12));
+        assert_eq!(segment(options.small(0, 0), 1), (SizeKind::Large, 20));
+    }
+}
+
+/// A growth that exceeds what the placement can divide gives segments of just that length.
+#[test]
+fn no_segment_is_longer_than_its_placement() {
+    type Short = GoodFit<SideTable<u16, 256, 1>>;
+    let longest = Short::MAX_LEN * 256;
+    for granularity in [512, MIB] {
+        for growth in [longest, 1 << 30, usize::MAX] {
+            let device: DeviceMemory = DeviceMemory::new(1 << 40).with_granularity(granularity);
+            let stream = device.stream();
+            let options = PoolOptions::new().small(0, 0).growth(Growth::Fixed(growth));
+            let pool = Pool::<Short, _>::new(device, options).unwrap();
+            let _block = pool.allocate(KIB, &stream).unwrap();
+            assert_eq!(pool.source().reserved(), longest / granularity * granularity, "{growth}");
+        }
+    }
+}
+
+/// The sizes that are asked for but cannot be had are followed by the least that suffices.
+#[test]
+fn what_cannot_be_had_is_asked_for_once_and_then_the_least() {
+    for options in
+        [PoolOptions::new().growth(Growth::Fixed(usize::MAX)), PoolOptions::new().first_segment(32 * MIB)]
+    {
+        let pool = pool(16, options);
+        let stream = pool.source().stream();
+        let _block = pool.allocate(3 * MIB, &stream).unwrap();
+        let stats = pool.stats();
+        assert_eq!((pool.source().calls(Call::Reserve), pool.source().reserved()), (2, 3 * MIB));
+        assert_eq!((stats.retries, stats.growth, stats.calls.failed), (1, 1, 1));
+    }
+    // What is the least already is not asked for again before something has gone back.
+    let pool = pool(16, PoolOptions::new());
+    let stream = pool.source().stream();
+    assert!(pool.allocate(18 * MIB, &stream).is_err());
+    // At first, after the release, and at the end.
+    assert_eq!(pool.source().calls(Call::Reserve), 3);
+    assert_eq!((pool.stats().retries, pool.stats().failures, pool.stats().misses), (2, 1, 1));
+}
+
+/// A segment for an aligned request has room for what the source does not align.
+#[test]
+fn a_segment_has_room_to_align() {
+    for (align, skipped) in [(1, 0), (512, 0), (1024, 512), (MIB, MIB - 512)] {
+        let pool = pool(16, PoolOptions::new().small(0, 0).exact_above(0, 512));
+        let stream = pool.source().stream();
+        let block = pool.allocate_aligned(MIB, align, &stream).unwrap();
+        assert_eq!((pool.source().reserved(), block.address() % align), (MIB + skipped, 0));
+    }
+}
+
+/// Exactly a tenth of what is reserved may be free for a segment to be fitted; with a granule more, it has just the size
+/// of the request.
+#[test]
+fn a_tenth_may_be_free() {
+    for (granules, expected) in [(0, 18), (1, 6)] {
+        let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
+        let stream = device.stream();
+        let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(20 * MIB));
+        let pool = DevicePool::new(device, options).unwrap();
+        pool.preallocate(20 * MIB, &stream).unwrap();
+        let _first = pool.allocate(9 * MIB, &stream).unwrap();
+        let _second = pool.allocate(9 * MIB - 256 * granules, &stream).unwrap();
+        let _third = pool.allocate(9 * MIB / 2, &stream).unwrap();
+        assert_eq!(pool.source().reserved(), (20 + expected) * MIB);
+    }
+}
+
+fn growing(room: usize, growth: Growth) -> (DevicePool<DeviceMemory>, Stream) {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB).with_room(room);
+    let stream = device.stream();
+    let options = PoolOptions::new().small(0, 0).growth(growth).exact_above(usize::MAX, 2 * MIB);
+    (DevicePool::new(device, options).unwrap(), stream)
+}
+
+#[test]
+fn a_segment_grows_as_far_as_its_room() {
+    // The room is no multiple of what the source reserves, and less than the growth wishes.
+    let growth = Growth::Geometric { first: 2 * MIB, percent: 200, most: 8 * MIB };
+    let (pool, stream) = growing(5 * MIB, growth);
+    let state =
+        || (pool.source().segments(), pool.source().reserved() / MIB, pool.source().calls(Call::Grow));
+    let _first = pool.allocate(2 * MIB, &stream).unwrap();
+    assert_eq!(state(), (1, 2, 0));
+    let _second = pool.allocate(2 * MIB, &stream).unwrap();
+    assert_eq!(state(), (1, 4, 1));
+    let _third = pool.allocate(2 * MIB, &stream).unwrap();
+    assert_eq!(state().0, 2);
+    assert_eq!((pool.stats().growth, pool.stats().segments.current), (3, 2));
+
+    // The last byte of the room can be had.
+    let (pool, stream) = growing(6 * MIB, Growth::Fixed(2 * MIB));
+    let _first = pool.allocate(2 * MIB, &stream).unwrap();
+    let _second = pool.allocate(4 * MIB, &stream).unwrap();
+    assert_eq!((pool.source().segments(), pool.source().reserved() / MIB), (1, 6));
+}
+
+/// What is free at the end of a segment, or in one without blocks, is not reserved again if the memory is short.
+#[test]
+fn a_segment_grows_by_what_is_missing() {
+    let grows = |limit: usize, live: &[usize], bytes: usize| {
+        let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB).with_room(64 * MIB);
+        let stream = device.stream();
+        let options = PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(Limit::Bytes(limit * MIB));
+        let pool = DevicePool::new(device, options).unwrap();
+        pool.preallocate(4 * MIB, &stream).unwrap();
+        let mut live: Vec<_> = live.iter().map(|mib| pool.allocate(mib * MIB, &stream).unwrap()).collect();
+        if live.len() > 1 {
+            live.remove(0);
+        }
+        let block = pool.allocate(bytes, &stream);
+        block.is_ok() && pool.source().reserved() == limit * MIB && pool.stats().retries == 1
+    };
+    // The last block ends at 0, at 3 and at 3 MiB; the 2 MiB in front of it do not help.
+    for live in [&[][..], &[3], &[2, 1]] {
+        let end = live.iter().sum::<usize>();
+        for (limit, free) in [(6, 6 - end), (8, 8 - end)] {
+            assert!(grows(limit, live, free * MIB), "{live:?}, {limit}");
+            assert!(!grows(limit, live, free * MIB + 1), "{live:?}, {limit}");
+        }
+    }
+}
+
+/// A lean pool gives back as much as it is about to reserve, the shortest segments first, and no more.
+#[test]
+fn a_lean_pool_makes_way_for_what_it_needs() {
+    let left = |bytes: usize| {
+        let pool = pool(64, PoolOptions::new().lean(true).small(0, 0).exact_above(0, MIB));
+        let stream = pool.source().stream();
+        drop([4, 2, 3].map(|mib| pool.allocate(mib * MIB, &stream).unwrap()));
+        let _block = pool.allocate(bytes, &stream).unwrap();
+        (pool.source().calls(Call::Release), pool.source().reserved() - bytes.next_multiple_of(MIB))
+    };
+    assert_eq!(left(5 * MIB), (2, 4 * MIB));
+    assert_eq!(left(5 * MIB + 1), (3, 0));
+    assert_eq!(left(9 * MIB), (3, 0));
+}
+
+/// Pages go back only for what the empty segments do not give.
+#[test]
+fn a_lean_pool_punches_holes_for_the_rest() {
+    let run = |mib: usize| {
+        let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(MIB).with_room(64 * MIB);
+        let streams = [(); 3].map(|()| device.stream());
+        let options =
+            PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(MIB)).exact_above(8 * MIB, MIB);
+        let pool = DevicePool::new(device.clone(), options).unwrap();
+        let [_first, middle, _last] = [1, 8, 1].map(|mib| pool.allocate(mib * MIB, &streams[0]).unwrap());
+        let empty = [(8, 1), (1, 2)].map(|(mib, on)| pool.allocate(mib * MIB, &streams[on]).unwrap());
+        drop((middle, empty));
+        let calls = || [Call::Release, Call::Unmap, Call::Record].map(|call| device.calls(call));
+        let before = calls();
+        let _block = pool.allocate(mib * MIB, &streams[0]).unwrap();
+        let after = calls();
+        ([0, 1, 2].map(|call| after[call] - before[call]), device.reserved() / MIB - mib)
+    };
+    // The pool has 19 MiB, 9 of them in empty segments and 8 between blocks.
+    assert_eq!(run(9), ([2, 0, 2], 10));
+    assert_eq!(run(10), ([2, 1, 3], 9));
+    assert_eq!(run(17), ([2, 1, 3], 2));
+    assert_eq!(run(18), ([2, 1, 3], 2));
+}
+
+#[test]
+fn a_limit_is_reached_but_not_exceeded() {
+    let pool = pool(64, PoolOptions::new().small(0, 0).limit(Limit::Bytes(10 * MIB)));
+    let stream = pool.source().stream();
+    pool.preallocate(4 * MIB, &stream).unwrap();
+    let full = |result| match result {
+        Err(PoolError::OutOfMemory(full)) => full,
+        other => panic!("{other:?}"),
+    };
+    let one_more = *full(pool.preallocate(6 * MIB + 1, &stream));
+    assert_eq!((one_more.requested, one_more.align, one_more.source), (6 * MIB + 1, 1, None));
+    assert_eq!((one_more.reserved, one_more.free, one_more.limit), (4 * MIB, 4 * MIB, 10 * MIB));
+    pool.preallocate(6 * MIB, &stream).unwrap();
+    assert_eq!((pool.source().reserved(), pool.source().calls(Call::Reserve)), (10 * MIB, 2));
+    // The source is asked, and what it says is passed on.
+    let pool = self::pool(2, PoolOptions::new());
+    let stream = pool.source().stream();
+    let source = full(pool.preallocate(3 * MIB, &stream)).source.unwrap();
+    assert_eq!((source.kind, source.call), (SourceErrorKind::OutOfMemory, "simReserve"));
+    pool.source().fail_as(Some(Call::Reserve), 1, 1, SourceErrorKind::Lost);
+    let error = pool.preallocate(MIB, &stream);
+    assert!(
+        matches!(error, Err(PoolError::Source(error)) if error.kind == SourceErrorKind::Lost),
+        "{error:?}"
+    );
+    // Nothing is prepared for nothing, and yet a request for it finds a place.
+    pool.preallocate(0, &stream).unwrap();
+    assert_eq!(pool.source().reserved(), 512);
+}
+
+/// Segments go back when they have been empty for just as long as the options say.
+#[test]
+fn the_age_counts_from_the_last_free() {
+    let age = Duration::from_millis(10);
+    let pool = pool(64, PoolOptions::new().trim_after(Age::Time(age)));
+    let device = pool.source().clone().with_latency(Duration::ZERO, Duration::ZERO);
+    let stream = device.stream();
+    device.advance(Duration::from_secs(1));
+    let block = pool.allocate(MIB, &stream).unwrap();
+    device.advance(age);
+    assert_eq!(pool.step(), 0, "not empty");
+    drop(block);
+    device.advance(age - Duration::from_nanos(1));
+    assert_eq!(pool.step(), 0);
+    device.advance(Duration::from_nanos(1));
+    assert_eq!(pool.step(), 2 * MIB);
+    // Also one that never had a block.
+    pool.preallocate(MIB, &stream).unwrap();
+    device.advance(age - Duration::from_nanos(1));
+    assert_eq!(pool.step(), 0);
+    device.advance(Duration::from_nanos(1));
+    assert_eq!(pool.step(), MIB);
+}
+
+/// Blocks up to a quarter longer than a request, and aligned as it asks, serve it again on the stream that they wait for.
+#[test]
+fn waiting_blocks_serve_requests_a_little_shorter() {
+    let serves = |freed: (usize, usize), asked: (usize, usize)| {
+        let device: DeviceMemory = DeviceMemory::new(2 * MIB);
+        let (a, b) = (device.stream(), device.stream());
+        let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(Reuse::Aggressive)).unwrap();
+        let _keep = pool.allocate(MIB, &a).unwrap();
+        // From the other stream's segment, and freed on its own while work is left.
+        let block = pool.allocate_raw(freed.0 * 256, freed.1 * 256, &b).unwrap();
+        let _behind = pool.allocate(256, &b).unwrap();
+        let address = block.address();
+        b.launch(1, address, 256);
+        pool.deallocate(block).unwrap();
+        let again = pool.allocate_aligned(asked.0 * 256, asked.1 * 256, &b).unwrap();
+        let stats = pool.stats();
+        assert_eq!(
+            stats.active.current,
+            stats.allocated.current + if again.address() == address { 0 } else { freed.0 as u64 * 256 }
+        );
+        again.address() == address
+    };
+    for (len, expected) in [(101, false), (100, true), (80, true), (79, false), (1, false)] {
+        assert_eq!(serves((100, 1), (len, 1)), expected, "{len}");
+    }
+    for (align, expected) in [(2, true), (4, true), (8, false)] {
+        assert_eq!(serves((100, 4), (100, align)), expected, "{align}");
+    }
+}

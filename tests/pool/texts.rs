@@ -1,0 +1,174 @@
+//! What errors and values say.
+
+use super::{KIB, MIB, pool};
+use allotment::arena;
+use allotment::plan::{PlanError, Planned};
+use allotment::pool::{
+    Leak, MemoryKind, OutOfMemory, Pattern, PatternError, PlannedArena, PoolError, PoolOptions, ReturnError,
+    SlotError, SourceError, SourceErrorKind,
+};
+use std::fmt::Display;
+use std::panic::Location;
+
+fn say<T: Display>(texts: &[(T, &str)]) {
+    for (error, text) in texts {
+        assert_eq!(error.to_string(), *text);
+    }
+}
+
+#[test]
+fn errors_of_sources_name_the_call() {
+    let error = |kind, code| SourceError { kind, call: "cuCall", code };
+    say(&[
+        (error(SourceErrorKind::OutOfMemory, 2), "cuCall: the device is out of memory (code 2)"),
+        (error(SourceErrorKind::Unsupported, 0), "cuCall: the source does not support this"),
+        (error(SourceErrorKind::Invalid, 1), "cuCall: the arguments were refused (code 1)"),
+        (error(SourceErrorKind::Capturing, -1), "cuCall: a stream is capturing a graph (code -1)"),
+        (error(SourceErrorKind::Lost, 0), "cuCall: the device is lost"),
+        (error(SourceErrorKind::Other, 999), "cuCall: the call failed (code 999)"),
+    ]);
+    assert_eq!(SourceError::unsupported("cuCall"), error(SourceErrorKind::Unsupported, 0));
+    for kind in [SourceErrorKind::OutOfMemory, SourceErrorKind::Lost, SourceErrorKind::Other] {
+        assert_eq!(error(kind, 0).is_out_of_memory(), kind == SourceErrorKind::OutOfMemory);
+    }
+}
+
+#[test]
+fn errors_of_pools_say_what_is_wrong() {
+    let lost = SourceError { kind: SourceErrorKind::Lost, call: "cuCall", code: 0 };
+    let full = OutOfMemory {
+        requested: 10,
+        align: 256,
+        free: 20,
+        reserved: 30,
+        limit: 40,
+        largest_free: 5,
+        source: None,
+        pools: vec![],
+    };
+    let start = "out of memory: 10 bytes aligned to 256 requested, 30 reserved, 20 of them free, largest free block 5";
+    let pools: Vec<_> =
+        [("one", 30), ("two", 7), ("three", 0)].map(|(name, bytes)| (name.to_string(), bytes)).into();
+    let asked = OutOfMemory { source: Some(lost), pools: pools.clone(), ..full.clone() };
+    let alone = OutOfMemory { pools: pools[..1].to_vec(), ..full.clone() };
+    say(&[
+        (full.clone(), &format!("{start}; the limit is 40")),
+        (alone, &format!("{start}; the limit is 40; reserved by pool one: 30")),
+        (asked, &format!("{start}; cuCall: the device is lost; reserved by pool one: 30, two: 7, three: 0")),
+    ]);
+    say(&[
+        (PoolError::OutOfMemory(full.into()), &format!("{start}; the limit is 40")),
+        (
+            PoolError::TooLarge { max: 7 },
+            "the request exceeds the 7 bytes that one block may have, or its alignment is not a power of two",
+        ),
+        (
+            PoolError::WrittenAfterFree { address: 0x1f },
+            "the byte at 0x1f was written while its memory was free",
+        ),
+        (PoolError::TooManyStreams, "the pool already serves 65535 streams, the most it can"),
+        (
+            PoolError::Capturing,
+            "a stream is capturing a graph, and the request needs a driver call that a capture forbids",
+        ),
+        (PoolError::NotCapturing, "the stream is not capturing a graph"),
+        (PoolError::Option("small"), "the pool's option `small` has a value that cannot work"),
+        (PoolError::from(lost), "cuCall: the device is lost"),
+    ]);
+    say(&[
+        (ReturnError::Foreign, "the block is not from this pool"),
+        (ReturnError::AlreadyFree, "the block is already free"),
+        (ReturnError::Overrun { offset: -3 }, "byte -3, outside the block, was overwritten"),
+    ]);
+}
+
+#[test]
+fn errors_of_plans_name_the_buffer() {
+    say(&[
+        (SlotError::Unknown { slot: 3 }, "the plan has no buffer 3"),
+        (SlotError::Live { slot: 3 }, "buffer 3 of the plan is already live"),
+        (
+            SlotError::Overlap { slot: 3, with: 4 },
+            "buffer 3 of the plan shares memory with buffer 4, which is still live",
+        ),
+        (SlotError::Stream, "the plan's arena is for work on another stream"),
+        (SlotError::Length { have: 5, asked: 6 }, "6 bytes requested, but the plan's buffer has 5"),
+        (SlotError::Align { slot: 3 }, "buffer 3 of the plan is not aligned to 256 bytes"),
+        (
+            SlotError::Lost { slot: 3 },
+            "buffer 3 of the plan may still be in use on another stream, because the driver failed",
+        ),
+    ]);
+    say(&[
+        (PatternError::Busy { live: 2 }, "2 buffers of the old plan are still live"),
+        (
+            PatternError::Pool(PoolError::NotCapturing),
+            "no room for the plan: the stream is not capturing a graph",
+        ),
+        (PatternError::Plan(PlanError::NoRule), &PlanError::NoRule.to_string()),
+    ]);
+}
+
+#[test]
+fn kinds_and_leaks_have_names() {
+    say(&[
+        (MemoryKind::Device, "device memory"),
+        (MemoryKind::Managed, "managed memory"),
+        (MemoryKind::ReadMostly, "read-mostly managed memory"),
+        (MemoryKind::Pinned, "pinned memory"),
+        (MemoryKind::Host, "host memory"),
+    ]);
+    let site = Location::caller();
+    let leak = Leak { address: 0x100, bytes: 7, site: None };
+    say(&[
+        (leak, "7 bytes at 0x100 were not freed"),
+        (Leak { site: Some(site), ..leak }, &format!("7 bytes at 0x100 were not freed; allocated at {site}")),
+    ]);
+}
+
+arena! {
+    struct Pair(4096) {
+        FIRST: [u8; 512] = 0..2, align(256);
+        SECOND: [u8; 512] = 1..3, align(256);
+    }
+}
+
+#[test]
+fn values_show_where_they_are() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let shows = |value: &dyn std::fmt::Debug, parts: &[&str]| {
+        let text = format!("{value:?}");
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    };
+    let buffer = pool.allocate(KIB, &stream).unwrap();
+    shows(&buffer, &["Buffer(Some(Allocation {", &format!("address: {}", buffer.address()), "bytes: 1024"]);
+    assert!(std::ptr::eq(buffer.pool(), &pool));
+    let (start, bytes) = buffer.segment();
+    assert!((start..start + bytes).contains(&buffer.address()) && bytes == 2 * MIB);
+    let movable = pool.allocate_movable(3 * KIB, &stream).unwrap();
+    let address = movable.address();
+    assert_eq!(format!("{movable:?}"), format!("Movable {{ address: {address}, bytes: 3072 }}"));
+    shows(&pool, &["Pool { source: \"simulated device\", stats: PoolStats {", "current: 4096"]);
+
+    let arena = PlannedArena::new(&pool, Pair::PLACED, &stream).unwrap();
+    let slot = arena.slot(1).unwrap();
+    assert_eq!((format!("{slot:?}"), slot.number()), ("PlannedSlot(1)".into(), 1));
+    shows(&arena, &["PlannedArena {", "live: 0, .."]);
+    let planned = slot.take(512, &stream).unwrap();
+    shows(&arena, &["PlannedArena { block: Buffer(", "live: 1, .."]);
+    assert!(std::ptr::eq(planned.arena(), &arena) && std::ptr::eq(arena.pool(), &pool));
+    let id = |stream| allotment::pool::Stream::id(stream);
+    assert_eq!((arena.plan().peak(), id(arena.stream())), (1024, id(&stream)));
+
+    let pattern = Pattern::new(&pool);
+    pattern.begin().unwrap();
+    let recorded = pattern.allocate(KIB, &stream).unwrap();
+    shows(&pattern, &["Pattern { stats: PatternStats { iterations: 1, recorded: 1,"]);
+    let text = format!("PatternBuffer {{ address: {}, planned: false }}", recorded.address());
+    assert_eq!(format!("{recorded:?}"), text);
+    assert!(std::ptr::eq(pattern.pool(), &pool) && std::ptr::eq(recorded.pool(), &pool));
+    drop(recorded);
+    pattern.begin().unwrap();
+    shows(&pattern.allocate(KIB, &stream).unwrap(), &["planned: true"]);
+}
