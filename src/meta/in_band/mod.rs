@@ -129,8 +129,9 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
         Bounds(self.regions.of(offset).bounds)
     }
 
-    fn too_large() -> RegionError {
-        RegionError::TooLarge { max: region_size::<Self>(Self::MAX_LEN) }
+    fn too_large(edges: bool) -> RegionError {
+        let max = if edges { region_size::<Self>(Self::MAX_LEN) } else { Self::MAX_LEN.saturating_mul(G) };
+        RegionError::TooLarge { max }
     }
 
     /// Whether free memory begins with granule `end` of `record`, by what it would have written. For a boundary whose
@@ -269,7 +270,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         };
         let len = Self::capacity(bytes, edges, phase);
         if len > Self::MAX_LEN {
-            return Err(Self::too_large());
+            return Err(Self::too_large(edges));
         }
         if len == 0 {
             return Err(RegionError::TooSmall);
@@ -299,7 +300,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
             return Err(RegionError::TooSmall);
         }
         if len > Self::MAX_LEN {
-            return Err(Self::too_large());
+            return Err(Self::too_large(with_edges));
         }
         if len > self.regions.room(slot, Self::MIN_BLOCK, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
