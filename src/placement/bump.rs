@@ -1,7 +1,7 @@
 //! A bump pointer.
 
 use super::{Held, Placement};
-use crate::meta::{Block, FreeError, InBand, Meta};
+use crate::meta::{Block, FreeError, InBand, Meta, region_size};
 use crate::region::{Region, RegionError, RegionRecord};
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
@@ -49,7 +49,11 @@ impl<M: Meta> Bump<M> {
 unsafe impl<M: Meta> Placement for Bump<M> {
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, region: 0, top: 0 };
-    const MAX_LEN: usize = M::MAX_LEN;
+    // Without boundary bits all bytes of a region are granules, while [`LayoutPlacement::MAX_REGION`] counts with bits.
+    const MAX_LEN: usize = {
+        let bits = region_size::<M>(M::MAX_LEN) - M::MAX_LEN.saturating_mul(M::GRANULE);
+        M::MAX_LEN - bits / M::GRANULE
+    };
     const EXACT: bool = true;
     const CHECKS: bool = false;
 

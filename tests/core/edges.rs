@@ -760,6 +760,10 @@ mod longest_regions {
             drop(heap);
             claimed
         };
+        // What `heap!` accepts at most.
+        if case.max_region < 1 << 20 {
+            assert_eq!(claim(case.max_region), Ok(()), "{} bytes", case.max_region);
+        }
         // Far more than 16-bit indices can tell apart.
         if let Err(RegionError::TooLarge { max }) = claim(48 << 20) {
             assert_eq!(claim(max), Ok(()), "{max} bytes");
