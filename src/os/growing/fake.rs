@@ -1,7 +1,7 @@
 //! A system in this process's own memory, which checks every call, and the heap's shared part on it: with the properties of Linux,
 //! macOS and Windows, whatever the tests run on.
 
-use super::classes::{CLASSES, LARGEST, SIZES, SLOT, class_of_size};
+use super::classes::{BATCHES, CLASSES, LARGEST, SIZES, SLOT, class_of_size};
 use super::pages::{Chain, Pages};
 use super::system::System;
 use crate::pressure::Pressure;
@@ -440,6 +440,44 @@ fn one_block_can_have_nearly_all() {
     }
     // The others are left to the bits of the placement that keeps the free ones.
     assert!(pages.take_large(248 * SLOT, SLOT, false).is_some());
+}
+
+/// Whole batches that are freed are handed out again as they are, and serve any other request once memory runs out.
+#[test]
+fn batches_stay_together_until_memory_runs_out() {
+    const SIZE: usize = 600;
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    pages.limit(256 * SLOT);
+    let (class, batch) = (class_of_size(SIZE), BATCHES[class_of_size(SIZE)] as usize);
+    let all = |pages: &mut Pages<Linux>| -> Vec<Chain> {
+        let chains = std::iter::from_fn(|| Some(pages.take(class, batch)).filter(|chain| chain.count > 0));
+        chains.collect()
+    };
+    let put = |pages: &mut Pages<Linux>, chains: Vec<Chain>| {
+        // SAFETY: the blocks are ours.
+        chains.into_iter().for_each(|chain| unsafe { pages.put(class, chain) });
+    };
+    for round in 0..3 {
+        let chains = all(&mut pages);
+        assert!(chains.len() > 40, "round {round}: {} batches", chains.len());
+        assert_eq!(pages.bundles(class), Some(0));
+        put(&mut pages, chains);
+        let bundles = pages.bundles(class).unwrap();
+        assert!(bundles * batch * SIZE > 112 * 1024 && bundles * batch * SIZE <= 128 * 1024, "{bundles}");
+        let chain = pages.take(class, batch);
+        assert_eq!((chain.count, pages.bundles(class)), (batch, Some(bundles - 1)));
+        let first = chain.first;
+        put(&mut pages, vec![chain]);
+        assert_eq!(pages.take(class, batch).first, first);
+        assert_eq!(pages.figures().used, batch * SIZES[class] as usize);
+        // SAFETY: the blocks are ours.
+        unsafe { pages.put(class, Chain { first, count: batch }) };
+        let (block, _) = pages.take_large(240 * SLOT, SLOT, false).unwrap();
+        assert_eq!(pages.bundles(class), Some(0), "all memory was needed");
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
 }
 
 #[test]

@@ -130,3 +130,90 @@ impl Local {
         unsafe { self.bins.get_unchecked_mut(class) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::classes::class_of_size;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_class_asks_for_twice_as_many_each_time() {
+        for size in [16, 48, 64, 600, 20_000] {
+            let class = class_of_size(size);
+            let most = BATCHES[class] as usize;
+            let (mut bin, mut want) = (Bin::NEW, (64 / size).clamp(1, most));
+            for _ in 0..12 {
+                assert_eq!(bin.ask(class, size), want, "{size} bytes");
+                want = (2 * want).min(most);
+            }
+            assert_eq!(want, most);
+        }
+    }
+
+    /// Returns the blocks of a chain.
+    fn chain(first: *mut Block, count: usize) -> Vec<*mut Block> {
+        // SAFETY: the chain's blocks are the test's.
+        let blocks = std::iter::successors(Some(first), |&block| Some(unsafe { (*block).next }));
+        blocks.take(count).collect()
+    }
+
+    #[test]
+    fn lists_agree_with_stacks() {
+        const SIZE: usize = 600;
+        let class = class_of_size(SIZE);
+        let most = BATCHES[class] as usize;
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut memory = std::vec![[0usize; SIZE / 8]; 4 * most];
+        let mut free: Vec<*mut Block> = memory.iter_mut().map(|block| block.as_mut_ptr().cast()).collect();
+        // What the list in use and the other one should hold, the first block last.
+        let (mut used, mut other) = (Vec::new(), Vec::new());
+        let mut bin = Bin::NEW;
+        // SAFETY: all blocks are the test's, and in one list at most.
+        unsafe {
+            assert!(!bin.give(NonNull::new(free[0]).unwrap().cast()), "there is no room at first");
+            for _ in 0..free.len() / 4 {
+                let block = free.pop().unwrap();
+                assert!(bin.keep_apart(NonNull::new(block).unwrap().cast()));
+                other.push(block);
+            }
+            assert_eq!((bin.others as usize, bin.other), (other.len(), other[other.len() - 1]));
+            bin.swap(class);
+            core::mem::swap(&mut used, &mut other);
+            for _ in 0..5000 {
+                match random.u8(..20) {
+                    0 => {
+                        let (first, count) = bin.unload(class);
+                        let mut blocks = chain(first, count);
+                        blocks.reverse();
+                        assert_eq!(blocks, used);
+                        free.append(&mut used);
+                    }
+                    1 if used.is_empty() => {
+                        let count = random.usize(1..=most);
+                        let blocks: Vec<_> = free.drain(..count).collect();
+                        for (at, &block) in blocks.iter().enumerate() {
+                            (*block).next = if at == 0 { ptr::null_mut() } else { blocks[at - 1] };
+                        }
+                        bin.load(class, blocks[count - 1], count);
+                        used = blocks;
+                    }
+                    2..11 => {
+                        let taken = used.pop();
+                        assert_eq!(bin.take(), taken.map(|block| NonNull::new(block).unwrap().cast()));
+                        free.extend(taken);
+                    }
+                    _ => {
+                        let block = free[free.len() - 1];
+                        let given = bin.give(NonNull::new(block).unwrap().cast());
+                        assert_eq!(given, used.len() < most, "{} of {most}", used.len());
+                        if given {
+                            used.push(block);
+                            free.pop();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -371,6 +371,18 @@ impl<S: System> Pages<S> {
         }
     }
 
+    /// Returns how many bundles of a class there are, if they are as many as are counted.
+    #[cfg(test)]
+    pub(super) fn bundles(&self, class: usize) -> Option<usize> {
+        let Shelf { count, bundles, .. } = self.shelves[class];
+        let all = std::iter::successors(Some(bundles), |&bundle| {
+            // SAFETY: bundles are free blocks that are linked.
+            (!bundle.is_null()).then(|| unsafe { (*bundle).bundle })
+        });
+        let found = all.take_while(|bundle| !bundle.is_null()).count();
+        (found == count as usize).then_some(found)
+    }
+
     /// Gives bundles and empty pages back to the spans. Returns whether there were any.
     pub(super) fn gather(&mut self) -> bool {
         let mut any = false;
