@@ -83,3 +83,44 @@ impl Usage {
         most.saturating_sub(live) as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOLLOW: Adaptive = Adaptive { window: 2, factor: 1.5 };
+
+    #[test]
+    fn lengths_are_counted_while_there_is_room() {
+        let mut usage = Usage::new(FOLLOW, true);
+        for times in 0..2 {
+            (0..LENGTHS - 1).for_each(|length| usage.allocated(length, length, 0));
+            assert!(usage.asked[0].values().all(|&count| count == times + 1));
+        }
+        usage.allocated(LENGTHS, LENGTHS, 0);
+        usage.allocated(LENGTHS + 1, LENGTHS + 1, 0);
+        assert_eq!((usage.asked[0].len(), usage.asked[0].get(&LENGTHS)), (LENGTHS, Some(&1)));
+        let mut plain = Usage::new(FOLLOW, false);
+        plain.allocated(1, 1, 5);
+        assert!(plain.asked[0].is_empty() && plain.step(1, 0) == (5, false));
+    }
+
+    /// Lengths that were not live for two windows are forgotten, and nothing is kept of them.
+    #[test]
+    fn lengths_are_forgotten_after_two_windows() {
+        let mut usage = Usage::new(FOLLOW, true);
+        (0..3).for_each(|_| usage.allocated(7, 8, 0));
+        (0..2).for_each(|_| usage.freed(8));
+        assert_eq!(
+            (usage.keeps(8), usage.keeps(7)),
+            (4, 0),
+            "half as many again as were live, less one that is"
+        );
+        usage.freed(8);
+        for (step, keeps) in [(1, 5), (2, 5), (3, 5), (4, 0)] {
+            assert_eq!((usage.step(step, 0).1, usage.keeps(8)), (step % 2 == 0, keeps), "step {step}");
+        }
+        assert!(usage.blocks.is_empty());
+        usage.freed(8);
+    }
+}

@@ -141,6 +141,11 @@ fn a_segment_grows_as_far_as_its_room() {
     assert_eq!(state().0, 2);
     assert_eq!((pool.stats().growth, pool.stats().segments.current), (3, 2));
 
+    // A segment that cannot grow further does not keep the next one from growing.
+    let (pool, stream) = growing(4 * MIB, Growth::Fixed(2 * MIB));
+    let _blocks: Vec<_> = (0..4).map(|_| pool.allocate(2 * MIB, &stream).unwrap()).collect();
+    assert_eq!((pool.source().segments(), pool.source().calls(Call::Grow)), (2, 2));
+
     // The last byte of the room can be had.
     let (pool, stream) = growing(6 * MIB, Growth::Fixed(2 * MIB));
     let _first = pool.allocate(2 * MIB, &stream).unwrap();

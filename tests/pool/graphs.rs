@@ -44,8 +44,14 @@ fn each_graph_has_memory_of_its_own() {
 /// A capture that the program does not tell of is noticed, and keeps its memory as long as the pool.
 #[test]
 fn a_capture_without_a_handle_is_noticed() {
+    for reuse in [Reuse::Advanced, Reuse::Aggressive] {
+        a_capture_is_noticed(reuse);
+    }
+}
+
+fn a_capture_is_noticed(reuse: Reuse) {
     let (device, [a, b, _]) = device(64);
-    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().reuse(reuse)).unwrap();
     let before = pool.allocate(MIB, &a).unwrap();
     let freed = before.address();
     a.set_capturing(true);
@@ -148,6 +154,34 @@ fn memory_comes_back_after_all_launches() {
         drop(pool);
         assert_eq!(device.take_hazards(), [], "{reuse:?}");
     }
+}
+
+/// Memory that was launched on a stream which is being captured itself cannot be ordered after that launch yet.
+#[test]
+fn a_launch_on_a_captured_stream_is_not_over() {
+    let (device, [a, b, _]) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    a.set_capturing(true);
+    let memory = pool.graph_memory(&a).unwrap();
+    let address = pool.allocate(MIB, &a).unwrap().address();
+    a.set_capturing(false);
+    b.launch(9, address, MIB);
+    memory.launched_on(&b);
+    b.set_capturing(true);
+    drop(memory);
+    let first = pool.allocate(MIB, &a).unwrap();
+    assert!(first.address() != address && device.calls(Call::Record) == 0);
+    b.set_capturing(false);
+    let next = [(); 3].map(|()| pool.allocate(MIB, &a).unwrap());
+    assert!(next.iter().any(|block| block.address() == address));
+    for block in &next {
+        a.launch(1, block.address(), MIB);
+    }
+    assert_eq!(device.calls(Call::Wait), 1);
+    a.run();
+    b.run();
+    a.run();
+    assert_eq!(device.take_hazards(), []);
 }
 
 /// A third stream waits for what the graph's stream took over from the graph.

@@ -103,6 +103,7 @@ fn the_shortest_gap_is_filled_as_far_as_needed() {
         let block = pool.allocate_aligned(bytes, align, &stream).unwrap();
         let (start, reserved) = (blocks[0].address(), device.reserved() / MIB - 10);
         assert_eq!((device.calls(Call::Map), pool.stats().retries, pool.stats().growth), (1, 0, 10));
+        pool.snapshot(); // checks that all counts agree
         ((block.address() - start) / MIB, reserved)
     };
     assert_eq!(fill(4 * MIB, 1), (30, 4));
@@ -145,7 +146,42 @@ fn what_is_free_between_holes_counts() {
         // What is free below a hole is not counted, and serves the request all the same.
         assert_eq!(block.address() - start, (16 - mib).min(8) * MIB);
         assert_eq!((pool.stats().retries, device.calls(Call::Grow)), (0, 4));
+        pool.snapshot(); // checks that all counts agree
     }
+}
+
+/// Free pages of a graph's memory stay, since each launch uses them again, until the graph is given up.
+#[test]
+fn pages_of_a_graph_stay() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let stream = device.stream();
+    let pool = DevicePool::new(device.clone(), options()).unwrap();
+    stream.set_capturing(true);
+    let memory = pool.graph_memory(&stream).unwrap();
+    let [first, middle, last] = [2, 6, 2].map(|mib| pool.allocate(mib * MIB, &stream).unwrap());
+    drop(middle);
+    stream.set_capturing(false);
+    assert_eq!((pool.trim(0), device.calls(Call::Unmap), memory.bytes()), (0, 0, 10 * MIB));
+    drop(memory);
+    assert_eq!((pool.trim(0), device.calls(Call::Unmap)), (6 * MIB, 1));
+    drop((first, last));
+}
+
+/// The place of a stream that is gone has no memory to give back.
+#[test]
+fn a_place_without_a_stream_is_left_alone() {
+    let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
+    let [own, gone] = [(); 2].map(|()| device.stream());
+    let pool = DevicePool::new(device.clone(), options()).unwrap();
+    let [_first, middle, _last] = [2, 6, 2].map(|mib| pool.allocate(mib * MIB, &own).unwrap());
+    drop(pool.allocate(2 * MIB, &gone).unwrap());
+    drop((gone, middle));
+    // Both a segment and pages go back.
+    assert_eq!((pool.trim(0), device.calls(Call::Release), device.calls(Call::Unmap)), (8 * MIB, 1, 1));
+    let _more = [(); 2].map(|()| pool.allocate(8 * MIB, &own).unwrap());
+    let reserved = device.reserved();
+    drop(pool.allocate(4 * MIB, &own).unwrap());
+    assert!(pool.trim(0) > 0 && device.reserved() <= reserved);
 }
 
 /// A segment in which nothing but holes is left moves to another stream with them.

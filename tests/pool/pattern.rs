@@ -344,6 +344,21 @@ fn the_hit_rate_is_a_share() {
     assert_eq!((rate(0, 0), rate(4, 0), rate(4, 3), rate(4, 4)), (1.0, 0.0, 0.75, 1.0));
 }
 
+/// An iteration of which nothing can be planned takes no memory for its plan.
+#[test]
+fn nothing_is_planned_without_memory() {
+    let pool = pool(64, PoolOptions::new());
+    let stream = pool.source().stream();
+    let pattern = Pattern::new(&pool);
+    pattern.begin().unwrap();
+    let kept = pattern.allocate(KIB, &stream).unwrap();
+    pattern.begin().unwrap();
+    assert_eq!((pool.stats().blocks.current, pattern.stats().arena), (1, 0));
+    assert!(!pattern.allocate(KIB, &stream).unwrap().is_planned());
+    assert_eq!(pattern.stats().total.outside, 1);
+    drop(kept);
+}
+
 /// A request may be one of the sixteen recorded ones that are due next, and no later one.
 #[test]
 fn sixteen_requests_are_tried() {

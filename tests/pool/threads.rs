@@ -2,8 +2,8 @@
 
 use super::{KIB, MIB};
 use allotment::pool::{
-    self, Allocation, BlockState, Capacity, CaptureId, DevicePool, PoolOptions, ReturnError, Reuse, Segment,
-    Source, SourceError, Stream as _, StreamId,
+    self, Allocation, BlockState, Capacity, CaptureId, DevicePool, PoolError, PoolOptions, ReturnError,
+    Reuse, Segment, Source, SourceError, SourceErrorKind, Stream as _, StreamId,
 };
 use allotment::region::Capabilities;
 use allotment::sim::{self, Call, DeviceMemory};
@@ -22,11 +22,13 @@ struct Stream {
     gate: Arc<Mutex<()>>,
     /// How often it was asked.
     asked: Arc<AtomicUsize>,
+    /// The error that it answers with.
+    fails: Arc<Mutex<Option<SourceErrorKind>>>,
 }
 
 impl Stream {
     fn new(device: &DeviceMemory) -> Self {
-        Self { stream: device.stream(), gate: Arc::default(), asked: Arc::default() }
+        Self { stream: device.stream(), gate: Arc::default(), asked: Arc::default(), fails: Arc::default() }
     }
 }
 
@@ -60,7 +62,10 @@ impl pool::Stream for Stream {
     fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.lock());
-        self.stream.capture()
+        match *self.fails.lock().unwrap() {
+            Some(kind) => Err(SourceError { kind, call: "capture", code: 0 }),
+            None => self.stream.capture(),
+        }
     }
 
     fn retain(&self) -> Self {
@@ -290,6 +295,28 @@ fn what_lanes_cannot_do_takes_all_locks() {
     }
     assert_eq!(pool.stats().allocated.current, 1024, "the one that came while another waited");
     assert_eq!(device.take_hazards(), []);
+}
+
+/// A stream that cannot tell whether it is being captured is used as if it were not, unless its device is lost or another
+/// capture forbids its use.
+#[test]
+fn streams_that_cannot_tell_are_used() {
+    let (pool, device) = pool(PoolOptions::new());
+    let stream = Stream::new(&device);
+    let [low, high] = [(); 2].map(|()| pool.allocate_movable(MIB, &stream).unwrap());
+    drop(if low.address() < high.address() { low } else { high });
+    let fail = |kind| *stream.fails.lock().unwrap() = kind;
+    fail(Some(SourceErrorKind::Lost));
+    let lost = pool.allocate_raw(KIB, 1, &stream);
+    assert!(matches!(lost, Err(PoolError::Source(error)) if error.kind == SourceErrorKind::Lost), "{lost:?}");
+    for (kind, copies) in [(SourceErrorKind::Capturing, false), (SourceErrorKind::Other, true)] {
+        fail(Some(kind));
+        // This source cannot copy.
+        assert_eq!(pool.compact(stream.id()).failed.is_some(), copies, "{kind:?}");
+        let block = pool.allocate_raw(KIB, 1, &stream).unwrap();
+        assert_eq!((pool.deallocate(block), device.segments()), (Ok(()), 1));
+    }
+    fail(None);
 }
 
 /// The bytes of a trace.

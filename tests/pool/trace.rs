@@ -111,6 +111,33 @@ fn what_is_live_already_comes_first() {
     assert_eq!(sizes, [1, 2, 3].map(|n| Action::Allocate { size: n * KIB as u64, align: 128 << n }));
 }
 
+/// A stream that takes the place of one that is gone has a tag of its own.
+#[test]
+fn a_tag_is_of_one_stream() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let out = Shared::default();
+    pool.start_trace(out.clone()).unwrap();
+    let steady = device.stream();
+    let mut names = vec![];
+    for _ in 0..5 {
+        let stream = device.stream();
+        drop(pool.allocate(KIB, &stream).unwrap());
+        names.push(format!("stream {}", allotment::pool::Stream::id(&stream).0));
+        drop(stream);
+        // The pool looks for dropped streams when it has no room.
+        drop(pool.allocate(20 * MIB, &steady).unwrap());
+        pool.trim(0);
+        drop(pool.allocate(20 * MIB, &steady).unwrap());
+    }
+    pool.finish_trace().unwrap();
+    let events = out.checked();
+    let small =
+        events.iter().filter(|event| event.event.action == Action::Allocate { size: 1024, align: 256 });
+    let tags: Vec<_> = small.map(|event| event.event.tag.as_deref().unwrap().to_string()).collect();
+    assert_eq!(tags, names);
+}
+
 #[test]
 fn moved_blocks_and_refusals_are_in_it() {
     let pool = pool(64, PoolOptions::new().small(0, 0).reuse(Reuse::Aggressive));
