@@ -365,6 +365,46 @@ fn alignment_gaps_are_given_back() {
     check(Case::of::<BestFit>());
 }
 
+/// An aligned request is served by a free block that is just so long that it has an aligned place wherever it lies, though
+/// a shorter one without such a place is found first.
+#[test]
+fn an_aligned_place_is_found_behind_one_that_does_not_do() {
+    fn check<P: LayoutPlacement>() {
+        const ALIGN: usize = 256;
+        let mut backing = Backing::new(64 * 1024, 0);
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: the backing outlives the heap; blocks are live until they are freed.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let allocate = |size| heap.try_allocate(layout(size, 8));
+            let free = |block, size| heap.try_deallocate(block, layout(size, 8)).unwrap();
+            let misaligned = |size| loop {
+                let block = allocate(size).unwrap();
+                if (1..=16).contains(&(block.addr().get() % ALIGN)) {
+                    allocate(16).unwrap();
+                    break block;
+                }
+                free(block, size);
+                allocate(16).unwrap();
+            };
+            let (short, long) = (misaligned(512), misaligned(512 + ALIGN - 8));
+            for size in [4096, 256, 16, 8] {
+                while allocate(size).is_ok() {}
+            }
+            free(short, 512);
+            assert!(heap.try_allocate(layout(512, ALIGN)).is_err());
+            free(long, 512 + ALIGN - 8);
+            let block = heap.try_allocate(layout(512, ALIGN)).unwrap();
+            assert_eq!(block.addr().get() % ALIGN, 0);
+        }
+    }
+    check::<Tlsf>();
+    check::<Tlsf<InBand<u32, 8, 1>>>();
+    check::<FirstFit>();
+    check::<BestFit>();
+    check::<allotment::GoodFit<InBand<u32>>>();
+}
+
 /// Growing into the free block behind and shrinking happen in place.
 #[test]
 fn blocks_grow_and_shrink_in_place() {
