@@ -109,3 +109,27 @@ macro_rules! call {
     };
 }
 pub(super) use call;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_have_their_kinds() {
+        use CUresult as Code;
+        for (code, kind) in [
+            (Code::CUDA_ERROR_OUT_OF_MEMORY, SourceErrorKind::OutOfMemory),
+            (Code::CUDA_ERROR_NOT_SUPPORTED, SourceErrorKind::Unsupported),
+            (Code::CUDA_ERROR_INVALID_VALUE, SourceErrorKind::Invalid),
+            (Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, SourceErrorKind::Invalid),
+            (Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, SourceErrorKind::Capturing),
+            (Code::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, SourceErrorKind::Capturing),
+            (Code::CUDA_ERROR_ILLEGAL_ADDRESS, SourceErrorKind::Lost),
+            (Code::CUDA_ERROR_LAUNCH_FAILED, SourceErrorKind::Lost),
+            (Code::CUDA_ERROR_UNKNOWN, SourceErrorKind::Other),
+        ] {
+            assert_eq!(check("a call", code), Err(SourceError { kind, call: "a call", code: code as i64 }));
+        }
+        assert_eq!(check("a call", Code::CUDA_SUCCESS), Ok(()));
+    }
+}

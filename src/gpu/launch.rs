@@ -67,8 +67,8 @@ impl Stream {
 impl<'a> Launch<'a> {
     /// Adds the address of values that the kernel reads.
     pub fn read<T>(mut self, view: View<'a, T>) -> Self {
-        let View { address, len, stream, backing, .. } = view;
-        self.arguments.push(Argument::Memory { address, bytes: len * size_of::<T>(), backing, stream });
+        let View { address, stream, backing, .. } = view;
+        self.arguments.push(Argument::Memory { address, bytes: view.bytes(), backing, stream });
         self
     }
 

@@ -313,3 +313,108 @@ fn batches_are_counted() {
     drop(pool);
     gpu.finish();
 }
+
+/// A batch waits only where the pinned memory that it needs is in use by copies under way.
+#[test]
+fn batches_wait_for_pinned_memory_only() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
+    for slots in 2..=4 {
+        let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots }).unwrap();
+        let mut buffer = Buffer::<u8, _>::zeros(&memory, (slots + 1) * CHUNK, &gpu.stream).unwrap();
+        gpu.context.synchronize().unwrap();
+        control.hold(number, true);
+        // Each batch is a copy and a mark.
+        for round in 0..2 * slots as u64 {
+            let mut batch = staging.batch(&gpu.stream);
+            let place = buffer.slice_mut(round as usize..=round as usize).unwrap();
+            batch.upload(place, &[round as u8 + 1]).unwrap();
+            batch.finish().unwrap();
+            assert_eq!(control.pending(number), 2 * (round + 1).min(slots as u64), "{slots} slots, {round}");
+        }
+        gpu.context.synchronize().unwrap();
+        let mut all = vec![0; (slots + 1) * CHUNK];
+        let (first, last) = all.split_at_mut(slots * CHUNK);
+        let mut batch = staging.batch(&gpu.stream);
+        batch.download(buffer.slice(..slots * CHUNK).unwrap(), first).unwrap();
+        assert_eq!(control.pending(number), 2 * (slots as u64 - 1), "{slots} slots");
+        batch.download(buffer.slice(slots * CHUNK..).unwrap(), last).unwrap();
+        assert_eq!(control.pending(number), 2 * (slots as u64 - 1), "the first pinned buffer was waited for");
+        assert_eq!(batch.finish().unwrap().calls, slots + 1);
+        control.hold(number, false);
+        let expected: Vec<u8> = (1..=2 * slots as u8).collect();
+        assert!(all[..2 * slots] == expected && all[2 * slots..].iter().all(|&byte| byte == 0));
+        drop((buffer, staging));
+    }
+    drop(memory);
+    gpu.finish();
+}
+
+/// A download that fails leaves its place alone, and those before it arrive.
+#[test]
+fn downloads_that_fail_write_nothing() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let data: Vec<u8> = (0..3 * CHUNK).map(|at| (at / CHUNK) as u8 + 1).collect();
+    let buffer = Buffer::from_slice(&memory, &data, &gpu.stream).unwrap();
+    // Something is in all of the pinned memory.
+    let mut whole = vec![0; 3 * CHUNK];
+    let mut batch = staging.batch(&gpu.stream);
+    batch.download(buffer.as_view(), &mut whole).unwrap();
+    batch.finish().unwrap();
+    assert!(whole == data);
+    let [mut first, mut lost] = [(); 2].map(|()| vec![0; CHUNK]);
+    let mut last = [0; 8];
+    let mut batch = staging.batch(&gpu.stream);
+    batch.download(buffer.slice(..CHUNK).unwrap(), &mut first).unwrap();
+    batch.download(buffer.slice(CHUNK..2 * CHUNK).unwrap(), &mut lost).unwrap();
+    gpu.control().fail("cuMemcpyDtoHAsync_v2", 1, 1, 999);
+    let failed = batch.download(buffer.slice(2 * CHUNK..2 * CHUNK + 8).unwrap(), &mut last).unwrap_err();
+    assert!(matches!(failed, CopyError::Call(error) if error.code == 999), "{failed}");
+    batch.finish().unwrap();
+    assert!(first == data[..CHUNK]);
+    assert!(lost.iter().chain(&last).all(|&byte| byte == 0));
+    drop((buffer, memory, staging));
+    gpu.finish();
+}
+
+/// A batch comes after the work of every stream whose buffers it has, whichever is last.
+#[test]
+fn batches_wait_for_all_streams() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    for order in [[0, 1, 2], [1, 2, 0], [2, 1, 0]] {
+        let memory = Arc::new(DeviceMemory::new(&gpu.context));
+        let others = [(); 3].map(|()| Stream::new(&gpu.context).unwrap());
+        let mut staging = staging(&gpu);
+        let mut buffers = others.each_ref().map(|other| Buffer::<u8, _>::zeros(&memory, 4, other).unwrap());
+        gpu.context.synchronize().unwrap();
+        gpu.control().hold_all(true);
+        buffers.iter_mut().for_each(|buffer| buffer.as_view_mut().fill(1).unwrap());
+        let mut batch = staging.batch(&gpu.stream);
+        for buffer in &mut buffers {
+            let (front, back) = buffer.as_view_mut().split_at(1).unwrap();
+            batch.upload(front, &[2]).unwrap();
+            batch.upload(back.slice(2..).unwrap(), &[3]).unwrap();
+        }
+        batch.finish().unwrap();
+        for other in order {
+            gpu.control().run(Gpu::number(&gpu.stream));
+            gpu.control().run(Gpu::number(&others[other]));
+        }
+        gpu.control().hold_all(false);
+        assert!(buffers.iter().all(|buffer| buffer.to_vec().unwrap() == [2, 1, 1, 3]), "{order:?}");
+        drop((buffers, others, memory, staging));
+    }
+    gpu.finish();
+}

@@ -5,11 +5,13 @@ use allotment::gpu::cudarc::driver::PushKernelArg;
 use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Backer, Buffer, Context, CopyError, DeviceMemory, HostMemory, Pinned, Rows,
-    Stream,
+    AllocateError, AsyncMemory, Backer, Backing as _, Buffer, Context, CopyError, DeviceMemory, HostMemory,
+    Pinned, Pool, Rows, StableSlice, StableSliceMut, Stream,
 };
-use allotment::pool::{SourceErrorKind, Stream as _};
+use allotment::pool::{PoolOptions, SourceErrorKind, Stream as _};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context as TaskContext, Waker};
 
 fn device(gpu: &Gpu) -> Arc<DeviceMemory> {
     Arc::new(DeviceMemory::new(&gpu.context))
@@ -27,7 +29,14 @@ fn values_go_and_come_back() {
     let memory = device(&gpu);
     let values: Vec<u32> = (0..1000).collect();
     let mut buffer = Buffer::from_slice(&memory, &values, &gpu.stream).unwrap();
-    assert_eq!((buffer.len(), buffer.bytes()), (1000, 4000));
+    assert_eq!((buffer.len(), buffer.bytes(), buffer.is_empty()), (1000, 4000, false));
+    for (range, len) in [(0..1000, 1000), (3..4, 1), (7..7, 0)] {
+        let (address, is_empty) = (buffer.address() + 4 * range.start as u64, len == 0);
+        let view = buffer.slice(range.clone()).unwrap();
+        assert_eq!((view.address(), view.len(), view.is_empty()), (address, len, is_empty));
+        let view = buffer.slice_mut(range).unwrap();
+        assert_eq!((view.address(), view.len(), view.is_empty()), (address, len, is_empty));
+    }
     assert_eq!(buffer.to_vec().unwrap(), values);
     buffer.slice_mut(10..20).unwrap().fill(7).unwrap();
     buffer.slice_mut(998..).unwrap().copy_from(&[8, 9]).unwrap();
@@ -157,6 +166,172 @@ fn rows() {
     buffer.slice(1..).unwrap().copy_rows_to(&mut back, rows).unwrap();
     assert_eq!(back, [1, 2, 9, 3, 4, 9, 5, 6, 9]);
     drop((buffer, memory));
+    gpu.finish();
+}
+
+/// Rows of any shape, beside a model of them: in memory of a device and of the host, and of values of several sizes.
+#[test]
+fn rows_are_those_of_their_shape() {
+    fn check<T: Fill, A: Backer>(gpu: &Gpu, memory: &A, value: impl Fn(u32) -> T)
+    where
+        A::Error: std::fmt::Debug,
+    {
+        let mut random = fastrand::Rng::with_seed(4);
+        for _ in 0..40 {
+            let (width, height) = (random.usize(0..6), random.usize(0..5));
+            let [pitch, host_pitch] = [(); 2].map(|()| width + random.usize(0..3));
+            let shape = Rows { width, height, pitch, host_pitch };
+            let is_none = width == 0 || height == 0;
+            let span = |pitch| if is_none { 0 } else { pitch * (height - 1) + width };
+            let mut values = |len| (0..len).map(|_| value(random.u32(..))).collect::<Vec<T>>();
+            let (mut device, mut host) = (values(span(pitch) + 2), values(span(host_pitch)));
+            let mut buffer = Buffer::from_slice(memory, &device, &gpu.stream).unwrap();
+            let mut part = buffer.slice_mut(1..=span(pitch)).unwrap();
+            part.copy_rows_from(&host, shape).unwrap();
+            for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
+                device[1 + row * pitch + column] = host[row * host_pitch + column];
+            }
+            assert!(buffer.to_vec().unwrap() == device, "{shape:?}");
+            let mut back = values(host.len());
+            host.copy_from_slice(&back);
+            buffer.slice(1..=span(pitch)).unwrap().copy_rows_to(&mut back, shape).unwrap();
+            for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
+                host[row * host_pitch + column] = device[1 + row * pitch + column];
+            }
+            assert!(back == host, "{shape:?}");
+            if !is_none {
+                let have = span(pitch) - 1;
+                let short = buffer.slice_mut(1..=have).unwrap().copy_rows_from(&host, shape);
+                assert_eq!(short, length(have, have + 1));
+            }
+        }
+    }
+    let gpu = Gpu::new();
+    let (device, host) = (device(&gpu), Arc::new(HostMemory::new(1 << 20)));
+    macro_rules! each {
+        ($($value:expr),*) => {$(
+            check(&gpu, &device, $value);
+            check(&gpu, &host, $value);
+        )*};
+    }
+    each!(|bits| bits as u8, |bits| bits as u16, |bits| bits, |bits| [bits as u8, 1, 2], |bits| [bits; 4]);
+    // Of no row or no value the rest of the shape does not matter.
+    let mut buffer = Buffer::<u8, _>::zeros(&device, 3, &gpu.stream).unwrap();
+    for (width, height, pitch) in [(0, 3, 1000), (5, 0, 1), (0, 0, 0)] {
+        let shape = Rows { width, height, pitch, host_pitch: pitch };
+        assert_eq!(buffer.as_view_mut().copy_rows_from(&[], shape), Ok(()));
+        assert_eq!(buffer.as_view().copy_rows_to(&mut [], shape), Ok(()));
+    }
+    drop((buffer, device, host));
+    gpu.finish();
+}
+
+/// The driver fills with values of 1, 2 and 4 bytes by itself, and with whatever has equal bytes.
+#[test]
+fn fills_take_few_calls() {
+    const NAMES: [&str; 6] = [
+        "cuMemsetD8Async",
+        "cuMemsetD16Async",
+        "cuMemsetD32Async",
+        "cuMemsetD2D8Async",
+        "cuMemsetD2D32Async",
+        "cuMemcpyAsync",
+    ];
+    fn calls<T: Fill>(gpu: &Gpu, value: T, len: usize) -> [u64; 6] {
+        let mut buffer = Buffer::from_slice(&device(gpu), &vec![value; len], &gpu.stream).unwrap();
+        let before = NAMES.map(|name| gpu.control().calls(name));
+        buffer.as_view_mut().fill(value).unwrap();
+        let mut place = 0;
+        before.map(|before| (gpu.control().calls(NAMES[place]) - before, place += 1).0)
+    }
+    let gpu = Gpu::new();
+    if on_system() {
+        return gpu.finish();
+    }
+    assert_eq!(calls(&gpu, 7u8, 100), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(calls(&gpu, u64::MAX, 100), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(calls(&gpu, [3u8; 3], 100), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(calls(&gpu, 0x0102u16, 100), [0, 1, 0, 0, 0, 0]);
+    assert_eq!(calls(&gpu, 0x0102_0304u32, 100), [0, 0, 1, 0, 0, 0]);
+    assert_eq!(calls(&gpu, [1u8, 2, 3], 100), [0, 0, 0, 3, 0, 1]);
+    assert_eq!(calls(&gpu, 5u64, 64), [0, 0, 0, 0, 2, 0]);
+    assert_eq!(calls(&gpu, 5u64, 257), [0, 0, 0, 0, 2, 3]);
+    assert_eq!(calls(&gpu, [0u8; 0], 100), [0; 6]);
+    assert_eq!(calls(&gpu, 7u8, 0), [0; 6]);
+    gpu.finish();
+}
+
+/// Whatever keeps its values in place can be the host's side of a copy.
+#[test]
+fn any_owner_of_values_is_copied() {
+    fn up<O: StableSlice<u32>>(buffer: &mut Buffer<u32>, owner: O) {
+        let values = owner.as_slice().to_vec();
+        let owner = buffer.as_view_mut().copy_from_async(owner).unwrap().wait().unwrap();
+        assert_eq!((owner.as_slice(), buffer.to_vec().unwrap()), (&values[..], values.clone()));
+    }
+    fn down<O: StableSliceMut<u32>>(buffer: &Buffer<u32>, owner: O) {
+        let mut owner = buffer.as_view().copy_to_async(owner).unwrap().wait().unwrap();
+        let values = buffer.to_vec().unwrap();
+        assert_eq!(owner.as_slice(), values);
+        assert_eq!(owner.as_mut_slice(), values);
+    }
+    let gpu = Gpu::new();
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer: Buffer<u32> = Buffer::zeros(&pool, 3, &gpu.stream).unwrap();
+    up(&mut buffer, vec![1, 2, 3]);
+    up(&mut buffer, vec![4, 5, 6].into_boxed_slice());
+    up(&mut buffer, Arc::<[u32]>::from([7, 8, 9]));
+    up(&mut buffer, Arc::new(vec![10, 11, 12]));
+    up::<&'static [u32]>(&mut buffer, &[13, 14, 15]);
+    up(&mut buffer, vec![16, 17, 18].leak());
+    down(&buffer, vec![0; 3]);
+    down(&buffer, vec![0; 3].into_boxed_slice());
+    down(&buffer, vec![0; 3].leak());
+    drop((buffer, pool));
+    gpu.finish();
+}
+
+/// The host's side of a copy stays until the copy is done, and for good if that cannot be found out.
+#[test]
+fn transfers_wait_when_they_are_dropped() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer: Buffer<u8> = Buffer::zeros(&pool, 4, &gpu.stream).unwrap();
+    gpu.stream.synchronize().unwrap();
+    let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
+    control.hold(number, true);
+    let transfer = buffer.as_view_mut().copy_from_async(vec![1; 4]).unwrap();
+    assert_eq!(transfer.is_done(), Ok(false));
+    drop(transfer);
+    assert_eq!(control.pending(number), 0);
+    let shared: Arc<[u8]> = Arc::new([2; 4]);
+    let transfer = buffer.as_view_mut().copy_from_async(shared.clone()).unwrap();
+    control.fail("cuEventSynchronize", 1, 1, 999);
+    drop(transfer);
+    assert_eq!(Arc::strong_count(&shared), 2, "leaked, since the copy may still read it");
+    // Without a mark of its end all of the stream is waited for.
+    control.fail("cuEventRecord", 1, 1, 999);
+    let transfer = buffer.as_view_mut().copy_from_async(vec![3; 4]).unwrap();
+    assert_eq!(transfer.is_done(), Ok(false));
+    assert_eq!(transfer.wait().unwrap(), [3; 4]);
+    assert_eq!(control.pending(number), 0);
+    // A task that cannot be woken is told so, once.
+    {
+        let mut transfer = pin!(buffer.as_view_mut().copy_from_async(vec![4; 4]).unwrap());
+        control.fail("cuStreamAddCallback", 1, 1, 999);
+        let mut poll =
+            || transfer.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).map(|done| done.map(drop));
+        let std::task::Poll::Ready(Err(CopyError::Call(error))) = poll() else { panic!("it is not told") };
+        assert_eq!((error.call, error.code), ("cuStreamAddCallback", 999));
+        assert!(poll().is_pending());
+        assert_eq!(control.calls("cuStreamAddCallback"), 1);
+    }
+    control.hold(number, false);
+    assert_eq!(buffer.to_vec().unwrap(), [4; 4]);
+    drop((buffer, pool));
     gpu.finish();
 }
 
@@ -368,7 +543,13 @@ fn cudarc_launches_kernels_with_our_buffers() {
         let second = Context::new(1).unwrap();
         let foreign = second.to_cudarc().unwrap().default_stream();
         let error = buffer.with_cudarc(&foreign, |_| ()).unwrap_err();
-        assert!(matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Invalid));
+        let call = |error| match error {
+            CopyError::Call(error) => (error.kind, error.call),
+            error => panic!("{error}"),
+        };
+        assert_eq!(call(error), (SourceErrorKind::Invalid, "a stream of another device"));
+        let error = buffer.with_cudarc(&cudarc.per_thread_stream(), |_| ()).unwrap_err();
+        assert_eq!(call(error), (SourceErrorKind::Invalid, "a per-thread default stream"));
         let slice = foreign.alloc_zeros::<u8>(1).unwrap();
         assert!(Buffer::from_cudarc(&gpu.context, slice).is_err());
     }
@@ -397,5 +578,69 @@ fn a_copy_that_fails_says_which_call_it_was() {
     let failed = Buffer::<u32, _>::zeros(&memory, 2, &gpu.stream).unwrap_err();
     assert!(matches!(failed, AllocateError::Copy(CopyError::Call(_))));
     drop((buffer, memory));
+    gpu.finish();
+}
+
+/// Memory that several other streams use goes after the work of each, which is marked once.
+#[test]
+fn a_buffer_that_goes_waits_for_all_its_streams() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
+    let others = [(); 3].map(|()| Stream::new(&gpu.context).unwrap());
+    let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
+    let mut to = others.each_ref().map(|other| Buffer::<u8, _>::zeros(&memory, 100, other).unwrap());
+    gpu.context.synchronize().unwrap();
+    gpu.control().hold_all(true);
+    for value in [1, 2] {
+        for (to, other) in to.iter_mut().zip(&others) {
+            to.as_view_mut().fill(value).unwrap();
+            from.backing().used_on(other);
+        }
+    }
+    let marks = gpu.control().calls("cuEventRecord");
+    drop(from);
+    assert_eq!(gpu.control().calls("cuEventRecord"), marks + 3);
+    let home = Gpu::number(&gpu.stream);
+    for other in others.iter().rev() {
+        gpu.control().run(home);
+        assert!(gpu.control().pending(home) > 0, "the memory is in use");
+        gpu.control().run(Gpu::number(other));
+    }
+    gpu.control().run(home);
+    assert_eq!(gpu.control().pending(home), 0);
+    gpu.control().hold_all(false);
+    assert!(to.iter().all(|to| to.to_vec().unwrap() == [2; 100]));
+    drop((to, others, memory));
+    gpu.finish();
+}
+
+/// A buffer whose stream is of another device than its memory names both devices to the driver.
+#[test]
+fn copies_between_devices_name_their_contexts() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    gpu.context.enable_peer(&second).unwrap();
+    let (here, there) = (device(&gpu), Arc::new(DeviceMemory::new(&second)));
+    let far = Buffer::from_slice(&there, &[1u8, 2, 3], &gpu.stream).unwrap();
+    let mut near = Buffer::<u8, _>::zeros(&here, 3, &gpu.stream).unwrap();
+    let calls = || ["cuMemcpyPeerAsync", "cuDevicePrimaryCtxRetain"].map(|name| gpu.control().calls(name));
+    let [copied, retained] = calls();
+    near.as_view_mut().copy_from_view(&far.as_view()).unwrap();
+    assert_eq!(near.to_vec().unwrap(), [1, 2, 3]);
+    assert_eq!(calls(), [copied + 1, retained + 1]);
+    let other = Buffer::from_slice(&here, &[4u8, 5, 6], &gpu.stream).unwrap();
+    near.as_view_mut().copy_from_view(&other.as_view()).unwrap();
+    assert_eq!(near.to_vec().unwrap(), [4, 5, 6]);
+    assert_eq!(calls(), [copied + 1, retained + 1], "of one device");
+    gpu.control().fail("cuDevicePrimaryCtxRetain", 1, 1, 999);
+    let failed = near.as_view_mut().copy_from_view(&far.as_view()).unwrap_err();
+    assert!(matches!(failed, CopyError::Call(error) if error.code == 999), "{failed}");
+    drop((far, near, other, here, there, second));
     gpu.finish();
 }

@@ -2,8 +2,8 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
-    Buffer, Context, CopyError, DeviceMemory, HostMemory, Managed, MemoryKind, Pinned, Rows, Staging,
-    StagingOptions, Stream,
+    Buffer, Context, CopyError, DeviceMemory, Foreign, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows,
+    Staging, StagingOptions, Stream,
 };
 use allotment::pool::{CopyFigures, CopyStats, DevicePool, Direction, PoolOptions};
 use std::sync::Arc;
@@ -66,7 +66,29 @@ fn devices_that_copy_to_each_other_are_peers() {
     assert_eq!(far.to_vec().unwrap(), [1.5, 2.5]);
     assert_eq!(figures(&gpu.context.copy_stats())[0], (1, 8));
     assert_eq!(figures(&second.copy_stats()), [(0, 0), (1, 8), (0, 0), (1, 8), (0, 0), (0, 0)]);
-    drop((far, here, there, stream, second));
+    // Blocks of pools and foreign memory know their devices as well.
+    let peers = || second.copy_stats().peer.count;
+    let pools = [&gpu.context, &second]
+        .map(|context| Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap());
+    let block: Buffer<f32> = Buffer::from_slice(&pools[0], &[3.5, 4.5], &gpu.stream).unwrap();
+    let block = block.migrate(&pools[1], &stream).unwrap();
+    assert_eq!((block.to_vec().unwrap(), peers()), (vec![3.5, 4.5], 2));
+    let near = Buffer::from_slice(&here, &[5.5f32, 6.5], &gpu.stream).unwrap();
+    gpu.context.synchronize().unwrap();
+    // SAFETY: the memory is not used otherwise, and lives longer.
+    let foreign = unsafe { Buffer::<f32, Foreign<()>>::from_raw(near.address(), 2, (), &gpu.stream) };
+    let mut back = block.migrate(&there, &stream).unwrap();
+    assert_eq!(peers(), 2, "of one device");
+    back.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
+    assert_eq!((back.to_vec().unwrap(), peers()), (vec![5.5, 6.5], 3));
+    drop(foreign);
+    // SAFETY: as above.
+    let foreign = unsafe { Buffer::<f32, Foreign<()>>::from_raw(back.address(), 2, (), &stream) };
+    let mut third = Buffer::<f32, _>::zeros(&here, 2, &gpu.stream).unwrap();
+    third.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
+    assert_eq!((third.to_vec().unwrap(), gpu.context.copy_stats().peer.count), (vec![5.5, 6.5], 1));
+    drop((third, foreign));
+    drop((far, near, back, pools, here, there, stream, second));
     gpu.finish();
 }
 
@@ -211,5 +233,70 @@ fn host_memory_is_the_cpus_alone() {
     assert!(error.to_string().contains("out of memory"), "{error}");
     drop((buffer, second, near, device));
     drop(pool);
+    gpu.finish();
+}
+
+/// A copy that fails is not timed, and neither is one whose marks fail, also where its events have old times.
+#[test]
+fn only_copies_with_both_marks_are_timed() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut buffer = Buffer::<u8, _>::zeros(&pool, 1000, &gpu.stream).unwrap();
+    gpu.control().rate(1_000_000_000);
+    gpu.context.time_copies(true);
+    let timed = |done, count| {
+        gpu.context.synchronize().unwrap();
+        let figures = gpu.context.copy_stats().to_device;
+        assert_eq!((figures.count, figures.timed_bytes), (count, done));
+        assert_eq!(figures.time.as_micros() as u64, done / 1000);
+    };
+    buffer.copy_from(&[1; 1000]).unwrap();
+    timed(1000, 1);
+    for nth in [1, 2] {
+        gpu.control().fail("cuEventRecord", nth, 1, 999);
+        buffer.copy_from(&[2; 1000]).unwrap();
+        timed(1000, 1 + nth);
+    }
+    gpu.control().fail("cuMemcpyHtoDAsync_v2", 1, 1, 999);
+    assert!(buffer.copy_from(&[3; 1000]).is_err());
+    timed(1000, 3);
+    gpu.control().fail("cuEventCreate", 1, 2, 999);
+    buffer.copy_from(&[4; 1000]).unwrap();
+    timed(2000, 4);
+    let made = gpu.control().calls("cuEventCreate");
+    buffer.copy_from(&[5; 1000]).unwrap();
+    timed(3000, 5);
+    assert_eq!(gpu.control().calls("cuEventCreate"), made, "events are used again");
+    drop(buffer);
+    drop(pool);
+    gpu.finish();
+}
+
+/// The time of a copy counts once in each pool that it is in.
+#[test]
+fn pools_time_the_copies_of_their_blocks() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pools =
+        [(); 2].map(|()| DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let buffer = |pool| Buffer::<u8, _>::zeros(pool, 1000, &gpu.stream).unwrap();
+    let [mut first, second, mut third] = [buffer(&pools[0]), buffer(&pools[0]), buffer(&pools[1])];
+    gpu.control().rate(1_000_000_000);
+    gpu.context.time_copies(true);
+    first.as_view_mut().copy_from_view(&second.as_view()).unwrap(); // within a pool
+    third.slice_mut(..300).unwrap().copy_from_view(&second.slice(..300).unwrap()).unwrap(); // between two
+    gpu.context.synchronize().unwrap();
+    let of_all = gpu.context.copy_stats().on_device;
+    let figures = |pool: &DevicePool<_>| pool.stats().copies.on_device;
+    assert_eq!((of_all.count, of_all.timed_bytes), (2, 1300));
+    assert_eq!(figures(&pools[0]), of_all);
+    assert_eq!((figures(&pools[1]).count, figures(&pools[1]).timed_bytes), (1, 300));
+    drop((first, second, third));
+    drop(pools);
     gpu.finish();
 }

@@ -1,9 +1,10 @@
 //! Buffers as tensors of other libraries, pools that devices have as their current ones, and devices that are reset.
 
 use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, DlTensor, HostMemory, Location,
-    Managed, MemoryKind, Pinned, Pool, Stream, Virtual,
+    Advice, AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, DlTensor, HostMemory,
+    Location, Managed, MemoryKind, Pinned, Pool, Stream, Virtual,
 };
 use allotment::pool::{
     DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
@@ -144,12 +145,67 @@ fn tensors_that_do_not_fit_are_refused() {
         assert!(matches!(refused, Err(CopyError::Tensor(_))), "{number}");
         assert_eq!(ENDED.load(Ordering::Relaxed), 3 + number);
     }
+    // Without values the place does not matter, and neither does the stride of a dimension of one.
+    // SAFETY: there are two lengths.
+    let empty = tensor(ptr::null_mut(), |tensor| unsafe {
+        (*tensor.shape, tensor.byte_offset) = (0, 7);
+    });
+    let empty = empty.into_buffer::<u32>(&gpu.stream).unwrap();
+    assert_eq!((empty.len(), empty.to_vec().unwrap()), (0, vec![]));
+    // SAFETY: as above.
+    let one = tensor(columns.as_mut_ptr(), |tensor| unsafe { (*tensor.shape, *tensor.strides) = (1, 99) });
+    let one = one.into_buffer::<u32>(&gpu.stream).unwrap();
+    assert_eq!(one.to_vec().unwrap(), [2, 3, 4, 5, 6]);
+    drop((empty, one));
     // SAFETY: null is allowed.
     assert!(unsafe { DlTensor::from_raw(ptr::null_mut()) }.is_none());
     let buffer: Buffer<u32> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
     let refused = DlTensor::new(buffer, &[3, 3]).map(drop);
     assert_eq!(refused, Err(CopyError::Length { have: 10, asked: 9 }));
     drop((scalar, memory, pool));
+    gpu.finish();
+}
+
+/// Every type of value that DLPack has, and every kind of memory and device, in its numbers.
+#[test]
+fn tensors_name_their_values_and_memory() {
+    fn numbers<T: DeviceRepr + ValidAsZeroBits + Copy + Send + 'static>(
+        pool: &Pool,
+        stream: &Stream,
+    ) -> [i32; 5] {
+        let buffer: Buffer<T> = Buffer::zeros(pool, 3, stream).unwrap();
+        let raw = DlTensor::new(buffer, &[3]).unwrap().into_raw();
+        // SAFETY: the tensor has this layout, and lives.
+        let seen = unsafe { &*raw.cast::<Managed32>() };
+        let found = [seen.code.into(), seen.bits.into(), seen.lanes.into(), seen.device_type, seen.device_id];
+        // SAFETY: made above, and not used otherwise.
+        drop(unsafe { DlTensor::from_raw(raw) });
+        found
+    }
+    let gpu = Gpu::new();
+    let (own, stream) = (pool(&gpu), &gpu.stream);
+    assert_eq!(numbers::<i8>(&own, stream), [0, 8, 1, 2, 0]);
+    assert_eq!(numbers::<i16>(&own, stream), [0, 16, 1, 2, 0]);
+    assert_eq!(numbers::<i32>(&own, stream), [0, 32, 1, 2, 0]);
+    assert_eq!(numbers::<i64>(&own, stream), [0, 64, 1, 2, 0]);
+    assert_eq!(numbers::<u8>(&own, stream), [1, 8, 1, 2, 0]);
+    assert_eq!(numbers::<u16>(&own, stream), [1, 16, 1, 2, 0]);
+    assert_eq!(numbers::<u32>(&own, stream), [1, 32, 1, 2, 0]);
+    assert_eq!(numbers::<u64>(&own, stream), [1, 64, 1, 2, 0]);
+    assert_eq!(numbers::<f32>(&own, stream), [2, 32, 1, 2, 0]);
+    assert_eq!(numbers::<f64>(&own, stream), [2, 64, 1, 2, 0]);
+    let unknown = DlTensor::new(Buffer::<u128>::zeros(&own, 3, stream).unwrap(), &[3]).map(drop);
+    assert_eq!(unknown, Err(CopyError::Tensor("has values of a type that DLPack does not know")));
+    let managed = Pool::new(Managed::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    assert_eq!(numbers::<f32>(&managed, stream), [2, 32, 1, 13, 0]);
+    if !on_system() {
+        let second = Context::new(1).unwrap();
+        let stream = Stream::new(&second).unwrap();
+        let there = Pool::new(DeviceMemory::new(&second), PoolOptions::new()).unwrap();
+        assert_eq!(numbers::<f32>(&there, &stream), [2, 32, 1, 2, 1]);
+        drop((there, stream, second));
+    }
+    drop((own, managed));
     gpu.finish();
 }
 
@@ -195,6 +251,15 @@ fn managed_blocks_are_brought_to_the_device() {
     let device = pool(&gpu);
     drop(Buffer::<u8>::zeros(&device.prefetching(), 10, &gpu.stream).unwrap());
     assert_eq!(calls(), 2);
+    let nothing = there.allocate(0, 1, &gpu.stream).unwrap();
+    assert_eq!(calls(), 2, "there is nothing to move");
+    there.deallocate(nothing).unwrap();
+    for range in [0..0, 1000..1000] {
+        plain.slice(range.clone()).unwrap().prefetch(Location::Host).unwrap();
+        plain.slice(range).unwrap().advise(Advice::ReadMostly(true)).unwrap();
+    }
+    let advised = gpu.control().calls("cuMemAdvise") + gpu.control().calls("cuMemAdvise_v2");
+    assert_eq!((calls(), advised), (2, 0));
     // A block that could not be moved is not lost.
     let name = ["cuMemPrefetchAsync", "cuMemPrefetchAsync_v2"];
     name.iter().for_each(|name| gpu.control().fail(name, 1, 1, 1));

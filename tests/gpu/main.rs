@@ -16,6 +16,7 @@ mod pools;
 mod readme;
 mod sequences;
 mod share;
+mod shown;
 mod sources;
 mod staging;
 mod streams;

@@ -4,7 +4,8 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Access, AllocateError, Backing as _, Buffer, Context, CopyError, ManageError, ManagedBlock,
-    ManagerOptions, MemoryKind, MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, pinned_bytes,
+    ManagerOptions, MemoryKind, MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, Usage,
+    pinned_bytes,
 };
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
@@ -293,6 +294,9 @@ fn read_only_memory_that_is_changed_is_named() {
     assert_eq!((only.declared, only.measured), (Access::ReadOnly, Access::HostHeavy));
     assert_eq!((only.from, only.to), (MemoryKind::ReadMostly, MemoryKind::Pinned));
     assert!(only.to_string().ends_with("declared read-only, but changed 40 times"), "{only}");
+    (0..7).for_each(|number| changed.as_mut_slice().unwrap()[0] = number);
+    let text = manager.recommendations()[0].to_string();
+    assert!(text.ends_with("declared read-only, but changed 47 times"), "{text}");
     drop((read, changed));
     drop(manager);
     gpu.finish();
@@ -328,6 +332,9 @@ fn totals_and_cleanup_are_of_all_devices() {
     assert_eq!(totals.reserved as usize, 16 * MIB);
     assert_eq!((totals.copies.to_device.count, totals.copies.on_host.count), (4, 4));
     assert_eq!(totals.stores.len(), 8);
+    let copied = totals.stores.iter().map(|store| store.stats.copies);
+    let copied: Vec<_> = copied.map(|copies| copies.to_device.count + copies.on_host.count).collect();
+    assert_eq!(copied, [1, 1, 0, 1, 1, 0, 2, 2]);
     assert_eq!(manager.cleanup(), 0, "all is in use");
     let pinned = pinned_bytes();
     held.truncate(4);
@@ -402,5 +409,96 @@ fn options_and_reports_are_data() {
     assert_eq!(read, totals);
     drop(buffer);
     drop(manager);
+    gpu.finish();
+}
+
+/// Measured accesses beside a model: the host or the device must have its share of enough of them.
+#[test]
+fn accesses_are_judged_by_their_share() {
+    for (share, eighths) in [(0.625, 5), (0.75, 6), (1.0, 8)] {
+        for least_touches in [0, 1, 5, 6, 32] {
+            let policy = Policy { share, least_touches, ..Policy::default() };
+            for number in 0..4u64.pow(6) {
+                let count = |place: u32| [0, 1, 3, 9][(number / 4u64.pow(place) % 4) as usize];
+                let usage = Usage {
+                    from_host: count(0),
+                    to_host: count(1),
+                    host_reads: count(2),
+                    host_writes: count(3),
+                    on_device: count(4),
+                    kernels: count(5),
+                    host_bytes: 0,
+                };
+                let host = (0..4).map(count).sum::<u64>();
+                let device = count(4) + count(5);
+                let has_share = |part| 8 * part >= eighths * (host + device);
+                let expected = if host + device < least_touches.max(1) {
+                    Access::Unknown
+                } else if has_share(host) {
+                    Access::HostHeavy
+                } else if has_share(device) {
+                    Access::Random
+                } else {
+                    Access::Unknown
+                };
+                assert_eq!(policy.judge(&usage), expected, "{usage:?} {share} {least_touches}");
+            }
+        }
+    }
+}
+
+/// What is recommended exists, and is other memory than the buffer has.
+#[test]
+fn recommendations_are_of_memory_that_there_is() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let concurrent = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
+    gpu.control().set_attribute(1, concurrent as u32, 0);
+    let second = Context::new(1).unwrap();
+    let rule = |access: &[Access], targets: &[MemoryKind]| PolicyRule {
+        access: access.to_vec(),
+        up_to: None,
+        targets: targets.to_vec(),
+    };
+    let table = |of_host| Policy {
+        rules: vec![
+            rule(&[Access::HostHeavy], of_host),
+            rule(&[Access::ReadOnly], &[MemoryKind::ReadMostly, MemoryKind::Device]),
+            rule(&[], &[MemoryKind::Device]),
+        ],
+        ..Policy::default()
+    };
+    let managed_first = table(&[MemoryKind::Managed, MemoryKind::Pinned]);
+    for (contexts, to) in [
+        (vec![gpu.context.clone()], MemoryKind::Managed),
+        (vec![second.clone()], MemoryKind::Pinned),
+        (vec![second.clone(), gpu.context.clone()], MemoryKind::Managed),
+    ] {
+        let options = ManagerOptions { policy: managed_first.clone(), ..ManagerOptions::default() };
+        let manager = MemoryManager::new(&contexts, options).unwrap();
+        let polled = manager.allocate::<u8>(100, None, Access::Random).unwrap();
+        (0..40).for_each(|_| assert_eq!(polled.to_vec().unwrap(), [0; 100]));
+        let [only] = manager.recommendations().try_into().unwrap();
+        assert_eq!((only.from, only.to, only.declared), (MemoryKind::Device, to, Access::Random));
+        drop(polled);
+        drop(manager);
+    }
+    // Read-mostly memory is as good as the device's own for kernels, but not for a host that writes.
+    let options = ManagerOptions { policy: table(&[MemoryKind::Device]), ..ManagerOptions::default() };
+    let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
+    let request = manager.request().access(Access::ReadOnly);
+    let (mut filled, mut written) = (bytes(&request, 100, &gpu), bytes(&request, 100, &gpu));
+    assert_eq!(filled.kind(), MemoryKind::ReadMostly);
+    for number in 0..40 {
+        filled.as_view_mut().fill(number).unwrap();
+        written.copy_from(&[number; 100]).unwrap();
+    }
+    let [only] = manager.recommendations().try_into().unwrap();
+    assert_eq!((only.address as u64, only.from), (written.address(), MemoryKind::ReadMostly));
+    assert_eq!((only.to, only.measured), (MemoryKind::Device, Access::HostHeavy));
+    drop((filled, written));
+    drop((manager, second));
     gpu.finish();
 }

@@ -70,6 +70,11 @@ fn a_mapped_file_larger_than_the_device_is_changed_in_place() {
     let changed = more(&expected[part.clone()]);
     expected[part.clone()].copy_from_slice(&changed);
     assert!(fs::read(folder.0.join("file")).unwrap() == expected);
+    // The last bytes.
+    let at = expected.len() - 10;
+    mapped.update(at as u64.., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
+    let changed = more(&expected[at..]);
+    expected[at..].copy_from_slice(&changed);
     let mut seen = Vec::new();
     let read = mapped.read(bounds, &pool, &gpu.stream, |mut chunk, _| {
         seen.extend(chunk.as_view().to_vec()?);

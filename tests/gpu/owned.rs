@@ -4,7 +4,8 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{CudaFunction, DevicePtr as _, LaunchConfig};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    Buffer, CopyError, DeviceMemory, Foreign, HostMemory, MemoryKind, Pinned, Pool, Stream,
+    Backer, Buffer, CopyError, DeviceMemory, Error, Foreign, HostMemory, ManagerOptions, MemoryKind,
+    MemoryManager, Pinned, Pool, Stream,
 };
 use allotment::pool::{Chain, DevicePool, Limit, PoolOptions, Stream as _};
 use std::future::Future;
@@ -356,5 +357,69 @@ fn tokio_awaits_transfers() {
         assert_eq!(runtime.block_on(task).unwrap().unwrap(), [value; 1000]);
     }
     drop((runtime, pool));
+    gpu.finish();
+}
+
+/// A kernel reaches another device's memory once access is enabled.
+#[test]
+fn kernels_reach_the_memory_of_peers() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = allotment::gpu::Context::new(1).unwrap();
+    let far = Stream::new(&second).unwrap();
+    let (memory, kernel) = (Arc::new(DeviceMemory::new(&second)), scale(&gpu));
+    let mut values = Buffer::from_slice(&memory, &[1.0f32, 2.0, 3.0], &far).unwrap();
+    assert_eq!(
+        (gpu.context.can_access(&second), gpu.context.can_access(&gpu.context)),
+        (Ok(true), Ok(false))
+    );
+    let refused = gpu.context.enable_peer(&gpu.context).unwrap_err();
+    assert_eq!(refused, Error::Unsupported("access to the memory of this peer"));
+    gpu.control().fail("cuCtxEnablePeerAccess", 1, 1, 999);
+    let failed = gpu.context.enable_peer(&second).unwrap_err();
+    assert!(matches!(failed, Error::Call(error) if error.code == 999), "{failed}");
+    gpu.context.enable_peer(&second).unwrap();
+    let launch = gpu.stream.launch(&kernel).write(values.as_view_mut()).value(&2.5f32).value(&3u64);
+    // SAFETY: these are the kernel's arguments, and there are three values.
+    unsafe { launch.submit(LaunchConfig::for_num_elems(3)) }.unwrap();
+    gpu.stream.synchronize().unwrap();
+    assert_eq!(values.to_vec().unwrap(), [2.5, 5.0, 7.5]);
+    drop((values, memory, kernel, far, second));
+    gpu.finish();
+}
+
+/// Whatever a block comes from, it is not given out again while another stream uses it.
+#[test]
+fn blocks_in_use_by_other_streams_stay() {
+    fn stays<A: Backer>(gpu: &Gpu, other: &Stream, allocator: &A)
+    where
+        A::Error: std::fmt::Debug,
+    {
+        let mut used = Buffer::<u8, _>::zeros(allocator, MIB, &gpu.stream).unwrap();
+        gpu.context.synchronize().unwrap();
+        gpu.control().hold_all(true);
+        used.switch_to(other).unwrap();
+        used.as_view_mut().fill(5).unwrap();
+        drop(used);
+        let mut next = Buffer::<u8, _>::zeros(allocator, MIB, &gpu.stream).unwrap();
+        next.as_view_mut().fill(9).unwrap();
+        [&gpu.stream, other].iter().for_each(|stream| _ = gpu.control().run(Gpu::number(stream)));
+        gpu.control().hold_all(false);
+        assert!(next.to_vec().unwrap() == vec![9; MIB]);
+    }
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let other = Stream::new(&gpu.context).unwrap();
+    let pool = pool(&gpu);
+    let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap();
+    stays(&gpu, &other, &pool);
+    stays(&gpu, &other, &manager.request().memory(MemoryKind::Device));
+    stays(&gpu, &other, &Arc::new(DeviceMemory::new(&gpu.context)));
+    drop((pool, other));
+    drop(manager);
     gpu.finish();
 }

@@ -210,6 +210,8 @@ fn movable_blocks_keep_their_contents() {
     blocks.retain(|_| (number += 1, number % 2 == 0).1); // every other one goes
     let done = pool.compact(gpu.stream.id());
     assert!(done.moves > 0 && done.largest_after > done.largest_before && done.failed.is_none(), "{done:?}");
+    let counted = gpu.context.copy_stats().on_device;
+    assert_eq!((counted.count, counted.bytes), (done.moves, done.bytes));
     for (block, n) in &blocks {
         assert_eq!(gpu.download(address(block.address()), 100), [*n; 100]);
         assert_eq!(gpu.download(address(block.address() + (2 << 20) - 100), 100), [*n; 100]);

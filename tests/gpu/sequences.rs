@@ -111,3 +111,91 @@ fn sequences_wait_for_their_work_and_survive_failures() {
     drop((fork, cache, other));
     gpu.finish();
 }
+
+/// Every length around a page and around the greatest one: what is there, how many pages, and which calls it takes.
+#[test]
+fn sequences_have_as_many_pages_as_they_need() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return gpu.finish();
+    }
+    let page = 2 * MIB;
+    let cache = KvCache::new(&gpu.context, 4 * page - 1, 100 * page).unwrap();
+    let control = gpu.control();
+    let calls = |names: &[&str]| names.iter().map(|name| control.calls(name)).sum::<u64>();
+    let mapping = || calls(&["cuMemMap", "cuMemUnmap", "cuMemSetAccess"]);
+    let mut sequence = cache.sequence(&gpu.stream).unwrap();
+    let lengths = [0, 1, page - 1, page, page, page + 1, 2 * page, 4 * page, 3 * page + 1, 3 * page, page, 0];
+    for (before, after) in [0].into_iter().chain(lengths).zip(lengths) {
+        let (made, pages) = (mapping(), after.div_ceil(page));
+        sequence.resize(after).unwrap();
+        let is_same = pages == before.div_ceil(page);
+        assert_eq!((sequence.bytes(), mapping() == made), (after, is_same), "{before} to {after}");
+        if after > 0 {
+            fill(&sequence, &gpu.stream, after - 1, 1, 7);
+        }
+    }
+    assert_eq!(cache.reserved(), 4 * page);
+    // One byte more than the greatest length is refused, whatever else there would be.
+    sequence.resize(5).unwrap();
+    let made = mapping();
+    let longer = sequence.resize(4 * page + 1).unwrap_err();
+    assert_eq!(
+        (longer.kind, longer.call),
+        (SourceErrorKind::OutOfMemory, "the greatest length of a sequence")
+    );
+    assert_eq!((sequence.bytes(), mapping()), (5, made));
+
+    // Forks share whole pages, and copy what is left of one.
+    sequence.resize(4 * page).unwrap();
+    fill(&sequence, &gpu.stream, 0, 4 * page, 3);
+    for len in [0, 1, page - 1, page, page + 1, 2 * page, 4 * page] {
+        let (copied, shared) = (calls(&["cuMemcpyAsync"]), cache.reserved());
+        let fork = sequence.fork(len, &gpu.stream).unwrap();
+        assert_eq!(calls(&["cuMemcpyAsync"]) - copied, u64::from(len % page > 0), "{len}");
+        assert_eq!(fork.bytes(), len);
+        assert!(is_all(&fork, &gpu.stream, 0, len, 3), "{len}");
+        assert!(cache.reserved() - shared <= page, "{len}");
+        drop(fork);
+        cache.trim().unwrap();
+    }
+    drop(sequence);
+    assert_eq!(cache.trim(), Ok(4 * page));
+    drop(cache);
+    gpu.finish();
+}
+
+/// What is given back to the device is not the cache's any more, so that others may come to the limit.
+#[test]
+fn trimmed_pages_can_be_made_anew() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return gpu.finish();
+    }
+    let page = 2 * MIB;
+    let cache = KvCache::new(&gpu.context, 8 * page, 8 * page - 1).unwrap();
+    for kept in 0..=8 {
+        let mut sequence = cache.sequence(&gpu.stream).unwrap();
+        sequence.resize(8 * page).unwrap();
+        let mut other = cache.sequence(&gpu.stream).unwrap();
+        let full = other.resize(1).unwrap_err();
+        assert_eq!((full.kind, full.call), (SourceErrorKind::OutOfMemory, "the limit of the cache"));
+        sequence.resize(kept * page).unwrap();
+        assert_eq!(cache.reserved(), 8 * page);
+        assert_eq!((cache.trim(), cache.reserved()), (Ok((8 - kept) * page), kept * page));
+        assert_eq!(gpu.live().bytes, (kept * page) as u64);
+        sequence.resize(8 * page).unwrap();
+        assert_eq!(cache.reserved(), 8 * page);
+    }
+    // What could not be mapped at all is not unmapped either.
+    let mut sequence = cache.sequence(&gpu.stream).unwrap();
+    let unmapped = gpu.control().calls("cuMemUnmap");
+    gpu.control().fail("cuMemMap", 1, 1, 999);
+    assert_eq!(sequence.resize(2 * page).unwrap_err().code, 999);
+    assert_eq!(gpu.control().calls("cuMemUnmap"), unmapped);
+    gpu.control().fail("cuMemMap", 2, 1, 999);
+    assert_eq!(sequence.resize(2 * page).unwrap_err().code, 999);
+    assert_eq!(gpu.control().calls("cuMemUnmap"), unmapped + 1);
+    drop((sequence, cache));
+    gpu.finish();
+}

@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    AsyncMemory, Buffer, DeviceMemory, Error, Imported, IpcHandle, Pinned, ShareError, SharedMemory, Stream,
-    Virtual,
+    AsyncMemory, Backer, Buffer, Context, DeviceMemory, Error, Imported, IpcHandle, ManagerOptions,
+    MemoryKind, MemoryManager, Pinned, Pool, ShareError, SharedMemory, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -210,6 +210,12 @@ fn wrong_descriptors_leave_nothing_behind() {
     let right = shared.pieces[0].0.try_clone().unwrap();
     shared.pieces.push((file, piece));
     assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    shared.pieces.swap(0, 1);
+    let unmapped = || gpu.driver.iter().map(|control| control.calls("cuMemUnmap")).sum::<u64>();
+    let before_it = unmapped();
+    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    assert_eq!(unmapped(), before_it, "nothing was mapped");
+    shared.pieces.swap(0, 1);
     shared.pieces[1] = (right, 2 * piece);
     assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
     shared.pieces.truncate(1);
@@ -244,4 +250,59 @@ fn wrong_descriptors_leave_nothing_behind() {
     if let Some(driver) = &gpu.driver {
         assert_eq!(driver.misuse_of_any_kind(), 0, "{}", driver.report());
     }
+}
+
+/// Buffers that begin and end with pieces are of these pieces alone.
+#[test]
+fn whole_pieces_are_shared_without_their_neighbours() {
+    let gpu = Gpu::new();
+    let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
+    let pool = DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap();
+    let buffers =
+        [1u32, 2, 3].map(|value| Buffer::from_slice(&pool, &vec![value; MIB], &gpu.stream).unwrap());
+    assert_eq!(pool.stats().segments.current, 1);
+    for (buffer, value) in buffers.iter().zip(1..) {
+        let shared = buffer.share().unwrap();
+        assert_eq!((shared.pieces.len(), shared.offset, shared.bytes), (1, 0, 4 * MIB));
+        assert!(map(&shared, &gpu).unwrap().to_vec().unwrap() == vec![value; MIB]);
+    }
+    drop(buffers);
+    drop(pool);
+    gpu.finish();
+}
+
+/// A handle names the driver's allocation and the place in it, whatever the block comes from.
+#[test]
+fn handles_name_the_allocation_around_a_block() {
+    fn names<A: Backer>(allocator: &A, stream: &Stream)
+    where
+        A::Error: std::fmt::Debug,
+    {
+        let buffers = [(); 3].map(|()| Buffer::<u32, _>::zeros(allocator, 1000, stream).unwrap());
+        let places = buffers.each_ref().map(|buffer| {
+            let handle = buffer.export().unwrap();
+            let offset = u64::from_le_bytes(handle.to_bytes()[64..72].try_into().unwrap());
+            assert_eq!(handle.bytes(), 4000);
+            assert!(offset + 4000 <= 2 * MIB as u64, "{offset}");
+            (buffer.address() - offset, handle.to_bytes()[..64].to_vec())
+        });
+        assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
+    }
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    // A manager has memory with handles where the device cannot map any.
+    let mapping = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    gpu.control().set_attribute(1, mapping as u32, 0);
+    let second = Context::new(1).unwrap();
+    let manager = MemoryManager::new(std::slice::from_ref(&second), ManagerOptions::default()).unwrap();
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let borrowed = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    names(&manager.request().memory(MemoryKind::Device), manager.streams().next().unwrap());
+    names(&pool, &gpu.stream);
+    names(&borrowed, &gpu.stream);
+    drop((pool, borrowed));
+    drop((manager, second));
+    gpu.finish();
 }

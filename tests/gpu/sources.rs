@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, Location, Managed, Pinned,
-    PinnedOptions, Pool, Registered, Stream, Virtual, pinned_bytes,
+    Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, HostMemory, KvCache, Location,
+    Managed, Pinned, PinnedOptions, Pool, Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
@@ -385,7 +385,17 @@ fn devices_that_lack_something_say_so() {
     assert!(AsyncMemory::new(&context).is_err_and(unsupported));
     assert!(Virtual::new(&context).is_err_and(unsupported));
     assert!(Managed::new(&context).is_err_and(unsupported));
-    drop(context);
+    let lacks = Error::Unsupported("virtual memory management");
+    assert_eq!(Virtual::shareable(&context).unwrap_err(), lacks);
+    assert_eq!(Virtual::with_room(&context, 1).unwrap_err(), lacks);
+    assert_eq!(KvCache::new(&context, 1, 1).unwrap_err(), lacks);
+    assert!(!context.device().managed_memory);
+    // No device is its own peer.
+    let own = Error::Unsupported("access to the memory of this peer");
+    assert_eq!(Virtual::with_peers(&gpu.context, std::slice::from_ref(&gpu.context)).unwrap_err(), own);
+    let ordered = AsyncMemory::new(&gpu.context).unwrap();
+    assert_eq!(ordered.allow(&gpu.context).unwrap_err(), own);
+    drop((context, ordered));
     gpu.finish();
 }
 
@@ -563,5 +573,179 @@ fn virtual_memory_gives_pages_back_between_blocks() {
     assert_eq!(pool.stats().segments.current, 1, "in the same addresses");
     drop((more, blocks));
     drop(pool);
+    gpu.finish();
+}
+
+/// The facts that pools go by, of every source: which device, whether memory is zero at first, and the pages that can go.
+#[test]
+fn sources_say_what_their_memory_is() {
+    fn facts<S: Source<Stream = Stream> + Send + Sync>(
+        source: &S,
+        stream: &Stream,
+    ) -> (Option<usize>, usize, bool) {
+        let segment = source.reserve(source.granularity(), stream).unwrap();
+        let zeroed = segment.zeroed;
+        release(source, segment, stream);
+        (source.device(), source.page(), zeroed)
+    }
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    for (context, number) in [(&gpu.context, 0), (&second, 1)] {
+        let stream = Stream::new(context).unwrap();
+        let of_device = (Some(number), 0, false);
+        assert_eq!(facts(&DeviceMemory::new(context), &stream), of_device);
+        assert_eq!(facts(&AsyncMemory::new(context).unwrap(), &stream), of_device);
+        assert_eq!(facts(&Virtual::shareable(context).unwrap(), &stream), of_device);
+        let pages = Virtual::new(context).unwrap();
+        assert_eq!(facts(&pages, &stream), (Some(number), pages.granularity(), false));
+        // Physical memory is that of the context's device.
+        let before = context.capacity().unwrap().free;
+        let segment = pages.reserve(pages.granularity(), &stream).unwrap();
+        assert_eq!(before - context.capacity().unwrap().free, pages.granularity());
+        release(&pages, segment, &stream);
+        assert_eq!(facts(&Managed::new(context).unwrap(), &stream), (None, 0, false));
+        assert_eq!(facts(&Pinned::new(context), &stream), (None, 0, false));
+        assert_eq!(facts(&HostMemory::new(1 << 20), &stream), (None, 0, true));
+        stream.synchronize().unwrap();
+    }
+    drop(second);
+    gpu.finish();
+}
+
+#[test]
+fn host_memory() {
+    let gpu = Gpu::new();
+    let source = HostMemory::new(200 << 10);
+    let unit = source.granularity();
+    let left = |source: &HostMemory| source.capacity().map(|capacity| (capacity.total, capacity.free));
+    assert_eq!((source.name(), unit), ("host", 64 << 10));
+    for bytes in [0, 1, unit + 1] {
+        assert_eq!(source.reserve(bytes, &gpu.stream).unwrap_err().kind, SourceErrorKind::Invalid);
+    }
+    let first = source.reserve(2 * unit, &gpu.stream).unwrap();
+    assert_eq!(left(&source), Ok((200 << 10, 72 << 10)));
+    assert!(source.reserve(2 * unit, &gpu.stream).unwrap_err().is_out_of_memory());
+    assert!(source.reserve(usize::MAX / unit * unit, &gpu.stream).unwrap_err().is_out_of_memory());
+    let second = source.reserve(unit, &gpu.stream).unwrap();
+    assert_eq!(left(&source), Ok((200 << 10, 8 << 10)));
+    assert!(
+        first.address.get() % source.alignment() == 0 && slice(&source, first).iter().all(|&byte| byte == 0)
+    );
+    slice(&source, first)[2 * unit - 5..].copy_from_slice(b"bytes");
+    let (from, to) = (first.address.get() + 2 * unit - 5, second.address.get());
+    // SAFETY: both ranges are in segments of this source and not in use.
+    unsafe { source.copy(from, to, 5, &gpu.stream) }.unwrap();
+    assert_eq!(&slice(&source, second)[..5], b"bytes");
+    release(&source, first, &gpu.stream);
+    release(&source, second, &gpu.stream);
+    let all = HostMemory::new(unit);
+    let exact = all.reserve(unit, &gpu.stream).unwrap();
+    assert_eq!((left(&all), left(&source)), (Ok((unit, 0)), Ok((200 << 10, 200 << 10))));
+    release(&all, exact, &gpu.stream);
+    gpu.finish();
+}
+
+/// Whatever the place and length of the memory, what can be reserved of it is what is aligned and whole.
+#[test]
+fn registered_memory_of_any_place_is_used_as_far_as_it_is_aligned() {
+    let gpu = Gpu::new();
+    let mut random = fastrand::Rng::with_seed(6);
+    let lengths = [1, 511, 512, 513, 1023, 1024, 1025, 5000];
+    for (skip, len) in lengths.into_iter().flat_map(|len| [(0, len), (random.usize(1..600), len)]) {
+        let memory = vec![0u8; skip + len].leak().split_at_mut(skip).1;
+        let (start, end) = (memory.as_ptr().addr().next_multiple_of(512), memory.as_ptr().addr() + len);
+        let usable = end.saturating_sub(start) / 512 * 512;
+        let source = Registered::new(&gpu.context, memory).unwrap();
+        let capacity = source.capacity().unwrap();
+        assert_eq!((capacity.total, capacity.free), (usable, usable), "{len} bytes at {start:#x}");
+        assert!(source.reserve(usable + 512, &gpu.stream).unwrap_err().is_out_of_memory());
+        if usable > 0 {
+            let all = source.reserve(usable, &gpu.stream).unwrap();
+            assert_eq!((all.address.get(), all.bytes), (start, usable));
+            release(&source, all, &gpu.stream);
+        }
+        assert_eq!(source.into_memory().unwrap().len(), len);
+    }
+    gpu.finish();
+}
+
+/// Random segments beside a list of flags: the lowest range that fits, and nothing twice.
+#[test]
+fn registered_memory_serves_the_lowest_range() {
+    const UNITS: usize = 16;
+    let gpu = Gpu::new();
+    let source = Registered::new(&gpu.context, vec![0; (UNITS + 1) * 512]).unwrap();
+    let units = source.capacity().unwrap().total / 512;
+    let mut taken = vec![false; units];
+    let mut random = fastrand::Rng::with_seed(8);
+    let mut live: Vec<(Segment, usize)> = Vec::new();
+    let mut start = None;
+    for step in 0..600 {
+        if random.u8(..3) == 0 && !live.is_empty() {
+            let (segment, at) = live.swap_remove(random.usize(..live.len()));
+            taken[at..at + segment.bytes / 512].fill(false);
+            release(&source, segment, &gpu.stream);
+        } else {
+            let len = random.usize(1..6);
+            let place = (0..=units.saturating_sub(len)).find(|&at| !taken[at..at + len].contains(&true));
+            match (source.reserve(len * 512, &gpu.stream), place) {
+                (Ok(segment), Some(at)) => {
+                    let start = *start.get_or_insert(segment.address.get());
+                    assert_eq!(
+                        (segment.address.get(), segment.bytes),
+                        (start + at * 512, len * 512),
+                        "{step}"
+                    );
+                    taken[at..at + len].fill(true);
+                    live.push((segment, at));
+                }
+                (Err(error), None) => assert!(error.is_out_of_memory()),
+                (found, place) => panic!("{step}: {found:?}, {place:?}"),
+            }
+        }
+        let free = taken.iter().filter(|taken| !**taken).count() * 512;
+        assert_eq!(
+            source.capacity().map(|capacity| (capacity.total, capacity.free)),
+            Ok((units * 512, free))
+        );
+    }
+    live.into_iter().for_each(|(segment, _)| release(&source, segment, &gpu.stream));
+    drop(source);
+    gpu.finish();
+}
+
+/// The driver's own errors come through where a source asks for more than memory.
+#[test]
+fn errors_beside_the_memory_keep_their_codes() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let pinned = pinned_bytes();
+    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
+    let combined = Pinned::with_options(&gpu.context, options);
+    assert_eq!(*combined.options(), options);
+    gpu.control().fail("cuMemHostGetDevicePointer_v2", 1, 2, 999);
+    assert_eq!(combined.reserve(64 << 10, &gpu.stream).unwrap_err().code, 999);
+    let failed = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();
+    assert!(matches!(failed, Error::Call(error) if error.code == 999), "{failed}");
+    assert_eq!((pinned_bytes(), gpu.live()), (pinned, Live::default()));
+    // In a capture the memory comes by way of a stream of its own, which has to be made.
+    let ordered = AsyncMemory::new(&gpu.context).unwrap();
+    let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), mode) }.result().unwrap();
+    gpu.control().fail("cuStreamCreate", 1, 1, 999);
+    let failed = ordered.reserve(ordered.granularity(), &gpu.stream).unwrap_err();
+    assert_eq!((failed.call, failed.code), ("cuStreamCreate", 999));
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the capture began above, and the output has the type that the function writes.
+    unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) }.result().unwrap();
+    // SAFETY: made above and not used. An empty capture may return no graph.
+    let _ = unsafe { sys::cuGraphDestroy(graph) };
+    drop((combined, ordered));
     gpu.finish();
 }

@@ -1,11 +1,15 @@
 //! Data that is streamed through a device in chunks.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{Buffer, CopyError, DeviceMemory, Staging, StagingError, StagingOptions, Virtual};
+use allotment::gpu::{
+    Buffer, CopyError, DeviceMemory, Error, HostMemory, Progress, Staging, StagingError, StagingOptions,
+    Virtual,
+};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub const CHUNK: usize = 64 << 10;
 
@@ -211,5 +215,79 @@ fn errors_of_all_sides_are_told_apart() {
     assert!(result == data(3, 1));
     gpu.stream.synchronize().unwrap();
     drop((staging, memory));
+    gpu.finish();
+}
+
+#[test]
+fn bandwidth_is_bytes_by_time() {
+    let progress = |millis| Progress { bytes: 3000, chunks: 2, elapsed: Duration::from_millis(millis) };
+    let bandwidths = [1500, 250, 0].map(|millis| progress(millis).bandwidth());
+    assert_eq!(bandwidths, [2000.0, 12000.0, 0.0]);
+}
+
+/// Hands out few bytes at a time, and is interrupted in between. It is never asked for no bytes.
+struct Slow<'a>(&'a [u8], usize);
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        assert!(!buffer.is_empty());
+        self.1 += 1;
+        if self.1 % 2 == 0 {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let most = buffer.len().min(10_000);
+        self.0.read(&mut buffer[..most])
+    }
+}
+
+#[test]
+fn interrupted_reads_go_on() {
+    let gpu = Gpu::new();
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap();
+    let (data, mut result) = (data(3, 7), Vec::new());
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    staging.read_write(Slow(&data, 0), &mut result, &memory, &gpu.stream, nothing).unwrap();
+    assert!(result == data);
+    gpu.stream.synchronize().unwrap();
+    drop((staging, memory));
+    gpu.finish();
+}
+
+/// Pinned memory that cannot be had is an error of its own, and what there is not is not waited for.
+#[test]
+fn pinned_memory_is_asked_for_when_it_is_needed() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let options = StagingOptions { chunk: CHUNK, slots: 2 };
+    let endless = StagingOptions { chunk: usize::MAX, ..options };
+    let refused = Staging::new(&gpu.context, endless).unwrap_err();
+    assert_eq!(refused, Error::Unsupported("chunks of this size"));
+    gpu.control().fail("cuMemHostAlloc", 2, 1, 999);
+    let refused = Staging::new(&gpu.context, options).unwrap_err();
+    assert!(matches!(refused, Error::Call(error) if error.code == 999), "{refused}");
+    let memory = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut staging = Staging::new(&gpu.context, options).unwrap();
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    let write = |staging: &mut Staging, data: &[u8]| {
+        staging.read_write(data, io::sink(), &memory, &gpu.stream, nothing).map(|done| done.chunks)
+    };
+    gpu.control().fail("cuMemHostAlloc", 1, 1, 999);
+    let refused = write(&mut staging, &[1; 10]).unwrap_err();
+    assert!(matches!(refused, StagingError::Copy(CopyError::Call(error)) if error.code == 999), "{refused}");
+    let waits = || gpu.control().calls("cuEventSynchronize");
+    let before = waits();
+    assert_eq!(write(&mut staging, &[]).unwrap(), 0);
+    assert_eq!(waits(), before + 1, "only for the first chunk, which turns out to be none");
+    assert_eq!(write(&mut staging, &[1; 10]).unwrap(), 1);
+    drop(staging);
+    // Chunks have to be where a device can work on them.
+    let mut staging = Staging::new(&gpu.context, options).unwrap();
+    let host = Arc::new(HostMemory::new(1 << 20));
+    let refused = staging.read(&[1; 10][..], &host, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(refused, StagingError::Copy(CopyError::Unreachable)), "{refused}");
+    drop((staging, memory, host));
     gpu.finish();
 }

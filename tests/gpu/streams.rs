@@ -5,6 +5,8 @@ use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{Buffer, Context, DeviceMemory, Error, Event, Stream};
 use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _, StreamId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
 
 /// Submits work to a stream that changes nothing.
 fn work(gpu: &Gpu, stream: &Stream) {
@@ -34,11 +36,17 @@ fn streams_have_numbers_of_their_own() {
         [one.raw(), gpu.stream.raw()].map(|raw| unsafe { Stream::from_raw(&gpu.context, raw).unwrap() });
     assert_eq!([one.id(), three.id(), four.id()], [two.id(), two.id(), gpu.stream.id()]);
     drop((one, two, three, four, cudarc));
+    let theirs = gpu.context.to_cudarc().unwrap();
     for (handle, expected) in [(0, Ok(StreamId(0))), (1, Ok(StreamId(0))), (2, Err(Error::PerThreadStream))] {
         // SAFETY: these handles stand for default streams.
-        let stream = unsafe { Stream::from_raw(&gpu.context, std::ptr::without_provenance_mut(handle)) };
+        let stream = unsafe { Stream::from_raw(&gpu.context, ptr::without_provenance_mut(handle)) };
+        assert_eq!(stream.map(|stream| stream.id()), expected);
+        // SAFETY: as above.
+        let cudarc = unsafe { theirs.wrap_borrowed_stream(ptr::without_provenance_mut(handle)) };
+        let stream = Stream::from_cudarc(&gpu.context, cudarc);
         assert_eq!(stream.map(|stream| stream.id()), expected);
     }
+    drop(theirs);
     if !on_system() {
         let second = Context::new(1).unwrap();
         assert_eq!(Stream::default_of(&second).id(), StreamId(1));
@@ -187,6 +195,14 @@ fn streams_that_the_program_drops_are_destroyed() {
     gpu.finish();
 }
 
+/// Returns the thread's context.
+fn current() -> sys::CUcontext {
+    let mut context = ptr::null_mut();
+    // SAFETY: the output has the type that the function writes.
+    unsafe { sys::cuCtxGetCurrent(&mut context) }.result().unwrap();
+    context
+}
+
 /// The thread's context is afterwards what it was before.
 #[test]
 fn the_threads_context_is_left_alone() {
@@ -195,12 +211,6 @@ fn the_threads_context_is_left_alone() {
         return;
     }
     let second = Context::new(1).unwrap();
-    let current = || {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the output has the type that the function writes.
-        unsafe { sys::cuCtxGetCurrent(&mut context) }.result().unwrap();
-        context
-    };
     let before = current();
     let work = || {
         let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
@@ -218,5 +228,145 @@ fn the_threads_context_is_left_alone() {
     catch_unwind(AssertUnwindSafe(|| second.bind(work))).unwrap_err();
     assert_eq!(current(), before);
     drop(second);
+    gpu.finish();
+}
+
+/// A context that has ended is not current any more, and whatever else is current stays so.
+#[test]
+fn a_context_that_ends_is_not_current() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    // SAFETY: the contexts below exist at that time.
+    let set = |context| unsafe { sys::cuCtxSetCurrent(context) }.result().unwrap();
+    let before = current();
+    set(gpu.context.raw());
+    drop(Context::new(1).unwrap());
+    assert_eq!(current(), gpu.context.raw());
+    let second = Context::new(1).unwrap();
+    let (raw, cudarc) = (second.raw(), second.to_cudarc().unwrap());
+    set(raw);
+    drop(second);
+    assert_eq!(current(), raw, "cudarc still has it");
+    set(before);
+    drop(cudarc);
+    let second = Context::new(1).unwrap();
+    set(second.raw());
+    drop(second);
+    assert!(current().is_null());
+    set(before);
+    gpu.finish();
+}
+
+/// A thread that captures nothing may choose what a capture of other threads forbids it.
+#[test]
+fn the_threads_capture_mode_is_left_alone() {
+    use sys::CUstreamCaptureMode as Mode;
+    let gpu = Gpu::new();
+    let exchange = |mut mode| {
+        // SAFETY: the place has the type that the function reads and writes.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result().unwrap();
+        mode
+    };
+    let before = exchange(Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    gpu.context.capacity().unwrap();
+    let event = gpu.stream.record().unwrap();
+    event.is_done().unwrap();
+    event.synchronize().unwrap();
+    gpu.stream.synchronize().unwrap();
+    assert_eq!(exchange(before), Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    drop(event);
+    gpu.finish();
+}
+
+/// Makes a stream by the driver alone.
+fn raw_stream(gpu: &Gpu) -> sys::CUstream {
+    let mut raw = ptr::null_mut();
+    // SAFETY: the output has the type that the function writes, and the flag exists.
+    gpu.context.bind(|| unsafe { sys::cuStreamCreate(&mut raw, 1) }).unwrap().result().unwrap();
+    raw
+}
+
+/// Destroys a stream that only the driver and values of the test know.
+fn destroy(raw: sys::CUstream) {
+    // SAFETY: the tests made it, and submit nothing to it any more.
+    unsafe { sys::cuStreamDestroy_v2(raw) }.result().unwrap();
+}
+
+/// A pool takes over what a stream has once the program cannot submit work to it any more, and not before.
+#[test]
+fn streams_are_abandoned_with_their_last_handle() {
+    let gpu = Gpu::new();
+    let own = Stream::new(&gpu.context).unwrap();
+    let kept = own.retain();
+    let (again, copy) = (kept.clone(), own.clone());
+    assert!(!kept.is_abandoned());
+    drop(own);
+    assert!(!kept.is_abandoned(), "a clone is left");
+    let lent = copy.to_cudarc().unwrap();
+    drop(copy);
+    assert!(!kept.is_abandoned(), "cudarc has it");
+    drop(lent);
+    assert!(kept.is_abandoned() && again.is_abandoned());
+    // SAFETY: the stream exists, since a handle is kept.
+    drop(unsafe { Stream::from_raw(&gpu.context, kept.raw()) }.inspect(|_| assert!(!kept.is_abandoned())));
+    assert!(kept.is_abandoned());
+
+    let theirs = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
+    let stream = Stream::from_cudarc(&gpu.context, theirs.clone()).unwrap();
+    let of_cudarc = stream.retain();
+    assert!(!of_cudarc.is_abandoned());
+    drop(theirs);
+    assert!(!of_cudarc.is_abandoned(), "a handle is left");
+    drop(stream);
+    assert!(of_cudarc.is_abandoned());
+    // What others destroy is theirs.
+    assert!(!Stream::default_of(&gpu.context).retain().is_abandoned());
+    let raw = raw_stream(&gpu);
+    // SAFETY: made above.
+    let foreign = unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap().retain();
+    assert!(!foreign.is_abandoned());
+    drop((kept, again, of_cudarc, foreign));
+    destroy(raw);
+    gpu.finish();
+}
+
+/// A driver may give the handle of something destroyed to something new, which is another stream or context.
+#[test]
+fn handles_that_come_back_name_something_else() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    // SAFETY: a stream with this handle exists; those that do not any more are only dropped.
+    let named = |raw| unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap();
+    let raw = raw_stream(&gpu);
+    let first = named(raw);
+    assert_eq!(named(raw).id(), first.id());
+    destroy(raw);
+    gpu.control().use_again(raw as u64);
+    assert_eq!(raw_stream(&gpu), raw);
+    let second = named(raw);
+    assert_ne!(second.id(), first.id());
+    drop(first);
+    assert_eq!(named(raw).id(), second.id(), "the first one did not take it along");
+    drop(second);
+    destroy(raw);
+
+    let lost = Context::new(1).unwrap();
+    let old = Stream::default_of(&lost);
+    lost.reset().unwrap();
+    gpu.control().use_again(lost.raw() as u64);
+    let fresh = Context::new(1).unwrap();
+    assert_eq!(fresh.raw(), lost.raw());
+    assert_ne!(fresh, lost);
+    let new = Stream::default_of(&fresh);
+    assert!(old.synchronize().is_err());
+    new.synchronize().unwrap();
+    let cudarc = new.to_cudarc().unwrap();
+    drop(old);
+    assert!(Arc::ptr_eq(&cudarc, &Stream::default_of(&fresh).to_cudarc().unwrap()));
+    drop((cudarc, new, fresh, lost));
     gpu.finish();
 }

@@ -87,7 +87,7 @@ impl<T> View<'_, T> {
             context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
             return (0, SyncOnDrop::Sync(None));
         }
-        self.backing.touched(Touch::Kernel, self.len * size_of::<T>());
+        self.backing.touched(Touch::Kernel, self.bytes());
         let is_own =
             context.cu_ctx() == self.stream.context().raw() && stream.cu_stream() == self.stream.raw();
         if is_own {

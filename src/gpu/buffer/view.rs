@@ -43,6 +43,12 @@ fn finish(stream: &Stream) -> Result<(), CopyError> {
     })
 }
 
+impl<T> View<'_, T> {
+    pub(in crate::gpu) const fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+}
+
 impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// Returns the number of values.
     pub const fn len(&self) -> usize {
@@ -57,10 +63,6 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// Returns the device address of the first value.
     pub const fn address(&self) -> u64 {
         self.address
-    }
-
-    pub(super) const fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
     }
 
     /// Returns a part of the view.

@@ -191,3 +191,17 @@ unsafe impl Source for Managed {
         unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drivers before CUDA 12.2 take a number, and -1 for the host.
+    #[test]
+    fn locations_have_numbers_for_older_drivers() {
+        let numbers =
+            [Location::Host, Location::Device(0), Location::Device(7)].map(|at| at.raw().unwrap().1);
+        assert_eq!(numbers, [-1, 0, 7]);
+        assert_eq!(Location::Device(1 << 40).raw().err().unwrap().kind, SourceErrorKind::Invalid);
+    }
+}

@@ -46,6 +46,7 @@ functions! {
     default_stream: fn(i32) -> u64;
     fail: fn(*const std::ffi::c_char, u64, u64, u32);
     clear_failures: fn();
+    use_again: fn(u64);
     fault: fn(i32, u32);
     calls: fn(*const std::ffi::c_char) -> u64;
     misuse: fn(u32) -> u64;
@@ -230,6 +231,12 @@ impl StandIn {
     pub fn clear_failures(&self) {
         // SAFETY: as above.
         unsafe { (self.functions.clear_failures)() }
+    }
+
+    /// Gives the next object that is made the handle of one that was destroyed, as a driver may do.
+    pub fn use_again(&self, handle: u64) {
+        // SAFETY: as above.
+        unsafe { (self.functions.use_again)(handle) }
     }
 
     /// Simulates a fault in the work of a device: every later call returns `code`.

@@ -2,7 +2,7 @@
 
 use crate::abi::{Code, Handle, Out};
 use crate::call::{Failure, lock, run_ready};
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::late::Late;
 use crate::memory::space::Kind;
 use crate::work;
@@ -108,6 +108,12 @@ pub extern "C" fn stand_in_fail(name: *const c_char, nth: u64, times: u64, code:
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_clear_failures() {
     lock().failures.clear();
+}
+
+/// Gives the next object that is made the handle of one that was destroyed, as a driver may do.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_use_again(handle: Handle) {
+    driver::use_again(handle);
 }
 
 /// Simulates a fault in the work of a device's primary context.

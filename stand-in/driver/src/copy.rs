@@ -6,7 +6,7 @@
 use crate::abi::{Address, Code, Copy2d, CopyAttributes, Handle, In, Out, Outcome, memory_type};
 use crate::call::exports;
 use crate::driver::Driver;
-use crate::memory::space::{self, Chunks};
+use crate::memory::space::{self, Chunks, Kind};
 use crate::work::Work;
 use std::sync::Arc;
 
@@ -178,6 +178,17 @@ impl Driver {
     }
 }
 
+/// Refuses memory of another device than the context's, which a copy between devices names for each side.
+fn check_home(driver: &mut Driver, address: Address, context: Handle) -> Outcome {
+    let device = driver.contexts.find(context, &mut driver.misuse)?.device;
+    let is_of = |kind: &Kind| matches!(kind, Kind::Device | Kind::Ordered(_) | Kind::Reserved);
+    let found = driver.space.containing(address);
+    match found {
+        Some((_, found)) if is_of(&found.kind) && found.device != device => Err(Code::INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
+
 /// Bytes from the first row's start to the last row's end.
 fn span(pitch: usize, width: usize, height: usize) -> Outcome<usize> {
     let before = pitch.checked_mul(height.saturating_sub(1)).ok_or(Code::INVALID_VALUE)?;
@@ -316,8 +327,8 @@ exports! {
 
     fn cuMemcpyPeer(driver, to: Address, to_context: Handle, from: Address, from_context: Handle, bytes: usize) {
         driver.outside_capture("cuMemcpyPeer")?;
-        driver.contexts.find(to_context, &mut driver.misuse)?;
-        driver.contexts.find(from_context, &mut driver.misuse)?;
+        check_home(driver, to, to_context)?;
+        check_home(driver, from, from_context)?;
         driver.copy(Side::Device(to), Side::Device(from), &Shape { peer: true, ..line(bytes) }, 0, true)
     }
 
@@ -330,8 +341,8 @@ exports! {
         bytes: usize,
         stream: Handle,
     ) {
-        driver.contexts.find(to_context, &mut driver.misuse)?;
-        driver.contexts.find(from_context, &mut driver.misuse)?;
+        check_home(driver, to, to_context)?;
+        check_home(driver, from, from_context)?;
         driver.copy(Side::Device(to), Side::Device(from), &Shape { peer: true, ..line(bytes) }, stream, false)
     }
 

@@ -23,7 +23,8 @@ pub static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| Mutex::new(Driver:
 /// Notified whenever a piece of work is done.
 pub static IDLE: Condvar = Condvar::new();
 
-/// Objects by handle. A handle is never used twice, not even after a reset, so that stale handles are noticed.
+/// Objects by handle. A handle is never used twice, not even after a reset, so that stale handles are noticed, unless
+/// [`use_again`] asks for it.
 pub struct Table<T> {
     kind: &'static str,
     entries: BTreeMap<Handle, T>,
@@ -32,6 +33,13 @@ pub struct Table<T> {
 /// Too high for a host address, and outside the ranges of device memory.
 const HANDLES: Handle = 1 << 56;
 static NEXT: AtomicU64 = AtomicU64::new(HANDLES);
+/// The handle that the next object gets; 0 for a new one.
+static AGAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Gives the next object this handle, which must be that of a destroyed one.
+pub fn use_again(handle: Handle) {
+    AGAIN.store(handle, Ordering::Relaxed);
+}
 
 impl<T> Table<T> {
     pub const fn new(kind: &'static str) -> Self {
@@ -39,7 +47,10 @@ impl<T> Table<T> {
     }
 
     pub fn insert(&mut self, entry: T) -> Handle {
-        let handle = NEXT.fetch_add(16, Ordering::Relaxed);
+        let handle = match AGAIN.swap(0, Ordering::Relaxed) {
+            0 => NEXT.fetch_add(16, Ordering::Relaxed),
+            again => again,
+        };
         self.entries.insert(handle, entry);
         handle
     }

@@ -11,6 +11,7 @@ use crate::graph;
 use crate::late;
 use crate::work::Work;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// A piece of work in a queue.
@@ -23,6 +24,8 @@ pub struct Item {
 
 pub struct Stream {
     pub context: Handle,
+    /// Unlike the handle it is never used again.
+    pub id: u64,
     /// Whether it is ordered with the legacy default stream.
     pub blocking: bool,
     pub priority: i32,
@@ -44,8 +47,10 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(context: Handle, blocking: bool, priority: i32, held: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             context,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             blocking,
             priority,
             held,
@@ -251,7 +256,7 @@ exports! {
 
     fn cuStreamGetId(driver, stream: Handle, id: Out<u64>) {
         let stream = driver.stream(stream)?;
-        id.set(stream)
+        id.set(driver.streams.find(stream, &mut driver.misuse)?.id)
     }
 
     fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, _bytes: usize, _flags: u32) {

@@ -1,0 +1,168 @@
+//! What values and errors say of themselves.
+
+use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::nvrtc::Ptx;
+use allotment::gpu::{
+    Access, AllocateError, AsyncMemory, Buffer, CopyError, DeviceMemory, DlTensor, Error, Foreign, KvCache,
+    ManageError, ManagerOptions, MemoryKind, MemoryManager, MmapStaging, Pool, Registered, ShareError,
+    Staging, StagingError, StagingOptions, Stream,
+};
+use allotment::pool::{PoolError, PoolOptions, SourceError, SourceErrorKind, Stream as _};
+use std::fmt::{Debug, Display};
+use std::io;
+use std::sync::Arc;
+
+#[track_caller]
+fn shows(value: &dyn Debug, expected: &str) {
+    let text = format!("{value:?}");
+    assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
+fn values_show_their_type_and_what_tells_them_apart() {
+    let gpu = Gpu::new();
+    let (context, stream) = (&gpu.context, &gpu.stream);
+    let name = &context.device().name;
+    shows(context, &format!("Context {{ device: Device {{ ordinal: 0, name: {name:?}, memory: "));
+    shows(stream, &format!("Stream({})", stream.id().0));
+    shows(&stream.record().unwrap(), "Event { .. }");
+
+    let memory = Arc::new(DeviceMemory::new(context));
+    let leased = Buffer::<u8, _>::zeros(&memory, 10, stream).unwrap();
+    shows(&leased, &format!("Buffer {{ address: {}, len: 10, .. }}", leased.address()));
+    shows(
+        leased.backing(),
+        &format!("Lease {{ segment: Segment {{ address: {}, bytes: 2097152", leased.address()),
+    );
+    let pool = Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap();
+    shows(&pool, "[\"device 0\"]");
+    let pooled: Buffer<u8> = Buffer::zeros(&pool, 10, stream).unwrap();
+    let block = format!("PoolBlock(Some(Allocation {{ address: {}", pooled.address());
+    shows(pooled.backing(), &block);
+    // SAFETY: the memory is not used otherwise, and lives longer.
+    let foreign = unsafe { Buffer::<u8, Foreign<()>>::from_raw(leased.address(), 5, (), stream) };
+    shows(foreign.backing(), &format!("Foreign {{ address: {}, bytes: 5, .. }}", leased.address()));
+    drop(foreign);
+    shows(&DlTensor::new(pooled, &[2, 5]).unwrap(), "DlTensor { shape: [2, 5], .. }");
+    shows(&AsyncMemory::new(context).unwrap(), "AsyncMemory { context: Context { device: ");
+    let registered = Registered::new(context, vec![0; 2048]).unwrap();
+    assert_eq!(format!("{registered:?}").split(": ").next(), Some("Registered { bytes"));
+
+    let cache = KvCache::new(context, 1 << 20, 1 << 30).unwrap();
+    let mut sequence = cache.sequence(stream).unwrap();
+    sequence.resize(100).unwrap();
+    if !on_system() {
+        shows(&cache, "KvCache { page: 2097152, reserved: 2097152 }");
+    }
+    shows(&sequence, "Sequence { bytes: 100, pages: 1, .. }");
+
+    let module = context.to_cudarc().unwrap().load_module(Ptx::from_src(include_str!("scale.ptx"))).unwrap();
+    let kernel = module.load_function("scale_f32").unwrap();
+    shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id().0));
+
+    let options = StagingOptions { chunk: 64 << 10, slots: 2 };
+    let mut staging = Staging::new(context, options).unwrap();
+    shows(&staging, "Staging { options: StagingOptions { chunk: 65536, slots: 2 }, .. }");
+    let batch = staging.batch(stream);
+    shows(&batch, "Batch { report: BatchReport { copies: 0, bytes: 0, calls: 0 }, .. }");
+    drop(batch);
+    let path = std::env::temp_dir().join(format!("allotment-shown-{}", std::process::id()));
+    std::fs::write(&path, [1; 10]).unwrap();
+    let mapped = MmapStaging::new(staging, std::fs::File::open(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    shows(&mapped, "MmapStaging { file: File { ");
+    assert!(format!("{mapped:?}").ends_with("bytes: 10, .. }"), "{mapped:?}");
+
+    let made = MemoryManager::new(std::slice::from_ref(context), ManagerOptions::default());
+    let manager = made.unwrap();
+    shows(&manager, "MemoryManager { totals: Totals { stores: [StoreTotals { name: \"virtual device 0\"");
+    let request = manager.request().memory(MemoryKind::Pinned).access(Access::Random).fallback(&[]);
+    shows(&request, "MemoryRequest { site: Location { file: \"tests/gpu/shown.rs\"");
+    let rest = "memory: Some(Pinned), access: Random, fallback: Some([]), .. }";
+    assert!(format!("{request:?}").ends_with(rest), "{request:?}");
+    let managed = Buffer::<u8, _>::zeros(&request, 10, stream).unwrap();
+    shows(managed.backing(), "ManagedBlock { kind: Pinned, block: PoolBlock(Some(Allocation { address: ");
+
+    drop((leased, memory, pool, registered, sequence, cache, kernel, module, mapped, managed));
+    drop(manager);
+    gpu.finish();
+}
+
+#[track_caller]
+fn says(error: impl Display, expected: &str) {
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let call = SourceError { kind: SourceErrorKind::OutOfMemory, call: "cuMemCreate", code: 2 };
+    let called = "cuMemCreate: the device is out of memory (code 2)";
+    says(Error::NoDriver, "there is no CUDA driver on this system");
+    says(
+        Error::MissingFunction("cuInit"),
+        "the CUDA driver has no function cuInit; update the driver to CUDA 11.4 or later",
+    );
+    says(Error::NoDevice { ordinal: 3, count: 2 }, "there is no device 3; the number of devices is 2");
+    says(Error::OtherContext, "the stream belongs to another context");
+    let per_thread =
+        "the per-thread default stream is another queue on every thread; use a stream of its own";
+    says(Error::PerThreadStream, per_thread);
+    says(Error::Unsupported("memory pools"), "the device does not support memory pools");
+    says(Error::from(call), called);
+
+    says(CopyError::Length { have: 3, asked: 4 }, "4 values requested, but there are 3");
+    says(CopyError::Pitch { pitch: 1, width: 2 }, "rows of 2 values do not fit into a pitch of 1");
+    says(CopyError::Unreachable, "no device can access ordinary host memory");
+    says(CopyError::Invisible, "the CPU cannot access a device's own memory");
+    says(CopyError::Tensor("has gaps"), "the tensor has gaps");
+    says(CopyError::from(call), called);
+    says(AllocateError::Allocation(call), called);
+    says(
+        AllocateError::<SourceError>::from(CopyError::Unreachable),
+        "no device can access ordinary host memory",
+    );
+
+    says(ShareError::Values { bytes: 5, offset: 2 }, "5 bytes at offset 2 are not whole and aligned values");
+    says(ShareError::Range { end: 9, shared: 8 }, "the range ends at byte 9, but only 8 bytes are shared");
+    says(ShareError::NotShareable, "the memory was not allocated for sharing");
+    says(ShareError::from(call), called);
+    says(ShareError::from(Error::NoDriver), "there is no CUDA driver on this system");
+
+    says(ManageError::NoDevice, "a memory manager needs at least one device");
+    let total = "the last rule must fit every request, with no access and no size limit";
+    says(ManageError::PolicyNotTotal, total);
+    says(ManageError::PolicyNoTarget(4), "rule 4 names no target");
+    says(ManageError::PolicyShare, "the share must be above 0.5 and at most 1");
+    let other = "the stream belongs to device 1, which the manager does not have";
+    says(ManageError::OtherDevice { ordinal: 1 }, other);
+    for (kind, name) in [
+        (MemoryKind::Device, "device memory"),
+        (MemoryKind::Managed, "managed memory"),
+        (MemoryKind::ReadMostly, "read-mostly managed memory"),
+        (MemoryKind::Pinned, "pinned memory"),
+        (MemoryKind::Host, "host memory"),
+    ] {
+        says(ManageError::Unavailable(kind), &format!("the device has no {name}"));
+    }
+    says(ManageError::from(PoolError::from(call)), &PoolError::from(call).to_string());
+    says(ManageError::from(Error::NoDriver), "there is no CUDA driver on this system");
+    says(ManageError::from(call), called);
+
+    type Staged = StagingError<SourceError, CopyError>;
+    says(Staged::Allocate(AllocateError::Allocation(call)), called);
+    says(Staged::from(CopyError::Invisible), "the CPU cannot access a device's own memory");
+    says(Staged::from(call), called);
+    let broken = || io::Error::other("broken");
+    says(Staged::Read(broken()), "the input cannot be read: broken");
+    says(Staged::Write(broken()), "the results cannot be written: broken");
+    says(Staged::Shrunk { mapped: 9, left: 8 }, "the mapped file had 9 bytes and has only 8 now");
+    says(Staged::Work(CopyError::Unreachable), "no device can access ordinary host memory");
+}
+
+/// A stream has one number, wherever it is shown.
+#[test]
+fn streams_show_their_numbers() {
+    let gpu = Gpu::new();
+    shows(&Stream::default_of(&gpu.context), "Stream(0)");
+    gpu.finish();
+}
