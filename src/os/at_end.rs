@@ -33,10 +33,10 @@ mod imp {
         }
         match KEY.compare_exchange(0, new as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(new),
-            Err(other) => {
+            Err(_) => {
                 // SAFETY: no thread has used the new key.
                 unsafe { libc::pthread_key_delete(new) };
-                Some((other - 1) as libc::pthread_key_t)
+                self::key()
             }
         }
     }

@@ -187,6 +187,50 @@ impl<M> Depot<M> {
 mod tests {
     use super::*;
 
+    /// Magazines come out once each, of their class and kind, and there are four places for each.
+    #[test]
+    fn magazines_have_their_places() {
+        let mut rounds = [[Round::uninit(); 4 * PLACES]; CLASSES];
+        let exchange = Exchange::new(4096);
+        let mut magazines = rounds.iter_mut().map(|rounds| {
+            let mut all = rounds.iter_mut().map(ptr::from_mut);
+            [(); 2].map(|()| [(); PLACES + 1].map(|()| all.next().expect("there are enough")))
+        });
+        let magazines: [[[Magazine; PLACES + 1]; 2]; CLASSES] =
+            core::array::from_fn(|_| magazines.next().expect("there are as many"));
+        for (class, [full, empty]) in magazines.iter().enumerate() {
+            for place in 0..=PLACES {
+                assert_eq!(exchange.put_full(class, full[place]), place < PLACES);
+                assert_eq!(exchange.put_empty(class, empty[place]), place < PLACES);
+            }
+        }
+        for (class, [full, empty]) in magazines.iter().enumerate() {
+            let taken = |take: &dyn Fn() -> Option<Magazine>| {
+                let mut taken: std::vec::Vec<_> = core::iter::from_fn(take).collect();
+                taken.sort_unstable();
+                taken
+            };
+            assert_eq!(taken(&|| exchange.take_full(class)), full[..PLACES]);
+            assert_eq!(taken(&|| exchange.take_empty(class)), empty[..PLACES]);
+            assert!(exchange.put_full(class, full[0]) && exchange.take_full(class) == Some(full[0]));
+        }
+    }
+
+    /// The token changes whenever memory has run out, and never becomes that of another exchange.
+    #[test]
+    fn tokens_change_and_stay_apart() {
+        static EXCHANGE: Exchange = Exchange::new(4096);
+        let start = ptr::from_ref(&EXCHANGE).addr();
+        let mut last = EXCHANGE.token();
+        assert_eq!(last, start);
+        for _ in 0..1000 {
+            EXCHANGE.press();
+            let token = EXCHANGE.token();
+            assert!(token != last && (start..start + align_of::<Exchange>()).contains(&token));
+            last = token;
+        }
+    }
+
     #[test]
     fn caches_keep_to_their_bytes() {
         for bytes in [0, 100, 1000, 4096, 20_000, 64 * 1024, 512 * 1024, 2 << 20, 1 << 30] {

@@ -124,3 +124,17 @@ extern "C" fn child() {
         unsafe { lock.reset() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let errors = [ForkError::TooManyHeaps { max: 64 }, ForkError::OutOfMemory];
+        let said =
+            ["64 heaps are protected at a fork already", "the system has no memory for handlers of fork"];
+        assert_eq!(errors.map(|error| error.to_string()), said);
+    }
+}

@@ -487,3 +487,42 @@ fn bind(caches: *mut Caches, owner: Owner) -> Option<InUse> {
         Some(InUse::of(local))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{Depot, classes};
+    use std::thread;
+
+    static HEAP: crate::Heap = crate::heap!(1 << 20);
+    static DEPOT: Depot = Depot::new(&HEAP, 64 << 10);
+
+    /// Once a thread has a magazine of a class, blocks come and go without anything else being asked; not for another heap, and
+    /// not after memory has run out.
+    #[test]
+    fn the_fast_paths_serve_what_is_cached() {
+        thread::spawn(|| {
+            let owner = Owner { heap: &HEAP, depot: &DEPOT.exchange };
+            let token = || DEPOT.exchange.token();
+            let class = classes::class_of(Layout::new::<[u64; 2]>()).unwrap();
+            assert_eq!(take(token(), class), None);
+            let first = take_anywhere(owner, class).unwrap();
+            let second = take(token(), class).unwrap();
+            assert_eq!(take(token() + 1, class), None);
+            assert!(!give(token() + 1, class, second));
+            assert!(give(token(), class, second) && give(token(), class, first));
+            assert_eq!([take(token(), class), take(token(), class)], [Some(first), Some(second)]);
+            DEPOT.exchange.press();
+            assert!(take(token(), class).is_none() && !give(token(), class, first));
+            // SAFETY: taken above, and not used any more.
+            unsafe {
+                give_anywhere(owner, class, first);
+                give_anywhere(owner, class, second);
+            }
+            flush(owner);
+            assert_eq!(HEAP.used(), 0);
+        })
+        .join()
+        .unwrap();
+    }
+}

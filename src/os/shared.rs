@@ -452,3 +452,72 @@ impl Drop for SharedHeap {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::vec::Vec;
+
+    #[test]
+    fn results_of_pthread_are_errors_of_the_system() {
+        assert!(checked(0).is_ok());
+        assert_eq!(checked(libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    /// The parts of a file do not overlap, begin with pages, and leave less than some pages over.
+    #[test]
+    fn parts_fill_their_file() {
+        let least = (0..).find(|pages| Parts::new(pages * PAGE).is_some()).unwrap();
+        assert!((ENTRIES..ENTRIES + 5 * PAGE).contains(&(least * PAGE)));
+        for pages in (least..least + 600).chain([1 << 16]) {
+            let Parts { granules, nodes, data } = Parts::new(pages * PAGE).unwrap();
+            assert!(nodes >= ENTRIES + granules * size_of::<Entry>() && nodes % PAGE == 0);
+            assert!(data >= nodes + (granules + 1) * size_of::<NodeSlot<u32>>() && data % PAGE == 0);
+            let left = (pages * PAGE).checked_sub(data + granules * GRANULE).unwrap();
+            assert!(left < 4 * PAGE, "{left} bytes of {pages} pages are left");
+        }
+    }
+
+    /// A thread that ends with the lock is like a process that dies with it: the figures and the free memory are made anew.
+    #[test]
+    fn what_the_dead_leave_is_mended() {
+        let heap = SharedHeap::create(60_000).unwrap();
+        let whole = heap.largest_free();
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut live: Vec<(usize, usize)> = Vec::new();
+        for round in 1..200 {
+            for _ in 0..random.usize(..20) {
+                if random.bool() && !live.is_empty() {
+                    heap.free(live.swap_remove(random.usize(..live.len())).0).unwrap();
+                } else if let Some(block) = heap.allocate(random.usize(1..3000), 1) {
+                    live.push((block, heap.size(block).unwrap()));
+                }
+            }
+            let (used, _) = heap.used();
+            thread::scope(|scope| {
+                let die = || {
+                    // SAFETY: the mutex is initialised. Its holder changes figures that the next one has to make anew.
+                    unsafe {
+                        let header = heap.header();
+                        libc::pthread_mutex_lock(&raw mut (*header).mutex);
+                        (*header).used = 1;
+                    }
+                };
+                scope.spawn(die).join().unwrap();
+            });
+            assert_eq!(heap.used(), (used, round));
+            assert_eq!(used, live.iter().map(|block| block.1).sum());
+            assert!(live.iter().all(|&(block, size)| heap.size(block) == Some(size)));
+            // What is free is free once.
+            let mut rest = Vec::new();
+            while heap.largest_free() > 0 {
+                rest.push(heap.allocate(1, 1).unwrap());
+            }
+            assert_eq!(used + rest.len() * GRANULE, heap.parts.granules * GRANULE);
+            rest.into_iter().for_each(|block| heap.free(block).unwrap());
+        }
+        assert_eq!(heap.free_all_of(std::process::id()), live.len());
+        assert_eq!((heap.used().0, heap.largest_free()), (0, whole));
+    }
+}

@@ -1,6 +1,6 @@
 //! Thread caches: every block is checked against a map of the whole arena, from all threads.
 
-use allotment::lock::Spin;
+use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
 use allotment::{FirstFit, Heap, Region, Slab, Tiered, Tlsf};
@@ -368,4 +368,143 @@ fn collections_of_several_threads() {
         assert_eq!(sum, (0..200).map(|length: usize| length * length.saturating_sub(1) / 2 * number).sum());
     });
     shadow.finish();
+}
+
+/// What a thread has of one class, as the documentation says: a magazine in use, another one, and what is in the depot.
+struct Model {
+    size: usize,
+    /// Blocks to request next time.
+    batch: usize,
+    /// Blocks in the loaded magazine; `None` without one.
+    loaded: Option<usize>,
+    /// Whether the other magazine is full; `None` without one.
+    other: Option<bool>,
+    full: usize,
+    empty: usize,
+}
+
+impl Model {
+    /// What a magazine holds if the caches may have enough bytes, and the places of a depot.
+    const CAPACITY: usize = 64;
+    const PLACES: usize = 4;
+
+    fn new(size: usize) -> Self {
+        Self { size, batch: (64 / size).max(1), loaded: None, other: None, full: 0, empty: 0 }
+    }
+
+    /// Takes a magazine, and returns how often the lock is taken for it.
+    fn magazine(&mut self) -> usize {
+        let taken = usize::from(self.empty == 0);
+        self.empty = self.empty.saturating_sub(1);
+        taken
+    }
+
+    /// How many blocks to request or give back now, and whether that is worth a magazine.
+    fn demand(&mut self) -> (usize, bool) {
+        let batch = self.batch;
+        self.batch = (2 * batch).min(Self::CAPACITY);
+        (batch, self.size < 64 || batch >= 4)
+    }
+
+    /// Takes a block, and returns how often the lock is taken.
+    fn allocate(&mut self) -> usize {
+        if let Some(count) = self.loaded.filter(|&count| count > 0) {
+            self.loaded = Some(count - 1);
+            return 0;
+        }
+        if self.other == Some(true) {
+            (self.other, self.loaded) = (self.loaded.map(|_| false), Some(Self::CAPACITY - 1));
+            return 0;
+        }
+        if self.full > 0 {
+            self.full -= 1;
+            let mut taken = 0;
+            match (self.other, self.loaded) {
+                (None, loaded) => self.other = loaded.map(|_| false),
+                (Some(_), Some(_)) if self.empty < Self::PLACES => self.empty += 1,
+                (Some(_), Some(_)) => taken = 1,
+                (Some(_), None) => {}
+            }
+            self.loaded = Some(Self::CAPACITY - 1);
+            return taken;
+        }
+        match self.demand() {
+            (_, false) => 1,
+            (batch, true) => {
+                let taken = if self.loaded.is_none() { self.magazine() } else { 0 };
+                self.loaded = Some(batch - 1);
+                taken + 1
+            }
+        }
+    }
+
+    /// Gives a block back, and returns how often the lock is taken.
+    fn free(&mut self) -> usize {
+        let Some(count) = self.loaded else {
+            if !self.demand().1 {
+                return 1;
+            }
+            self.loaded = Some(1);
+            return self.magazine();
+        };
+        if count < Self::CAPACITY {
+            self.loaded = Some(count + 1);
+            return 0;
+        }
+        let taken = match self.other {
+            Some(true) if self.full < Self::PLACES => {
+                self.full += 1;
+                self.magazine()
+            }
+            Some(true) => 1,
+            Some(false) => 0,
+            None => self.magazine(),
+        };
+        (self.other, self.loaded) = (Some(true), Some(1));
+        taken
+    }
+}
+
+/// Each operation takes the heap's lock as often as the magazines make necessary.
+#[test]
+fn the_lock_is_taken_once_a_batch() {
+    for size in [8, 24, 56, 64, 72, 512, 4096] {
+        let heap: &'static Heap<Tlsf, Counted<Spin>> = Box::leak(Box::new(Heap::empty()));
+        let arena: &'static mut [u64] = vec![0; 1 << 20].leak();
+        // SAFETY: the arena belongs to the heap forever.
+        unsafe { heap.claim(Region::new(NonNull::from(&mut *arena).cast(), 8 << 20)) }.unwrap();
+        let cached = Cached::new(Box::leak(Box::new(Depot::new(heap, 1 << 30))));
+        let block = layout(size, 8);
+        on_threads(1, |_| {
+            let (mut model, mut live) = (Model::new(size), Vec::new());
+            let mut random = fastrand::Rng::with_seed(size as u64);
+            for goal in [1, 3, 0, 200, 100, 600, 0, 700, 300, 500, 0] {
+                while live.len() != goal {
+                    // Mostly towards the goal.
+                    let is_up = (live.len() < goal) != (random.u8(..4) == 0);
+                    let before = heap.contention().taken;
+                    let expected = if is_up || live.is_empty() {
+                        // SAFETY: the size is not zero.
+                        live.push(unsafe { cached.alloc(block) });
+                        model.allocate()
+                    } else {
+                        let block_of = live.swap_remove(random.usize(..live.len()));
+                        // SAFETY: allocated above, and not used any more.
+                        unsafe { cached.dealloc(block_of, block) };
+                        model.free()
+                    };
+                    let taken = heap.contention().taken - before;
+                    assert_eq!(taken, expected, "{size} bytes, {} blocks, up: {is_up}", live.len());
+                }
+            }
+            cached.flush();
+        });
+        assert_eq!(heap.used(), 0);
+    }
+}
+
+#[test]
+fn caches_show_nothing_of_themselves() {
+    let shadow = Shadow::<Tiered>::new(64 << 10, 1 << 10);
+    assert_eq!(format!("{:?}", shadow.cached), "Cached { .. }");
 }

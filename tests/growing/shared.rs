@@ -2,11 +2,14 @@
 
 use allotment::FreeError;
 use allotment::os::SharedHeap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, panic, process};
 
 /// Tells a child process which file to open.
 const FILE: &str = "ALLOTMENT_SHARED";
@@ -183,4 +186,118 @@ fn tempfile() -> std::fs::File {
 fn emptied(file: std::fs::File) -> std::fs::File {
     file.set_len(0).unwrap();
     file
+}
+
+/// Every block beside a list of granules: where it is, what the figures say, and what is refused.
+#[test]
+fn the_figures_are_those_of_the_blocks() {
+    const GRANULE: usize = 256;
+    let least = (1..).find(|pages| SharedHeap::create(pages * 4096).is_ok()).unwrap();
+    for pages in [least, least + 1, least + 7] {
+        let heap = SharedHeap::create(pages * 4096 - 1).unwrap();
+        let total = heap.largest_free();
+        assert!(total > 0 && total % GRANULE == 0);
+        let start = heap.allocate(total, 1).expect("all of it is one block");
+        assert_eq!((start % 4096, heap.used(), heap.largest_free()), (0, (total, 0), 0));
+        assert_eq!((heap.allocate(1, 1), heap.size(start)), (None, Some(total)));
+        for offset in [start - GRANULE, start + total] {
+            assert_eq!(heap.free(offset), Err(FreeError::Foreign));
+        }
+        heap.free(start).unwrap();
+        assert!([total + 1, usize::MAX].iter().all(|&bytes| heap.allocate(bytes, 1).is_none()));
+        assert!(heap.address(pages * 4096 - 1) > heap.address(0));
+        let beyond = panic::catch_unwind(panic::AssertUnwindSafe(|| heap.address(pages * 4096)));
+        assert!(beyond.is_err());
+
+        let mut taken = vec![false; total / GRANULE];
+        let mut live: Vec<(usize, usize)> = Vec::new();
+        let mut random = fastrand::Rng::with_seed(pages as u64);
+        for _ in 0..3000 {
+            if random.bool() && !live.is_empty() {
+                let (block, len) = live.swap_remove(random.usize(..live.len()));
+                let first = (block - start) / GRANULE;
+                taken[first..first + len].fill(false);
+                assert_eq!((heap.free(block), heap.free(block)), (Ok(()), Err(FreeError::NotABlock)));
+            } else {
+                let (bytes, align) = (random.usize(0..4 * GRANULE), 1 << random.u32(..13));
+                if let Some(block) = heap.allocate(bytes, align) {
+                    let (len, first) = (bytes.max(1).div_ceil(GRANULE), (block - start) / GRANULE);
+                    assert_eq!((block % align, heap.size(block)), (0, Some(len * GRANULE)));
+                    assert!(taken[first..first + len].iter().all(|taken| !taken));
+                    taken[first..first + len].fill(true);
+                    live.push((block, len));
+                }
+            }
+            let used = taken.iter().filter(|taken| **taken).count() * GRANULE;
+            assert_eq!(heap.used(), (used, 0));
+            let longest = taken.split(|taken| *taken).map(<[bool]>::len).max().unwrap() * GRANULE;
+            let largest = heap.largest_free();
+            assert!(largest <= longest && 2 * largest >= longest, "{largest} of {longest}");
+            if largest > 0 {
+                let block = heap.allocate(largest, 1).expect("it is sure to succeed");
+                heap.free(block).unwrap();
+            }
+        }
+        assert_eq!(heap.free_all_of(process::id() + 1), 0);
+        assert_eq!((heap.free_all_of(process::id()), heap.used()), (live.len(), (0, 0)));
+        assert_eq!((heap.free_all_of(process::id()), heap.largest_free()), (0, total));
+    }
+}
+
+/// A file has to be as it was made, and is made anew without what was in it; the memory goes with the heap.
+#[test]
+fn files_are_checked_and_given_up() {
+    let path = env::temp_dir().join(format!("allotment-shared-{}", process::id()));
+    let file = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+    let heap = SharedHeap::create_in(file(), 100_000).unwrap();
+    let len = file().metadata().unwrap().len();
+    assert_eq!(len, 102_400);
+    let block = heap.allocate(1000, 1).unwrap();
+    heap.root().store(block as u64, Ordering::Relaxed);
+    let other = SharedHeap::open(file()).unwrap();
+    assert_eq!((other.root().load(Ordering::Relaxed), other.used()), (block as u64, (1024, 0)));
+    drop(other);
+    let wrong = || SharedHeap::open(file()).err().map(|error| error.kind());
+    file().set_len(len + 4096).unwrap();
+    assert_eq!(wrong(), Some(ErrorKind::InvalidInput));
+    file().set_len(len).unwrap();
+    // SAFETY: the file begins with a number that says what it is, and only this test uses it.
+    let first = unsafe { &mut *heap.address(0) };
+    *first ^= 1;
+    assert_eq!(wrong(), Some(ErrorKind::InvalidInput));
+    *first ^= 1;
+    assert_eq!(wrong(), None);
+    drop(heap);
+    let heap = SharedHeap::create_in(file(), 100_000).unwrap();
+    assert_eq!((heap.root().load(Ordering::Relaxed), heap.used()), (0, (0, 0)));
+    let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap());
+    assert!(is_mapped());
+    drop(heap);
+    assert!(!is_mapped());
+    fs::remove_file(&path).unwrap();
+}
+
+/// The first descriptor serves as well as any, and it is an error when there is none left.
+#[test]
+fn descriptors_are_used_up_to_the_last() {
+    const CHILD: &str = "ALLOTMENT_SHARED_DESCRIPTORS";
+    if env::var_os(CHILD).is_some() {
+        // SAFETY: the input of this process is not read.
+        drop(unsafe { OwnedFd::from_raw_fd(0) });
+        let heap = SharedHeap::create(100_000).unwrap();
+        assert_eq!(heap.file().as_raw_fd(), 0);
+        let files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let error = SharedHeap::create(100_000).err().unwrap();
+        assert_eq!(error.raw_os_error(), Some(24), "{error} after {} files", files.len());
+        return;
+    }
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+        .arg(env::current_exe().unwrap())
+        .args(["--exact", "shared::descriptors_are_used_up_to_the_last", "--test-threads=1"])
+        .env(CHILD, "yes")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && text.contains("1 passed"), "{text}");
 }
