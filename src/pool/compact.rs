@@ -172,13 +172,14 @@ impl<P: Placement, S: Source> Pool<P, S> {
         members.retain(|&member| key(member) > key(record.segment));
         // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
-        let elsewhere = members.into_iter().find_map(|member| state.allocate_in(member, &request, heap));
+        let elsewhere =
+            members.into_iter().find_map(|member| Self::take_place(state, member, &request, heap));
         elsewhere.or_else(|| {
             // The placement chooses by length, so one of its next choices may lie lower.
             let mut higher = Vec::new();
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
-                let Some(found) = state.allocate_in(record.segment, &request, heap) else { break };
+                let Some(found) = Self::take_place(state, record.segment, &request, heap) else { break };
                 if state.records.get(found).offset < record.offset {
                     lower = Some(found);
                 } else {
@@ -188,6 +189,15 @@ impl<P: Placement, S: Source> Pool<P, S> {
             higher.into_iter().for_each(|found| self.free(state, found));
             lower
         })
+    }
+
+    /// Allocates a place for a block that moves, which counts as no request.
+    fn take_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
+        let number = state.allocate_in(segment, request, heap)?;
+        let record = state.records.get(number);
+        let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);
+        state.note(heap, |figures| figures.no_request(granted, requested));
+        Some(number)
     }
 
     /// Copies a block to the place of record `to`, and then swaps the memory of the two records.

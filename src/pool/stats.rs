@@ -226,6 +226,13 @@ impl Figures {
         self.note_inactive();
     }
 
+    /// Takes an allocated block out of the sums again, which count requests.
+    pub(super) fn no_request(&mut self, granted: u64, requested: u64) {
+        self.counted.allocated.total -= granted;
+        self.counted.requested.total -= requested;
+        self.counted.blocks.total -= 1;
+    }
+
     /// Counts a block that is freed but still waits for an event.
     pub(super) fn defer(&mut self, granted: u64, requested: u64) {
         self.waiting.add(granted);

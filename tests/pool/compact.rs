@@ -1,7 +1,9 @@
 //! Movable blocks keep their contents, and free memory becomes one block.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{Allocation, DevicePool, Growth, PoolOptions, Reuse, SourceErrorKind, Stream as _};
+use allotment::pool::{
+    Allocation, DevicePool, Growth, PoolOptions, PoolStats, Reuse, SourceErrorKind, Stream as _,
+};
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 
 /// The bytes of simulated host memory.
@@ -43,6 +45,10 @@ fn a_compaction_keeps_contents_and_joins_what_is_free() {
     let stats = pool.stats();
     assert_eq!((stats.allocated.current, stats.blocks.current), (before.allocated.current, 21));
     assert_eq!((stats.moved, stats.largest_free), (report.bytes, report.largest_after));
+    // Moves are no requests.
+    let totals =
+        |stats: &PoolStats| [stats.blocks.total, stats.requested.total, stats.allocated.total, stats.hits];
+    assert_eq!(totals(&stats), totals(&before));
     assert_eq!(fixed.address(), address);
 }
 

@@ -203,7 +203,9 @@ fn a_segment_moves_with_its_holes() {
     assert_eq!((reserved(&a), reserved(&b)), ((0, 0), (6, 1)));
     // The snapshot checks that all counts agree.
     let holes = |block: &&allotment::pool::BlockSnapshot| block.state == BlockState::Hole;
-    assert_eq!(pool.snapshot().segments[0].blocks.iter().filter(holes).count(), 1);
+    let snapshot = pool.snapshot();
+    let holes: Vec<_> = snapshot.segments[0].blocks.iter().filter(holes).collect();
+    assert_eq!((holes.len(), holes[0].stream), (1, allotment::pool::Stream::id(&b).0));
     let more = pool.allocate(8 * MIB, &b).unwrap();
     assert_eq!((device.calls(Call::Map), device.reserved()), (1, 14 * MIB));
     drop((block, more));

@@ -199,7 +199,7 @@ fn each_user_is_waited_for_once() {
     let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
     let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
     let input = arena.take(Net::INPUT.index()).unwrap();
-    for user in [&one, &own, &other, &one] {
+    for user in [&one, &own, &other, &other] {
         input.used_on(user);
     }
     own.launch(1, input.address(), 1);
