@@ -373,3 +373,26 @@ fn a_heap_at_address_zero_is_refused() {
     // SAFETY: it is refused.
     unsafe { Heap::<Tlsf, Unsync>::empty().init(0, 4096) };
 }
+
+/// A heap names the regions that it was given, all of their bytes included.
+mod names {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        if !case.releases {
+            return;
+        }
+        let heap = (case.empty)(60_000);
+        let mut backings = [Backing::new(30_000, 0), Backing::new(9_000, 3), Backing::new(17_000, 8)];
+        let mut given: Vec<_> = backings.iter_mut().map(Backing::region).take(case.regions).collect();
+        // SAFETY: the backings outlive the heap.
+        given.iter().for_each(|&region| unsafe { heap.claim(region) }.unwrap());
+        let mut named: Vec<_> = (0..).map_while(|n| heap.region(n)).collect();
+        let key = |region: &Region| region.start;
+        given.sort_by_key(key);
+        named.sort_by_key(key);
+        assert_eq!(named, given);
+    }
+
+    for_each_placement!(run);
+}

@@ -245,3 +245,57 @@ impl Large {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_grow_while_few_requests_are_served() {
+        let mut large = Large::EMPTY;
+        // Returns how many requests without a kept block it takes until keeping stops or starts.
+        let until = |large: &mut Large, hits| {
+            large.hits = hits;
+            (1..100_000).find(|_| large.miss()).unwrap()
+        };
+        let mut rest = 2 * REVIEW;
+        for _ in 0..8 {
+            assert_eq!((until(&mut large, REVIEW / 4 * 3 - 1), large.resting), (REVIEW, true));
+            assert_eq!((until(&mut large, 0), large.resting), (rest, false));
+            rest = (2 * rest).min(64 * REVIEW);
+        }
+        assert_eq!(rest, 64 * REVIEW);
+        // As many as are worth it: keeping goes on, and the next rest is the first one again.
+        large.hits = REVIEW / 4 * 3;
+        assert!((0..REVIEW).all(|_| !large.miss()) && !large.resting);
+        assert_eq!(until(&mut large, 0), REVIEW);
+        assert_eq!(until(&mut large, 0), 2 * REVIEW);
+    }
+
+    #[test]
+    fn what_is_kept_is_looked_for_until_all_has_gone() {
+        const SIZE: usize = 320;
+        let mut memory = [[0u64; SIZE / 8]; 3];
+        let mut starts = memory.iter_mut().map(|block| NonNull::from(block).cast::<u8>());
+        let starts = [(); 3].map(|()| starts.next().unwrap());
+        let mut large = Large::EMPTY;
+        large.allow(0);
+        assert_eq!(large.limit(), 0);
+        large.allow(2 * SIZE);
+        assert_eq!(large.limit(), LARGEST);
+        // SAFETY: the blocks are the test's.
+        let pushed = starts.map(|start| unsafe { large.push(start, SIZE) });
+        assert_eq!((pushed, large.kept()), ([true, true, false], 2 * SIZE));
+        // The one that came last comes first.
+        for (most, found) in [(0, [false, true]), (1, [true, true])] {
+            assert_eq!([0, 1].map(|n| large.holds(starts[n].as_ptr(), most)), found, "{most}");
+        }
+        assert!(!large.holds(starts[2].as_ptr(), 9));
+        large.allow(0);
+        assert_eq!((large.limit(), large.kept()), (LARGEST, 2 * SIZE));
+        assert_eq!(large.evict_any(), Some((starts[1], SIZE)));
+        assert_eq!(large.limit(), LARGEST, "one is left");
+        assert_eq!(large.evict_any(), Some((starts[0], SIZE)));
+        assert_eq!((large.limit(), large.evict_any()), (0, None));
+    }
+}

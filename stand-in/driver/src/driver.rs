@@ -41,6 +41,11 @@ pub fn use_again(handle: Handle) {
     AGAIN.store(handle, Ordering::Relaxed);
 }
 
+/// Returns a number for the next object that no other one has had; 0 if that is true of its handle.
+pub fn number_of_next() -> u64 {
+    if AGAIN.load(Ordering::Relaxed) == 0 { 0 } else { NEXT.fetch_add(16, Ordering::Relaxed) }
+}
+
 impl<T> Table<T> {
     pub const fn new(kind: &'static str) -> Self {
         Self { kind, entries: BTreeMap::new() }

@@ -6,12 +6,11 @@
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::graph;
 use crate::late;
 use crate::work::Work;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// A piece of work in a queue.
@@ -24,7 +23,7 @@ pub struct Item {
 
 pub struct Stream {
     pub context: Handle,
-    /// Unlike the handle it is never used again.
+    /// Where its handle was used before: a number that no other stream has had; else 0.
     pub id: u64,
     /// Whether it is ordered with the legacy default stream.
     pub blocking: bool,
@@ -47,10 +46,9 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(context: Handle, blocking: bool, priority: i32, held: bool) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             context,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: driver::number_of_next(),
             blocking,
             priority,
             held,
@@ -256,7 +254,8 @@ exports! {
 
     fn cuStreamGetId(driver, stream: Handle, id: Out<u64>) {
         let stream = driver.stream(stream)?;
-        id.set(driver.streams.find(stream, &mut driver.misuse)?.id)
+        let number = driver.streams.find(stream, &mut driver.misuse)?.id;
+        id.set(if number == 0 { stream } else { number })
     }
 
     fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, _bytes: usize, _flags: u32) {

@@ -305,6 +305,9 @@ fn basic_in<P: LayoutPlacement>(size: usize, bytes: usize) {
     let heap = heap::<P>(&mut backing);
     // SAFETY: the second free is refused, which is what is tested.
     unsafe {
+        let mut other = [0x5a_u64; 4];
+        let foreign = NonNull::from(&mut other).cast();
+        assert_eq!(Memory::check(&heap, foreign, layout(size)), Err(FreeError::Foreign));
         // Enough of them that quick lists and pages are in use.
         let blocks: Vec<_> = (0..60).map(|_| heap.alloc(layout(size))).collect();
         for &block in &blocks {
@@ -347,6 +350,27 @@ fn basic_finds_second_frees() {
             // So large that not all of it is looked at for a block.
             basic_in::<Buddy>(size, 1 << 20);
             basic::<Slab>(size);
+        }
+    }
+}
+
+/// A block of a page is found to have another size than a layout says.
+#[test]
+fn pages_refuse_the_layout_of_another_class() {
+    for size in (16..=256).step_by(16) {
+        let mut backing = Backing::new(256 * 1024, 0);
+        let heap = heap::<Tiered>(&mut backing);
+        let blocks: Vec<_> = (0..150).map(|_| heap.try_allocate(layout(size)).unwrap()).collect();
+        // The first ones come from no page.
+        for &block in &blocks[100..] {
+            // SAFETY: the block is ours.
+            unsafe { block.write_bytes(0x5a, size) };
+            assert_eq!(Memory::check(&heap, block, layout(size)), Ok(()));
+            for wrong in (8..=256).step_by(8).filter(|&wrong| wrong != size) {
+                let in_page = size <= 128;
+                let answer = Memory::check(&heap, block, layout(wrong));
+                assert!(answer.is_err() || !in_page, "{wrong} instead of {size} bytes at {block:?}");
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Front, Subject, empty};
 use allotment::lock::Unsync;
-use allotment::{FreeError, Heap, OutOfMemory, RegionError};
+use allotment::{FreeError, Heap, OutOfMemory, Region, RegionError};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -85,6 +85,7 @@ pub trait AnyHeap: Front + Collections {
     fn used(&self) -> usize;
     fn free(&self) -> usize;
     fn peak(&self) -> usize;
+    fn region(&self, n: usize) -> Option<Region>;
     /// Requests a block of the placement, past the statistics. Returns its start and the bytes that it takes. Of a `zeroed` one
     /// those parts are cleared that the placement names.
     fn grant(&self, layout: Layout, zeroed: bool) -> Option<(NonNull<u8>, usize)>;
@@ -131,6 +132,10 @@ impl<P: Subject> AnyHeap for Heap<P, Unsync> {
 
     fn peak(&self) -> usize {
         self.peak()
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.region(n)
     }
 
     fn grant(&self, layout: Layout, zeroed: bool) -> Option<(NonNull<u8>, usize)> {

@@ -68,6 +68,12 @@ impl<L: Placement> Pages<L> {
         unsafe { Layout::from_size_align_unchecked(class.page(), SMALLEST_PAGE) }
     }
 
+    /// The placement beneath.
+    #[cfg(test)]
+    pub(super) const fn large(&self) -> &L {
+        &self.large
+    }
+
     /// The page that covers the address `at`, if there is one. O(regions).
     #[inline(always)]
     fn find_page(&self, at: usize) -> Option<*mut Page> {
