@@ -145,6 +145,21 @@ fn common_bytes_behind_a_block_are_noticed() {
     assert!(silent <= 20, "{silent} of 800; one in 256 is expected");
 }
 
+/// What was never a block is none, whatever waits in the quarantine beside it.
+#[test]
+fn an_address_inside_a_block_was_not_freed() {
+    let mut backing = Backing::new(16 * 1024, 0);
+    let heap = heap::<Full<Tlsf, 4>>(&mut backing);
+    let [freed, live] = [(); 2].map(|()| heap.try_allocate(layout(100)).unwrap());
+    // SAFETY: the blocks are live; the second free and the last one are refused, which is what is tested.
+    unsafe {
+        live.write_bytes(0x5a, 100);
+        heap.try_deallocate(freed, layout(100)).unwrap();
+        assert_eq!(heap.try_deallocate(freed, layout(100)), Err(FreeError::AlreadyFree));
+        assert_eq!(heap.try_deallocate(live.add(16), layout(84)), Err(FreeError::NotABlock));
+    }
+}
+
 /// The same secret makes the same canaries at the same place, and another secret others.
 #[test]
 fn canaries_follow_from_the_secret() {
