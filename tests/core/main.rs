@@ -14,6 +14,9 @@ mod bounds;
 #[cfg(feature = "spin")]
 mod compositions;
 mod edges;
+#[cfg(all(feature = "std", target_os = "linux"))]
+#[path = "../forked/mod.rs"]
+mod forked;
 #[cfg(any(feature = "critical-section", feature = "spin"))]
 mod heap;
 #[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]

@@ -4,6 +4,9 @@
 mod blocks;
 #[cfg(target_os = "linux")]
 mod fork;
+#[cfg(target_os = "linux")]
+#[path = "../forked/mod.rs"]
+mod forked;
 mod fronts;
 #[cfg(target_os = "linux")]
 mod memory;

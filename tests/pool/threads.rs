@@ -1,6 +1,6 @@
 //! Several threads on one pool, each with a stream of its own.
 
-use super::{KIB, MIB};
+use super::{KIB, MIB, trace::Shared};
 use allotment::pool::{
     self, Allocation, BlockState, Capacity, CaptureId, DevicePool, PoolError, PoolOptions, ReturnError,
     Reuse, Segment, Source, SourceError, SourceErrorKind, Stream as _, StreamId,
@@ -8,7 +8,6 @@ use allotment::pool::{
 use allotment::region::Capabilities;
 use allotment::sim::{self, Call, DeviceMemory};
 use allotment_trace::Reader;
-use std::io::{self, Write};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -317,20 +316,6 @@ fn streams_that_cannot_tell_are_used() {
         assert_eq!((pool.deallocate(block), device.segments()), (Ok(()), 1));
     }
     fail(None);
-}
-
-/// The bytes of a trace.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Shared {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// While a request or a free of one stream goes on, those of another one are served. Two streams are enough for that.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// The bytes that a pool has written so far.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+pub struct Shared(pub Arc<Mutex<Vec<u8>>>);
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -176,6 +176,12 @@ type Linux = Fake<4096, true>;
 type MacOs = Fake<{ 16 * 1024 }, false>;
 type Windows = Fake<4096, false>;
 
+/// Returns a heap without memory, in a world of its own.
+fn fresh() -> std::boxed::Box<Pages<Linux>> {
+    WORLD.with_borrow_mut(|world| *world = World::default());
+    std::boxed::Box::new(Pages::EMPTY)
+}
+
 /// A block and the byte that fills it.
 struct Live {
     block: NonNull<u8>,
@@ -308,8 +314,7 @@ fn the_heap_keeps_the_rules_of_linux() {
 
 #[test]
 fn free_spans_go_back_to_the_last_slot() {
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     const BYTES: usize = 12 * SLOT;
     let blocks: Vec<_> = (0..200)
         .map(|_| {
@@ -336,8 +341,7 @@ fn free_spans_go_back_to_the_last_slot() {
 #[test]
 fn free_memory_does_not_raise_the_peak() {
     const SLOTS: usize = 256;
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     let take =
         |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false).unwrap().0;
     let blocks = [(); 6].map(|()| take(SLOTS, &mut pages));
@@ -368,8 +372,7 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
         Pressure::Critical => MIB,
     };
     for pressure in [Pressure::Normal, Pressure::Low, Pressure::Critical] {
-        WORLD.with_borrow_mut(|world| *world = World::default());
-        let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+        let mut pages = fresh();
         pages.limit(60 * MIB);
         let take = |pages: &mut Pages<Linux>, bytes| pages.take_large(bytes, SLOT, false).unwrap().0;
         take(&mut pages, 20 * MIB);
@@ -392,8 +395,7 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
 #[test]
 fn old_free_memory_goes_back() {
     const BYTES: usize = 3 << 20;
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     let mut purged_after = Vec::new();
     for frees in 0..3000 {
         let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
@@ -412,8 +414,7 @@ fn old_free_memory_goes_back() {
 #[test]
 fn tables_of_free_spans_go_back() {
     const SLOTS: usize = 1000;
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     let (block, _) = pages.take_large(SLOTS * SLOT, SLOT, false).unwrap();
     // SAFETY: the block is live.
     assert!(unsafe { pages.put_large(block) });
@@ -431,8 +432,7 @@ fn tables_of_free_spans_go_back() {
 /// One block can have nearly all addresses of a heap. A request for more commits nothing.
 #[test]
 fn one_block_can_have_nearly_all() {
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     pages.limit(256 * SLOT);
     for slots in [300, 256, 249] {
         assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
@@ -446,8 +446,7 @@ fn one_block_can_have_nearly_all() {
 #[test]
 fn batches_stay_together_until_memory_runs_out() {
     const SIZE: usize = 600;
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     pages.limit(256 * SLOT);
     let (class, batch) = (class_of_size(SIZE), BATCHES[class_of_size(SIZE)] as usize);
     let all = |pages: &mut Pages<Linux>| -> Vec<Chain> {
@@ -519,8 +518,7 @@ fn give_all<S: System>(pages: &mut Pages<S>, class: usize, blocks: &[NonNull<u8>
 #[test]
 fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     const SIZE: usize = 48;
-    WORLD.with_borrow_mut(|world| *world = World::default());
-    let mut pages: std::boxed::Box<Pages<Linux>> = std::boxed::Box::new(Pages::EMPTY);
+    let mut pages = fresh();
     let class = class_of_size(SIZE);
     let mut page = || {
         let mut next = pages.take(class, 16 * 1024 / SIZE).first;

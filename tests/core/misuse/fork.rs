@@ -1,21 +1,11 @@
 //! Children of a program with threads, which may use protected heaps.
 
 use super::layout;
+use crate::forked::{_exit, fork, succeeds};
 use allotment::{Heap, heap, os::protect_at_fork};
 use std::alloc::GlobalAlloc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
-
-unsafe extern "C" {
-    fn fork() -> i32;
-    fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
-    fn kill(process: i32, signal: i32) -> i32;
-    fn _exit(status: i32) -> !;
-}
-
-const WITHOUT_WAITING: i32 = 1;
-const SIGKILL: i32 = 9;
 
 /// Allocates and frees. Returns whether all requests were served.
 fn work<A: GlobalAlloc>(heap: &A) -> bool {
@@ -59,16 +49,7 @@ fn children_can_allocate() {
             if child == 0 {
                 _exit(if work(&HEAP) && work(&OTHER) { 0 } else { 1 });
             }
-            let (begin, mut status) = (Instant::now(), -1);
-            while waitpid(child, &mut status, WITHOUT_WAITING) == 0 {
-                if begin.elapsed() > Duration::from_secs(20) {
-                    kill(child, SIGKILL);
-                    waitpid(child, &mut status, 0);
-                    break;
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-            failed += usize::from(status != 0);
+            failed += usize::from(!succeeds(child));
         }
         if failed > 0 {
             break;
