@@ -25,6 +25,8 @@ const SWITCH: &str = include_str!("switch.rs");
 /// What the copy of `src/lib.rs` has in front and behind.
 const BEGIN: &[u8] = b"#![feature(core_intrinsics, const_eval_select)] #![allow(internal_features)] ";
 const END: &[u8] = b"mod switch;\n";
+/// The test program that the library itself is.
+const LIBRARY: &str = "allotment";
 const BUILT_WITH: &str = "const BUILT_WITH: u32 = ";
 
 pub struct Copy {
@@ -48,12 +50,13 @@ struct Built {
 }
 
 impl Copy {
-    /// Copies the project's files but the library's to `folder` where they differ.
+    /// Copies the project's files but the library's to `name` in `folder` where they differ. Copies in one folder share what
+    /// is built of other packages.
     ///
     /// # Errors
     /// If git does not list the files, or they cannot be copied.
-    pub fn new(folder: &Path) -> Result<Self> {
-        let copy = Self { root: folder.join("tree"), target: folder.join("build"), woven: HashMap::new() };
+    pub fn new(folder: &Path, name: &str) -> Result<Self> {
+        let copy = Self { root: folder.join(name), target: folder.join("build"), woven: HashMap::new() };
         for name in files()?.iter().filter(|name| !name.starts_with("src/")) {
             let bytes = fs::read(firmware::root().join(name))?;
             write(&copy.root.join(name), &bytes)?;
@@ -74,7 +77,7 @@ impl Copy {
         loop {
             let left: Vec<_> =
                 changes.iter().filter(|(number, _)| !refused.contains(number)).copied().collect();
-            self.write_woven(&left)?;
+            self.write_woven(&left, 0)?;
             let built = self.cargo(arguments)?;
             if built.errors.is_empty() && arguments == test {
                 let elsewhere = left.iter().map(|&(number, _)| number);
@@ -95,14 +98,27 @@ impl Copy {
         }
     }
 
-    /// Returns the test programs, for which constants are computed with this change. `None` if they do not compile.
+    /// Returns the test programs of the library with the changes that were woven into it.
+    ///
+    /// # Errors
+    /// If they do not compile.
+    pub fn programs(&self) -> Result<Programs> {
+        let built = self.cargo(&["test", "--no-run", "--tests"])?;
+        let error = built.errors.first();
+        ensure!(error.is_none(), "the library does not compile: {}", error.map_or("", |(_, text)| text));
+        Ok(built.programs)
+    }
+
+    /// Returns one test program of the library with only this change, also of what is computed when it is built. `None` if it
+    /// does not compile.
     ///
     /// # Errors
     /// If Cargo cannot be run.
-    pub fn programs(&self, built_with: u32) -> Result<Option<Programs>> {
-        self.write_switch(built_with)?;
-        let built = self.cargo(&["test", "--no-run", "--tests"])?;
-        Ok(built.errors.is_empty().then_some(built.programs))
+    pub fn program_with(&mut self, change: (u32, &Change), name: &str) -> Result<Option<PathBuf>> {
+        self.write_woven(&[change], change.0)?;
+        let target = if name == LIBRARY { vec!["--lib"] } else { vec!["--test", name] };
+        let mut built = self.cargo(&[&["test", "--no-run"], &target[..]].concat())?;
+        Ok(built.programs.pop().map(|(_, path)| path).filter(|_| built.errors.is_empty()))
     }
 
     /// Builds the stand-in driver.
@@ -123,7 +139,8 @@ impl Copy {
         (of(|woven| &woven.constant), of(|woven| &woven.perhaps_constant))
     }
 
-    fn write_woven(&mut self, changes: &[(u32, &Change)]) -> Result<()> {
+    /// Writes the library with these changes; constants are computed with the one that is numbered `built_with`.
+    fn write_woven(&mut self, changes: &[(u32, &Change)], built_with: u32) -> Result<()> {
         let mut files_changed: HashMap<&str, Vec<(u32, &Change)>> = HashMap::new();
         for &(number, change) in changes {
             files_changed.entry(&change.file).or_default().push((number, change));
@@ -142,10 +159,6 @@ impl Copy {
             write(&self.root.join(&name), woven.text.as_bytes())?;
             self.woven.insert(name, woven);
         }
-        self.write_switch(0)
-    }
-
-    fn write_switch(&self, built_with: u32) -> Result<()> {
         let text = SWITCH.replace(&format!("{BUILT_WITH}0"), &format!("{BUILT_WITH}{built_with}"));
         write(&self.root.join("src/switch.rs"), text.as_bytes())
     }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 
 use crate::{firmware, progress};
 use change::Change;
@@ -90,13 +90,13 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&self, folder: &Path, survey: &Path) -> Result<()> {
-        let mut copy = Copy::new(folder)?;
+        let mut copy = Copy::new(folder, "tree")?;
         let compiled: Vec<_> =
             self.numbered().filter(|(_, change)| self.fate(change) != Some(Fate::Refused)).collect();
         let [refused, elsewhere] = copy.weave(&compiled)?;
         self.note(&refused, &Fate::Refused)?;
         self.note(&elsewhere, &Fate::Elsewhere)?;
-        let programs = copy.programs(0)?.context("the library does not compile")?;
+        let programs = copy.programs()?;
         let most = self.options.seconds.map_or(Duration::MAX, Duration::from_secs);
         let mut suite = Suite::new(programs, &copy.root, copy.driver()?, most);
         suite.survey(self.changes.len(), survey)?;
@@ -122,13 +122,26 @@ impl Run<'_> {
         if self.options.no_constants {
             return Ok(());
         }
-        for number in constants {
-            match copy.programs(number)? {
-                Some(programs) => self.tell(number, suite.notices_built(programs)?)?,
-                None => self.note(&BTreeSet::from([number]), &Fate::Refused)?,
+        let _trying = progress::show(format!("trying {} changes of constants", constants.len()));
+        let mut copy = Copy::new(folder, "constant")?;
+        constants.into_iter().try_for_each(|number| self.build_and_try(number, &mut copy, &mut suite))
+    }
+
+    /// Tries a change of what is computed when the library is built: it builds one test program after the other and runs it,
+    /// until one notices the change.
+    fn build_and_try(&self, number: u32, copy: &mut Copy, suite: &mut Suite) -> Result<()> {
+        let of = |number: u32| &self.changes[number as usize - 1];
+        let same_file = self.numbered().filter(|(_, change)| change.file == of(number).file);
+        for program in suite.by_relevance(&same_file.map(|(number, _)| number).collect::<Vec<_>>()) {
+            let Some(path) = copy.program_with((number, of(number)), &program)? else {
+                return self.note(&BTreeSet::from([number]), &Fate::Refused);
+            };
+            let noticed = suite.notices_built(&program, path)?;
+            if noticed.is_some() {
+                return self.tell(number, noticed);
             }
         }
-        Ok(())
+        self.tell(number, None)
     }
 
     fn numbered(&self) -> impl Iterator<Item = (u32, &Change)> {

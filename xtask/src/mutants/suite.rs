@@ -1,5 +1,6 @@
 //! All tests of the library: how long each takes, and which changes it passes.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,16 +109,27 @@ impl Suite {
         self.fails(passing, &self.environment("ALLOTMENT_CHANGE", change.to_string()))
     }
 
-    /// Runs all tests of `programs`, which were built with a change. Returns what notices it.
+    /// Returns the names of the programs; first those that have most tests which pass one of these changes.
+    pub fn by_relevance(&self, changes: &[u32]) -> Vec<String> {
+        let passes = |test: &&Test| changes.iter().any(|&change| test.passes[change as usize] != 0);
+        let relevant =
+            |program| self.tests.iter().filter(|test| test.program == program).filter(passes).count();
+        let mut numbers: Vec<usize> = (0..self.programs.len()).collect();
+        numbers.sort_by_cached_key(|&program| Reverse(relevant(program)));
+        numbers.into_iter().map(|program| self.programs[program].0.clone()).collect()
+    }
+
+    /// Runs all tests of a program that was built with a change, and lies at `path`. Returns what notices it.
     ///
     /// # Errors
-    /// If a program is missing, or does not start.
-    pub fn notices_built(&mut self, programs: Programs) -> Result<Option<String>> {
-        for (name, path) in &mut self.programs {
-            let built = programs.iter().find(|(other, _)| other == name);
-            path.clone_from(&built.with_context(|| format!("there is no program {name}"))?.1);
-        }
-        self.fails(self.tests.iter(), &self.environment("ALLOTMENT_NOTHING", String::new()))
+    /// If there is no such program, or it does not start.
+    pub fn notices_built(&mut self, program: &str, path: PathBuf) -> Result<Option<String>> {
+        let mut names = self.programs.iter().map(|(name, _)| name);
+        let program = names.position(|name| name == program).context("no such program")?;
+        self.programs[program].1 = path;
+        let all: Vec<&Test> = self.tests.iter().collect();
+        let tests = split(&all, self.most).0.iter().filter(|test| test.program == program).copied();
+        self.fails(tests, &self.environment("ALLOTMENT_NOTHING", String::new()))
     }
 
     fn environment(&self, name: &'static str, value: String) -> [(&'static str, String); 2] {
@@ -217,6 +229,14 @@ mod tests {
         let tests = [0, 1, 1, 2, 40, 50].map(test);
         let lengths = groups(&tests.iter().collect::<Vec<_>>()).map(<[_]>::len);
         assert_eq!(lengths, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn the_program_whose_tests_pass_a_change_comes_first() {
+        let programs = ["a", "b", "c", "d"].map(|name| (name.to_owned(), PathBuf::new())).to_vec();
+        let mut suite = Suite::new(programs, Path::new(""), PathBuf::new(), Duration::MAX);
+        suite.tests = vec![test(1), Test { program: 1, passes: vec![0, 0], ..test(1) }];
+        assert_eq!(suite.by_relevance(&[1]), ["c", "a", "b", "d"]);
     }
 
     #[test]
