@@ -26,12 +26,14 @@ const SWITCH: &str = include_str!("switch.rs");
 const BEGIN: &[u8] = b"#![feature(core_intrinsics, const_eval_select)] #![allow(internal_features)] ";
 const END: &[u8] = b"mod switch;\n";
 /// The test program that the library itself is.
-const LIBRARY: &str = "allotment";
+pub const LIBRARY: &str = "allotment";
 const BUILT_WITH: &str = "const BUILT_WITH: u32 = ";
 
 pub struct Copy {
     pub root: PathBuf,
     target: PathBuf,
+    /// Of the tests.
+    opt_level: u8,
     woven: HashMap<String, Woven>,
 }
 
@@ -50,13 +52,14 @@ struct Built {
 }
 
 impl Copy {
-    /// Copies the project's files but the library's to `name` in `folder` where they differ. Copies in one folder share what
-    /// is built of other packages.
+    /// Copies the project's files but the library's to `name` in `folder` where they differ. Copies in one folder with the same
+    /// `opt_level` share what is built of other packages.
     ///
     /// # Errors
     /// If git does not list the files, or they cannot be copied.
-    pub fn new(folder: &Path, name: &str) -> Result<Self> {
-        let copy = Self { root: folder.join(name), target: folder.join("build"), woven: HashMap::new() };
+    pub fn new(folder: &Path, name: &str, opt_level: u8) -> Result<Self> {
+        let (root, target) = (folder.join(name), folder.join("build"));
+        let copy = Self { root, target, opt_level, woven: HashMap::new() };
         for name in files()?.iter().filter(|name| !name.starts_with("src/")) {
             let bytes = fs::read(firmware::root().join(name))?;
             write(&copy.root.join(name), &bytes)?;
@@ -182,8 +185,7 @@ impl Copy {
             .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_PROFILE_TEST_DEBUG", "0");
-        // What is switched is not optimised well anyway, and compiles faster so.
-        cargo.env("CARGO_PROFILE_TEST_OPT_LEVEL", "1");
+        cargo.env("CARGO_PROFILE_TEST_OPT_LEVEL", self.opt_level.to_string());
         let _progress = progress::show(format!("running cargo {} on the copy", arguments[0]));
         let output = cargo.stdin(Stdio::null()).output().context("cargo does not start")?;
         let built = self.read(&String::from_utf8_lossy(&output.stdout));

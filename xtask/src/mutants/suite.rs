@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::copy::LIBRARY;
 use super::trial::{self, Outcome};
 use super::workers;
 use crate::child;
@@ -109,13 +110,15 @@ impl Suite {
         self.fails(passing, &self.environment("ALLOTMENT_CHANGE", change.to_string()))
     }
 
-    /// Returns the names of the programs; first those that have most tests which pass one of these changes.
+    /// Returns the names of the programs: first the library's own, which is built soonest, then those that have most tests which
+    /// pass one of these changes.
     pub fn by_relevance(&self, changes: &[u32]) -> Vec<String> {
         let passes = |test: &&Test| changes.iter().any(|&change| test.passes[change as usize] != 0);
         let relevant =
             |program| self.tests.iter().filter(|test| test.program == program).filter(passes).count();
         let mut numbers: Vec<usize> = (0..self.programs.len()).collect();
-        numbers.sort_by_cached_key(|&program| Reverse(relevant(program)));
+        numbers
+            .sort_by_cached_key(|&program| (self.programs[program].0 != LIBRARY, Reverse(relevant(program))));
         numbers.into_iter().map(|program| self.programs[program].0.clone()).collect()
     }
 
@@ -233,10 +236,10 @@ mod tests {
 
     #[test]
     fn the_program_whose_tests_pass_a_change_comes_first() {
-        let programs = ["a", "b", "c", "d"].map(|name| (name.to_owned(), PathBuf::new())).to_vec();
+        let programs = ["a", "b", "c", LIBRARY].map(|name| (name.to_owned(), PathBuf::new())).to_vec();
         let mut suite = Suite::new(programs, Path::new(""), PathBuf::new(), Duration::MAX);
         suite.tests = vec![test(1), Test { program: 1, passes: vec![0, 0], ..test(1) }];
-        assert_eq!(suite.by_relevance(&[1]), ["c", "a", "b", "d"]);
+        assert_eq!(suite.by_relevance(&[1]), [LIBRARY, "c", "a", "b"]);
     }
 
     #[test]

@@ -25,6 +25,9 @@ const CLOCK: u32 = 10;
 /// Bytes that a program may allocate: a change may make it ask for ever more.
 const MOST_MEMORY: libc::rlim_t = 6 << 30;
 
+/// Bytes of the stacks of tests, which need more than usual where they are not optimised.
+const MIN_STACK: &str = "33554432";
+
 /// What came of tests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -50,6 +53,7 @@ pub fn run(
     let mut command = child::command(program);
     command.current_dir(folder).arg("--exact").args(tests).arg("--test-threads=1");
     command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.env("RUST_MIN_STACK", MIN_STACK);
     command.env("RUST_BACKTRACE", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     // SAFETY: the closure only makes system calls.
