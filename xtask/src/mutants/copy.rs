@@ -29,11 +29,16 @@ const END: &[u8] = b"mod switch;\n";
 pub const LIBRARY: &str = "allotment";
 const BUILT_WITH: &str = "const BUILT_WITH: u32 = ";
 
+/// Bytes of memory and seconds of a processor that a compiler may use: the value of a changed constant may take for ever to
+/// compute. It takes some 20 s otherwise.
+const MOST_MEMORY: u64 = 12 << 30;
+const MOST_SECONDS: u64 = 180;
+
 pub struct Copy {
     pub root: PathBuf,
     target: PathBuf,
-    /// Of the tests.
-    opt_level: u8,
+    /// Whether it has a single change at a time, which may be one of a constant.
+    single: bool,
     woven: HashMap<String, Woven>,
 }
 
@@ -52,14 +57,14 @@ struct Built {
 }
 
 impl Copy {
-    /// Copies the project's files but the library's to `name` in `folder` where they differ. Copies in one folder with the same
-    /// `opt_level` share what is built of other packages.
+    /// Copies the project's files but the library's to a folder in `folder` where they differ. With `single` the copy is for one
+    /// change at a time.
     ///
     /// # Errors
     /// If git does not list the files, or they cannot be copied.
-    pub fn new(folder: &Path, name: &str, opt_level: u8) -> Result<Self> {
-        let (root, target) = (folder.join(name), folder.join("build"));
-        let copy = Self { root, target, opt_level, woven: HashMap::new() };
+    pub fn new(folder: &Path, single: bool) -> Result<Self> {
+        let root = folder.join(if single { "single" } else { "tree" });
+        let copy = Self { root, target: folder.join("build"), single, woven: HashMap::new() };
         for name in files()?.iter().filter(|name| !name.starts_with("src/")) {
             let bytes = fs::read(firmware::root().join(name))?;
             write(&copy.root.join(name), &bytes)?;
@@ -113,7 +118,7 @@ impl Copy {
     }
 
     /// Returns one test program of the library with only this change, also of what is computed when it is built. `None` if it
-    /// does not compile.
+    /// does not compile, or takes more time or memory than a compiler may.
     ///
     /// # Errors
     /// If Cargo cannot be run.
@@ -185,12 +190,16 @@ impl Copy {
             .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_PROFILE_TEST_DEBUG", "0");
-        cargo.env("CARGO_PROFILE_TEST_OPT_LEVEL", self.opt_level.to_string());
+        // What is switched is not optimised well anyway. For a single change, to optimise takes more time than it saves.
+        cargo.env("CARGO_PROFILE_TEST_OPT_LEVEL", if self.single { "0" } else { "1" });
         let _progress = progress::show(format!("running cargo {} on the copy", arguments[0]));
+        child::bind(&mut cargo, MOST_MEMORY, self.single.then_some(MOST_SECONDS));
         let output = cargo.stdin(Stdio::null()).output().context("cargo does not start")?;
         let built = self.read(&String::from_utf8_lossy(&output.stdout));
-        let reasoned = output.status.success() || !built.errors.is_empty();
-        ensure!(reasoned, "{cargo:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stderr);
+        let exhausted = self.single && text.contains("(signal: ");
+        let reasoned = output.status.success() || !built.errors.is_empty() || exhausted;
+        ensure!(reasoned, "{cargo:?} failed: {text}");
         Ok(built)
     }
 

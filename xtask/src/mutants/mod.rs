@@ -90,8 +90,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&self, folder: &Path, survey: &Path) -> Result<()> {
-        // What is switched is not optimised well anyway, and compiles faster so.
-        let mut copy = Copy::new(folder, "tree", 1)?;
+        let mut copy = Copy::new(folder, false)?;
         let compiled: Vec<_> =
             self.numbered().filter(|(_, change)| self.fate(change) != Some(Fate::Refused)).collect();
         let [refused, elsewhere] = copy.weave(&compiled)?;
@@ -124,8 +123,7 @@ impl Run<'_> {
             return Ok(());
         }
         let _trying = progress::show(format!("trying {} changes of constants", constants.len()));
-        // It is built so often that to optimise takes more time than it saves.
-        let mut copy = Copy::new(folder, "constant", 0)?;
+        let mut copy = Copy::new(folder, true)?;
         constants.into_iter().try_for_each(|number| self.build_and_try(number, &mut copy, &mut suite))
     }
 

@@ -239,7 +239,7 @@ mod tests {
         let programs = ["a", "b", "c", LIBRARY].map(|name| (name.to_owned(), PathBuf::new())).to_vec();
         let mut suite = Suite::new(programs, Path::new(""), PathBuf::new(), Duration::MAX);
         suite.tests = vec![test(1), Test { program: 1, passes: vec![0, 0], ..test(1) }];
-        assert_eq!(suite.by_relevance(&[1]), [LIBRARY, "c", "a", "b"]);
+        assert_eq!(suite.by_relevance(&[1]), [LIBRARY, "b", "a", "c"]);
     }
 
     #[test]

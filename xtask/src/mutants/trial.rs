@@ -23,7 +23,7 @@ const LONGEST_REST: Duration = Duration::from_secs(20);
 const CLOCK: u32 = 10;
 
 /// Bytes that a program may allocate: a change may make it ask for ever more.
-const MOST_MEMORY: libc::rlim_t = 6 << 30;
+const MOST_MEMORY: u64 = 6 << 30;
 
 /// Bytes of the stacks of tests, which need more than usual where they are not optimised.
 const MIN_STACK: &str = "33554432";
@@ -56,8 +56,7 @@ pub fn run(
     command.env("RUST_MIN_STACK", MIN_STACK);
     command.env("RUST_BACKTRACE", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
-    // SAFETY: the closure only makes system calls.
-    unsafe { command.pre_exec(bind_to_us) };
+    child::bind(&mut command, MOST_MEMORY, None);
     let mut child = command.spawn().with_context(|| format!("{} does not start", program.display()))?;
     let group = child.id().try_into().context("a process has a number")?;
     let failed = Arc::new(AtomicBool::new(false));
@@ -82,24 +81,6 @@ pub fn run(
         (None, None) => Outcome::TooLong,
     };
     Ok((outcome, time))
-}
-
-/// Limits the memory of this process, which is to be the program, and lets it end when we do: a test may wait for ever.
-fn bind_to_us() -> std::io::Result<()> {
-    let set = |what, most| {
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: the pointer is valid.
-        unsafe { libc::setrlimit(what, &raw const limit) }
-    };
-    #[cfg(target_os = "linux")]
-    // SAFETY: it takes a number, and has no other effect.
-    let ends = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    #[cfg(not(target_os = "linux"))]
-    let ends = 0;
-    if set(libc::RLIMIT_DATA, MOST_MEMORY) == 0 && set(libc::RLIMIT_CORE, 0) == 0 && ends == 0 {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error())
 }
 
 /// Returns the name of the first test that fails, or `None` at the end of the output.
