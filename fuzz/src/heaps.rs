@@ -9,32 +9,23 @@ use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 
+use crate::choices::Choices;
+
 /// Bytes of all regions together.
 const MEMORY: usize = 48 * 1024;
 
 /// The most blocks at a time.
 const LIVE: usize = 200;
 
-/// Reads numbers from the input; zeros behind its end.
-struct Choices<'a>(&'a [u8]);
-
-impl Choices<'_> {
-    fn byte(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
-        self.0 = rest;
-        *first
-    }
-
-    /// Returns a layout: mostly small, sometimes large or strictly aligned.
-    fn layout(&mut self) -> Layout {
-        let (size, kind) = (usize::from(self.byte()), self.byte());
-        let size = match kind & 7 {
-            0..=4 => size,
-            5 | 6 => size * 8,
-            _ => size * 97,
-        };
-        Layout::from_size_align(size, 1 << (kind >> 5)).expect("small sizes and alignments are valid")
-    }
+/// Returns a layout: mostly small, sometimes large or strictly aligned.
+fn layout(choices: &mut Choices<'_>) -> Layout {
+    let (size, kind) = (usize::from(choices.byte()), choices.byte());
+    let size = match kind & 7 {
+        0..=4 => size,
+        5 | 6 => size * 8,
+        _ => size * 97,
+    };
+    Layout::from_size_align(size, 1 << (kind >> 5)).expect("small sizes and alignments are valid")
 }
 
 /// What a heap promises.
@@ -118,7 +109,7 @@ fn run<P: LayoutPlacement>(mut choices: Choices<'_>, promise: Promise) -> usize 
         let place = usize::from(choices.byte());
         match choice % 8 {
             0..=3 if live.len() < LIVE => {
-                let layout = choices.layout();
+                let layout = layout(&mut choices);
                 let Ok(block) = heap.try_allocate(layout) else { continue };
                 assert!(block.addr().get() % layout.align() == 0, "a block is not aligned");
                 let block = Block { start: block, layout, stamp };
@@ -138,7 +129,7 @@ fn run<P: LayoutPlacement>(mut choices: Choices<'_>, promise: Promise) -> usize 
                 freed = Some((block.start, block.layout));
             }
             6 if !live.is_empty() => {
-                let (size, at) = (choices.layout().size().max(1), place % live.len());
+                let (size, at) = (layout(&mut choices).size().max(1), place % live.len());
                 let block = &mut live[at];
                 let kept = block.layout.size().min(size);
                 if block.layout.size() == 0 {
@@ -187,19 +178,8 @@ mod tests {
     /// What the fuzzer does, with random bytes instead of chosen ones.
     #[test]
     fn heaps_stand_random_operations() {
-        let (mut state, mut operations) = (0x9e37_79b9_7f4a_7c15_u64, 0);
         let inputs = 4000;
-        for number in 0..inputs {
-            let bytes: Vec<u8> = (0..1500)
-                .map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    (state >> 24) as u8
-                })
-                .collect();
-            operations += operate(&[&[number as u8], &bytes[..]].concat());
-        }
+        let operations = crate::choices::at_random(inputs, 1500, operate);
         println!("{operations} operations of {inputs} inputs");
         assert!(operations > 100 * inputs);
     }

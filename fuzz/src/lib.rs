@@ -1,6 +1,8 @@
-//! What a reader accepts must be fit for all that follows, and a heap for every sequence of operations.
+//! What a reader accepts must be fit for all that follows, and heaps and pools for every sequence of operations.
 
+mod choices;
 pub mod heaps;
+pub mod pools;
 
 use std::time::Duration;
 

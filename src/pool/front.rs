@@ -339,7 +339,7 @@ impl<P: Placement, S: Source> fmt::Debug for Pool<P, S> {
 }
 
 /// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
-/// never freed.
+/// never freed. If the driver fails while it waits, the segments that work may still use stay reserved.
 impl<P: Placement, S: Source> Drop for Pool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
@@ -350,20 +350,9 @@ impl<P: Placement, S: Source> Drop for Pool<P, S> {
             _ => {}
         }
         let mut state = core::mem::replace(self.state_mut(), State::new(false));
-        for graph in 0..state.captures.len() {
-            self.order_after_launches(&state, graph);
-        }
         while self.wait_for_one(&mut state).is_some() {}
-        for (number, users) in core::mem::take(&mut state.users) {
-            // A block that was never freed: its segment goes back after the work of these streams too.
-            let home = state.entry(state.records.get(number).segment).heap;
-            let home = state.heaps[home].stream();
-            for user in &users {
-                // There is no caller left who could see an error.
-                let _ = super::stream::follow(home, user);
-            }
-        }
-        for number in 0..state.segments.len() as u32 {
+        let busy = self.order_releases(&state);
+        for number in (0..state.segments.len() as u32).filter(|number| !busy.contains(number)) {
             if let Some(entry) = state.segments[number as usize].as_deref_mut() {
                 entry.live = 0;
                 // There is no caller left who could see an error.

@@ -9,9 +9,9 @@ use super::marks::{Mark, Queue, Waiting};
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::Request;
-use super::{Event, Pool, Source, Stream, StreamId};
+use super::{Event, Pool, Source, Stream, StreamId, stream};
 use crate::placement::Placement;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::vec::Vec;
 
 impl<P: Placement, S: Source> Pool<P, S> {
@@ -190,6 +190,36 @@ impl<P: Placement, S: Source> Pool<P, S> {
             }
         }
         None
+    }
+
+    /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
+    /// segment can be released in that stream's order. Returns the segments for which the driver refused that. For the
+    /// end of a pool.
+    pub(super) fn order_releases(&self, state: &State<P, S>) -> BTreeSet<u32> {
+        let mut busy = BTreeSet::new();
+        let unordered = (0..state.captures.len()).filter(|&graph| !self.order_after_launches(state, graph));
+        for heap in unordered.flat_map(|graph| &state.captures[graph].heaps) {
+            let own = |&number: &u32| {
+                state.segments[number as usize].as_ref().is_some_and(|entry| entry.heap == *heap)
+            };
+            busy.extend((0..state.segments.len() as u32).filter(own));
+        }
+        let mut follow = |number: u32, other: &S::Stream| {
+            let segment = state.records.get(number).segment;
+            let home = state.heaps[state.entry(segment).heap].stream();
+            if stream::follow(home, other).is_err() {
+                busy.insert(segment);
+            }
+        };
+        for queue in state.queues.values() {
+            let waiting = queue.marks.iter().filter(|mark| Self::waits(state, mark));
+            waiting.for_each(|mark| follow(mark.record, &queue.stream));
+        }
+        // Blocks that were never freed.
+        for (&number, users) in &state.users {
+            users.iter().for_each(|user| follow(number, user));
+        }
+        busy
     }
 
     /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the

@@ -240,3 +240,55 @@ fn every_call_may_fail() {
         }
     }
 }
+
+/// Segments that work may still use when a pool ends stay reserved if the driver cannot wait for it.
+#[test]
+fn the_end_of_a_pool_releases_nothing_that_is_in_use() {
+    // How many segments stay if the block was freed, and if it was not.
+    for (failing, times, left) in [
+        (Call::Synchronize, 1, [0, 0]),
+        (Call::Synchronize, u64::MAX, [0, 0]),
+        (Call::Wait, u64::MAX, [0, 1]),
+        (Call::Record, u64::MAX, [1, 1]),
+    ] {
+        for (freed, left) in [true, false].into_iter().zip(left) {
+            let device: DeviceMemory = DeviceMemory::new(8 * MIB);
+            let (own, other) = (device.stream(), device.stream());
+            let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+            let block = pool.allocate(MIB, &own).unwrap();
+            other.launch(1, block.address(), MIB);
+            block.used_on(&other);
+            device.fail_as(Some(failing), 1, times, SourceErrorKind::Other);
+            if freed {
+                drop(block);
+            } else {
+                std::mem::forget(block);
+            }
+            drop(pool);
+            let what = format!("{failing:?} fails {times} times, freed: {freed}");
+            assert_eq!((device.take_hazards(), device.segments()), (vec![], left), "{what}");
+        }
+    }
+}
+
+/// So does the memory of a graph whose last launch cannot be waited for.
+#[test]
+fn the_end_of_a_pool_releases_no_memory_of_a_graph_in_use() {
+    for (times, left) in [(0, 0), (u64::MAX, 1)] {
+        let device: DeviceMemory = DeviceMemory::new(8 * MIB);
+        let (own, other) = (device.stream(), device.stream());
+        let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+        own.set_capturing(true);
+        let graph = pool.graph_memory(&own).unwrap();
+        let block = pool.allocate(MIB, &own).unwrap();
+        let address = block.address();
+        drop(block);
+        own.set_capturing(false);
+        other.launch(1, address, MIB);
+        graph.launched_on(&other);
+        std::mem::forget(graph);
+        device.fail_as(Some(Call::Record), 1, times, SourceErrorKind::Other);
+        drop(pool);
+        assert_eq!((device.take_hazards(), device.segments()), (vec![], left), "{times} failures");
+    }
+}

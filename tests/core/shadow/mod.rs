@@ -18,6 +18,7 @@ use allotment::{Heap, Region, RegionError, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::LazyLock;
 
 /// Additional information about a placement for the tests, which use it as a [`Case`].
 pub trait Subject: LayoutPlacement {
@@ -100,7 +101,8 @@ pub fn empty<P: Subject>(bytes: usize) -> Heap<P, Unsync> {
 
 /// Memory of any start and size, surrounded by bytes that must not be written.
 pub struct Backing {
-    bytes: Vec<u8>,
+    /// Of a box: borrowing it anew would take the memory from the heap that has it, as Miri sees it.
+    bytes: NonNull<[u8]>,
     start: usize,
     size: usize,
 }
@@ -112,25 +114,38 @@ const PAGE: usize = 4096;
 impl Backing {
     /// Makes memory of `size` bytes that starts `skew` bytes after a page border.
     pub fn new(size: usize, skew: usize) -> Self {
-        let bytes = vec![GUARD; size + skew + 3 * PAGE];
-        let start =
-            bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr() + PAGE / 2 * 2 + skew;
+        let bytes = NonNull::from(Box::leak(vec![GUARD; size + skew + 3 * PAGE].into_boxed_slice()));
+        let address = bytes.addr().get();
+        let start = address.next_multiple_of(PAGE) - address + PAGE / 2 * 2 + skew;
         Self { bytes, start, size }
     }
 
     pub fn region(&mut self) -> Region {
-        let start = self.bytes[self.start..].as_mut_ptr();
-        Region::new(NonNull::new(start).unwrap(), self.size)
+        // SAFETY: the region lies in the box.
+        Region::new(unsafe { self.bytes.cast().add(self.start) }, self.size)
     }
 
     fn check(&self) {
-        let outside = self.bytes[..self.start].iter().chain(&self.bytes[self.start + self.size..]);
-        assert!(outside.copied().all(|byte| byte == GUARD), "bytes outside the region were written");
+        let end = self.start + self.size;
+        for outside in [0..self.start, end..self.bytes.len()] {
+            // SAFETY: the bytes are in the box, and no heap has them.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(self.bytes.cast::<u8>().add(outside.start).as_ptr(), outside.len())
+            };
+            assert!(bytes == vec![GUARD; outside.len()], "bytes outside the region were written");
+        }
     }
 
     fn contains(&self, start: usize, size: usize) -> bool {
-        let from = self.bytes.as_ptr().addr() + self.start;
+        let from = self.bytes.addr().get() + self.start;
         start >= from && start + size <= from + self.size
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: the box was leaked, and whatever used its memory is gone.
+        drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
     }
 }
 
@@ -155,23 +170,37 @@ pub struct Shadow {
     next_pattern: u64,
 }
 
-/// The expected byte at an index of a block.
-fn byte(pattern: u64, index: usize) -> u8 {
-    (pattern.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64 * 0x0101_7f4b) >> 24) as u8
+/// Bytes that blocks are filled with, over and over, from a place that differs from block to block.
+static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..PERIOD).map(|_| random.u8(..)).collect()
+});
+const PERIOD: usize = 4099;
+
+/// The expected bytes of a block from an index on, and where each part of them begins.
+fn expected(pattern: u64, from: usize, to: usize) -> impl Iterator<Item = (usize, &'static [u8])> {
+    let mut index = from;
+    std::iter::from_fn(move || {
+        let start = (pattern as usize * 31 + index) % PERIOD;
+        let bytes = &PATTERN[start..PERIOD.min(start + to - index)];
+        index += bytes.len();
+        (!bytes.is_empty()).then(|| (index - bytes.len(), bytes))
+    })
 }
 
 fn fill(start: *mut u8, pattern: u64, from: usize, to: usize) {
-    for index in from..to {
+    for (index, bytes) in expected(pattern, from, to) {
         // SAFETY: the caller owns the block of at least `to` bytes.
-        unsafe { start.add(index).write(byte(pattern, index)) }
+        unsafe { start.add(index).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 }
 
 fn verify(start: *const u8, pattern: u64, size: usize) {
-    for index in 0..size {
+    for (index, bytes) in expected(pattern, 0, size) {
         // SAFETY: the caller owns the block, which was filled up to `size`.
-        let found = unsafe { start.add(index).read() };
-        assert_eq!(found, byte(pattern, index), "byte {index} of {size} at {start:?} was changed");
+        let found = unsafe { std::slice::from_raw_parts(start.add(index), bytes.len()) };
+        let changed = || index + (0..bytes.len()).find(|&index| found[index] != bytes[index]).unwrap();
+        assert!(found == bytes, "byte {} of {size} at {start:?} was changed", changed());
     }
 }
 
@@ -330,10 +359,9 @@ impl Shadow {
             return None;
         }
         if zeroed {
-            for index in 0..layout.size() {
-                // SAFETY: the block has that many bytes.
-                assert_eq!(unsafe { start.add(index).read() }, 0, "byte {index} of {layout:?} is not zero");
-            }
+            // SAFETY: the block has that many bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(start, layout.size()) };
+            assert!(bytes == vec![0; layout.size()], "a block of {layout:?} is not zero");
         }
         let pattern = self.enter(start.addr(), layout, self.used);
         fill(start, pattern, 0, layout.size());
@@ -344,8 +372,7 @@ impl Shadow {
 
     fn pointer(&mut self, block: usize) -> *mut u8 {
         let backing = self.backing.iter_mut().find(|backing| backing.contains(block, 0)).unwrap();
-        let base = backing.bytes.as_mut_ptr();
-        base.wrapping_add(block - base.addr())
+        backing.bytes.as_ptr().cast::<u8>().with_addr(block)
     }
 
     pub fn free(&mut self, block: usize) {
@@ -472,6 +499,8 @@ pub fn random_run(
 
 /// Runs the same through any front.
 pub fn random_run_on(mut shadow: Shadow, seed: u64, steps: usize, max_size: usize, max_align: usize) {
+    // Miri takes some thousand times as long.
+    let steps = if cfg!(miri) { steps / 200 } else { steps };
     let mut random = fastrand::Rng::with_seed(seed);
     let mut target = 50;
     for step in 0..steps {
