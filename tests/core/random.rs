@@ -21,6 +21,18 @@ mod long_runs {
     for_each_placement!(run);
 }
 
+/// For Miri, which takes some thousand times as long.
+mod short_runs {
+    use super::*;
+
+    fn run(case: &'static Case) {
+        let regions = [(8_192, 0), (5_003, 4)];
+        random_run(case, 5, 150, &regions[..case.regions.min(2)], 700, 256);
+    }
+
+    for_each_placement!(run);
+}
+
 mod properties {
     use super::*;
     use crate::shadow::steps::{follow, steps};

@@ -80,10 +80,11 @@ unsafe fn clear(from: *mut u32, words: usize) {
 }
 
 impl<const R: usize, const C: bool> MicroTlsf<R, C> {
+    /// Returns the place of the first region, from which those of the others can be reached.
     #[inline(always)]
-    fn first(&self) -> &Slot<C> {
+    fn first(&self) -> *const Slot<C> {
         const { assert!(R > 0, "a heap needs room for at least one region") }
-        &self.slots[0]
+        self.slots.as_ptr()
     }
 
     fn slots(&self) -> &[Slot<C>] {
@@ -94,7 +95,7 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
     /// The region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
     fn slot_of(&self, address: usize) -> Option<&Slot<C>> {
-        let mut slot: *const Slot<C> = self.first();
+        let mut slot = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
             // The first region has its place whether it is there or not.
@@ -302,7 +303,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         }
         let len = opaque(len);
         // The first region has its place whether it is there or not: it has no room then.
-        let mut slot: *const Slot<C> = self.first();
+        let mut slot = self.first();
         let mut need = len + mask / GRANULE;
         // SAFETY: the regions are there.
         unsafe {

@@ -499,8 +499,6 @@ pub fn random_run(
 
 /// Runs the same through any front.
 pub fn random_run_on(mut shadow: Shadow, seed: u64, steps: usize, max_size: usize, max_align: usize) {
-    // Miri takes some thousand times as long.
-    let steps = if cfg!(miri) { steps / 200 } else { steps };
     let mut random = fastrand::Rng::with_seed(seed);
     let mut target = 50;
     for step in 0..steps {

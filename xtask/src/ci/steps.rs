@@ -124,6 +124,8 @@ pub const STEPS: &[Step] = &[
     // Another C library, and the oldest compiler, for which thread-local destructors are lists on the heap.
     Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region:: bounds::contracts frees_of_other"),
+    // Small random runs of every placement. Links in blocks are offsets, which Miri allows only without strict provenance.
+    Step::new("miri, every placement", Deep, "rustup run nightly cargo miri test --target-dir target/miri --features spin,allocator-api2,alloc --test core -- random::short_runs").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
     // Every sequence of four steps in arenas of a few granules; three among all tests.
     Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
     // Size classes, rounding and boundary bits for all inputs, by the solver z3; what threads share, in every order, by loom.
