@@ -266,6 +266,16 @@ fn a_capture_of_somebody_else_is_not_spoiled() {
     gpu.finish();
 }
 
+/// Default streams have the numbers of their devices, which those of other streams are far above.
+#[test]
+fn no_stream_has_the_number_of_a_default_stream() {
+    let gpu = Gpu::new();
+    let default = Stream::default_of(&gpu.context);
+    assert!(default.id().0 < 1 << 16 && gpu.stream.id().0 >= 1 << 16);
+    drop(default);
+    gpu.finish();
+}
+
 /// The default stream cannot be used while a stream captures that is ordered with it, and cannot tell whether it is
 /// captured itself.
 #[test]
