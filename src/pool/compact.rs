@@ -123,9 +123,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let mut used = std::vec![0u64; state.segments.len()];
         state.records.iter().for_each(|(_, record)| used[record.segment as usize] += u64::from(record.len));
         let own = |number: &u32| {
+            // Live blocks lie in segments of their own stream.
             let record = state.records.get(*number);
-            let home = state.entry(record.segment).heap;
-            usize::from(record.heap) == heap && home == heap && record.holder == Holder::Live
+            usize::from(record.heap) == heap && record.holder == Holder::Live
         };
         let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
         // Empty the least used segments first, and each from its end.

@@ -32,7 +32,8 @@ impl<P: Placement, S: Source> State<P, S> {
             .map(|record| bytes_of::<P>(record.len as usize))
             .collect();
         let members = &self.heaps[entry.heap].bins[entry.kind as usize].members;
-        entry.live as usize == own().count()
+        own().all(|record| record.holder != Holder::Live || usize::from(record.heap) == entry.heap)
+            && entry.live as usize == own().count()
             && entry.holes as usize == holes.len()
             && entry.unmapped as u64 == holes.iter().sum::<u64>()
             && members.contains(&number)

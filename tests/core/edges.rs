@@ -829,6 +829,54 @@ fn what_is_left_of_an_adapted_allocator() {
     assert_eq!(heap.largest_free(), 63 * 1024);
 }
 
+/// What a program writes to a region that is lent as a whole is not read, even if it looks like one free block and its bits.
+#[test]
+fn a_lent_region_of_buddies_is_not_read() {
+    const BYTES: usize = 16_384;
+    let mut backings = [Backing::new(4096, 0), Backing::new(BYTES, 0)];
+    let heap = Heap::<Buddy, Unsync>::empty();
+    // SAFETY: the backings outlive the heap; the block is live, and has that many bytes.
+    unsafe {
+        backings.iter_mut().for_each(|backing| heap.claim(backing.region()).unwrap());
+        let granules = (heap.largest_free() / 16) as u32;
+        let block = heap.try_allocate(layout(BYTES, 8)).unwrap();
+        let largest = heap.largest_free();
+        assert!(largest < 4096, "{largest}");
+        for bits in (0..=BYTES / 4).step_by(4) {
+            let words = block.cast::<u32>();
+            (0..BYTES / 4).for_each(|at| words.add(at).write(granules));
+            words.add(BYTES / 4 - bits).cast::<u8>().write_bytes(0xff, bits * 4);
+            assert_eq!(heap.largest_free(), largest, "{bits}");
+        }
+        heap.try_deallocate(block, layout(BYTES, 8)).unwrap();
+    }
+}
+
+/// What was written to the second of the free blocks of a region neither lends the region nor is followed.
+#[test]
+fn damaged_regions_of_buddies_are_not_lent() {
+    for byte in [0, 1, 0x7f, 0xff] {
+        let mut backing = Backing::new(9_000, 0);
+        let heap = Heap::<Buddy, Unsync>::empty();
+        // SAFETY: the backing outlives the heap. That freed memory is written to is what is tested.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let whole = heap.largest_free();
+            assert!(whole > 8_800, "{whole}");
+            let blocks: Vec<_> = std::iter::from_fn(|| heap.try_allocate(layout(16, 8)).ok()).collect();
+            for &block in &blocks {
+                heap.try_deallocate(block, layout(16, 8)).unwrap();
+            }
+            assert_eq!(heap.largest_free(), whole);
+            let first = blocks.iter().min().unwrap();
+            first.add(16).write_bytes(byte, blocks.len() * 16 - 16);
+            let largest = heap.largest_free();
+            assert!(largest < whole, "{byte}: {largest}");
+            assert!(heap.try_allocate(layout(whole, 8)).is_err());
+        }
+    }
+}
+
 /// A region that is lent as a whole is no free one, whatever is written to it.
 #[test]
 fn lent_regions_of_buddies_are_not_free() {

@@ -248,6 +248,33 @@ fn uses_on_other_streams_are_waited_for() {
     assert_eq!(device.take_hazards(), []);
 }
 
+/// A buffer that was recorded may be used, on any stream, and freed while another iteration is recorded, or none.
+#[test]
+fn buffers_of_earlier_recordings_change_no_later_one() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let pattern = Pattern::new(&pool);
+    pattern.begin().unwrap();
+    let old: Vec<_> = (0..4).map(|_| pattern.allocate(MIB, &own).unwrap()).collect();
+    pattern.record_again();
+    pattern.begin().unwrap();
+    // No request is recorded yet.
+    old[3].used_on(&other);
+    let planned = pattern.allocate(MIB, &own).unwrap();
+    let outside = pattern.allocate(MIB, &own).unwrap();
+    old[0].used_on(&other);
+    outside.used_on(&other);
+    drop(old);
+    drop((planned, outside));
+    for _ in 0..2 {
+        pattern.begin().unwrap();
+        let [first, second] = [(); 2].map(|()| pattern.allocate(MIB, &own).unwrap());
+        assert_eq!((first.is_planned(), second.is_planned()), (true, false));
+        second.used_on(&other);
+    }
+}
+
 #[test]
 fn a_plan_with_live_buffers_stays() {
     let pool = pool(64, PoolOptions::new());

@@ -159,6 +159,14 @@ mod tests {
     }
 
     #[test]
+    fn batches_are_of_limited_length() {
+        for (&size, &batch) in SIZES.iter().zip(&BATCHES) {
+            assert!(batch == 1 || (2..=64).contains(&batch) && batch as usize * size as usize <= 16 * 1024);
+            assert!(batch == 64 || (batch as usize + 1) * size as usize > 16 * 1024, "{size}: {batch}");
+        }
+    }
+
+    #[test]
     fn pages_hold_whole_blocks() {
         for (class, &size) in SIZES.iter().enumerate() {
             assert!(page_size(class) % LARGEST_ALIGN == 0 && page_size(class) / SLOT <= 64);

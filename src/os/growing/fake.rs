@@ -4,6 +4,8 @@
 use super::classes::{BATCHES, CLASSES, LARGEST, SIZES, SLOT, class_of_size};
 use super::pages::{Chain, Pages};
 use super::system::System;
+use crate::meta::InBand;
+use crate::placement::{Placement, Tlsf};
 use crate::pressure::Pressure;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
@@ -32,6 +34,10 @@ struct World {
     committed: usize,
     /// No more than this many bytes can be committed; 0 means any number.
     limit: usize,
+    /// The most bytes of addresses that were asked for at once.
+    asked: usize,
+    /// Bytes of the machine's memory; 0 is not known.
+    memory: u64,
     /// Purges fail from now on.
     broken: bool,
     purged: usize,
@@ -75,6 +81,7 @@ struct Fake<const PAGE: usize, const SHIFTS: bool>;
 unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS> {
     fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         assert_eq!(bytes % PAGE, 0);
+        WORLD.with_borrow_mut(|world| world.asked = world.asked.max(bytes));
         if bytes > 64 << 20 {
             return None;
         }
@@ -161,7 +168,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
     }
 
     fn memory() -> u64 {
-        4 << 20
+        WORLD.with_borrow(|world| world.memory)
     }
 
     fn now() -> u64 {
@@ -361,6 +368,59 @@ fn free_memory_does_not_raise_the_peak() {
     assert!(pages.spans.has_exact_footprint());
 }
 
+/// A little free memory is no reason to purge, whatever its share: less than 64 slots.
+#[test]
+fn a_little_free_memory_may_raise_the_peak() {
+    for (slots, goes) in [(60, false), (64, false), (65, true), (70, true)] {
+        let mut pages = fresh();
+        let mut take = |slots: usize| pages.take_large(slots * SLOT, SLOT, false).unwrap().0;
+        let [_, freed, _] = [300, slots, 1].map(&mut take);
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(freed) });
+        assert!(pages.take_large(100 * SLOT, SLOT, false).is_some(), "the gap is too short for it");
+        assert_eq!(pages.figures().dirty, if goes { 0 } else { slots * SLOT }, "{slots} slots");
+    }
+}
+
+/// Large blocks are aligned to whatever is asked for.
+#[test]
+fn large_blocks_are_aligned() {
+    let mut pages = fresh();
+    pages.limit(60 << 20);
+    for align in (12..=24).map(|log| 1 << log) {
+        for _ in 0..2 {
+            let (block, _) = pages.take_large(SLOT, align, false).unwrap();
+            assert_eq!(block.addr().get() % align, 0, "{align}");
+        }
+    }
+}
+
+/// Without a limit, 64 GiB of addresses are asked for, or four times the machine's memory.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn addresses_are_asked_for_by_the_memory() {
+    const GIB: u64 = 1 << 30;
+    for (memory, expected) in [(0, 64), (8, 64), (16, 64), (20, 128), (100, 512)] {
+        let mut pages = fresh();
+        WORLD.with_borrow_mut(|world| (world.memory, world.asked) = (memory * GIB, 0));
+        assert!(pages.take_large(SLOT, SLOT, false).is_some());
+        let asked = WORLD.with_borrow(|world| world.asked) as u64;
+        assert!((expected * GIB..(expected + expected / 20) * GIB).contains(&asked), "{memory}: {asked}");
+    }
+}
+
+/// Not more addresses are asked for than free spans can be told apart in.
+#[test]
+fn addresses_are_limited_by_their_numbers() {
+    const MOST: usize = <Tlsf<InBand<u32, 16, 1>> as Placement>::MAX_LEN / 2;
+    let mut pages = fresh();
+    pages.limit(usize::MAX);
+    assert!(pages.take_large(SLOT, SLOT, false).is_some());
+    let asked = WORLD.with_borrow(|world| world.asked);
+    // The tables take less than a twentieth as much as the slots.
+    assert!(asked / SLOT >= MOST && asked / SLOT < MOST + MOST / 20, "{asked}, {MOST}");
+}
+
 /// So much free memory stays with the process, and the next block that is freed sends all of it back.
 #[test]
 fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
@@ -440,6 +500,28 @@ fn one_block_can_have_nearly_all() {
     }
     // The others are left to the bits of the placement that keeps the free ones.
     assert!(pages.take_large(248 * SLOT, SLOT, false).is_some());
+}
+
+/// A batch serves requests for one block once memory has run out, and is counted block by block.
+#[test]
+fn a_batch_is_taken_apart_when_memory_has_run_out() {
+    const SIZE: usize = 600;
+    let mut pages = fresh();
+    pages.limit(256 * SLOT);
+    let (class, batch) = (class_of_size(SIZE), BATCHES[class_of_size(SIZE)] as usize);
+    let mut chains: Vec<Chain> =
+        std::iter::from_fn(|| Some(pages.take(class, batch)).filter(|chain| chain.count > 0)).collect();
+    assert!(pages.take_one(class).is_null());
+    let n = chains.iter().position(|chain| chain.count == batch).unwrap();
+    let used = pages.figures().used;
+    // SAFETY: the blocks are ours.
+    unsafe { pages.put(class, chains.swap_remove(n)) };
+    assert_eq!(pages.bundles(class), Some(1));
+    for taken in 1..=batch {
+        assert!(!pages.take_one(class).is_null());
+        assert_eq!(pages.figures().used, used - (batch - taken) * SIZES[class] as usize);
+    }
+    assert!(pages.take_one(class).is_null());
 }
 
 /// Whole batches that are freed are handed out again as they are, and serve any other request once memory runs out.

@@ -134,21 +134,7 @@ unsafe fn retire(local: *mut Local) {
 
 /// Takes one block from the pages.
 fn take_one(class: usize) -> Option<NonNull<u8>> {
-    let chain = SHARED.with(|pages| {
-        let chain = pages.take(class, 1);
-        if chain.count <= 1 {
-            return chain;
-        }
-        // A whole bundle, for lack of anything else.
-        // SAFETY: the blocks behind the first one are free.
-        unsafe {
-            let rest = (*chain.first).next;
-            (*chain.first).next = ptr::null_mut();
-            pages.put(class, Chain { first: rest, count: chain.count - 1 });
-        }
-        Chain { count: 1, ..chain }
-    });
-    NonNull::new(chain.first.cast())
+    NonNull::new(SHARED.with(|pages| pages.take_one(class)).cast())
 }
 
 /// Gives one block back to the pages.

@@ -267,6 +267,20 @@ impl<S: System> Pages<S> {
         chain
     }
 
+    /// Takes one block of `class`; null if memory has run out.
+    pub(super) fn take_one(&mut self, class: usize) -> *mut Block {
+        let chain = self.take(class, 1);
+        if chain.count > 1 {
+            // It came in a bundle, for lack of anything else.
+            // SAFETY: the blocks behind the first one are free.
+            unsafe {
+                let rest = mem::replace(&mut (*chain.first).next, ptr::null_mut());
+                self.put(class, Chain { first: rest, count: chain.count - 1 });
+            }
+        }
+        chain.first
+    }
+
     /// Takes a bundle although fewer blocks are wanted: memory has run out.
     fn take_bundled(&mut self, class: usize) -> Chain {
         if self.shelves[class].bundles.is_null() { Chain::NONE } else { self.take(class, usize::MAX) }

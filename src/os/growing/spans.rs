@@ -389,10 +389,10 @@ impl<S: System> Spans<S> {
                 let slot = self.slot_of_image(meta.address(offset));
                 let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
                 slots += touched;
-                if !purged.is_empty() && len * size_of::<Span>() > page {
+                if !purged.is_empty() {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
                     idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
-                    idle(meta.address(offset + 1), (len - 2) * IMAGE);
+                    idle(meta.address(offset + 1), len.saturating_sub(2) * IMAGE);
                     idle(map.wrapping_add(slot), len);
                 }
             }

@@ -260,7 +260,7 @@ impl<T: Tier> QuickLists<T> {
                 }
                 self.settle();
             }
-            if self.small.is_full() || !self.small.push(start, class) {
+            if !self.small.push(start, class) {
                 self.put_small(start, class);
             }
         }

@@ -42,12 +42,6 @@ impl Small {
         (self.share - self.room) as usize
     }
 
-    /// Returns whether no more may be kept.
-    #[inline(always)]
-    pub(super) fn is_full(&self) -> bool {
-        self.room <= 0
-    }
-
     #[inline(always)]
     fn list(&mut self, class: Class) -> &mut *mut Free {
         // SAFETY: there is a list for each class, at this distance from the first one.
