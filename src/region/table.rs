@@ -525,7 +525,8 @@ mod tests {
         let mut random = fastrand::Rng::with_seed((R + limit + spacing) as u64);
         let mut regions = Regions::<R, 8>::EMPTY;
         let mut refused = 0;
-        for _ in 0..3000 {
+        // Miri takes a thousand times as long.
+        for _ in 0..if cfg!(miri) { 100 } else { 3000 } {
             let count = regions.records().len();
             if count == R || random.usize(..4) < count {
                 let slot = random.usize(..count);
@@ -566,7 +567,7 @@ mod tests {
             }
             check(&regions, numbers);
         }
-        assert!(R == 1 || limit > NARROW || refused > 0, "the space was never full");
+        assert!(cfg!(miri) || R == 1 || limit > NARROW || refused > 0, "the space was never full");
     }
 
     /// What is entered keeps apart from the others, has the place that it should, and is refused only if there is none.
