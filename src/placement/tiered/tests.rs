@@ -1,5 +1,7 @@
 //! Tests of what quick lists keep to themselves.
 
+use super::classes::{CLASSES, OBJECTS};
+use super::page::{HEADER, LARGEST_PAGE, SMALLEST_PAGE};
 use super::*;
 use crate::placement::Placement;
 use crate::region::Region;
@@ -161,6 +163,18 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
         assert_eq!((lists.small.kept(), lists.large.kept(), used_of(&lists.tier)), (0, 0, 0));
         lists.release(memory.region().start.as_ptr()).unwrap();
         assert_eq!((lists.plenty, lists.whole), (0, 0));
+    }
+}
+
+/// A page is the smallest with enough objects, or the largest.
+#[test]
+fn pages_are_no_longer_than_they_have_to_be() {
+    for class in (0..CLASSES).map(Class::number) {
+        let objects = |page: usize| (page - HEADER) / class.bytes();
+        let page = class.page();
+        assert!((SMALLEST_PAGE..=LARGEST_PAGE).contains(&page) && page.is_power_of_two());
+        assert!(page == LARGEST_PAGE || objects(page) >= OBJECTS, "{}", class.bytes());
+        assert!(page == SMALLEST_PAGE || objects(page / 2) < OBJECTS, "{}", class.bytes());
     }
 }
 
