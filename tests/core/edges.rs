@@ -833,22 +833,20 @@ fn what_is_left_of_an_adapted_allocator() {
 #[test]
 fn a_lent_region_of_buddies_is_not_read() {
     const BYTES: usize = 16_384;
-    let mut backings = [Backing::new(4096, 0), Backing::new(BYTES, 0)];
+    let mut backings = [Backing::new(BYTES, 0), Backing::new(BYTES, 0)];
     let heap = Heap::<Buddy, Unsync>::empty();
-    // SAFETY: the backings outlive the heap; the block is live, and has that many bytes.
+    // SAFETY: the backings outlive the heap; the blocks are live, and have that many bytes.
     unsafe {
         backings.iter_mut().for_each(|backing| heap.claim(backing.region()).unwrap());
-        let granules = (heap.largest_free() / 16) as u32;
-        let block = heap.try_allocate(layout(BYTES, 8)).unwrap();
-        let largest = heap.largest_free();
-        assert!(largest < 4096, "{largest}");
-        for bits in (0..=BYTES / 4).step_by(4) {
+        let granules = (heap.largest_free() / 8) as u32;
+        let blocks = [(); 2].map(|()| heap.try_allocate(layout(BYTES, 8)).unwrap());
+        for (block, bits) in blocks.into_iter().flat_map(|block| (0..200).map(move |bits| (block, bits))) {
             let words = block.cast::<u32>();
             (0..BYTES / 4).for_each(|at| words.add(at).write(granules));
             words.add(BYTES / 4 - bits).cast::<u8>().write_bytes(0xff, bits * 4);
-            assert_eq!(heap.largest_free(), largest, "{bits}");
+            assert_eq!(heap.largest_free(), 0, "{bits} words of bits");
         }
-        heap.try_deallocate(block, layout(BYTES, 8)).unwrap();
+        blocks.into_iter().for_each(|block| heap.try_deallocate(block, layout(BYTES, 8)).unwrap());
     }
 }
 

@@ -423,7 +423,7 @@ fn buddies_find_every_second_free_in_small_regions() {
     }
 }
 
-/// In a large region they know it of every block that begins a free one, and of one that has not merged.
+/// In a large region they know it of every block that begins a free one, and of one that is inside a free one behind memory in use.
 #[test]
 fn buddies_find_second_frees_in_large_regions() {
     const BYTES: usize = 1 << 20;
@@ -447,26 +447,28 @@ fn buddies_find_second_frees_in_large_regions() {
         unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
         free[granules(block.addr().get(), size)].fill(true);
     }
-    let mut sure = 0;
+    let (mut sure, mut inside_others) = (0, 0);
     for &(block, size) in &freed {
         // A free block merges with its buddy if that is free, and so on.
-        let (address, own, mut size) = (block.addr().get(), size, size);
-        let merged_to_the_front = loop {
-            let buddy = address ^ size;
+        let (address, own) = (block.addr().get(), size);
+        let (mut start, mut size) = (address, own);
+        loop {
+            let buddy = start ^ size;
             let inside = buddy >= base && buddy + size <= base + BYTES;
             if !inside || !free[granules(buddy, size)].iter().all(|&free| free) {
-                break false;
+                break;
             }
-            if buddy < address {
-                break true;
-            }
-            size *= 2;
-        };
-        if !merged_to_the_front {
+            (start, size) = (start.min(buddy), 2 * size);
+        }
+        // Where the memory in front of a free block is in use, the bits show that it begins.
+        let begins = start == base || !free[(start - base) / 16 - 1];
+        if address == start || begins {
             sure += 1;
+            inside_others += usize::from(address != start);
             assert_eq!(Memory::check(&heap, block, layout(own)), Err(FreeError::AlreadyFree), "{address:#x}");
         }
     }
+    assert!(inside_others > 100, "{inside_others}");
     assert!(sure > 500, "{sure} of {}", freed.len());
 }
 
