@@ -190,7 +190,10 @@ pub unsafe trait Meta: FreeBlocks {
 
     /// Returns whether granule `offset`, which must lie in a region, is free; only where all blocks have whole minimum blocks.
     /// O(region / minimum block / word) in band, O(blocks) in a side table.
-    fn is_free_at(&self, offset: usize) -> bool;
+    ///
+    /// In band the answer is no, sooner, if `seems` denies it. It is told the last boundary of free memory at or in front of the
+    /// granule, and `true`; or, in a long region, `false` and a granule from which on there is none.
+    fn is_free_at(&self, offset: usize, seems: impl Fn(usize, bool) -> bool) -> bool;
 
     /// Returns the index of the granule at `address`, if a block of `len` granules there would lie in a region.
     fn in_region(&self, address: usize, len: usize) -> Result<usize, FreeError> {

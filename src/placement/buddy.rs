@@ -34,9 +34,6 @@ pub struct Buddy<M: Meta = InBand<u32>, const ORDERS: usize = 32> {
     whole: u32,
 }
 
-/// Words of boundary bits of a region that is small enough to count them in each free.
-const FEW: usize = 128;
-
 impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     const CHECKED: () = assert!(ORDERS > 0 && ORDERS <= 32, "ORDERS must be 1 to 32");
 
@@ -98,47 +95,63 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         (id != NIL && len == block.len).then_some((id, later))
     }
 
-    /// Returns whether it is worth counting the bits in front of `block`, which shows for certain whether it is free: in small
-    /// regions, and where a free block begins that would contain it. In large regions a free block is missed that has
-    /// merged with its buddies behind another free block. O(log n).
-    fn may_be_free(&self, block: Block<M::Token>) -> bool {
+    /// Returns whether a free block seems to contain `block`, given where the last boundary of free memory lies at or in front of it:
+    /// at `from`, or, unless `is_boundary`, in front of that. In the second case a free block is missed that has merged with its
+    /// buddies behind another free block. O(log n).
+    fn seems_free(&self, block: Block<M::Token>, from: usize, is_boundary: bool) -> bool {
+        if is_boundary {
+            // SAFETY: the granule lies in the block's region.
+            return unsafe { self.seems_listed(from, self.meta.len(from)) };
+        }
         let Some(record) = self.meta.regions().iter().find(|record| record.contains(block.offset)) else {
             return true;
         };
-        if record.len <= FEW * usize::BITS as usize * M::MIN_BLOCK {
-            return true;
-        }
-        for order in block.len.ilog2()..ORDERS as u32 {
-            let len = 1 << order;
+        let mut orders = self.orders & (u32::MAX << block.len.ilog2());
+        while orders != 0 {
+            let len = 1 << orders.trailing_zeros();
+            orders &= orders - 1;
             let start = block.offset.checked_sub(self.meta.place(block.offset) & (len - 1));
             let Some(start) = start.filter(|&start| start >= record.first && len <= record.end() - start)
             else {
                 break;
             };
-            // SAFETY: the granules are those of regions. What is read may be a program's, and then hardly ever agrees.
+            // SAFETY: the granules are those of the region.
             unsafe {
                 // The block's own memory may be read, as its owner frees it. A bit shows where another free block begins, unless
                 // the memory in front of it is free as well.
                 let begins = if start == block.offset {
                     self.meta.len(start) == len
                 } else {
-                    self.meta.after(Block { offset: start, len: 0, token: block.token }) == (start, len)
+                    let front = Block { offset: start, len: 0, token: block.token };
+                    start < from && self.meta.after(front) == (start, len)
                 };
-                if !begins {
-                    continue;
-                }
-                let prev = self.meta.prev(start);
-                let known = || self.meta.regions().iter().any(|record| record.contains(prev));
-                let listed = match prev {
-                    NIL => self.heads[order as usize].get() == start,
-                    _ => known() && self.meta.next(prev) == start,
-                };
-                if listed {
+                if begins && self.seems_listed(start, len) {
                     return true;
                 }
             }
         }
         false
+    }
+
+    /// Returns whether a free block of `len` granules seems to begin at `start`: what the memory says is what the lists do.
+    ///
+    /// # Safety
+    ///
+    /// The granule must lie in a region. What is read may be a program's, and then hardly ever agrees.
+    unsafe fn seems_listed(&self, start: Id, len: usize) -> bool {
+        if !len.is_power_of_two() || len.ilog2() as usize >= ORDERS || self.meta.place(start) & (len - 1) != 0
+        {
+            return false;
+        }
+        // SAFETY: the granule lies in a region, and so does the one that is read next.
+        unsafe {
+            let prev = self.meta.prev(start);
+            let known = || self.meta.regions().iter().any(|record| record.contains(prev));
+            match prev {
+                NIL => self.heads[len.ilog2() as usize].get() == start,
+                _ => known() && self.meta.next(prev) == start,
+            }
+        }
     }
 
     /// Frees a block of a power of two of granules, aligned to its size.
@@ -474,7 +487,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
 
     fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
         let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
-        for (region, record) in self.meta.regions().iter().enumerate() {
+        let regions = if self.whole == 0 { &[] } else { self.meta.regions() };
+        for (region, record) in regions.iter().enumerate() {
             // Nothing is known of the inside of a region that is one block.
             if self.whole >> region & 1 != 0 && record.contains(offset) {
                 if self.meta.address(record.first).addr() != address || len > self.whole(region) {
@@ -490,7 +504,14 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
         let block = self.meta.checked_block_at(address, granted)?;
         // Between free blocks that are not merged no bit is set, so that the ends of a block do not tell all.
-        if M::BOUNDARY_BITS && self.may_be_free(block) && self.meta.is_free_at(block.offset) {
+        // What free memory meets is not free itself. What seems to be such memory may be a block that was free before.
+        // SAFETY: the neighbours lie in the region.
+        let meets_free = || unsafe {
+            let listed = |(id, len)| id != NIL && self.seems_listed(id, len);
+            listed(self.meta.before(block)) || listed(self.meta.after(block))
+        };
+        let seems = |from, is_boundary| self.seems_free(block, from, is_boundary);
+        if M::BOUNDARY_BITS && !meets_free() && self.meta.is_free_at(block.offset, seems) {
             return Err(FreeError::AlreadyFree);
         }
         Ok(block)

@@ -201,7 +201,7 @@ fn granules<P: Placement>(equip: impl FnOnce(&Heap<P, Unsync>)) {
                 // SAFETY: nothing is changed.
                 let free = unsafe {
                     subject.heap.with_placement(|placement| {
-                        placement.meta().is_free_at(placement.meta().locate(address).unwrap())
+                        placement.meta().is_free_at(placement.meta().locate(address).unwrap(), |_, _| true)
                     })
                 };
                 assert_eq!(free, run.free, "{address:#x} in {run:x?}");

@@ -60,18 +60,42 @@ impl Bounds {
         unsafe { *word &= !bit }
     }
 
-    /// How many bits are set from `first` on, below `end`.
-    pub(super) unsafe fn count(self, first: usize, end: usize) -> u32 {
-        let (mut number, mut count) = (first, 0);
-        while number < end {
-            let next = ((number / WORD_BITS + 1) * WORD_BITS).min(end);
-            // SAFETY: the words hold all bits of the region.
-            let word = unsafe { *self.0.wrapping_add(number / WORD_BITS) } >> (number % WORD_BITS);
-            let rest = WORD_BITS - (next - number);
-            count += (word << rest).count_ones();
-            number = next;
+    /// Whether an odd number of bits is set from `first` on, below `end`, which is not less. O(words).
+    pub(super) unsafe fn is_odd(self, first: usize, end: usize) -> bool {
+        let word = |number: usize| self.0.wrapping_add(number / WORD_BITS);
+        // Bits at the same place of two words cancel out, so the bits of one word are counted in the end.
+        // SAFETY: the words hold all bits of the region, and the last one is read only if some of them are below `end`.
+        let odd = unsafe {
+            let in_front = *word(first) & ((1 << (first % WORD_BITS)) - 1);
+            let rest = match end % WORD_BITS {
+                0 => 0,
+                bits => *word(end) << (WORD_BITS - bits),
+            };
+            let whole = core::slice::from_raw_parts(word(first), end / WORD_BITS - first / WORD_BITS);
+            whole.iter().fold(in_front ^ rest, |odd, word| odd ^ word)
+        };
+        odd.count_ones() % 2 != 0
+    }
+
+    /// The last bit from `first` on, below `end`, that is set, and `true`; or, if none is in the last `words` words, the first bit
+    /// that was looked at, and `false`.
+    pub(super) unsafe fn last(self, first: usize, end: usize, words: usize) -> (usize, bool) {
+        if end == first {
+            return (end, false);
         }
-        count
+        let (from, mut at) = (first / WORD_BITS, (end - 1) / WORD_BITS);
+        let least = from.max((at + 1).saturating_sub(words));
+        // SAFETY: the words hold all bits of the region.
+        let word = |at: usize| unsafe { *self.0.wrapping_add(at) };
+        // Without the bits that are not below `end`.
+        let mut bits = word(at) & usize::MAX >> (WORD_BITS - 1 - (end - 1) % WORD_BITS);
+        while bits == 0 && at > least {
+            at -= 1;
+            bits = word(at);
+        }
+        let (start, number) =
+            (first.max(at * WORD_BITS), at * WORD_BITS + bits.checked_ilog2().unwrap_or(0) as usize);
+        if bits != 0 && number >= start { (number, true) } else { (start, false) }
     }
 
     /// The first bit from `number` on, below `end`, that is set.
@@ -182,22 +206,28 @@ crate::contracts::contracts! {
         }
     }
 
-    /// Bits are counted, and the next one found, as if one by one.
+    /// Whether bits are odd in number, and where the next and the last one are, is found as if one by one.
     #[unwind(130)]
     fn ranges_are_searched(word in 0..=usize::MAX, from in 0..=2 * WORD_BITS - 1) {
         let mut words = [word, word.rotate_left(19)];
         let bits = Bounds(words.as_mut_ptr());
-        let end = 2 * WORD_BITS - from / 3;
+        let end = (2 * WORD_BITS - from / 3).max(from);
         // SAFETY: the words have this many bits.
         unsafe {
-            let (mut count, mut next) = (0, None);
+            let (mut odd, mut next, mut last) = (false, None, (from, false));
             for number in from..end {
                 if bits.get(number) {
-                    count += 1;
+                    odd = !odd;
                     next = next.or(Some(number));
+                    last = (number, true);
                 }
             }
-            assert_eq!((bits.count(from, end), bits.next(from, end)), (count, next));
+            assert_eq!((bits.is_odd(from, end), bits.next(from, end)), (odd, next));
+            assert_eq!(bits.last(from, end, 2), last);
+            // One word is looked at, so that all of them are if the first and the last bit share it.
+            let near = from.max(end.saturating_sub(1) / WORD_BITS * WORD_BITS);
+            let found = last.1 && last.0 >= near;
+            assert_eq!(bits.last(from, end, 1), if found { last } else { (near.min(end), false) });
         }
     }
 }

@@ -79,6 +79,12 @@ unsafe impl<I, const G: usize, const R: usize, const C: bool> Send for InBand<I,
 
 const WORD_BITS: usize = usize::BITS as usize;
 
+/// Words of boundary bits of a region that is short enough to look through all of them in a free.
+const FEW: usize = 128;
+
+/// Words of boundary bits that are looked through in a longer region.
+const NEAR: usize = 16;
+
 impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C> {
     const SHIFT: u32 = {
         assert!(G >= 2 * size_of::<I>(), "a granule must hold two lengths: choose a narrower index");
@@ -374,11 +380,21 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token }) }
     }
 
-    fn is_free_at(&self, offset: usize) -> bool {
+    fn is_free_at(&self, offset: usize, seems: impl Fn(usize, bool) -> bool) -> bool {
         let record = self.regions.of(offset);
+        if record.bounds.is_null() {
+            return false;
+        }
         let (first, end) = (record.first / Self::MIN_BLOCK, offset / Self::MIN_BLOCK + 1);
+        let few = record.len <= FEW * WORD_BITS * Self::MIN_BLOCK;
         // SAFETY: the region has bits for its granules.
-        !record.bounds.is_null() && unsafe { Bounds(record.bounds).count(first, end) % 2 != 0 }
+        unsafe {
+            let (last, found) = Bounds(record.bounds).last(first, end, if few { FEW + 1 } else { NEAR });
+            // From the start of a region without a boundary on, nothing is free.
+            (found || last > first)
+                && seems(last * Self::MIN_BLOCK, found)
+                && Bounds(record.bounds).is_odd(first, end)
+        }
     }
 
     #[inline(always)]

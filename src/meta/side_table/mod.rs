@@ -360,7 +360,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         Ok(Block { offset, len: self.nodes.length(node), token: node as u32 })
     }
 
-    fn is_free_at(&self, offset: usize) -> bool {
+    fn is_free_at(&self, offset: usize, _seems: impl Fn(usize, bool) -> bool) -> bool {
         let mut at = self.firsts[self.regions.slot_of(offset)].get();
         while at != NIL && offset - self.nodes.node(at).start.get() >= self.nodes.length(at) {
             at = self.nodes.node(at).after.get();
