@@ -115,6 +115,18 @@ fn a_second_free_of_a_kept_block_is_found() {
     }
 }
 
+/// Behind more blocks of a list than a check looks at where nothing is suspicious.
+#[test]
+fn a_second_free_is_found_far_down_in_a_list() {
+    let (heap, _memory) = heap();
+    let blocks: Vec<_> = (0..1000).map(|_| heap.try_allocate(bytes(48)).unwrap()).collect();
+    blocks.iter().for_each(|&block| free(&heap, block, 48));
+    for &block in &blocks {
+        // SAFETY: the check does not pass.
+        assert_eq!(unsafe { heap.try_deallocate(block, bytes(48)) }, Err(FreeError::AlreadyFree));
+    }
+}
+
 /// With a page's first object, all its others are ready for the next requests, unless memory is short.
 #[test]
 fn a_whole_page_is_taken_at_once() {

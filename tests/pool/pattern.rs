@@ -248,6 +248,69 @@ fn uses_on_other_streams_are_waited_for() {
     assert_eq!(device.take_hazards(), []);
 }
 
+/// All of several other streams are waited for.
+#[test]
+fn uses_on_several_streams_are_waited_for() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, others) = (device.stream(), [device.stream(), device.stream(), device.stream()]);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let pattern = Pattern::new(&pool);
+    pattern.begin().unwrap();
+    drop(pattern.allocate(MIB, &own).unwrap());
+    for owner in [1, 2] {
+        pattern.begin().unwrap();
+        let buffer = pattern.allocate(MIB, &own).unwrap();
+        assert!(buffer.is_planned());
+        own.launch(owner, buffer.address(), MIB);
+        for other in &others {
+            hand_over(&own, other);
+            buffer.used_on(other);
+            other.launch(owner, buffer.address(), MIB);
+        }
+    }
+    own.run();
+    for other in &others {
+        assert!(own.pending() > 0, "it waits for this one as well");
+        other.run();
+        own.run();
+    }
+    others.iter().for_each(Stream::run);
+    own.run();
+    drop(pattern);
+    drop(pool);
+    assert_eq!(device.take_hazards(), []);
+}
+
+/// If a buffer is forgotten, the memory of the whole plan waits for the streams that used it.
+#[test]
+fn uses_of_forgotten_buffers_are_waited_for() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let pattern = Pattern::new(&pool);
+    pattern.begin().unwrap();
+    drop(pattern.allocate(MIB, &own).unwrap());
+    pattern.begin().unwrap();
+    let buffer = pattern.allocate(MIB, &own).unwrap();
+    assert!(buffer.is_planned());
+    own.launch(1, buffer.address(), MIB);
+    hand_over(&own, &other);
+    buffer.used_on(&other);
+    other.launch(1, buffer.address(), MIB);
+    core::mem::forget(buffer);
+    drop(pattern);
+    let next: Vec<_> = (0..8).map(|_| pool.allocate(MIB, &own).unwrap()).collect();
+    for (owner, buffer) in (2..).zip(&next) {
+        own.launch(owner, buffer.address(), MIB);
+    }
+    own.run();
+    other.run();
+    own.run();
+    drop(next);
+    drop(pool);
+    assert_eq!(device.take_hazards(), []);
+}
+
 /// A buffer that was recorded may be used, on any stream, and freed while another iteration is recorded, or none.
 #[test]
 fn buffers_of_earlier_recordings_change_no_later_one() {

@@ -38,6 +38,8 @@ struct World {
     asked: usize,
     /// Bytes of the machine's memory; 0 is not known.
     memory: u64,
+    /// No addresses are left.
+    full: bool,
     /// Purges fail from now on.
     broken: bool,
     purged: usize,
@@ -82,7 +84,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
     fn reserve(bytes: usize) -> Option<NonNull<u8>> {
         assert_eq!(bytes % PAGE, 0);
         WORLD.with_borrow_mut(|world| world.asked = world.asked.max(bytes));
-        if bytes > 64 << 20 {
+        if bytes > 64 << 20 || WORLD.with_borrow(|world| world.full) {
             return None;
         }
         // SAFETY: the size is not zero.
@@ -423,6 +425,25 @@ fn addresses_are_limited_by_their_numbers() {
     // these to others.
     let (reserved, ranges) = (pages.figures().reserved >> 20, WORLD.with_borrow(|world| world.ranges.len()));
     assert!((34..48).contains(&reserved) && ranges == 1, "{reserved} MiB, {ranges} ranges");
+}
+
+/// Requests fail when the system has no addresses, and when no address space could have as many as they ask for.
+#[test]
+fn requests_without_addresses_fail() {
+    let mut pages = fresh();
+    WORLD.with_borrow_mut(|world| world.full = true);
+    assert!(pages.take_large(SLOT, SLOT, false).is_none());
+    assert_eq!((pages.figures().reserved, pages.figures().committed), (0, 0));
+    WORLD.with_borrow_mut(|world| world.full = false);
+    assert!(pages.take_large(SLOT, SLOT, false).is_some());
+    let half = isize::MAX as usize;
+    for size in [half, half + 1, usize::MAX] {
+        assert!(pages.take_large(size, SLOT, false).is_none());
+    }
+    assert!(pages.take_large(SLOT, half + 1, false).is_none());
+    // What is committed holds the block and is a part of what is reserved.
+    let figures = pages.figures();
+    assert!((SLOT..=figures.reserved).contains(&figures.committed), "{figures:?}");
 }
 
 /// So much free memory stays with the process, and the next block that is freed sends all of it back.

@@ -239,3 +239,16 @@ mod windows {
         }
     }
 }
+
+#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+mod tests {
+    use super::{Host, System};
+
+    #[test]
+    fn the_memory_is_what_the_kernel_says() {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let line = text.lines().find(|line| line.starts_with("MemTotal:")).unwrap();
+        let kibibytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert_eq!(Host::memory(), kibibytes << 10);
+    }
+}

@@ -74,3 +74,11 @@ fn count() -> usize {
     #[cfg(not(target_has_atomic = "ptr"))]
     0
 }
+
+#[cfg(all(test, feature = "std", target_os = "linux", not(miri)))]
+mod tests {
+    #[test]
+    fn the_system_tells_a_number() {
+        assert_ne!(super::random(), 0);
+    }
+}

@@ -193,7 +193,7 @@ impl<T: Tier> QuickLists<T> {
     #[inline(never)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
-        if Self::is_listed(align) && (align > STEP || !self.small.is_empty(class)) {
+        if Self::is_listed(align) && !self.small.is_empty(class) {
             if T::CHECKS {
                 // Such a block is never taken, so the common way need not look for it.
                 if let Some(address) = self.small.damage(class) {
