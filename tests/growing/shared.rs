@@ -1,5 +1,6 @@
 //! A heap that processes share, some of which are killed.
 
+use crate::alone;
 use allotment::FreeError;
 use allotment::os::SharedHeap;
 use std::fs::{File, OpenOptions};
@@ -80,6 +81,7 @@ fn end(heap: &SharedHeap, worker: Worker) -> usize {
 
 #[test]
 fn killed_processes_leave_the_heap_whole() {
+    let _alone = alone();
     const KILLS: usize = 150;
     if let Ok(file) = std::env::var(FILE) {
         let file = OpenOptions::new().read(true).write(true).open(file).unwrap();
@@ -116,6 +118,7 @@ fn killed_processes_leave_the_heap_whole() {
 
 #[test]
 fn the_heap_is_the_same_at_two_addresses() {
+    let _alone = alone();
     let heap = SharedHeap::create(1 << 20).unwrap();
     let other = SharedHeap::open(heap.file().try_clone_to_owned().unwrap()).unwrap();
     assert_ne!(heap.address(0), other.address(0));
@@ -150,6 +153,7 @@ fn the_heap_is_the_same_at_two_addresses() {
 
 #[test]
 fn what_is_wrong_is_refused() {
+    let _alone = alone();
     assert!(SharedHeap::create(4096).is_err());
     let heap = SharedHeap::create(100_000).unwrap();
     let block = heap.allocate(1000, 8).unwrap();
@@ -191,6 +195,7 @@ fn emptied(file: std::fs::File) -> std::fs::File {
 /// Every block beside a list of granules: where it is, what the figures say, and what is refused.
 #[test]
 fn the_figures_are_those_of_the_blocks() {
+    let _alone = alone();
     const GRANULE: usize = 256;
     let least = (1..).find(|pages| SharedHeap::create(pages * 4096).is_ok()).unwrap();
     for pages in [least, least + 1, least + 7] {
@@ -247,6 +252,7 @@ fn the_figures_are_those_of_the_blocks() {
 /// A file has to be as it was made, and is made anew without what was in it; the memory goes with the heap.
 #[test]
 fn files_are_checked_and_given_up() {
+    let _alone = alone();
     let path = env::temp_dir().join(format!("allotment-shared-{}", process::id()));
     let file = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
     let heap = SharedHeap::create_in(file(), 100_000).unwrap();
@@ -280,6 +286,7 @@ fn files_are_checked_and_given_up() {
 /// The first descriptor serves as well as any, and it is an error when there is none left.
 #[test]
 fn descriptors_are_used_up_to_the_last() {
+    let _alone = alone();
     const CHILD: &str = "ALLOTMENT_SHARED_DESCRIPTORS";
     if env::var_os(CHILD).is_some() {
         // SAFETY: the input of this process is not read.
