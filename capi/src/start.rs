@@ -67,12 +67,12 @@ extern "C" fn start() {
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
-/// Ends the program because it frees what is no block.
+/// Ends the program because it frees what is no live block.
 #[cold]
 #[inline(never)]
 pub fn wrong_free(block: NonNull<u8>) -> ! {
     let mut line = Line::new();
-    let _ = writeln!(line, "allotment: free of {block:p}, which is no block of the heap");
+    let _ = writeln!(line, "allotment: free of {block:p}, which is no live block of the heap");
     line.print();
     // SAFETY: it has no preconditions.
     unsafe { libc::abort() }

@@ -6,6 +6,7 @@ use super::local::{self, Owner};
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use crate::meta::FreeError;
+use crate::misuse::wrong_free;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -41,7 +42,8 @@ use core::ptr::NonNull;
 /// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
 /// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
 /// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
-/// use: [`Heap::used`] counts them, and wrong frees are detected only when the blocks go back. In front of a heap of level
+/// use: [`Heap::used`] counts them. That a cached block is freed again, by whatever thread, is noticed and reported at once (see
+/// [`misuse`](crate::misuse)); other wrong frees are detected only when the blocks go back. In front of a heap of level
 /// [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at once.
 ///
 /// A thread caches the first four heaps that it uses, and accesses further ones directly. `Cached` can be the
@@ -164,9 +166,16 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         }
     }
 
-    /// Checks a block as the heap does. A cached block is live for the heap, so freeing it again is not detected.
+    /// Checks a block as the heap does, and whether it is marked as cached.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.heap().check(block, self.class_of(layout).map_or(layout, layout_of))
+        let class = self.class_of(layout);
+        self.heap().check(block, class.map_or(layout, layout_of))?;
+        // SAFETY: the heap finds that a block of the class can begin there.
+        if class.is_some() && unsafe { local::is_cached(block) } {
+            Err(FreeError::AlreadyFree)
+        } else {
+            Ok(())
+        }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
@@ -182,6 +191,10 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller passes a live block of layout `old`. A block with a class never becomes one without in place, or the
         // reverse. Both blocks of the copy are live.
         unsafe {
+            if self.class_of(old).is_some() && local::is_cached(block) {
+                wrong_free(FreeError::AlreadyFree, block.addr().get());
+                return None;
+            }
             match (self.class_of(old), self.class_of(new)) {
                 (Some(from), Some(to)) if from == to => {
                     done(block);

@@ -4,6 +4,8 @@ use super::at_end;
 use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
 use crate::memory::Memory;
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
@@ -88,6 +90,36 @@ fn is_worth_it(class: usize, batch: usize, capacity: usize) -> bool {
     capacity > 0 && (usize::from(SIZES[class]) < CACHE_LINE || batch >= WORTH_IT.min(capacity))
 }
 
+/// Returns what marks the cached block at an address: a number that no program has a reason to keep in its first word. It depends on
+/// the address, so that a copy of a cached block's bytes marks nothing.
+#[inline(always)]
+fn mark_of(block: NonNull<usize>) -> usize {
+    block.addr().get().wrapping_add(0x3c6e_f373)
+}
+
+/// Returns whether a block is marked as cached.
+///
+/// # Safety
+///
+/// A block of a class must begin there, live or not.
+#[inline(always)]
+pub(super) unsafe fn is_cached(block: NonNull<u8>) -> bool {
+    // Volatile, because the program may never have written there: whatever is read does no harm.
+    // SAFETY: blocks of a class have a word at least.
+    unsafe { block.cast::<usize>().read_volatile() == mark_of(block.cast()) }
+}
+
+/// Clears the mark of a block that is handed out.
+///
+/// # Safety
+///
+/// It must be a block of a class that nothing else uses.
+#[inline(always)]
+unsafe fn clear_mark(block: NonNull<u8>) {
+    // SAFETY: blocks of a class have a word at least.
+    unsafe { block.cast::<usize>().write(0) }
+}
+
 /// The free blocks of one class: a magazine in use, and another one that is either full or empty, so that no
 /// sequence of operations accesses the depot or the heap more often than once per magazine.
 ///
@@ -128,17 +160,25 @@ impl Bin {
         // SAFETY: there is a block below the top.
         unsafe {
             self.top = self.top.sub(1);
-            Some(self.top.read().assume_init())
+            let block = self.top.read().assume_init();
+            clear_mark(block);
+            Some(block)
         }
     }
 
+    /// Puts a block into the loaded magazine, if there is room for it and it is not marked as cached.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the bin's class that is not used any more.
     #[inline(always)]
-    fn give(&mut self, block: NonNull<u8>) -> bool {
-        if self.top == self.end {
-            return false;
-        }
-        // SAFETY: there is a free place at the top.
+    unsafe fn give(&mut self, block: NonNull<u8>) -> bool {
+        // SAFETY: there is a free place at the top if it is not the end. The block has a word.
         unsafe {
+            if self.top == self.end || is_cached(block) {
+                return false;
+            }
+            block.cast::<usize>().write(mark_of(block.cast()));
             self.top.write(Round::new(block));
             self.top = self.top.add(1);
         }
@@ -237,9 +277,11 @@ impl Bin {
             self.load(empty, 0, capacity);
             self.equip(owner, class);
         }
-        if !self.give(block) {
-            // SAFETY: the caller's contract.
-            unsafe { owner.give_one(layout_of(class), block) }
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !self.give(block) {
+                owner.give_one(layout_of(class), block);
+            }
         }
     }
 
@@ -365,9 +407,13 @@ pub(super) fn take(token: usize, class: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Puts a block into the calling thread's cache, if the fast path applies.
+/// Puts a block into the calling thread's cache, if the fast path applies and it is not marked as cached.
+///
+/// # Safety
+///
+/// It must be a block of the class that is not used any more.
 #[inline(always)]
-pub(super) fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
+pub(super) unsafe fn give(token: usize, class: usize, block: NonNull<u8>) -> bool {
     // SAFETY: as in `take`.
     unsafe {
         let local = &raw mut (*caches()).locals[0];
@@ -385,13 +431,17 @@ pub(super) fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
         }
         None => owner.take_one(layout_of(class)),
     };
-    block.or_else(|| {
+    let block = block.or_else(|| {
         reclaim(owner);
         owner.take_one(layout_of(class))
-    })
+    })?;
+    // The heap may have left the mark of an earlier block there.
+    // SAFETY: the block is ours.
+    unsafe { clear_mark(block) };
+    Some(block)
 }
 
-/// Takes a block of `class` back into the cache, the depot or the heap.
+/// Takes a block of `class` back into the cache, the depot or the heap, and reports one that is cached already.
 ///
 /// # Safety
 ///
@@ -400,6 +450,9 @@ pub(super) fn take_anywhere(owner: Owner, class: usize) -> Option<NonNull<u8>> {
 pub(super) unsafe fn give_anywhere(owner: Owner, class: usize, block: NonNull<u8>) {
     // SAFETY: the caller guarantees the block.
     unsafe {
+        if is_cached(block) {
+            return wrong_free(FreeError::AlreadyFree, block.addr().get());
+        }
         match find(owner) {
             Some(mut cache) => {
                 let bin = cache.bin(class);
@@ -509,13 +562,14 @@ mod tests {
             let first = take_anywhere(owner, class).unwrap();
             let second = take(token(), class).unwrap();
             assert_eq!(take(token() + 1, class), None);
-            assert!(!give(token() + 1, class, second));
-            assert!(give(token(), class, second) && give(token(), class, first));
-            assert_eq!([take(token(), class), take(token(), class)], [Some(first), Some(second)]);
-            DEPOT.exchange.press();
-            assert!(take(token(), class).is_none() && !give(token(), class, first));
             // SAFETY: taken above, and not used any more.
             unsafe {
+                assert!(!give(token() + 1, class, second));
+                assert!(give(token(), class, second) && give(token(), class, first));
+                assert!(!give(token(), class, second), "it is there already");
+                assert_eq!([take(token(), class), take(token(), class)], [Some(first), Some(second)]);
+                DEPOT.exchange.press();
+                assert!(take(token(), class).is_none() && !give(token(), class, first));
                 give_anywhere(owner, class, first);
                 give_anywhere(owner, class, second);
             }

@@ -3,9 +3,10 @@
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
-use allotment::{FirstFit, Heap, Region, Slab, Tiered, Tlsf};
+use allotment::{FirstFit, FreeError, Heap, Memory, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
+use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -500,6 +501,38 @@ fn the_lock_is_taken_once_a_batch() {
             cached.flush();
         });
         assert_eq!(heap.used(), 0);
+    }
+}
+
+/// A cached block counts as free until it is handed out again, for every thread and wherever it is cached.
+#[test]
+fn second_frees_of_cached_blocks_are_noticed() {
+    let shadow: &Shadow<Tlsf> = Shadow::new(4 << 20, 1 << 20);
+    let cached = shadow.cached;
+    for size in [1, 8, 16, 100, 600, 2000] {
+        let layout = layout(size, 8);
+        // More than the two magazines of a thread hold, so that the depot has one.
+        let count = 3 * 64.min((1 << 20) / 48 / size.next_multiple_of(8));
+        let blocks: Vec<_> = (0..count).map(|_| cached.allocate(layout).unwrap()).collect();
+        // SAFETY: the blocks are live, and freed once.
+        blocks.iter().for_each(|&block| unsafe { cached.deallocate(block, layout) });
+        let last = *blocks.last().unwrap();
+        assert_eq!(cached.check(last, layout), Err(FreeError::AlreadyFree), "{size} bytes");
+        let addresses: Vec<_> = blocks.iter().map(|block| block.addr()).collect();
+        let refused = move || {
+            let refused = |&&block: &&NonZero<usize>| {
+                let block = shadow.cached.heap().region(0).unwrap().start.with_addr(block);
+                // SAFETY: the block is free, and is not freed.
+                unsafe { shadow.cached.try_deallocate(block, layout).is_err() }
+            };
+            addresses.iter().filter(refused).count()
+        };
+        assert_eq!(refused(), blocks.len(), "{size} bytes");
+        let elsewhere = thread::spawn(refused);
+        assert_eq!(elsewhere.join().unwrap(), blocks.len(), "{size} bytes");
+        assert_eq!(cached.allocate(layout), Some(last));
+        // SAFETY: the block is live.
+        assert_eq!(unsafe { cached.try_deallocate(last, layout) }, Ok(()));
     }
 }
 

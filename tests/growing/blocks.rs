@@ -1,10 +1,14 @@
 //! Blocks of every size and alignment, with contents that are checked.
 
 use crate::{HEAP, alone};
-use allotment::FreeError;
+use allotment::misuse::{Fault, Misuse, set_hook};
+use allotment::{FreeError, Memory};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 /// A block, with what it is filled with.
 struct Live {
@@ -160,6 +164,104 @@ fn addresses_of_no_block_are_refused() {
     }
 }
 
+/// A small block that is freed counts as free until it is handed out again, for every thread.
+#[test]
+fn second_frees_are_noticed() {
+    let _alone = alone();
+    for size in [1, 16, 17, 48, 600, 4096, 32_768] {
+        let layout = Layout::from_size_align(size, 16).unwrap();
+        let block = NonNull::new(HEAP.take(size, 16)).unwrap();
+        let (at, turn) = (block.addr(), Barrier::new(2));
+        let second_free = |block: NonNull<u8>| {
+            // SAFETY: while it counts as free it is not freed.
+            unsafe { HEAP.give(block) }
+        };
+        thread::scope(|scope| {
+            // Nothing allocates while the block is free, so that it stays free.
+            let elsewhere = scope.spawn(|| {
+                turn.wait();
+                let result = second_free(NonNull::without_provenance(at));
+                turn.wait();
+                result
+            });
+            let other = HEAP.take(size, 16);
+            // SAFETY: both blocks are live, and freed once by what is not refused.
+            let here = unsafe {
+                // What a program leaves in a block makes no difference, not even a copy of what marks another one.
+                HEAP.give(NonNull::new(other).unwrap()).unwrap();
+                other.copy_to_nonoverlapping(block.as_ptr(), size.min(16));
+                HEAP.give(block).unwrap();
+                turn.wait();
+                turn.wait();
+                let quickly = HEAP.give_quickly(block);
+                let (found, moved) = (HEAP.usable_size(block), HEAP.change(block, size, 16));
+                let (again, checked) = (second_free(block), HEAP.try_deallocate(block, layout));
+                assert_eq!(HEAP.take(size, 16), block.as_ptr());
+                assert!(HEAP.usable_size(block).is_some());
+                (quickly, found, moved.is_null(), again, checked)
+            };
+            let refused = Err(FreeError::AlreadyFree);
+            assert_eq!(here, (false, None, true, refused, refused), "{size} bytes");
+            assert_eq!(elsewhere.join().unwrap(), refused, "{size} bytes");
+        });
+        assert_eq!(second_free(block), Ok(()));
+    }
+}
+
+/// Free blocks are known wherever they are: in a list in use, in the other one, in bundles, in pages, and in those of a thread that has ended.
+#[test]
+fn free_blocks_are_known_wherever_they_are() {
+    let _alone = alone();
+    for size in [16, 32, 80, 640, 6000] {
+        let blocks: Vec<_> =
+            (0..400 * 1024 / size).map(|_| NonNull::new(HEAP.take(size, 16)).unwrap().addr()).collect();
+        let blocks = thread::spawn(move || {
+            for &block in &blocks {
+                // SAFETY: the block is live, and freed once.
+                unsafe { HEAP.give(NonNull::without_provenance(block)).unwrap() };
+            }
+            blocks
+        });
+        let blocks = blocks.join().unwrap();
+        let is_live = |block: &&_| HEAP.usable_size(NonNull::without_provenance(**block)).is_some();
+        let live = blocks.iter().filter(is_live).count();
+        // The test harness may have some of them. Of each bundle of blocks of two words, the first one is not known.
+        let most = 16 + if size == 16 { 128 } else { 0 };
+        assert!(live <= most, "{live} of {} blocks of {size} bytes", blocks.len());
+    }
+}
+
+/// A global allocator cannot return an error, so it calls the hook.
+#[test]
+fn second_frees_are_reported() {
+    static EXPECTED: AtomicUsize = AtomicUsize::new(0);
+    static REPORTS: AtomicUsize = AtomicUsize::new(0);
+    fn count(misuse: &Misuse) {
+        let expected = Fault::WrongFree(FreeError::AlreadyFree);
+        if (misuse.fault, misuse.address) != (expected, EXPECTED.load(Ordering::Relaxed)) {
+            std::process::abort();
+        }
+        REPORTS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    let _alone = alone();
+    set_hook(count);
+    let layout = Layout::new::<[u64; 12]>();
+    // SAFETY: two frees and a reallocation too many are the misuses that are tested; they do nothing.
+    unsafe {
+        let block = HEAP.alloc(layout);
+        EXPECTED.store(block.addr(), Ordering::Relaxed);
+        HEAP.dealloc(block, layout);
+        HEAP.dealloc(block, layout);
+        HEAP.dealloc(block, layout);
+        assert!(HEAP.realloc(block, layout, 1000).is_null());
+        assert_eq!(REPORTS.load(Ordering::Relaxed), 3);
+        assert_eq!(HEAP.alloc(layout), block);
+        HEAP.dealloc(block, layout);
+    }
+    assert_eq!(REPORTS.load(Ordering::Relaxed), 3);
+}
+
 #[test]
 fn impossible_requests_get_null() {
     let _alone = alone();
@@ -181,6 +283,7 @@ fn impossible_requests_get_null() {
 /// The quick calls use the thread's list and nothing else.
 #[test]
 fn quick_calls_end_with_the_list() {
+    let _alone = alone();
     // Of a size that nothing else here has.
     const SIZE: usize = 2900;
     let take = |size| NonNull::new(HEAP.take(size, 16)).unwrap();

@@ -2,11 +2,13 @@
 
 use super::classes::{self, BATCHES, SIZES, class_of_size};
 use super::local::Local;
-use super::pages::{self, Chain, Pages};
+use super::pages::{Block, Chain, Pages};
 use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
 use crate::lock::{Futex, Lock};
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
 use core::cell::UnsafeCell;
 use core::mem;
 use core::ptr::{self, NonNull};
@@ -134,7 +136,10 @@ unsafe fn retire(local: *mut Local) {
 
 /// Takes one block from the pages.
 fn take_one(class: usize) -> Option<NonNull<u8>> {
-    NonNull::new(SHARED.with(|pages| pages.take_one(class)).cast())
+    let block = NonNull::new(SHARED.with(|pages| pages.take_one(class)))?;
+    // SAFETY: the block is ours.
+    unsafe { Block::clear_mark(block.as_ptr()) };
+    Some(block.cast())
 }
 
 /// Gives one block back to the pages.
@@ -143,9 +148,10 @@ fn take_one(class: usize) -> Option<NonNull<u8>> {
 ///
 /// It must be a block of the class that is not used any more.
 unsafe fn give_one(block: NonNull<u8>, class: usize) {
-    let first = block.cast::<pages::Block>().as_ptr();
+    let first = block.cast::<Block>().as_ptr();
     // SAFETY: the caller's contract.
     unsafe {
+        Block::mark(first);
         (*first).next = ptr::null_mut();
         SHARED.with(|pages| pages.put(class, Chain { first, count: 1 }));
     }
@@ -222,27 +228,37 @@ fn take_slowly(class: usize) -> *mut u8 {
     block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
-/// Takes a block of `class` back when the thread's list in use has no room.
+/// Takes a block of `class` back when the thread's list in use has not taken it.
+///
+/// # Errors
+///
+/// [`FreeError::AlreadyFree`] if the block is marked as free.
 ///
 /// # Safety
 ///
 /// It must be a block of the class that is not used any more.
 #[cold]
 #[inline(never)]
-unsafe fn give_slowly(block: NonNull<u8>, class: usize) {
+pub(super) unsafe fn give_slowly(block: NonNull<u8>, class: usize) -> Result<(), FreeError> {
     // SAFETY: only this thread accesses its lists, and nothing below does; the caller guarantees the block.
     unsafe {
-        let Some(local) = lists() else { return give_one(block, class) };
+        if Block::is_marked(block.cast().as_ptr()) {
+            return Err(FreeError::AlreadyFree);
+        }
+        let Some(local) = lists() else {
+            give_one(block, class);
+            return Ok(());
+        };
         let bin = (*local).bin(class);
         if bin.give(block) {
-            return;
+            return Ok(());
         }
         if bin.keep_apart(block) {
             if bin.others >= BATCHES[class] {
                 let (first, count) = bin.unload_other();
                 SHARED.with(|pages| pages.put(class, Chain { first, count }));
             }
-            return;
+            return Ok(());
         }
         let (first, count) = bin.unload(class);
         let others = mem::replace(&mut bin.others, count as u16) as usize;
@@ -251,6 +267,21 @@ unsafe fn give_slowly(block: NonNull<u8>, class: usize) {
             SHARED.with(|pages| pages.put(class, Chain { first: other, count: others }));
         }
         bin.give(block);
+    }
+    Ok(())
+}
+
+/// Takes a block of `class` back as [`give_slowly`], and reports a block that is free already.
+///
+/// # Safety
+///
+/// As for [`give_slowly`].
+#[cold]
+#[inline(never)]
+unsafe fn give_or_report(block: NonNull<u8>, class: usize) {
+    // SAFETY: the caller's contract.
+    if let Err(error) = unsafe { give_slowly(block, class) } {
+        wrong_free(error, block.addr().get());
     }
 }
 
@@ -274,7 +305,7 @@ pub(super) fn take(class: usize) -> *mut u8 {
     }
 }
 
-/// Puts a block of `class` into the thread's list in use, and returns whether there was room.
+/// Puts a block of `class` into the thread's list in use, and returns whether there was room and the block is not marked as free.
 ///
 /// # Safety
 ///
@@ -286,7 +317,7 @@ pub(super) unsafe fn give_quickly(block: NonNull<u8>, class: usize) -> bool {
     local.addr() > CLOSED.addr() && unsafe { (*local).bin(class).give(block) }
 }
 
-/// Takes a block of `class` back.
+/// Takes a block of `class` back, and reports one that is free already.
 ///
 /// # Safety
 ///
@@ -296,7 +327,7 @@ pub(super) unsafe fn give(block: NonNull<u8>, class: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         if !give_quickly(block, class) {
-            give_slowly(block, class);
+            give_or_report(block, class);
         }
     }
 }

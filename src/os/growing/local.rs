@@ -39,25 +39,31 @@ impl Bin {
     pub(super) fn take(&mut self) -> Option<NonNull<u8>> {
         let block = NonNull::new(self.head)?;
         // SAFETY: blocks in lists are free, and hold the address of the next one.
-        self.head = unsafe { (*block.as_ptr()).next };
+        unsafe {
+            self.head = (*block.as_ptr()).next;
+            Block::clear_mark(block.as_ptr());
+        }
         self.room += 1;
         Some(block.cast())
     }
 
-    /// Puts a block into the list in use, if there is room for it.
+    /// Puts a block into the list in use, if there is room for it and it is not marked as free.
     ///
     /// # Safety
     ///
     /// It must be a block of the bin's class that is not used any more.
     #[inline(always)]
     pub(super) unsafe fn give(&mut self, block: NonNull<u8>) -> bool {
-        if self.room <= 0 {
-            return false;
-        }
-        self.room -= 1;
         let block = block.cast::<Block>().as_ptr();
-        // SAFETY: the block is free, and has room for a link.
-        unsafe { (*block).next = self.head };
+        // SAFETY: the block has two words, and is free if it is not marked.
+        unsafe {
+            if self.room <= 0 || Block::is_marked(block) {
+                return false;
+            }
+            self.room -= 1;
+            Block::mark(block);
+            (*block).next = self.head;
+        }
         self.head = block;
         true
     }
@@ -67,14 +73,17 @@ impl Bin {
     ///
     /// # Safety
     ///
-    /// As for [`Bin::give`].
+    /// As for [`Bin::give`]; the block must not be marked as free.
     pub(super) unsafe fn keep_apart(&mut self, block: NonNull<u8>) -> bool {
         if self.demand != 0 || !self.head.is_null() {
             return false;
         }
         let block = block.cast::<Block>().as_ptr();
-        // SAFETY: the block is free, and has room for a link.
-        unsafe { (*block).next = self.other };
+        // SAFETY: the block is free, and has two words.
+        unsafe {
+            Block::mark(block);
+            (*block).next = self.other;
+        }
         self.other = block;
         self.others += 1;
         true
@@ -187,6 +196,8 @@ mod tests {
                         let mut blocks = chain(first, count);
                         blocks.reverse();
                         assert_eq!(blocks, used);
+                        // As when they are handed out.
+                        blocks.iter().for_each(|&block| Block::clear_mark(block));
                         free.append(&mut used);
                     }
                     1 if used.is_empty() => {
@@ -208,6 +219,7 @@ mod tests {
                         let given = bin.give(NonNull::new(block).unwrap().cast());
                         assert_eq!(given, used.len() < most, "{} of {most}", used.len());
                         if given {
+                            assert!(!bin.give(NonNull::new(block).unwrap().cast()), "it is there already");
                             used.push(block);
                             free.pop();
                         }

@@ -1,9 +1,10 @@
 //! [`Memory`], `GlobalAlloc` and the `Allocator` traits for [`Growing`].
 
-use super::Growing;
 use super::classes::{LARGEST, SIZES, SLOT, class_of_layout, objects, page_size};
 use super::lists::{self, SHARED};
+use super::pages::Block;
 use super::spans::{NOTHING, WHOLE};
+use super::{Growing, is_free};
 use crate::memory::{Done, Memory, allocator};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
@@ -46,6 +47,10 @@ impl Growing {
     ) -> Option<NonNull<u8>> {
         // SAFETY: the caller passes a live block with its layout; both blocks of the copy are live.
         unsafe {
+            if class_of_layout(old).is_some() && Block::is_marked(block.cast().as_ptr()) {
+                wrong_free(FreeError::AlreadyFree, block.addr().get());
+                return None;
+            }
             match (class_of_layout(old), class_of_layout(new)) {
                 // The class must be that of the layout, by which the block will be freed.
                 (Some(from), Some(to)) if from == to => {
@@ -93,7 +98,7 @@ unsafe impl Memory for Growing {
         }
     }
 
-    /// Checks that a block of the layout's class can start at the address. Whether it is live is known of large blocks only.
+    /// Checks that a block of the layout's class can start at the address, and whether it is marked as free.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = class_of_layout(layout);
         let fits = match SHARED.entry(block.as_ptr()) {
@@ -107,7 +112,11 @@ unsafe impl Memory for Growing {
                 class == Some(found) && offset % size == 0 && offset / size < objects(found)
             }
         };
-        if fits { Ok(()) } else { Err(FreeError::NotABlock) }
+        if !fits {
+            return Err(FreeError::NotABlock);
+        }
+        // SAFETY: a small block begins there.
+        if class.is_some() && unsafe { is_free(block) } { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

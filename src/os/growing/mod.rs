@@ -29,7 +29,7 @@ use crate::pressure::Pressure;
 use classes::{LARGEST, SIZES, class_of};
 use core::ptr::{self, NonNull};
 use lists::SHARED;
-use pages::Pages;
+use pages::{Block, Pages};
 use spans::{NOTHING, WHOLE};
 
 pub use pages::Figures;
@@ -64,6 +64,10 @@ pub use pages::Figures;
 /// has more memory than ever if a sixteenth of that is free, when the program frees large blocks or pages and the last time
 /// was more than a second ago, and when [`Growing::trim`] is called.
 ///
+/// A second free of a block of up to 32 KiB is noticed, in any thread, until the block is handed out again or its memory has gone back
+/// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Second frees of larger blocks are noticed until
+/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::give`] returns an error.
+///
 /// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. After a
 /// `fork` of a program with threads, the child may allocate only if [`Growing::before_fork`] and its counterparts were
 /// called around it; the C library `liballotment` does that by itself.
@@ -77,6 +81,17 @@ macro_rules! __growing {
     () => {
         $crate::os::Growing::new()
     };
+}
+
+/// Returns whether the small block at an address is marked as free, or cannot begin there.
+///
+/// # Safety
+///
+/// The address must lie in a page.
+unsafe fn is_free(block: NonNull<u8>) -> bool {
+    let block = block.cast::<Block>();
+    // SAFETY: pages have whole blocks, so that two words follow an address that is aligned as blocks are.
+    block.addr().get() % SIZES[0] as usize != 0 || unsafe { Block::is_marked(block.as_ptr()) }
 }
 
 impl Growing {
@@ -146,7 +161,8 @@ impl Growing {
     ///
     /// # Errors
     ///
-    /// [`FreeError::Foreign`], with nothing done, if the address is in no block of this heap.
+    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, and [`FreeError::AlreadyFree`] if the
+    /// block is one of up to 32 KiB that was freed and not handed out again.
     ///
     /// # Safety
     ///
@@ -156,9 +172,11 @@ impl Growing {
         let entry = SHARED.entry(block.as_ptr());
         // No class is 0, and the largest number is no class.
         if entry.wrapping_sub(1) < WHOLE - 1 {
+            let class = entry as usize - 1;
             // SAFETY: the caller guarantees the block, which lies in a page of that class.
-            unsafe { lists::give(block, entry as usize - 1) };
-            return Ok(());
+            return unsafe {
+                if lists::give_quickly(block, class) { Ok(()) } else { lists::give_slowly(block, class) }
+            };
         }
         // SAFETY: the caller guarantees the block.
         unsafe { self.give_large(block) }
@@ -170,11 +188,14 @@ impl Growing {
         if unsafe { lists::give_large(block) } { Ok(()) } else { Err(FreeError::Foreign) }
     }
 
-    /// Returns how many bytes a live block has, at least as many as were asked for; `None` if the address is no block's. O(1).
+    /// Returns how many bytes a live block has, at least as many as were asked for; `None` if the address is no block's, or that
+    /// of a free one. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match SHARED.entry(block.as_ptr()) {
             NOTHING => None,
             WHOLE => SHARED.with(|pages| pages.large_size(block)),
+            // SAFETY: the address lies in a page.
+            _ if unsafe { is_free(block) } => None,
             entry => Some(SIZES[entry as usize - 1] as usize),
         }
     }

@@ -9,11 +9,63 @@ use core::mem;
 use core::ptr::{self, NonNull};
 
 /// A free small block.
+#[repr(C)]
 pub(super) struct Block {
     /// The next one of its list, or null.
     pub(super) next: *mut Block,
-    /// In the first block of a bundle: the first block of the next bundle, or null.
-    bundle: *mut Block,
+    /// [`Block::mark_of`] the block since it was freed.
+    mark: usize,
+}
+
+impl Block {
+    /// Returns what marks a block as free: a number that no program has a reason to keep in its second word. It depends on the address,
+    /// so that a copy of a free block's bytes marks nothing.
+    #[inline(always)]
+    fn mark_of(block: *mut Self) -> usize {
+        block.addr().wrapping_add(0x5bd1_e995)
+    }
+
+    /// Marks a block as free.
+    ///
+    /// # Safety
+    ///
+    /// It must be a small block that is not used any more.
+    #[inline(always)]
+    pub(super) unsafe fn mark(block: *mut Self) {
+        // SAFETY: the caller guarantees the block, which has two words.
+        unsafe { (*block).mark = Self::mark_of(block) }
+    }
+
+    /// Clears the mark of a block that is handed out.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::mark`].
+    #[inline(always)]
+    pub(super) unsafe fn clear_mark(block: *mut Self) {
+        // SAFETY: as in `mark`.
+        unsafe { (*block).mark = 0 }
+    }
+
+    /// Returns whether a block is marked as free.
+    ///
+    /// # Safety
+    ///
+    /// A small block must begin there, live or not.
+    #[inline(always)]
+    pub(super) unsafe fn is_marked(block: *mut Self) -> bool {
+        // Volatile, because the program may never have written there: whatever is read does no harm.
+        // SAFETY: blocks have two words.
+        unsafe { (&raw const (*block).mark).read_volatile() == Self::mark_of(block) }
+    }
+
+    /// Returns where the first block of a bundle of `class` has the first block of the next bundle, or null: behind its mark, unless it is too
+    /// short. A block of two words loses its mark.
+    #[inline(always)]
+    fn bundle(block: *mut Self, class: usize) -> *mut *mut Self {
+        let word = if SIZES[class] as usize >= 3 * size_of::<usize>() { 2 } else { 1 };
+        block.cast::<*mut Self>().wrapping_add(word)
+    }
 }
 
 /// Blocks of one class in a list.
@@ -213,7 +265,10 @@ impl<S: System> Pages<S> {
         let bundle = shelf.bundles;
         if !bundle.is_null() && want >= BATCHES[class] as usize {
             // SAFETY: bundles are free blocks that are linked.
-            shelf.bundles = unsafe { (*bundle).bundle };
+            unsafe {
+                shelf.bundles = *Block::bundle(bundle, class);
+                Block::mark(bundle);
+            }
             shelf.count -= 1;
             let count = BATCHES[class] as usize;
             self.allocated(count * size);
@@ -313,8 +368,8 @@ impl<S: System> Pages<S> {
         self.figures.used -= chain.count * size;
         let kept = (shelf.count as usize + 1) * chain.count * size;
         if chain.count == BATCHES[class] as usize && kept <= BUNDLED {
-            // SAFETY: a block has room for two links.
-            unsafe { (*chain.first).bundle = shelf.bundles };
+            // SAFETY: the block is free, and has room for the link.
+            unsafe { *Block::bundle(chain.first, class) = shelf.bundles };
             shelf.bundles = chain.first;
             shelf.count += 1;
             return;
@@ -391,7 +446,7 @@ impl<S: System> Pages<S> {
         let Shelf { count, bundles, .. } = self.shelves[class];
         let all = std::iter::successors(Some(bundles), |&bundle| {
             // SAFETY: bundles are free blocks that are linked.
-            (!bundle.is_null()).then(|| unsafe { (*bundle).bundle })
+            (!bundle.is_null()).then(|| unsafe { *Block::bundle(bundle, class) })
         });
         let found = all.take_while(|bundle| !bundle.is_null()).count();
         (found == count as usize).then_some(found)
@@ -406,7 +461,8 @@ impl<S: System> Pages<S> {
             while !bundle.is_null() {
                 // SAFETY: bundles are free blocks of the class.
                 unsafe {
-                    let next = (*bundle).bundle;
+                    let next = *Block::bundle(bundle, class);
+                    Block::mark(bundle);
                     self.scatter(class, bundle);
                     bundle = next;
                 }

@@ -591,6 +591,18 @@ const FATAL: &[(&str, fn(), &str)] = &[
         free_twice,
         "allotment: wrong free: the block is free already, address 0x",
     ),
+    #[cfg(feature = "std")]
+    (
+        "a second free, behind caches",
+        free_twice_cached,
+        "allotment: wrong free: the block is free already, address 0x",
+    ),
+    #[cfg(feature = "std")]
+    (
+        "a reallocation of a free block, behind caches",
+        resize_free_cached,
+        "allotment: wrong free: the block is free already, address 0x",
+    ),
 ];
 
 /// The end of a block that is too long to be filled as a whole.
@@ -790,6 +802,35 @@ fn free_twice() {
         let block = HEAP.alloc(layout(48));
         HEAP.dealloc(block, layout(48));
         HEAP.dealloc(block, layout(48));
+    }
+}
+
+#[cfg(feature = "std")]
+fn cached() -> allotment::os::Cached {
+    static HEAP: Heap = allotment::heap!(256 * 1024);
+    static DEPOT: allotment::os::Depot = allotment::os::Depot::new(&HEAP, 64 * 1024);
+    allotment::os::Cached::new(&DEPOT)
+}
+
+#[cfg(feature = "std")]
+fn free_twice_cached() {
+    let heap = cached();
+    // SAFETY: a second free is the misuse that is tested.
+    unsafe {
+        let block = heap.alloc(layout(48));
+        heap.dealloc(block, layout(48));
+        heap.dealloc(block, layout(48));
+    }
+}
+
+#[cfg(feature = "std")]
+fn resize_free_cached() {
+    let heap = cached();
+    // SAFETY: the use of a free block is the misuse that is tested.
+    unsafe {
+        let block = heap.alloc(layout(48));
+        heap.dealloc(block, layout(48));
+        heap.realloc(block, layout(48), 100);
     }
 }
 

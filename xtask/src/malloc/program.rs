@@ -172,6 +172,19 @@ pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Pro
             "wrong_free",
             "#include <cstdlib>\nint main() { int here[8]; void *volatile block = here + 4; free(block); }\n",
         ),
+        (
+            "double_free",
+            "#include <cstdlib>\nint main() { void *volatile block = malloc(100); free(block); free(block); }\n",
+        ),
+        (
+            "free_elsewhere",
+            "#include <cstdlib>\n#include <thread>\nint main() { void *volatile block = malloc(100); free(block); \
+             std::thread([&] { free(block); }).join(); }\n",
+        ),
+        (
+            "realloc_of_freed",
+            "#include <cstdlib>\nint main() { void *volatile block = malloc(100); free(block); return !realloc(block, 1000); }\n",
+        ),
     ] {
         compile(folder, name, text)?;
     }

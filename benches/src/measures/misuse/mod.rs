@@ -59,8 +59,8 @@ fn tables(_: &Results) -> Vec<Table> {
         },
         Table {
             title: "Each misuse",
-            text: "*·*: does not apply, for instance a free of memory beside the arena of an allocator that has none. `Cached` hides \
-                   frees from a heap of level `Basic`, and keeps nothing in front of one of level `Full`. A byte that is \
+            text: "*·*: does not apply, for instance a free of memory beside the arena of an allocator that has none. Of frees, `Cached` \
+                   finds only second ones over a heap of level `Basic`, and it keeps nothing in front of one of level `Full`. A byte that is \
                    written in front of or behind a block changes nothing, and is not found, if it is the canary's: one in 256."
                 .into(),
             metric: OUTCOME,

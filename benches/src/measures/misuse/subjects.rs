@@ -8,7 +8,7 @@ use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::observe::Profile;
-use allotment::os::Cached;
+use allotment::os::{Cached, Growing};
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
@@ -58,7 +58,7 @@ type Off = Unchecked<u32>;
 /// Returns whether threads may share a subject.
 pub fn is_shared(id: &str) -> bool {
     // All others of ours have no lock here, which changes nothing for one thread.
-    let ours = ["Heap, ", "Cached", "PressureHeap", "Zones", "Observed", "TinyHeap"];
+    let ours = ["Heap, ", "Cached", "Growing", "PressureHeap", "Zones", "Observed", "TinyHeap"];
     match subjects::entry(id) {
         Some(entry) => entry.form == subjects::Form::Registered,
         None => id == SECURE || ours.iter().any(|front| id.starts_with(front)),
@@ -102,12 +102,22 @@ subjects! {
     "TinyHeap, Basic": Tiny<TINY, lock::Default, true>;
     "Cached, Basic": Cached;
     "Cached, Full": Cached<Heap<Full<Tiered>>>;
+    "Growing, Basic": Growing;
     "PressureHeap, Basic": PressureHeap<Tiered>;
     "PressureHeap, Full": PressureHeap<Full<Tiered>>;
     "Zones, Basic": Joined<Tiered>;
     "Zones, Full": Joined<Full<Tiered>>;
     "Observed, Basic": Observed<Heap, Profile>;
     "Observed, Full": Observed<Heap<Full<Tiered>>, Profile>;
+}
+
+// SAFETY: the heap of the process is a global allocator; it is not confined to the arena.
+unsafe impl Registered for Growing {
+    const CONFINED: bool = false;
+
+    unsafe fn over(_: Range) -> Option<Box<Self>> {
+        Some(Box::default())
+    }
 }
 
 /// Returns the arena's halves, or all of it as one region.
