@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | second free of a block that is still free, its neighbours in use | always |
 //! | second free of a block that `Tiered` keeps | always, until the list gives it back |
+//! | second free of a block that the lists of `os::Growing` or the caches of `os::Cached` keep, in any thread | always, until it leaves them |
 //! | second free after the block was merged with the one in front of it, or behind it | not by placements with boundary bits |
 //! | free of an address in no region, or inside a granule | by all but `Bump`; for up to 256 bytes, and for blocks that it keeps, `Tiered` looks at the alignment only, when the block leaves its list |
 //! | free inside a block, or with another size | only what leads to one of the other rows |
@@ -24,7 +25,7 @@
 //!
 //! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest.
 //! Builds with debug assertions check each free with [`Memory::check`](crate::Memory::check) besides, which finds addresses inside the
-//! pages of `Tiered` and other sizes there. No level hangs.
+//! pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
 //!
 //! In trees of free blocks ([`FirstFit`](crate::FirstFit), [`BestFit`](crate::BestFit)) every step is checked to lead down, at
 //! every level, so that no damage makes a search go on for ever.

@@ -6,8 +6,7 @@ use allotment::{FreeError, Memory};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 /// A block, with what it is filled with.
@@ -233,33 +232,41 @@ fn free_blocks_are_known_wherever_they_are() {
 
 /// A global allocator cannot return an error, so it calls the hook.
 #[test]
-fn second_frees_are_reported() {
-    static EXPECTED: AtomicUsize = AtomicUsize::new(0);
-    static REPORTS: AtomicUsize = AtomicUsize::new(0);
-    fn count(misuse: &Misuse) {
-        let expected = Fault::WrongFree(FreeError::AlreadyFree);
-        if (misuse.fault, misuse.address) != (expected, EXPECTED.load(Ordering::Relaxed)) {
+fn wrong_frees_are_reported() {
+    static EXPECTED: Mutex<Option<(Fault, usize)>> = Mutex::new(None);
+    fn take(misuse: &Misuse) {
+        if EXPECTED.lock().unwrap().take() != Some((misuse.fault, misuse.address)) {
             std::process::abort();
         }
-        REPORTS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Does what is to be reported, once.
+    fn reported(error: FreeError, block: *mut u8, act: impl FnOnce()) {
+        *EXPECTED.lock().unwrap() = Some((Fault::WrongFree(error), block.addr()));
+        act();
+        assert_eq!(*EXPECTED.lock().unwrap(), None);
     }
 
     let _alone = alone();
-    set_hook(count);
+    set_hook(take);
     let layout = Layout::new::<[u64; 12]>();
-    // SAFETY: two frees and a reallocation too many are the misuses that are tested; they do nothing.
+    // SAFETY: what is reported does nothing; the block is freed once besides.
     unsafe {
         let block = HEAP.alloc(layout);
-        EXPECTED.store(block.addr(), Ordering::Relaxed);
+        if cfg!(debug_assertions) {
+            let (inside, large) = (block.add(8), Layout::new::<[u64; 10_000]>());
+            reported(FreeError::NotABlock, inside, || HEAP.dealloc(inside, layout));
+            reported(FreeError::NotABlock, block, || HEAP.dealloc(block, Layout::new::<[u64; 2]>()));
+            reported(FreeError::NotABlock, block, || HEAP.dealloc(block, large));
+        }
         HEAP.dealloc(block, layout);
-        HEAP.dealloc(block, layout);
-        HEAP.dealloc(block, layout);
-        assert!(HEAP.realloc(block, layout, 1000).is_null());
-        assert_eq!(REPORTS.load(Ordering::Relaxed), 3);
+        for _ in 0..2 {
+            reported(FreeError::AlreadyFree, block, || HEAP.dealloc(block, layout));
+        }
+        reported(FreeError::AlreadyFree, block, || assert!(HEAP.realloc(block, layout, 1000).is_null()));
         assert_eq!(HEAP.alloc(layout), block);
         HEAP.dealloc(block, layout);
     }
-    assert_eq!(REPORTS.load(Ordering::Relaxed), 3);
 }
 
 #[test]

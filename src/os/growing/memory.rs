@@ -89,6 +89,12 @@ unsafe impl Memory for Growing {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        if cfg!(debug_assertions) {
+            // Whether the block is free already is seen below.
+            if let Err(error @ (FreeError::Foreign | FreeError::NotABlock)) = self.check(block, layout) {
+                return wrong_free(error, block.addr().get());
+            }
+        }
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
             match class_of_layout(layout) {
