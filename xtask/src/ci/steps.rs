@@ -138,6 +138,10 @@ pub const STEPS: &[Step] = &[
     Step::new("licences, fuzz targets", Deep, "cargo deny --config ../deny.toml check licenses bans sources").folder("fuzz"),
     Step::new("licences, programs beside", Deep, "cargo deny --config ../../deny.toml check licenses bans sources").folder("tests/beside"),
     Step::new("advisories", Deep, "cargo deny check advisories"),
+    Step::new("advisories, benchmarks", Deep, "cargo deny --config ../deny.toml check advisories").folder("benches"),
+    Step::new("advisories, firmware", Deep, "cargo deny --config ../deny.toml check advisories").folder("boards"),
+    Step::new("advisories, fuzz targets", Deep, "cargo deny --config ../deny.toml check advisories").folder("fuzz"),
+    Step::new("advisories, programs beside", Deep, "cargo deny --config ../../deny.toml check advisories").folder("tests/beside"),
     Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
     Step::new("fuzz", Deep, "cargo xtask fuzz --seconds 60"),
 ];
