@@ -118,7 +118,7 @@ pub const STEPS: &[Step] = &[
     Step::new("address sanitizer, plans", Deep, "rustup run nightly cargo test --target-dir target/asan --target {host} --features {asan} --test plan").env(("RUSTFLAGS", "-Zsanitizer=address")),
     // What both tools report of blocks of a heap, which tells them.
     Step::new("address sanitizer, blocks of a heap", Deep, "rustup run nightly cargo test --target-dir target/asan --target {host} --no-default-features --features sanitize --test sanitize").env(("RUSTFLAGS", "-Zsanitizer=address")),
-    Step::new("valgrind, blocks of a heap", Deep, "cargo test --features sanitize --test sanitize"),
+    Step::new("valgrind, blocks of a heap", Full, "cargo test --features sanitize --test sanitize"),
     // Data races between threads' caches. The standard library must be instrumented as well.
     Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global -- threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
     // Another C library, and the oldest compiler, for which thread-local destructors are lists on the heap.
