@@ -82,8 +82,8 @@ impl core::error::Error for FreeError {}
 /// Bookkeeping of blocks in one index space of granules.
 ///
 /// A block is *allocated* (only its owner knows it, as a [`Block`]), *free and unlinked*, or *free and linked* into one of
-/// the placement's lists or trees through its two links. The placement merges free blocks that are adjacent; it finds them
-/// with [`Meta::before`] and [`FreeBlocks::after`]. Blocks never merge across a region's border.
+/// the placement's lists or trees through its two links. The placement merges free blocks that are adjacent;
+/// [`FreeBlocks::free`] finds them. Blocks never merge across a region's border.
 ///
 /// What is done with single blocks is in [`FreeBlocks`]. All operations are O(1) unless they say otherwise. Region look-ups count as O(1), because the number of regions is a
 /// constant of the type.
@@ -96,6 +96,19 @@ impl core::error::Error for FreeError {}
 /// * an [`Id`] must name a block of this metadata that is free now;
 /// * a [`Block`] must have been returned by this metadata and be allocated now;
 /// * a length that is passed with a block must be that of the block.
+///
+/// # Blocks that stay apart
+///
+/// A placement that merges only some neighbours, such as [`Buddy`](crate::Buddy), uses the methods whose names end in `apart`, and
+/// [`Meta::split`], [`Meta::cut`] and [`Meta::fuse`]. In band a region's bits are *marks* then: one is set where an allocated block begins.
+/// A check of a free looks at nothing else, so the memory of live blocks is never read.
+///
+/// Such a placement must never use what keeps boundary bits: [`FreeBlocks::take`] and its kin, [`FreeBlocks::free`],
+/// [`FreeBlocks::merge`], [`FreeBlocks::after`], [`Meta::free_sliver`], [`Meta::first_free`], [`Meta::checked_block_at`] and [`Meta::walk`].
+/// Its *common rules* are those above, and these:
+///
+/// * blocks are powers of two of granules and aligned to their lengths, but for ranges that are cut at once;
+/// * an allocated block is marked from the moment when a neighbour might be merged with it.
 pub unsafe trait Meta: FreeBlocks {
     /// Metadata without regions and blocks.
     const EMPTY: Self;
@@ -188,13 +201,6 @@ pub unsafe trait Meta: FreeBlocks {
     /// also the end of free memory other than a neighbour's. A side table detects every wrong address.
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
 
-    /// Returns whether granule `offset`, which must lie in a region, is free; only where all blocks have whole minimum blocks.
-    /// O(region / minimum block / word) in band, O(blocks) in a side table.
-    ///
-    /// In band the answer is no, sooner, if `seems` denies it. It is told the last boundary of free memory at or in front of the
-    /// granule, and `true`; or, in a long region, `false` and a granule from which on there is none.
-    fn is_free_at(&self, offset: usize, seems: impl Fn(usize, bool) -> bool) -> bool;
-
     /// Returns the index of the granule at `address`, if a block of `len` granules there would lie in a region.
     fn in_region(&self, address: usize, len: usize) -> Result<usize, FreeError> {
         let offset = self.locate(address).ok_or(FreeError::Foreign)?;
@@ -211,35 +217,12 @@ pub unsafe trait Meta: FreeBlocks {
         self.regions().iter().position(|record| record.raw.0 == start).ok_or(RegionError::Unknown)
     }
 
-    /// Returns the free block that ends where `block` starts, and its length; ([`NIL`], 0) if there is none.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn before(&self, block: Block<Self::Token>) -> (Id, usize);
-
-    /// Returns the free block that starts where the free block `id` of `len` granules ends, and its length. Such neighbours
-    /// exist where a placement does not merge all free blocks.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize);
-
     /// Begins to free a block that was cut from another and is shorter than a minimum block. Returns the free block behind it.
     ///
     /// # Safety
     ///
     /// The common rules; there must be no free block in front of it.
     unsafe fn free_sliver(&mut self, block: Block<Self::Token>) -> (Id, usize);
-
-    /// Cuts the unlinked free block `id` of `len` in two after `front` granules; `id` stays the front. Returns the id of the
-    /// back, or [`NIL`], with nothing done, if a side table has no node.
-    ///
-    /// # Safety
-    ///
-    /// The common rules; `0 < front < len`; the block must be unlinked.
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
 
     /// Cuts the allocated `block` into two allocated blocks after `front` granules, of which the first keeps the token. Returns
     /// `None`, with nothing done, if a side table has no node.
@@ -277,6 +260,84 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// The region must have been claimed with edges and must not be allocated as a whole.
     unsafe fn walk(
+        &self,
+        region: usize,
+        listed: Listed<'_>,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    );
+
+    /// Marks the allocated `block`.
+    ///
+    /// # Safety
+    ///
+    /// The common rules [of blocks that stay apart](Meta#blocks-that-stay-apart); so for the others.
+    unsafe fn mark_apart(&mut self, block: Block<Self::Token>);
+
+    /// Undoes [`Meta::mark_apart`], if that was done, for a block of the same length.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`].
+    unsafe fn unmark_apart(&mut self, block: Block<Self::Token>);
+
+    /// Makes `block`, which is not marked, a free one. Returns its id.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`].
+    unsafe fn free_apart(&mut self, block: Block<Self::Token>) -> Id;
+
+    /// Allocates the unlinked free block `id` of `len` granules as a whole. It is not marked yet.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`]; the block must be unlinked.
+    unsafe fn take_apart(&mut self, id: Id, len: usize) -> Block<Self::Token>;
+
+    /// Cuts the unlinked free block `id` of `len` in two after `front` granules; `id` stays the front. Returns the id of the
+    /// back, or [`NIL`], with nothing done, if a side table has no node.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::take_apart`]; `0 < front < len`.
+    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
+
+    /// Returns the *buddy* of `block`, the other half of an aligned block of twice the length, if it is free as a whole; else [`NIL`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`].
+    unsafe fn buddy_apart(&self, block: Block<Self::Token>) -> Id;
+
+    /// Returns the free block at the start of region number `region`, or [`NIL`] if an allocated block is there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`]; the region must have been claimed with edges and must not be allocated as a whole.
+    unsafe fn first_apart(&self, region: usize) -> Id;
+
+    /// Returns the free block that starts where the free block `id` of `len` granules ends, or [`NIL`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::mark_apart`]; `id + len` must not lie beyond the region.
+    unsafe fn next_apart(&self, id: Id, len: usize) -> Id;
+
+    /// Returns the block like [`Meta::checked_block_at`], for a `len` that is a power of two. O(log `len`), in a side table expected O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if the check fails. In band it detects foreign and misaligned addresses, every one at which no live block begins, but for
+    /// the half of a block, and nearly every wrong length. A side table detects every wrong address.
+    fn checked_apart(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
+
+    /// Shows `visit` the blocks of region number `region` like [`Meta::walk`]. `listed` shows the blocks in the placement's lists; it is called
+    /// once per 64 Ki minimum blocks of the region (1024 on 32-bit targets). O(blocks · region / 64 Ki minimum blocks).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Meta::first_apart`].
+    unsafe fn walk_apart(
         &self,
         region: usize,
         listed: Listed<'_>,

@@ -85,91 +85,25 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         }
     }
 
-    /// The buddy of `block`, if it is free as a whole, and whether it comes after the block.
-    #[inline(always)]
-    unsafe fn buddy(&self, block: Block<M::Token>) -> Option<(Id, bool)> {
-        let later = self.meta.place(block.offset) & block.len == 0;
-        // SAFETY: the block is allocated.
-        let (id, len) = unsafe { if later { self.meta.after(block) } else { self.meta.before(block) } };
-        // A free neighbour of the same length on that side can only be the buddy.
-        (id != NIL && len == block.len).then_some((id, later))
-    }
-
-    /// Returns whether a free block seems to contain `block`, given where the last boundary of free memory lies at or in front of it:
-    /// at `from`, or, unless `is_boundary`, in front of that. In the second case a free block is missed that has merged with its
-    /// buddies behind another free block. O(log n).
-    fn seems_free(&self, block: Block<M::Token>, from: usize, is_boundary: bool) -> bool {
-        if is_boundary {
-            // SAFETY: the granule lies in the block's region.
-            return unsafe { self.seems_listed(from, self.meta.len(from)) };
-        }
-        let Some(record) = self.meta.regions().iter().find(|record| record.contains(block.offset)) else {
-            return true;
-        };
-        let mut orders = self.orders & (u32::MAX << block.len.ilog2());
-        while orders != 0 {
-            let len = 1 << orders.trailing_zeros();
-            orders &= orders - 1;
-            let start = block.offset.checked_sub(self.meta.place(block.offset) & (len - 1));
-            let Some(start) = start.filter(|&start| start >= record.first && len <= record.end() - start)
-            else {
-                break;
-            };
-            // SAFETY: the granules are those of the region.
-            unsafe {
-                // The block's own memory may be read, as its owner frees it. A bit shows where another free block begins, unless
-                // the memory in front of it is free as well.
-                let begins = if start == block.offset {
-                    self.meta.len(start) == len
-                } else {
-                    let front = Block { offset: start, len: 0, token: block.token };
-                    start < from && self.meta.after(front) == (start, len)
-                };
-                if begins && self.seems_listed(start, len) {
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Returns whether a free block of `len` granules seems to begin at `start`: what the memory says is what the lists do.
-    ///
-    /// # Safety
-    ///
-    /// The granule must lie in a region. What is read may be a program's, and then hardly ever agrees.
-    unsafe fn seems_listed(&self, start: Id, len: usize) -> bool {
-        if !len.is_power_of_two() || len.ilog2() as usize >= ORDERS || self.meta.place(start) & (len - 1) != 0
-        {
-            return false;
-        }
-        // SAFETY: the granule lies in a region, and so does the one that is read next.
-        unsafe {
-            let prev = self.meta.prev(start);
-            let known = || self.meta.regions().iter().any(|record| record.contains(prev));
-            match prev {
-                NIL => self.heads[len.ilog2() as usize].get() == start,
-                _ => known() && self.meta.next(prev) == start,
-            }
-        }
-    }
-
     /// Frees a block of a power of two of granules, aligned to its size.
     unsafe fn put(&mut self, mut block: Block<M::Token>) {
         let mut order = block.len.ilog2() as usize;
-        // SAFETY: buddies that are free are in the list of their order; taking one whole makes it
+        // SAFETY: buddies that are free are in the list of their order; taking one makes it
         // an allocated block, which can be fused with its neighbour.
         unsafe {
+            self.meta.unmark_apart(block);
             while order + 1 < ORDERS {
-                let Some((id, later)) = self.buddy(block) else { break };
+                let id = self.meta.buddy_apart(block);
+                if id == NIL {
+                    break;
+                }
                 self.remove(id, order);
-                let (other, _) = self.meta.take(id, block.len, block.len);
-                block = if later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
+                let other = self.meta.take_apart(id, block.len);
+                let is_later = other.offset > block.offset;
+                block = if is_later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
                 order += 1;
             }
-            // What a check could find was found when the block was looked up.
-            let _ = self.meta.free(block);
-            let id = self.meta.merge((NIL, 0), block, (NIL, 0));
+            let id = self.meta.free_apart(block);
             self.insert(id, order);
         }
     }
@@ -185,6 +119,8 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             unsafe {
                 match if range.len > 1 << order { self.meta.cut(range, 1 << order) } else { None } {
                     Some((front, back)) => {
+                        // So that what is in front does not merge with it yet.
+                        self.meta.mark_apart(Block { len: M::MIN_BLOCK, ..back });
                         self.put(front);
                         range = back;
                     }
@@ -209,7 +145,7 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let whole = self.meta.regions()[region].len;
         // SAFETY: the region was claimed with edges and is not one block; the ids met are free blocks.
         unsafe {
-            let mut id = self.meta.first_free(region);
+            let mut id = self.meta.first_apart(region);
             let mut covered = 0;
             while id != NIL && covered < whole {
                 let len = self.meta.len(id);
@@ -218,22 +154,37 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                     // Not what was written there: the block was changed after it was freed.
                     return false;
                 }
-                id = self.meta.after_free(id, len).0;
+                id = self.meta.next_apart(id, len);
             }
             covered == whole
         }
     }
 
-    /// Shows `visit` the ids of all free blocks.
+    /// Shows `visit` the ids of all free blocks. Ends even if a list was damaged so that it leads to itself.
     fn each(&self, visit: &mut dyn FnMut(Id)) {
+        let mut most = self.meta.regions().iter().map(|record| record.len / M::MIN_BLOCK).sum::<usize>();
         for head in &self.heads {
             let mut id = head.get();
-            while id != NIL {
+            while id != NIL && most > 0 {
                 visit(id);
+                most -= 1;
                 // SAFETY: heads, and what follows them, are free blocks.
                 id = unsafe { self.meta.next(id) };
             }
         }
+    }
+
+    /// Says why the block at `address` cannot be freed, for which no mark was found. O(free blocks).
+    #[cold]
+    #[inline(never)]
+    fn reason(&self, address: usize) -> FreeError {
+        let Some(offset) = self.meta.locate(address) else { return FreeError::Foreign };
+        let mut is_free = false;
+        // SAFETY: what is in the lists is free.
+        self.each(&mut |id| unsafe {
+            is_free |= offset.wrapping_sub(self.meta.offset(id)) < self.meta.len(id);
+        });
+        if is_free { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
     /// The free blocks at the start of region number `region` as one allocated block.
@@ -241,14 +192,14 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let mut whole: Option<Block<M::Token>> = None;
         // SAFETY: the region's free blocks are in the lists of their orders, and follow each other.
         unsafe {
-            let mut id = self.meta.first_free(region);
+            let mut id = self.meta.first_apart(region);
             while id != NIL {
                 let len = self.meta.len(id);
+                let next = self.meta.next_apart(id, len);
                 self.remove(id, len.ilog2() as usize);
-                let (block, _) = self.meta.take(id, len, len);
-                let all = whole.map_or(block, |left| self.meta.fuse(left, block));
-                whole = Some(all);
-                id = self.meta.after(all).0;
+                let block = self.meta.take_apart(id, len);
+                whole = Some(whole.map_or(block, |left| self.meta.fuse(left, block)));
+                id = next;
             }
         }
         whole
@@ -280,6 +231,29 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
         let record = &self.meta.regions()[region];
         let start = self.meta.address(record.first).addr();
         (record.raw_end() - start) / M::GRANULE
+    }
+
+    /// Returns what [`Placement::checked_block_at`] does if the address lies in a region that is one block.
+    #[cold]
+    #[inline(never)]
+    fn checked_whole_at(
+        &self,
+        address: usize,
+        len: usize,
+        align: usize,
+    ) -> Option<Result<Held<Self>, FreeError>> {
+        let offset = self.meta.locate(address)?;
+        let region = self.meta.regions().iter().position(|record| record.contains(offset))?;
+        if self.whole >> region & 1 == 0 {
+            return None;
+        }
+        // Nothing is known of the inside of such a region.
+        let start = self.meta.address(self.meta.regions()[region].first).addr();
+        if start != address || len > self.whole(region) {
+            return Some(Err(FreeError::NotABlock));
+        }
+        // SAFETY: the block starts at this address.
+        Some(Ok(unsafe { self.block_at(address, len, align) }))
     }
 
     /// The region that is one block and starts at granule `offset`.
@@ -391,14 +365,15 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
                 let half = self.meta.split(id, 1 << from, 1 << (from - 1));
                 if half == NIL {
                     // As a freed block it merges with the halves that were cut off before.
-                    let (block, _) = self.meta.take(id, 1 << from, 1 << from);
+                    let block = self.meta.take_apart(id, 1 << from);
                     self.put(block);
                     return None;
                 }
                 from -= 1;
                 self.insert(half, from);
             }
-            let (block, _) = self.meta.take(id, 1 << order, 1 << order);
+            let block = self.meta.take_apart(id, 1 << order);
+            self.meta.mark_apart(block);
             self.meta.touch(block);
             Some(block)
         }
@@ -435,10 +410,19 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         // SAFETY: the block is live; upper halves that are cut off are not used any more; a buddy
         // that is free is in the list of its order.
         unsafe {
+            // Its start stays marked, so that nothing merges with it meanwhile.
+            self.meta.unmark_apart(block);
+            self.meta.mark_apart(Block { len: M::MIN_BLOCK, ..block });
             while block.len < want {
-                let Some((id, true)) = self.buddy(block) else { break };
+                if self.meta.place(block.offset) & block.len != 0 {
+                    break;
+                }
+                let id = self.meta.buddy_apart(block);
+                if id == NIL {
+                    break;
+                }
                 self.remove(id, block.len.ilog2() as usize);
-                let (other, _) = self.meta.take(id, block.len, block.len);
+                let other = self.meta.take_apart(id, block.len);
                 block = self.meta.fuse(block, other);
                 self.meta.touch(block);
             }
@@ -448,6 +432,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
                 self.put(back);
                 block = front;
             }
+            self.meta.mark_apart(block);
             (block.len >= want).then_some(block)
         }
     }
@@ -464,8 +449,8 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
             visit(record.first, record.len, false);
             return;
         }
-        // SAFETY: the region was claimed with edges and is not one block. Blocks start with a minimum block.
-        unsafe { self.meta.walk(region, &|see| self.each(see), visit) }
+        // SAFETY: the region was claimed with edges and is not one block.
+        unsafe { self.meta.walk_apart(region, &|see| self.each(see), visit) }
     }
 
     fn largest(&self) -> usize {
@@ -485,37 +470,14 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
     }
 
+    #[inline(always)]
     fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
-        let offset = self.meta.locate(address).ok_or(FreeError::Foreign)?;
-        let regions = if self.whole == 0 { &[] } else { self.meta.regions() };
-        for (region, record) in regions.iter().enumerate() {
-            // Nothing is known of the inside of a region that is one block.
-            if self.whole >> region & 1 != 0 && record.contains(offset) {
-                if self.meta.address(record.first).addr() != address || len > self.whole(region) {
-                    return Err(FreeError::NotABlock);
-                }
-                // SAFETY: the block starts at this address.
-                return Ok(unsafe { self.block_at(address, len, align) });
+        if self.whole != 0 {
+            if let Some(answer) = self.checked_whole_at(address, len, align) {
+                return answer;
             }
         }
-        let granted = Self::granted(len, align);
-        if self.meta.place(offset) & (granted - 1) != 0 {
-            return Err(FreeError::NotABlock);
-        }
-        let block = self.meta.checked_block_at(address, granted)?;
-        // Between free blocks that are not merged no bit is set, so that the ends of a block do not tell all.
-        // What free memory meets is not free itself. What seems to be such memory may be a block that was free before.
-        // SAFETY: the neighbours lie in the region.
-        let meets_free = || unsafe {
-            let listed = |(id, len)| id != NIL && self.seems_listed(id, len);
-            listed(self.meta.before(block)) || listed(self.meta.after(block))
-        };
-        // Tools that watch memory would report these looks into other blocks; the bits alone tell as well, more slowly.
-        let looks = !cfg!(feature = "sanitize");
-        let seems = |from, is_boundary| !looks || self.seems_free(block, from, is_boundary);
-        if M::BOUNDARY_BITS && !(looks && meets_free()) && self.meta.is_free_at(block.offset, seems) {
-            return Err(FreeError::AlreadyFree);
-        }
-        Ok(block)
+        let block = self.meta.checked_apart(address, Self::granted(len, align));
+        block.map_err(|error| if error == FreeError::NotABlock { self.reason(address) } else { error })
     }
 }

@@ -90,11 +90,17 @@ impl RegionRecord {
         }
     }
 
+    /// The index of the granule, of 2 to the power of `shift` bytes, that begins at `address`; no granule's index if that is not aligned.
+    #[inline(always)]
+    pub(crate) fn index(&self, address: usize, shift: u32) -> usize {
+        // Rotated, the bits of an address that is not aligned end up on top, where no index has any.
+        address.wrapping_sub(self.base.addr()).rotate_right(shift)
+    }
+
     /// Whether one of this region's granules, of 2 to the power of `shift` bytes, begins at `address`.
     #[inline(always)]
     pub(crate) fn begins(&self, address: usize, shift: u32) -> bool {
-        // Rotated, the bits of an address that is not aligned end up on top, where no index has any.
-        self.contains(address.wrapping_sub(self.base.addr()).rotate_right(shift))
+        self.contains(self.index(address, shift))
     }
 
     /// Whether granule `index` lies in this region.

@@ -1,7 +1,7 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Index, Meta, NodeSlot, SideTable};
+use allotment::meta::{InBand, Index, NodeSlot, SideTable};
 use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
@@ -170,52 +170,6 @@ fn side_tables() {
     type Table = SideTable<u32, 16>;
     Subject::<Tlsf<Table>>::new(provide).run(Detail::Blocks, true);
     Subject::<FirstFit<Table>>::new(provide).run(Detail::Blocks, true);
-}
-
-/// Metadata says of each granule what the map says.
-fn granules<P: Placement>(equip: impl FnOnce(&Heap<P, Unsync>)) {
-    let mut subject = Subject::<P>::new(equip);
-    let mut random = fastrand::Rng::with_seed(7);
-    let granule = <P::Meta as Meta>::GRANULE;
-    for step in 0..600 {
-        // Whole minimum blocks, which is what the metadata asks for.
-        let layout = Layout::from_size_align(random.usize(1..40) * 64, 8).unwrap();
-        if random.u8(0..8) < 5 {
-            subject
-                .live
-                .extend(subject.heap.try_allocate(layout).ok().map(|block| (block.addr().get(), layout)));
-        } else if let Some(block) =
-            subject.live.keys().copied().nth(random.usize(0..subject.live.len().max(1)))
-        {
-            let layout = subject.live.remove(&block).unwrap();
-            let part = &subject.memory[subject.region(block).unwrap()];
-            // SAFETY: the block is live and has this layout.
-            unsafe { subject.heap.dealloc(part.as_ptr().with_addr(block).cast_mut().cast(), layout) };
-        }
-        if step % 60 != 0 {
-            continue;
-        }
-        let runs: Vec<Run> = subject.heap.blocks().collect();
-        for run in runs {
-            for address in (run.start..run.start + run.size).step_by(granule) {
-                // SAFETY: nothing is changed.
-                let free = unsafe {
-                    subject.heap.with_placement(|placement| {
-                        placement.meta().is_free_at(placement.meta().locate(address).unwrap(), |_, _| true)
-                    })
-                };
-                assert_eq!(free, run.free, "{address:#x} in {run:x?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn metadata_agrees_with_the_map() {
-    granules::<Tlsf>(|_| ());
-    granules::<BestFit<InBand<u16>>>(|_| ());
-    granules::<FirstFit<SideTable<u32, 16>>>(provide);
-    granules::<Tlsf<SideTable<u16, 64>>>(provide);
 }
 
 #[test]

@@ -541,3 +541,143 @@ fn caches_show_nothing_of_themselves() {
     let shadow = Shadow::<Tiered>::new(64 << 10, 1 << 10);
     assert_eq!(format!("{:?}", shadow.cached), "Cached { .. }");
 }
+
+/// Threads share a heap of every placement, and one looks at it meanwhile: what a placement reads of blocks in use is a data race with
+/// their owners, which the thread sanitizer reports.
+mod shared {
+    use super::*;
+    use allotment::harden::Full;
+    use allotment::meta::{InBand, SideTable, Unchecked};
+    use allotment::placement::{DefaultClasses, MicroTlsf, QuickLists};
+    use allotment::{BestFit, Buddy, Bump, GoodFit};
+
+    /// Live blocks that threads hand to each other.
+    type Mail = Mutex<Vec<Block>>;
+
+    fn work<P: LayoutPlacement + Send>(heap: &Heap<P, Spin>, seed: u64, mail: &Mail) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut live: Vec<Block> = Vec::new();
+        let free = |block: Block| {
+            block.check(block.layout.size());
+            // SAFETY: the block is live and not used any more.
+            unsafe { heap.dealloc(block.start.as_ptr(), block.layout) };
+        };
+        for _ in 0..2_000 {
+            let bits = random.u32(1..12);
+            let size = random.usize(1..1 << bits);
+            match random.u32(0..8) {
+                0..4 => {
+                    let layout = layout(size, 1 << random.u32(0..7));
+                    let Ok(start) = heap.try_allocate(layout) else { continue };
+                    let block = Block { start, layout, seed: random.u8(..) };
+                    block.fill(0);
+                    live.push(block);
+                }
+                _ if live.is_empty() => {}
+                4 => {
+                    let block = live.swap_remove(random.usize(..live.len()));
+                    // SAFETY: the block is live; the size is not zero.
+                    let start = unsafe { heap.realloc(block.start.as_ptr(), block.layout, size) };
+                    let Some(start) = NonNull::new(start) else {
+                        live.push(block);
+                        continue;
+                    };
+                    let kept = block.layout.size().min(size);
+                    let block = Block { start, layout: layout(size, block.layout.align()), ..block };
+                    block.check(kept);
+                    block.fill(kept);
+                    live.push(block);
+                }
+                5 => {
+                    let block = live.swap_remove(random.usize(..live.len()));
+                    mail.lock().unwrap().push(block);
+                }
+                6 => {
+                    let block = mail.lock().unwrap().pop();
+                    block.into_iter().for_each(free);
+                }
+                _ => free(live.swap_remove(random.usize(..live.len()))),
+            }
+        }
+        live.into_iter().for_each(free);
+    }
+
+    fn run<P: LayoutPlacement + Send>() {
+        let heap = Heap::<P, Spin>::empty();
+        let mut memory = vec![0u128; 20_000];
+        let (first, second) = memory.split_at_mut(12_000);
+        for (part, is_needed) in [(first, true), (second, false)] {
+            let region = Region::new(NonNull::from(&mut *part).cast(), size_of_val(part));
+            // SAFETY: the memory outlives the heap, and is used by nothing else.
+            let claimed = unsafe { heap.claim(region) };
+            assert!(claimed.is_ok() || !is_needed, "{claimed:?}");
+        }
+        let mail = Mail::default();
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..3)
+                .map(|seed| {
+                    let (heap, mail) = (&heap, &mail);
+                    scope.spawn(move || work(heap, seed, mail))
+                })
+                .collect();
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    let blocks = heap.blocks().filter(|run| run.size > 0).count();
+                    assert!(blocks > 0 && heap.largest_free() <= heap.stats().capacity);
+                    thread::yield_now();
+                }
+            });
+            let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            results.into_iter().for_each(|result| result.unwrap());
+        });
+        for block in mail.into_inner().unwrap() {
+            // SAFETY: the block is live.
+            unsafe { heap.dealloc(block.start.as_ptr(), block.layout) };
+        }
+        heap.trim();
+        assert_eq!(heap.stats().live_blocks, 0);
+    }
+
+    macro_rules! shared {
+        ($($name:ident: $placement:ty;)*) => {
+            $(
+                #[test]
+                fn $name() {
+                    run::<$placement>();
+                }
+            )*
+        };
+    }
+
+    shared! {
+        tlsf: Tlsf;
+        tlsf_u16: Tlsf<InBand<u16>>;
+        tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
+        tlsf_side: Tlsf<SideTable<u32, 16>>;
+        tlsf_off: Tlsf<Unchecked<u32>>;
+        micro: MicroTlsf;
+        first_fit: FirstFit;
+        first_fit_side: FirstFit<SideTable<u32, 16>>;
+        best_fit: BestFit;
+        good_fit: GoodFit<InBand<u32>>;
+        good_fit_side: GoodFit<SideTable<u32, 16>>;
+        buddy: Buddy;
+        buddy_one_region: Buddy<InBand<u32, 8, 1>>;
+        buddy_side: Buddy<SideTable<u32, 16>>;
+        slab: Slab;
+        slab_buddy: Slab<InBand<u32>, DefaultClasses, Buddy>;
+        slab_side: Slab<SideTable<u32, 16>>;
+        tiered: Tiered;
+        tiered_buddy: Tiered<Buddy>;
+        tiered_slab: Tiered<Slab>;
+        quick_lists: QuickLists<Tlsf>;
+        quick_buddy: QuickLists<Buddy>;
+        full: Full<Tiered>;
+        full_tlsf: Full<Tlsf>;
+        full_first_fit: Full<FirstFit>;
+        full_buddy: Full<Buddy>;
+        bump: Bump;
+    }
+}

@@ -60,42 +60,16 @@ impl Bounds {
         unsafe { *word &= !bit }
     }
 
-    /// Whether an odd number of bits is set from `first` on, below `end`, which is not less. O(words).
-    pub(super) unsafe fn is_odd(self, first: usize, end: usize) -> bool {
-        let word = |number: usize| self.0.wrapping_add(number / WORD_BITS);
-        // Bits at the same place of two words cancel out, so the bits of one word are counted in the end.
-        // SAFETY: the words hold all bits of the region, and the last one is read only if some of them are below `end`.
-        let odd = unsafe {
-            let in_front = *word(first) & ((1 << (first % WORD_BITS)) - 1);
-            let rest = match end % WORD_BITS {
-                0 => 0,
-                bits => *word(end) << (WORD_BITS - bits),
-            };
-            let whole = core::slice::from_raw_parts(word(first), end / WORD_BITS - first / WORD_BITS);
-            whole.iter().fold(in_front ^ rest, |odd, word| odd ^ word)
+    /// The `count` bits from `number` on, the first one lowest; from one bit to a word.
+    #[inline(always)]
+    pub(super) unsafe fn range(self, number: usize, count: usize) -> usize {
+        let (word, at) = (self.0.wrapping_add(number / WORD_BITS), number % WORD_BITS);
+        // SAFETY: as in `get`; the second word is read only if it holds some of the bits.
+        let bits = unsafe {
+            let low = *word >> at;
+            if at + count > WORD_BITS { low | *word.wrapping_add(1) << (WORD_BITS - at) } else { low }
         };
-        odd.count_ones() % 2 != 0
-    }
-
-    /// The last bit from `first` on, below `end`, that is set, and `true`; or, if none is in the last `words` words, the first bit
-    /// that was looked at, and `false`.
-    pub(super) unsafe fn last(self, first: usize, end: usize, words: usize) -> (usize, bool) {
-        if end == first {
-            return (end, false);
-        }
-        let (from, mut at) = (first / WORD_BITS, (end - 1) / WORD_BITS);
-        let least = from.max((at + 1).saturating_sub(words));
-        // SAFETY: the words hold all bits of the region.
-        let word = |at: usize| unsafe { *self.0.wrapping_add(at) };
-        // Without the bits that are not below `end`.
-        let mut bits = word(at) & usize::MAX >> (WORD_BITS - 1 - (end - 1) % WORD_BITS);
-        while bits == 0 && at > least {
-            at -= 1;
-            bits = word(at);
-        }
-        let (start, number) =
-            (first.max(at * WORD_BITS), at * WORD_BITS + bits.checked_ilog2().unwrap_or(0) as usize);
-        if bits != 0 && number >= start { (number, true) } else { (start, false) }
+        bits & usize::MAX >> (WORD_BITS - count)
     }
 
     /// The first bit from `number` on, below `end`, that is set.
@@ -206,7 +180,7 @@ crate::contracts::contracts! {
         }
     }
 
-    /// Whether bits are odd in number, and where the next and the last one are, is found as if one by one.
+    /// The next bit is found, and a range of bits read, as if one by one.
     #[unwind(130)]
     fn ranges_are_searched(word in 0..=usize::MAX, from in 0..=2 * WORD_BITS - 1) {
         let mut words = [word, word.rotate_left(19)];
@@ -214,20 +188,11 @@ crate::contracts::contracts! {
         let end = (2 * WORD_BITS - from / 3).max(from);
         // SAFETY: the words have this many bits.
         unsafe {
-            let (mut odd, mut next, mut last) = (false, None, (from, false));
-            for number in from..end {
-                if bits.get(number) {
-                    odd = !odd;
-                    next = next.or(Some(number));
-                    last = (number, true);
-                }
-            }
-            assert_eq!((bits.is_odd(from, end), bits.next(from, end)), (odd, next));
-            assert_eq!(bits.last(from, end, 2), last);
-            // One word is looked at, so that all of them are if the first and the last bit share it.
-            let near = from.max(end.saturating_sub(1) / WORD_BITS * WORD_BITS);
-            let found = last.1 && last.0 >= near;
-            assert_eq!(bits.last(from, end, 1), if found { last } else { (near.min(end), false) });
+            let next = (from..end).find(|&number| bits.get(number));
+            assert_eq!(bits.next(from, end), next);
+            let count = (2 * WORD_BITS - from).min(from % WORD_BITS + 1);
+            let range = (0..count).filter(|at| bits.get(from + at)).fold(0, |range, at| range | 1 << at);
+            assert_eq!(bits.range(from, count), range);
         }
     }
 }

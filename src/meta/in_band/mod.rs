@@ -45,6 +45,9 @@ use core::ptr;
 /// free and a single granule, a *sliver*. Slivers have no room for links and are in no list; their neighbours find them
 /// again, and set the bit anew that was flipped twice.
 ///
+/// A placement whose [blocks stay apart](Meta#blocks-that-stay-apart) has *marks* in the same place: the bit where an allocated block begins is
+/// set and, with `CHECKED`, the one at its half, which tells its length.
+///
 /// `I` is the width of the links: with `u16` a heap has at most 65,533 granules (512 KiB of 8
 /// bytes), with `u32` 2^32 - 3 (32 GiB of 8 bytes, 64 GiB of 16).
 ///
@@ -78,12 +81,6 @@ pub type Unchecked<I, const GRANULE: usize = 8, const REGIONS: usize = DEFAULT_R
 unsafe impl<I, const G: usize, const R: usize, const C: bool> Send for InBand<I, G, R, C> {}
 
 const WORD_BITS: usize = usize::BITS as usize;
-
-/// Words of boundary bits of a region that is short enough to look through all of them in a free.
-const FEW: usize = 128;
-
-/// Words of boundary bits that are looked through in a longer region.
-const NEAR: usize = 16;
 
 impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C> {
     const SHIFT: u32 = {
@@ -133,6 +130,44 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     #[inline(always)]
     fn bounds(&self, offset: usize) -> Bounds {
         Bounds(self.regions.of(offset).bounds)
+    }
+
+    /// The second mark of an allocated block of `len` granules that [stays apart](Meta#blocks-that-stay-apart), in minimum blocks from its
+    /// start: its half. It tells the length, and is there for checks only.
+    #[inline(always)]
+    fn half_mark(len: usize) -> Option<usize> {
+        (C && len > Self::MIN_BLOCK).then_some(len / Self::MIN_BLOCK / 2)
+    }
+
+    /// Returns whether the marks in the range of `block` are those of an allocated block of its length. A minimum block passes for a longer one
+    /// if another one begins at the half of that, and none elsewhere in it.
+    #[inline(always)]
+    fn is_marked(block: BlockOf<Self>) -> bool {
+        let (first, count) = (block.offset / Self::MIN_BLOCK, block.len / Self::MIN_BLOCK);
+        let marks = 1 | Self::half_mark(block.len).map_or(0, |half| 1_usize.wrapping_shl(half as u32));
+        // SAFETY: the region has a bit for each minimum block of the block.
+        unsafe {
+            if count <= WORD_BITS {
+                block.token.range(first, count) == marks
+            } else {
+                Self::is_long_marked(block, first, count)
+            }
+        }
+    }
+
+    /// The same for more minimum blocks than a word has bits: the first of them are looked at, and where the block's half, quarter and so on begin.
+    #[inline(never)]
+    unsafe fn is_long_marked(block: BlockOf<Self>, first: usize, mut count: usize) -> bool {
+        // SAFETY: as above.
+        unsafe {
+            count /= 2;
+            let mut is_right = block.token.get(first + count) == C;
+            while count > WORD_BITS {
+                count /= 2;
+                is_right &= !block.token.get(first + count);
+            }
+            is_right && block.token.range(first, count) == 1
+        }
     }
 
     fn too_large(edges: bool) -> RegionError {
@@ -380,43 +415,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         if free { Err(FreeError::AlreadyFree) } else { Ok(Block { offset, len, token }) }
     }
 
-    fn is_free_at(&self, offset: usize, seems: impl Fn(usize, bool) -> bool) -> bool {
-        let record = self.regions.of(offset);
-        if record.bounds.is_null() {
-            return false;
-        }
-        let (first, end) = (record.first / Self::MIN_BLOCK, offset / Self::MIN_BLOCK + 1);
-        let few = record.len <= FEW * WORD_BITS * Self::MIN_BLOCK;
-        // SAFETY: the region has bits for its granules.
-        unsafe {
-            let (last, found) = Bounds(record.bounds).last(first, end, if few { FEW + 1 } else { NEAR });
-            // From the start of a region without a boundary on, nothing is free.
-            (found || last > first)
-                && seems(last * Self::MIN_BLOCK, found)
-                && Bounds(record.bounds).is_odd(first, end)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn before(&self, block: BlockOf<Self>) -> (Id, usize) {
-        // SAFETY: a set bit means that the granule in front ends a free block, whose length is in its last word; in
-        // front of a region nothing is free.
-        unsafe {
-            if !block.token.get(block.offset / Self::MIN_BLOCK) {
-                return (NIL, 0);
-            }
-            let len = (*self.tail(block.offset)).get();
-            (block.offset - len, len)
-        }
-    }
-
-    unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
-        let end = id + len;
-        // SAFETY: only placements with blocks of whole minimum blocks leave free neighbours apart. The bit between two free
-        // blocks is clear, and that at the end of the region is set if its last block is free.
-        unsafe { if self.bounds(id).get(end / Self::MIN_BLOCK) { (NIL, 0) } else { (end, self.len(end)) } }
-    }
-
     unsafe fn free_sliver(&mut self, block: BlockOf<Self>) -> (Id, usize) {
         let (start, end) = (block.offset, block.offset + block.len);
         // SAFETY: as for `free`. What is in front is not free, by contract, so that a bit which both ends share is
@@ -433,17 +431,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
             block.token.set(end / Self::MIN_BLOCK);
             (NIL, 0)
         }
-    }
-
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
-        let back = id + front;
-        // SAFETY: all granules named are in the free block, so their words are ours; the bit between two free blocks
-        // is clear.
-        unsafe {
-            self.write_len(id, front);
-            self.write_len(back, len - front);
-        }
-        back
     }
 
     #[inline(always)]
@@ -471,6 +458,110 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     ) {
         // SAFETY: the caller guarantees that the region was claimed with edges and is not allocated as a whole.
         unsafe { self.walk_region(region, listed, visit) }
+    }
+
+    #[inline(always)]
+    unsafe fn mark_apart(&mut self, block: BlockOf<Self>) {
+        let first = block.offset / Self::MIN_BLOCK;
+        // SAFETY: the region has a bit for each minimum block of the block.
+        unsafe {
+            block.token.set(first);
+            if let Some(half) = Self::half_mark(block.len) {
+                block.token.set(first + half);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unmark_apart(&mut self, block: BlockOf<Self>) {
+        let first = block.offset / Self::MIN_BLOCK;
+        // SAFETY: as for `mark_apart`.
+        unsafe {
+            block.token.clear(first);
+            if let Some(half) = Self::half_mark(block.len) {
+                block.token.clear(first + half);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn free_apart(&mut self, block: BlockOf<Self>) -> Id {
+        // SAFETY: the block becomes free, so its words are ours.
+        unsafe { self.write_len(block.offset, block.len) };
+        block.offset
+    }
+
+    #[inline(always)]
+    unsafe fn take_apart(&mut self, id: Id, len: usize) -> BlockOf<Self> {
+        Block { offset: id, len, token: self.bounds(id) }
+    }
+
+    #[inline(always)]
+    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
+        // SAFETY: all granules named are in the free block, so their words are ours.
+        unsafe {
+            self.write_len(id, front);
+            self.write_len(id + front, len - front);
+        }
+        id + front
+    }
+
+    #[inline(always)]
+    unsafe fn buddy_apart(&self, block: BlockOf<Self>) -> Id {
+        let place = self.place(block.offset);
+        let start = block.offset.wrapping_add((place ^ block.len).wrapping_sub(place));
+        // Blocks fill the region and are aligned to their lengths, so one begins there, and it is free if it is not marked.
+        // SAFETY: a granule of a region has a bit; the memory of a free block is ours to read.
+        let is_free = self.regions.of(block.offset).contains(start)
+            && unsafe { !block.token.get(start / Self::MIN_BLOCK) && self.len(start) == block.len };
+        if is_free { start } else { NIL }
+    }
+
+    unsafe fn first_apart(&self, region: usize) -> Id {
+        let record = self.regions.record(region);
+        // SAFETY: a block begins with the region.
+        if unsafe { Bounds(record.bounds).get(record.first / Self::MIN_BLOCK) } { NIL } else { record.first }
+    }
+
+    #[inline(always)]
+    unsafe fn next_apart(&self, id: Id, len: usize) -> Id {
+        let (record, end) = (self.regions.of(id), id + len);
+        // SAFETY: where a block ends, another one begins, or the region ends.
+        if end == record.end() || unsafe { Bounds(record.bounds).get(end / Self::MIN_BLOCK) } {
+            NIL
+        } else {
+            end
+        }
+    }
+
+    #[inline(always)]
+    fn checked_apart(&self, address: usize, len: usize) -> Result<BlockOf<Self>, FreeError> {
+        let (offset, record) = match self.regions.find_start(address) {
+            Some(found) => found,
+            None => {
+                let offset = self.in_region(address, len)?;
+                (offset, self.regions.of(offset))
+            }
+        };
+        let place = (record.base.addr() >> Self::SHIFT).wrapping_add(offset);
+        if place & (len - 1) != 0 || record.bounds.is_null() || len < Self::MIN_BLOCK {
+            return Err(FreeError::NotABlock);
+        }
+        if len > record.end() - offset {
+            return Err(FreeError::Foreign);
+        }
+        let block = Block { offset, len, token: Bounds(record.bounds) };
+        if Self::is_marked(block) { Ok(block) } else { Err(FreeError::NotABlock) }
+    }
+
+    unsafe fn walk_apart(
+        &self,
+        region: usize,
+        listed: Listed<'_>,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.walk_region_apart(region, listed, visit) }
     }
 
     // A free block begins with three words at most, and ends with one.

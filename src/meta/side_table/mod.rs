@@ -86,6 +86,13 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         }
         if at != NIL && self.nodes.is_free(at) { NIL } else { at }
     }
+
+    /// Returns the free block that ends where the allocated `block` starts, and its length; ([`NIL`], 0) if there is none.
+    #[inline(always)]
+    fn before(&self, block: Block<u32>) -> (Id, usize) {
+        let id = self.nodes.node(block.token as usize).before.get();
+        if id != NIL && self.nodes.is_free(id) { (id, self.nodes.length(id)) } else { (NIL, 0) }
+    }
 }
 
 // SAFETY: a node's block is cut from the one that it was part of, and joined again only with its neighbours, so blocks
@@ -360,37 +367,9 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         Ok(Block { offset, len: self.nodes.length(node), token: node as u32 })
     }
 
-    fn is_free_at(&self, offset: usize, _seems: impl Fn(usize, bool) -> bool) -> bool {
-        let mut at = self.firsts[self.regions.slot_of(offset)].get();
-        while at != NIL && offset - self.nodes.node(at).start.get() >= self.nodes.length(at) {
-            at = self.nodes.node(at).after.get();
-        }
-        at != NIL && self.nodes.is_free(at)
-    }
-
-    #[inline(always)]
-    unsafe fn before(&self, block: Block<u32>) -> (Id, usize) {
-        let id = self.nodes.node(block.token as usize).before.get();
-        if id != NIL && self.nodes.is_free(id) { (id, self.nodes.length(id)) } else { (NIL, 0) }
-    }
-
-    unsafe fn after_free(&self, id: Id, len: usize) -> (Id, usize) {
-        // SAFETY: nodes know their neighbours whether they are free or not.
-        unsafe { self.after(Block { offset: self.nodes.node(id).start.get(), len, token: id as u32 }) }
-    }
-
     unsafe fn free_sliver(&mut self, block: Block<u32>) -> (Id, usize) {
         // SAFETY: the caller guarantees that `block` is an allocated block of this metadata.
         unsafe { self.after(block) }
-    }
-
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
-        let start = self.nodes.node(id).start.get();
-        let back = self.nodes.insert_after(id, start + front, (len - front) | Self::FREE);
-        if back != NIL {
-            self.nodes.set_free(id, front);
-        }
-        back
     }
 
     unsafe fn cut(&mut self, block: Block<u32>, front: usize) -> Option<(Block<u32>, Block<u32>)> {
@@ -428,6 +407,64 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         {
             id = self.nodes.node(id).after.get();
         }
+    }
+
+    #[inline(always)]
+    unsafe fn mark_apart(&mut self, _block: Block<u32>) {}
+
+    #[inline(always)]
+    unsafe fn unmark_apart(&mut self, _block: Block<u32>) {}
+
+    unsafe fn free_apart(&mut self, block: Block<u32>) -> Id {
+        // SAFETY: the caller keeps the common rules.
+        unsafe { self.merge((NIL, 0), block, (NIL, 0)) }
+    }
+
+    unsafe fn take_apart(&mut self, id: Id, len: usize) -> Block<u32> {
+        self.nodes.set_allocated(id, len)
+    }
+
+    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
+        let start = self.nodes.node(id).start.get();
+        let back = self.nodes.insert_after(id, start + front, (len - front) | Self::FREE);
+        if back != NIL {
+            self.nodes.set_free(id, front);
+        }
+        back
+    }
+
+    unsafe fn buddy_apart(&self, block: Block<u32>) -> Id {
+        // SAFETY: the caller keeps the common rules.
+        let (id, len) = unsafe {
+            if self.place(block.offset) & block.len == 0 { self.after(block) } else { self.before(block) }
+        };
+        // A free neighbour of the same length on that side can only be the buddy.
+        if len == block.len { id } else { NIL }
+    }
+
+    unsafe fn first_apart(&self, region: usize) -> Id {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.first_free(region) }
+    }
+
+    unsafe fn next_apart(&self, id: Id, len: usize) -> Id {
+        // SAFETY: nodes know their neighbours whether they are free or not.
+        unsafe { self.after(Block { offset: self.nodes.node(id).start.get(), len, token: id as u32 }).0 }
+    }
+
+    #[inline(always)]
+    fn checked_apart(&self, address: usize, len: usize) -> Result<Block<u32>, FreeError> {
+        self.checked_block_at(address, len)
+    }
+
+    unsafe fn walk_apart(
+        &self,
+        region: usize,
+        listed: Listed<'_>,
+        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
+    ) {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.walk(region, listed, visit) }
     }
 
     const DIRTY_EDGES: (usize, usize) = (0, 0);

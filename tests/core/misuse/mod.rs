@@ -390,86 +390,90 @@ fn pages_refuse_the_layout_of_another_class() {
     }
 }
 
-/// In a small region buddies know of every granule whether it is free, whatever has merged.
+/// Buddies know of every granule whether it is free, whatever has merged, in regions of any length.
 #[test]
-fn buddies_find_every_second_free_in_small_regions() {
-    let mut random = fastrand::Rng::with_seed(11);
-    let mut backing = Backing::new(64 * 1024, 0);
-    let heap = heap::<Buddy>(&mut backing);
-    for round in 0..40 {
-        let mut live: Vec<_> = (0..100)
-            .map(|_| {
-                let size = 16 << random.u8(0..5);
-                let block = heap.try_allocate(layout(size)).unwrap();
+fn buddies_find_every_second_free() {
+    for bytes in [64 << 10, 1 << 20, 5 << 20] {
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut backing = Backing::new(bytes, 0);
+        let heap = heap::<Buddy>(&mut backing);
+        for round in 0..20 {
+            let orders = if round % 2 == 0 { 6 } else { bytes.ilog2() as u8 - 6 };
+            let mut live = Vec::new();
+            loop {
+                let size = 16 << random.u8(0..orders);
+                let Ok(block) = heap.try_allocate(layout(size)) else { break };
                 // SAFETY: the block is ours.
                 unsafe { block.write_bytes(0x5a, size) };
-                (block, size)
-            })
-            .collect();
-        let mut freed = Vec::new();
-        // SAFETY: blocks are live, and second frees are refused, which is what is tested.
-        unsafe {
-            while live.len() > round {
-                let (block, size) = live.swap_remove(random.usize(..live.len()));
-                heap.try_deallocate(block, layout(size)).unwrap();
-                freed.push((block, size));
+                live.push((block, size));
             }
-            for (block, size) in freed {
-                let answer = heap.try_deallocate(block, layout(size));
+            random.shuffle(&mut live);
+            let freed = live.split_off(random.usize(..live.len()));
+            for &(block, size) in &freed {
+                assert_eq!(Memory::check(&heap, block, layout(size)), Ok(()));
+                // SAFETY: the block is live.
+                unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
+            }
+            // They are shuffled.
+            for (block, size) in freed.into_iter().take(500) {
+                // SAFETY: the second free is refused, which is what is tested.
+                let answer = unsafe { heap.try_deallocate(block, layout(size)) };
                 assert_eq!(answer, Err(FreeError::AlreadyFree), "{size} bytes");
             }
-            live.into_iter().for_each(|(block, size)| heap.try_deallocate(block, layout(size)).unwrap());
+            for (block, size) in live {
+                // SAFETY: the block is live.
+                unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
+            }
         }
     }
 }
 
-/// In a large region they know it of every block that begins a free one, and of one that is inside a free one behind memory in use.
+/// Buddies know the length of a block in use, but for the shortest one.
 #[test]
-fn buddies_find_second_frees_in_large_regions() {
-    const BYTES: usize = 1 << 20;
-    let mut random = fastrand::Rng::with_seed(12);
-    let mut backing = Backing::new(BYTES, 0);
-    let heap = heap::<Buddy>(&mut backing);
-    // All of the memory is in blocks.
-    let mut blocks = Vec::new();
-    for size in [16_384, 1024, 512, 256, 128, 64, 32, 16] {
-        let most = if size == 16_384 { 20 } else { 300 + 100_000 * usize::from(size == 16) };
-        let some = std::iter::from_fn(|| heap.try_allocate(layout(size)).ok()).take(most);
-        blocks.extend(some.map(|block| (block, size)));
-    }
-    let mut free = vec![false; BYTES / 16];
-    let base = backing.region().start.addr().get();
-    let granules = |address: usize, size: usize| (address - base) / 16..(address - base + size) / 16;
-    random.shuffle(&mut blocks);
-    let freed = blocks.split_off(blocks.len() / 3);
-    for &(block, size) in &freed {
-        // SAFETY: the block is live.
-        unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
-        free[granules(block.addr().get(), size)].fill(true);
-    }
-    let (mut sure, mut inside_others) = (0, 0);
-    for &(block, size) in &freed {
-        // A free block merges with its buddy if that is free, and so on.
-        let (address, own) = (block.addr().get(), size);
-        let (mut start, mut size) = (address, own);
-        loop {
-            let buddy = start ^ size;
-            let inside = buddy >= base && buddy + size <= base + BYTES;
-            if !inside || !free[granules(buddy, size)].iter().all(|&free| free) {
-                break;
+fn buddies_refuse_layouts_of_another_length() {
+    let mut random = fastrand::Rng::with_seed(3);
+    for bytes in [64 << 10, 1 << 20] {
+        let mut backing = Backing::new(bytes, 0);
+        let heap = heap::<Buddy>(&mut backing);
+        for round in 0..20 {
+            let mut live = Vec::new();
+            loop {
+                let size = 32 << random.u8(0..if round % 2 == 0 { 6 } else { 11 });
+                let Ok(block) = heap.try_allocate(layout(size)) else { break };
+                live.push((block, size));
             }
-            (start, size) = (start.min(buddy), 2 * size);
-        }
-        // Where the memory in front of a free block is in use, the bits show that it begins.
-        let begins = start == base || !free[(start - base) / 16 - 1];
-        if address == start || begins {
-            sure += 1;
-            inside_others += usize::from(address != start);
-            assert_eq!(Memory::check(&heap, block, layout(own)), Err(FreeError::AlreadyFree), "{address:#x}");
+            random.shuffle(&mut live);
+            for (block, size) in live.split_off(random.usize(..live.len())) {
+                // SAFETY: the block is live.
+                unsafe { heap.try_deallocate(block, layout(size)).unwrap() };
+            }
+            for &(block, size) in live.iter().take(50) {
+                for other in (5..18).map(|order| 1 << order) {
+                    let answer = Memory::check(&heap, block, layout(other));
+                    if other == size {
+                        assert_eq!(answer, Ok(()), "{size}");
+                    } else {
+                        let refused = [Err(FreeError::NotABlock), Err(FreeError::Foreign)].contains(&answer);
+                        assert!(refused, "{other} instead of {size}: {answer:?}");
+                    }
+                    // No block begins inside this one, but at its half that cannot be told of the shortest.
+                    for inside in (other..size).step_by(other) {
+                        let at = block.map_addr(|address| address.checked_add(inside).unwrap());
+                        assert_eq!(Memory::check(&heap, at, layout(other)), Err(FreeError::NotABlock));
+                    }
+                }
+            }
+            for (block, size) in live {
+                // SAFETY: the block is live, and stays where it is.
+                unsafe {
+                    let half = heap.realloc(block.as_ptr(), layout(size), size / 2);
+                    assert_eq!(half, block.as_ptr());
+                    assert!(Memory::check(&heap, block, layout(size)).is_err() || size == 32);
+                    heap.try_deallocate(block, layout(size / 2)).unwrap();
+                }
+            }
         }
     }
-    assert!(inside_others > 100, "{inside_others}");
-    assert!(sure > 500, "{sure} of {}", freed.len());
 }
 
 /// The length of a free block that was overwritten leads to no endless search.
