@@ -109,9 +109,38 @@ mod unix {
         #[cfg(target_os = "linux")]
         unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
             use rustix::mm::MremapFlags;
-            let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-            // SAFETY: both ranges are committed, and what is at `to` is not needed.
-            unsafe { rustix::mm::mremap_fixed(from.cast(), bytes, bytes, flags, to.cast()) }.is_ok()
+            let flags = (MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP).bits() as libc::c_int;
+            // First to a place of the kernel's choice. What the kernel keeps as two mappings it does not move (before Linux 6.17), and a
+            // call that names the place finds that out when it has taken away what was there.
+            // SAFETY: the range is committed. rustix does not pass the place on, which the kernel reads with this flag.
+            let between =
+                unsafe { libc::mremap(from.cast(), bytes, bytes, flags, ptr::null_mut::<c_void>()) };
+            if between == libc::MAP_FAILED {
+                return false;
+            }
+            // SAFETY: the memory is one mapping now, and what is at `to` is not needed.
+            let moved = unsafe {
+                rustix::mm::mremap_fixed(between, bytes, bytes, MremapFlags::MAYMOVE, to.cast::<c_void>())
+            };
+            if moved.is_ok() {
+                return true;
+            }
+            // The kernel itself has no memory, or no more mappings.
+            // SAFETY: `from` is still there, without its contents, which go back; nothing else has the memory in between.
+            unsafe {
+                ptr::copy_nonoverlapping(between.cast::<u8>(), from, bytes);
+                let _ = rustix::mm::munmap(between, bytes);
+            }
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+            // SAFETY: it takes addresses only where nothing is: those of `to`, if they were taken away.
+            let there = unsafe {
+                rustix::mm::mmap_anonymous(to.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
+            };
+            if there.is_err_and(|error| error != rustix::io::Errno::EXIST) {
+                // The caller counts on these addresses.
+                std::process::abort();
+            }
+            false
         }
 
         #[cfg(not(target_os = "linux"))]
@@ -163,6 +192,36 @@ mod unix {
             let before = precise();
             let now = Host::now();
             assert!(now + 1000 >= before && now <= precise(), "{now} ms, {before} ms before");
+        }
+
+        /// What the kernel keeps as two mappings, as it does after moves, is moved or left alone, and the place it should go to stays.
+        #[test]
+        #[cfg(target_os = "linux")]
+        fn what_cannot_be_moved_is_left_alone() {
+            const BYTES: usize = 1 << 20;
+            let range = Host::reserve(3 * BYTES).unwrap().as_ptr();
+            // SAFETY: the range is the test's, committed before it is used, and given back in the end.
+            unsafe {
+                assert!(Host::commit(range, 3 * BYTES));
+                let (from, to) = (range, range.add(2 * BYTES));
+                for (round, parts) in [false, true].into_iter().enumerate() {
+                    let fill = round as u8 + 1;
+                    if parts {
+                        assert_eq!(
+                            libc::madvise(from.add(BYTES / 2).cast(), BYTES / 2, libc::MADV_DONTDUMP),
+                            0
+                        );
+                    }
+                    from.write_bytes(fill, BYTES);
+                    to.write_bytes(9, BYTES);
+                    let place = if Host::shift(from, to, BYTES) { to } else { from };
+                    let bytes = core::slice::from_raw_parts(place, BYTES);
+                    assert!(bytes.iter().all(|&byte| byte == fill));
+                    from.write_bytes(7, BYTES);
+                    to.write_bytes(7, BYTES);
+                }
+                Host::release(NonNull::new_unchecked(range), 3 * BYTES);
+            }
         }
     }
 }
