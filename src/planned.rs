@@ -90,10 +90,11 @@ impl<const N: usize> State<N> {
         let base = self.base?;
         let requests = self.plan.requests();
         let last = requests.len().min(self.next + WINDOW);
+        let wanted = bytes(layout);
         // A smaller request may take the place that is due; later places must match exactly in size.
         let found = (self.next..last).find(|&k| {
             let size = requests[k].size;
-            let fits = layout.size() == size || (k == self.next && layout.size() < size);
+            let fits = wanted == size || (k == self.next && wanted < size);
             fits && layout.align() <= requests[k].align && self.is_free(k)
         })?;
         self.next = found + 1;
@@ -116,7 +117,7 @@ impl<const N: usize> State<N> {
 
     fn count(&mut self, layout: Layout, block: NonNull<u8>, hit: bool) {
         if self.begun {
-            self.recorder.allocated(block.addr().get(), layout.size(), layout.align());
+            self.recorder.allocated(block.addr().get(), bytes(layout), layout.align());
             let report = &mut self.report;
             report.requests += 1;
             report.bytes = report.bytes.saturating_add(layout.size());
@@ -137,6 +138,11 @@ impl<const N: usize> State<N> {
     fn take_arena(&mut self) -> Option<(NonNull<u8>, Layout)> {
         Some((self.base.take()?, arena(&self.plan)?))
     }
+}
+
+/// The bytes of a request's place. A request of no bytes takes one, so that no other has its address and it does not lie behind the arena.
+fn bytes(layout: Layout) -> usize {
+    layout.size().max(1)
 }
 
 /// The layout of the plan's arena; `None` if the plan needs no memory.

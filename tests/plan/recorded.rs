@@ -4,7 +4,7 @@ use crate::trace::{self, Event};
 use allotment::lock::{Spin, Unsync};
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::planned::{IterationReport, PlannedHeap, ReplanError};
-use allotment::{Heap, Region, Tlsf};
+use allotment::{Heap, Memory, Region, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -351,6 +351,31 @@ fn planned_memory_can_be_zeroed() {
             heap.dealloc(block, Layout::from_size_align(200, 8).unwrap());
         }
     }
+}
+
+/// A block of no bytes has an address that no other block has, and is freed where it was allocated: in the arena, not behind it.
+#[test]
+fn requests_of_no_bytes_have_places() {
+    let backing = Backing::new(16 * 1024);
+    let heap = Planned::<8>::new(backing.heap());
+    let layouts = [64, 0, 0].map(|size| Layout::from_size_align(size, 1).unwrap());
+    let mut recorder = Recorder::<8>::new();
+    // As another program may have recorded it.
+    layouts.iter().enumerate().for_each(|(at, layout)| recorder.allocated(at, layout.size(), 1));
+    (0..3).for_each(|at| recorder.freed(at));
+    heap.load(&recorder.plan().unwrap()).unwrap();
+    for hits in [1, 3, 3] {
+        heap.begin();
+        let mut blocks = layouts.map(|layout| heap.try_allocate(layout).unwrap());
+        let freed = blocks.into_iter().zip(layouts);
+        // SAFETY: each block is live and has this layout.
+        freed.for_each(|(block, layout)| unsafe { heap.try_deallocate(block, layout) }.unwrap());
+        blocks.sort_unstable();
+        assert!(blocks.is_sorted_by(|a, b| a < b), "{blocks:?}");
+        assert_eq!(heap.report().hits, hits);
+        heap.replan().unwrap();
+    }
+    assert_eq!(heap.heap().stats().live_blocks, 1, "the arena");
 }
 
 #[test]
