@@ -19,6 +19,7 @@
 //! fewer requests than that ([`every_failure`]).
 
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::misuse::without_unwinding;
 use crate::observe::current_tag;
 use core::alloc::Layout;
 use core::fmt;
@@ -54,7 +55,7 @@ impl defmt::Format for Attempt {
 
 /// Decides which requests fail: a [`Fail`], or any `Fn(&Attempt) -> bool`.
 pub trait FailureRule {
-    /// Returns whether the request fails. It is called inside the allocator and must not allocate.
+    /// Returns whether the request fails. It is called inside the allocator and must not allocate; a panic ends the program.
     fn refuses(&self, request: &Attempt) -> bool;
 }
 
@@ -167,7 +168,7 @@ impl<M: Memory, R: FailureRule> Failing<M, R> {
     /// Counts a request, and returns the memory, or `None` if the request fails.
     fn admit(&self, layout: Layout) -> Option<&M> {
         let request = Attempt { number: count(&self.requests), layout, tag: current_tag() };
-        if self.on.load(Ordering::Relaxed) && self.rule.refuses(&request) {
+        if self.on.load(Ordering::Relaxed) && without_unwinding(|| self.rule.refuses(&request)) {
             count(&self.refusals);
             return None;
         }

@@ -89,14 +89,15 @@ pub fn set_hook(hook: Hook) {
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// Ends the program if a closure unwinds where that is not allowed, as out of a global allocator.
+/// Ends the program if a closure unwinds where that is not allowed, as out of an allocator: a collection would go on with a block that was moved or
+/// freed.
 pub(crate) struct NoUnwind;
 
 impl Drop for NoUnwind {
     #[cold]
     fn drop(&mut self) {
         // A panic while another one unwinds ends the program.
-        panic!("a hook panicked inside a global allocator, which must not unwind");
+        panic!("a hook panicked inside an allocator, which must not unwind");
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
+use crate::misuse::without_unwinding;
 use crate::observe::{Histogram, Timings};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -30,7 +31,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// The clock may count in any unit: nanoseconds, cycles, ticks of a timer. It is read before and after each operation, outside the
-/// locks, and must not use the memory. If it goes backwards, as a counter of few bits does when it overflows, that operation
+/// locks, and must not use the memory; a panic in it ends the program. If it goes backwards, as a counter of few bits does when it overflows, that operation
 /// counts as 0 ticks. Around memory that several threads use, the time includes waiting for its lock.
 ///
 /// Each operation adds two readings of the clock and O(1) under a lock of the front's own. A memory that is not wrapped contains
@@ -77,18 +78,23 @@ impl<M, L: Lock> Timed<M, L> {
 
     /// Returns what was measured so far. O(1).
     pub fn timings(&self) -> Timings {
-        let now = (self.clock)();
+        let now = self.now();
         self.with(|state| state.at(now))
     }
 
     /// Returns what was measured so far, and begins anew. O(1).
     pub fn take(&self) -> Timings {
-        let now = (self.clock)();
+        let now = self.now();
         self.with(|state| {
             let timings = state.at(now);
             *state = State { timings: Timings::NONE, since: Some(now) };
             timings
         })
+    }
+
+    /// Reads the clock.
+    fn now(&self) -> u64 {
+        without_unwinding(self.clock)
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
@@ -100,9 +106,9 @@ impl<M, L: Lock> Timed<M, L> {
     /// Runs an operation and counts it. `grown` tells from its result by how many bytes the blocks in use have grown.
     #[inline]
     fn time<T>(&self, kind: Kind, operation: impl FnOnce() -> T, grown: impl FnOnce(&T) -> i64) -> T {
-        let began = (self.clock)();
+        let began = self.now();
         let result = operation();
-        let ended = (self.clock)();
+        let ended = self.now();
         let grown = grown(&result);
         self.with(|state| {
             state.since.get_or_insert(began);

@@ -6,6 +6,7 @@ use super::reclaim::{Hook, HookId, Shortage, TooManyHooks};
 use super::watermarks::{Pressure, Watermarks};
 use crate::heap::{Heap, State};
 use crate::lock::{self, Lock};
+use crate::misuse::without_unwinding;
 use crate::observe::Stats;
 use crate::placement::{LayoutPlacement, Tlsf};
 use crate::region::{Region, RegionError, Run};
@@ -69,8 +70,8 @@ impl<P, L, const HOOKS: usize> Clone for Critical<'_, P, L, HOOKS> {
 
 impl<P, L, const HOOKS: usize> Copy for Critical<'_, P, L, HOOKS> {}
 
-/// Runs a closure when it is dropped, even if a hook unwinds.
-pub(super) struct Finally<F: FnMut()>(pub(super) F);
+/// Runs a closure when it is dropped, even if what runs before unwinds.
+struct Finally<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Finally<F> {
     fn drop(&mut self) {
@@ -296,8 +297,8 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
     #[inline(never)]
     pub(super) fn tell(&self) {
         while let Some((hook, transition)) = self.0.with(|state| state.statistics.begin_telling()) {
-            let _end = Finally(|| self.0.with(|state| state.statistics.end_telling()));
-            hook(transition);
+            without_unwinding(|| hook(transition));
+            self.0.with(|state| state.statistics.end_telling());
         }
     }
 
@@ -315,10 +316,8 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
             });
             let Some((key, hook, shortage)) = next else { return };
             after = Some(key);
-            let gave = {
-                let _end = Finally(|| self.0.with(|state| state.statistics.hooks.end(key)));
-                hook(&shortage)
-            };
+            let gave = without_unwinding(|| hook(&shortage));
+            self.0.with(|state| state.statistics.hooks.end(key));
             reclaimed = reclaimed.saturating_add(gave);
             if enough(gave, reclaimed) {
                 return;

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Hooks never run inside the heap's lock, and no hook runs twice at a time, so every hook may use the heap, both
-//! to free and to allocate. A plain heap pays for none of this.
+//! to free and to allocate. A panic in a hook ends the program. A plain heap pays for none of this.
 
 mod front;
 mod headroom;

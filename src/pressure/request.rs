@@ -1,12 +1,12 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
-use super::front::{Critical, Finally, PressureHeap};
+use super::front::{Critical, PressureHeap};
 use super::monitor::Monitor;
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
-use crate::misuse::wrong_free;
+use crate::misuse::{without_unwinding, wrong_free};
 use crate::observe::{Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
 use crate::placement::{Grant, LayoutPlacement};
@@ -101,10 +101,10 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
             (error, idle.then_some(state.statistics.on_out_of_memory))
         });
         if let Some(hook) = hook {
-            let _end = Finally(|| self.0.with(|state| state.statistics.lamenting = false));
             if let Some(hook) = hook {
-                hook(&error);
+                without_unwinding(|| hook(&error));
             }
+            self.0.with(|state| state.statistics.lamenting = false);
         }
         Err(error)
     }

@@ -584,11 +584,11 @@ const FATAL: &[(&str, fn(), &str)] = &[
         wait_and_allocate,
         "allotment: the mutex of a heap allocates from this heap while it waits",
     ),
-    (
-        "a hook that panics",
-        panic_in_a_hook,
-        "a hook panicked inside a global allocator, which must not unwind",
-    ),
+    ("a hook that panics", panic_in_a_hook, PANICKED),
+    ("a hook on transitions that panics", panic_in_a_transition, PANICKED),
+    ("a hook on failures that panics", panic_in_a_lament, PANICKED),
+    ("a clock that panics", panic_in_a_clock, PANICKED),
+    ("a rule that panics", panic_in_a_rule, PANICKED),
     ("zeros over a block of a quick list", overwrite_a_quick_list, DAMAGED),
     (
         "a second free, global allocator",
@@ -681,6 +681,8 @@ fn overwrite_links() {
 }
 
 const DAMAGED: &str = "allotment: a list of free blocks is damaged";
+
+const PANICKED: &str = "a hook panicked inside an allocator, which must not unwind";
 
 /// What is reported if a link is not followed. The address of a block that was taken from a damaged list would be told.
 const NO_BLOCK: &str = "allotment: a list of free blocks is damaged\n";
@@ -796,6 +798,55 @@ fn panic_in_a_hook() {
     HEAP.register(0, Box::leak(Box::new(hook))).unwrap();
     // SAFETY: the layout has a size.
     let unwound = std::panic::catch_unwind(|| unsafe { HEAP.alloc(layout(100_000)) }.is_null());
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+/// A collection would go on with the block that was freed.
+fn panic_in_a_transition() {
+    use allotment::pressure::{PressureHeap, Transition, Watermarks};
+    static HEAP: OneThread<PressureHeap> = OneThread(
+        PressureHeap::new(allotment::heap!(16 * 1024))
+            .watermarks(Watermarks::percent(50, 10))
+            .on_transition(&hook),
+    );
+    fn hook(_: Transition) {
+        panic!("inside the hook");
+    }
+    let block = Memory::allocate(&*HEAP, layout(48)).unwrap();
+    // It moves, and there is less than half left; the old block is free by then.
+    // SAFETY: the block is live and has this layout.
+    let unwound = std::panic::catch_unwind(|| unsafe {
+        Memory::change(&*HEAP, block, layout(48), layout(10_000), &mut |_| ())
+    });
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+fn panic_in_a_lament() {
+    use allotment::pressure::PressureHeap;
+    static HEAP: OneThread<PressureHeap> = OneThread(
+        PressureHeap::new(allotment::heap!(16 * 1024)).on_out_of_memory(&|_| panic!("inside the hook")),
+    );
+    let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(100_000)));
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+fn panic_in_a_clock() {
+    fn clock() -> u64 {
+        panic!("inside the clock")
+    }
+    static HEAP: OneThread<allotment::Timed<Heap>> =
+        OneThread(allotment::Timed::new(allotment::heap!(16 * 1024), clock));
+    let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(48)));
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+fn panic_in_a_rule() {
+    type Rule = fn(&allotment::inject::Attempt) -> bool;
+    static HEAP: OneThread<allotment::inject::Failing<Heap, Rule>> =
+        OneThread(allotment::inject::Failing::new(allotment::heap!(16 * 1024), |_| {
+            panic!("inside the rule")
+        }));
+    let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(48)));
     eprintln!("{WENT_ON}: {unwound:?}");
 }
 
