@@ -204,7 +204,7 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
             }
         }
         if !self.0.try_lock() {
-            wait::until(|| self.0.lock());
+            wait::until(&self.0, || self.0.lock());
         }
         let _guard = Guard(&self.0);
         f()
@@ -214,26 +214,52 @@ unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
 /// Waiting for a mutex of another crate.
 #[cfg(feature = "lock_api")]
 mod wait {
+    /// A mutex that the thread waits for.
     #[cfg(feature = "std")]
-    std::thread_local! {
-        /// Whether the thread waits for a mutex. No destructor, so no allocation.
-        static WAITS: core::cell::Cell<bool> = const { core::cell::Cell::new(false) };
+    struct Wait {
+        mutex: *const (),
+        /// What it waited for when it came to that: a mutex may use another heap, with a mutex of its own.
+        before: *const Wait,
     }
 
-    /// Runs `lock`, which waits until a mutex is free.
-    #[cold]
-    pub(super) fn until(lock: impl FnOnce()) {
-        #[cfg(feature = "std")]
-        if WAITS.replace(true) {
-            crate::report::print(format_args!(
-                "allotment: the mutex of a heap allocates from this heap while it waits, as parking_lot's does: \
-                 it cannot guard the global allocator"
-            ));
-            std::process::abort();
+    #[cfg(feature = "std")]
+    std::thread_local! {
+        /// The last mutex that the thread waits for, or null. No destructor, so no allocation.
+        static LAST: core::cell::Cell<*const Wait> = const { core::cell::Cell::new(core::ptr::null()) };
+    }
+
+    /// Takes it out, even if the mutex unwinds.
+    #[cfg(feature = "std")]
+    impl Drop for Wait {
+        fn drop(&mut self) {
+            LAST.set(self.before);
         }
-        lock();
+    }
+
+    /// Runs `lock`, which waits until `mutex` is free.
+    #[cold]
+    pub(super) fn until<R>(mutex: &R, lock: impl FnOnce()) {
         #[cfg(feature = "std")]
-        WAITS.set(false);
+        let wait = Wait { mutex: core::ptr::from_ref(mutex).cast(), before: LAST.get() };
+        #[cfg(feature = "std")]
+        {
+            let mut other = wait.before;
+            // SAFETY: each is a value of a call further down on this thread's stack, which takes it out when it returns.
+            while let Some(earlier) = unsafe { other.as_ref() } {
+                if earlier.mutex == wait.mutex {
+                    crate::report::print(format_args!(
+                        "allotment: the mutex of a heap allocates from this heap while it waits, as parking_lot's does: \
+                         it cannot guard the global allocator"
+                    ));
+                    std::process::abort();
+                }
+                other = earlier.before;
+            }
+            LAST.set(&raw const wait);
+        }
+        #[cfg(not(feature = "std"))]
+        let _ = mutex;
+        lock();
     }
 }
 

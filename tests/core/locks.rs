@@ -131,3 +131,53 @@ fn unsync_heaps_move_between_threads() {
     });
     assert_eq!(heap.join().unwrap().used(), 0);
 }
+
+/// A mutex may use another heap while it waits, whose mutex is held at that moment too.
+#[test]
+#[cfg(feature = "lock_api")]
+fn a_mutex_may_wait_inside_another_one() {
+    use allotment::lock::Raw;
+    use lock_api::{GuardSend, RawMutex};
+
+    /// Is never free at first. While it waits, it uses a heap.
+    struct Outer(u8);
+    /// Is never free at first.
+    struct Inner(u8);
+    static INNER: Heap<Tlsf, Raw<Inner>> = heap!(16 * 1024);
+    static OUTER: Heap<Tlsf, Raw<Outer>> = heap!(16 * 1024);
+
+    // SAFETY: one thread uses the heaps.
+    unsafe impl RawMutex for Outer {
+        const INIT: Self = Self(0);
+        type GuardMarker = GuardSend;
+
+        fn lock(&self) {
+            let block = INNER.try_allocate(Layout::new::<u64>()).unwrap();
+            // SAFETY: the block is live and has this layout.
+            unsafe { INNER.try_deallocate(block, Layout::new::<u64>()) }.unwrap();
+        }
+
+        fn try_lock(&self) -> bool {
+            self.0 != 0
+        }
+
+        unsafe fn unlock(&self) {}
+    }
+    // SAFETY: one thread uses the heaps.
+    unsafe impl RawMutex for Inner {
+        const INIT: Self = Self(0);
+        type GuardMarker = GuardSend;
+
+        fn lock(&self) {}
+
+        fn try_lock(&self) -> bool {
+            self.0 != 0
+        }
+
+        unsafe fn unlock(&self) {}
+    }
+
+    for _ in 0..2 {
+        assert!(OUTER.try_allocate(Layout::new::<u64>()).is_ok());
+    }
+}
