@@ -315,3 +315,20 @@ fn quick_calls_end_with_the_list() {
         HEAP.give(large).unwrap();
     }
 }
+
+/// Alignments are powers of two. Others are refused, or mean nothing where every block is aligned more.
+#[test]
+fn other_alignments_are_refused() {
+    for size in [0, 100, 5000, 40_000, 1 << 20] {
+        for align in [0, 3, 15] {
+            if let Some(block) = NonNull::new(HEAP.take(size, align)) {
+                // SAFETY: the block is live.
+                unsafe { HEAP.give(block) }.unwrap();
+            }
+        }
+        for align in [24, 5000, 12_288, 40_960, (1 << 40) + 4096, isize::MAX as usize, usize::MAX] {
+            assert!(HEAP.take(size, align).is_null(), "{size} bytes aligned to {align}");
+            assert!(HEAP.take_zeroed(size, align).is_null(), "{size} bytes aligned to {align}");
+        }
+    }
+}

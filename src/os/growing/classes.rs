@@ -64,7 +64,7 @@ pub(super) fn class_of(size: usize, align: usize) -> Option<usize> {
 /// at multiples of [`LARGEST_ALIGN`].
 #[inline(never)]
 fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
-    if size > LARGEST || align > LARGEST_ALIGN {
+    if size > LARGEST || align > LARGEST_ALIGN || !align.is_power_of_two() {
         return None;
     }
     let mut class = class_of_size(size.max(align));
@@ -155,7 +155,7 @@ mod tests {
                 assert!(SIZES[class] as usize >= size && SIZES[class] as usize % align.max(STEP) == 0);
             }
         }
-        assert_eq!(class_of(8, 2 * LARGEST_ALIGN), None);
+        assert_eq!((class_of(8, 2 * LARGEST_ALIGN), class_of(8, 48)), (None, None));
     }
 
     #[test]

@@ -335,7 +335,8 @@ pub(super) unsafe fn give(block: NonNull<u8>, class: usize) {
 /// Takes a large block. Returns it, and whether it may have bytes that are not zero.
 #[inline(never)]
 pub(super) fn take_large(size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
-    if size > isize::MAX as usize || align > isize::MAX as usize {
+    // An alignment of 2 to the power 63 or 31 is a power of two too.
+    if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
         return None;
     }
     let request = || SHARED.with(|pages| pages.take_large(size, align, zeroed));

@@ -106,8 +106,8 @@ impl Growing {
         SHARED.with(|pages| pages.limit(bytes.max(1)));
     }
 
-    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null. The block may be freed by its address
-    /// alone. O(1).
+    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null, as it does for other alignments above 16. The block may be
+    /// freed by its address alone. O(1).
     #[inline]
     pub fn take(&self, size: usize, align: usize) -> *mut u8 {
         match class_of(size, align) {
