@@ -156,7 +156,8 @@ impl SharedHeap {
     ///
     /// As for [`SharedHeap::create`].
     pub fn create_in(file: impl Into<OwnedFd>, bytes: usize) -> io::Result<Self> {
-        let bytes = bytes.next_multiple_of(PAGE);
+        // Beyond the address space there is no room either.
+        let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
         let parts = Parts::new(bytes).ok_or_else(|| invalid("the size has no room for a block"))?;
         let file = File::from(file.into());
         // All zeros, whatever it was.
@@ -463,6 +464,14 @@ mod tests {
     fn results_of_pthread_are_errors_of_the_system() {
         assert!(checked(0).is_ok());
         assert_eq!(checked(libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn sizes_without_room_are_refused() {
+        for bytes in [0, 1, 2 * PAGE, isize::MAX as usize + 1, usize::MAX - PAGE + 2, usize::MAX] {
+            let refused = SharedHeap::create(bytes).map(drop).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{bytes}");
+        }
     }
 
     /// The parts of a file do not overlap, begin with pages, and leave less than some pages over.
