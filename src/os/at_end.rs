@@ -1,4 +1,4 @@
-//! The call that each thread with caches makes when it ends.
+//! The calls that each thread with caches or lists makes when it ends.
 //!
 //! A thread-local value with a destructor is not good enough for a global allocator on Unix. Where the C library has no
 //! `__cxa_thread_atexit_impl` (musl, for one), the standard library keeps a list of destructors on the heap. If it is that list's
@@ -11,8 +11,8 @@ mod imp {
     use core::mem;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
-    /// The key, plus one; 0 before the first use.
-    static KEY: AtomicUsize = AtomicUsize::new(0);
+    /// A call that threads make when they end. It has a key, plus one; 0 before the first use.
+    pub(in crate::os) struct AtEnd(AtomicUsize);
 
     unsafe extern "C" fn at_end(value: *mut c_void) {
         // SAFETY: the value of the key is null, in which case this is not called, or what `register` has set.
@@ -20,31 +20,38 @@ mod imp {
         call();
     }
 
-    /// Returns the key that all threads share; `None` if the system has no more.
-    fn key() -> Option<libc::pthread_key_t> {
-        let known = KEY.load(Ordering::Acquire);
-        if known != 0 {
-            return Some((known - 1) as libc::pthread_key_t);
+    impl AtEnd {
+        pub(in crate::os) const fn new() -> Self {
+            Self(AtomicUsize::new(0))
         }
-        let mut new = 0;
-        // SAFETY: the function may be called at the end of any thread.
-        if unsafe { libc::pthread_key_create(&mut new, Some(at_end)) } != 0 {
-            return None;
-        }
-        match KEY.compare_exchange(0, new as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Some(new),
-            Err(_) => {
-                // SAFETY: no thread has used the new key.
-                unsafe { libc::pthread_key_delete(new) };
-                self::key()
+
+        /// Returns the key that all threads share; `None` if the system has no more.
+        fn key(&self) -> Option<libc::pthread_key_t> {
+            let known = self.0.load(Ordering::Acquire);
+            if known != 0 {
+                return Some((known - 1) as libc::pthread_key_t);
+            }
+            let mut new = 0;
+            // SAFETY: the function may be called at the end of any thread.
+            if unsafe { libc::pthread_key_create(&mut new, Some(at_end)) } != 0 {
+                return None;
+            }
+            match self.0.compare_exchange(0, new as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => Some(new),
+                Err(_) => {
+                    // SAFETY: no thread has used the new key.
+                    unsafe { libc::pthread_key_delete(new) };
+                    self.key()
+                }
             }
         }
-    }
 
-    /// Makes this thread call `call` when it ends. Returns whether it will.
-    pub(in crate::os) fn register(call: fn()) -> bool {
-        // SAFETY: the key is valid.
-        key().is_some_and(|key| unsafe { libc::pthread_setspecific(key, call as *const c_void) } == 0)
+        /// Makes this thread call `call` when it ends. Returns whether it will.
+        pub(in crate::os) fn register(&self, call: fn()) -> bool {
+            // SAFETY: the key is valid.
+            self.key()
+                .is_some_and(|key| unsafe { libc::pthread_setspecific(key, call as *const c_void) } == 0)
+        }
     }
 }
 
@@ -53,24 +60,35 @@ mod imp {
     use core::cell::Cell;
     use std::thread_local;
 
-    struct Guard(Cell<Option<fn()>>);
+    /// A call that threads make when they end.
+    pub(in crate::os) struct AtEnd(());
+
+    /// The calls of a thread: one of the caches, and one of the growing heap.
+    struct Guard([Cell<Option<fn()>>; 2]);
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            if let Some(call) = self.0.get() {
-                call();
-            }
+            self.0.iter().filter_map(Cell::take).for_each(|call| call());
         }
     }
 
     thread_local! {
-        static GUARD: Guard = const { Guard(Cell::new(None)) };
+        static GUARD: Guard = const { Guard([const { Cell::new(None) }; 2]) };
     }
 
-    /// Makes this thread call `call` when it ends. Returns whether it will.
-    pub(in crate::os) fn register(call: fn()) -> bool {
-        GUARD.try_with(|guard| guard.0.set(Some(call))).is_ok()
+    impl AtEnd {
+        pub(in crate::os) const fn new() -> Self {
+            Self(())
+        }
+
+        /// Makes this thread call `call` when it ends, once for each time. Returns whether it will.
+        pub(in crate::os) fn register(&self, call: fn()) -> bool {
+            let place = |guard: &Guard| {
+                guard.0.iter().find(|place| place.get().is_none()).map(|place| place.set(Some(call)))
+            };
+            GUARD.try_with(place).is_ok_and(|placed| placed.is_some())
+        }
     }
 }
 
-pub(super) use imp::register;
+pub(super) use imp::AtEnd;

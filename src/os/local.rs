@@ -1,6 +1,6 @@
 //! The caches of one thread.
 
-use super::at_end;
+use super::at_end::AtEnd;
 use super::classes::{CLASSES, SIZES, layout_of};
 use super::depot::{Exchange, Magazine, Round};
 use crate::memory::Memory;
@@ -372,6 +372,8 @@ thread_local! {
     };
 }
 
+static AT_END: AtEnd = AtEnd::new();
+
 /// Gives everything back when the thread ends.
 fn give_all_back() {
     let caches = caches();
@@ -528,7 +530,7 @@ fn bind(caches: *mut Caches, owner: Owner) -> Option<InUse> {
         }
         if !(*caches).guarded {
             (*caches).open = false;
-            if !at_end::register(give_all_back) {
+            if !AT_END.register(give_all_back) {
                 return None;
             }
             (*caches).guarded = true;

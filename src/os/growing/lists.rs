@@ -9,11 +9,11 @@ use super::thread;
 use crate::lock::{Futex, Lock};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
+use crate::os::at_end::AtEnd;
 use core::cell::UnsafeCell;
 use core::mem;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::thread_local;
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -76,22 +76,16 @@ impl Shared {
     }
 }
 
+static AT_END: AtEnd = AtEnd::new();
+
 /// Gives the lists back when the thread ends.
-struct Guard;
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let local = thread::get();
-        thread::set(CLOSED);
-        if !local.is_null() && local != CLOSED {
-            // SAFETY: the lists are this thread's, which uses them no more.
-            unsafe { retire(local) }
-        }
+fn retire_lists() {
+    let local = thread::get();
+    thread::set(CLOSED);
+    if local.addr() > CLOSED.addr() {
+        // SAFETY: the lists are this thread's, which uses them no more.
+        unsafe { retire(local) }
     }
-}
-
-thread_local! {
-    static GUARD: Guard = const { Guard };
 }
 
 /// Stands for the lists of a thread that has none: while they are made, and when it has ended.
@@ -179,9 +173,9 @@ fn lists() -> Option<*mut Local> {
 
 #[cold]
 fn make_lists() -> Option<*mut Local> {
-    // Registering the guard may allocate and come back here.
+    // Registering the call may allocate and come back here.
     thread::set(CLOSED);
-    let guarded = GUARD.try_with(|_| ()).is_ok();
+    let guarded = AT_END.register(retire_lists);
     let local = take_one(class_of_size(size_of::<Local>())).filter(|_| guarded)?.cast::<Local>();
     // SAFETY: the block is long enough, and aligned to 16.
     unsafe {

@@ -123,6 +123,7 @@ pub const STEPS: &[Step] = &[
     Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global -- threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
     // Another C library, and the oldest compiler, for which thread-local destructors are lists on the heap.
     Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
+    Step::new("growing heap with musl", Deep, "rustup run {msrv} cargo run --locked --bin growing --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region:: bounds::contracts frees_of_other"),
     // Small random runs of every placement. Links in blocks are offsets, which Miri allows only without strict provenance.
     Step::new("miri, every placement", Deep, "rustup run nightly cargo miri test --target-dir target/miri --features spin,allocator-api2,alloc --test core -- random::short_runs").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
