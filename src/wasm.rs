@@ -177,10 +177,20 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn after_growth<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
-        // SAFETY: the lock excludes all others, and the heap uses another one.
-        let more =
-            self.lock.with(|| unsafe { &mut *self.growth.get() }.lengthen::<G, _, _, _>(&self.heap, layout));
-        if more { request() } else { None }
+        // Other threads may take what was added. So often in a row they hardly do; the placement cannot serve the request then.
+        for _ in 0..16 {
+            // SAFETY: the lock excludes all others, and the heap uses another one.
+            let more = self
+                .lock
+                .with(|| unsafe { &mut *self.growth.get() }.lengthen::<G, _, _, _>(&self.heap, layout));
+            if !more {
+                return None;
+            }
+            if let Some(served) = request() {
+                return Some(served);
+            }
+        }
+        None
     }
 }
 
@@ -365,6 +375,24 @@ mod tests {
         assert_eq!(FAKE.get().1, 1);
         let none = Local::new();
         assert!(none.request::<Fake<0>, _>(layout, || none.heap.allocate(layout)).is_none());
+    }
+
+    /// Another thread takes what was added before the request gets it: the memory grows again.
+    #[test]
+    fn what_others_take_is_added_once_more() {
+        begin(0);
+        let heap = Local::new();
+        let layout = Layout::new::<[u8; 40_000]>();
+        let others = Cell::new(4);
+        let request = || {
+            if heap.heap.largest_free() >= 40_000 && others.get() > 0 {
+                others.set(others.get() - 1);
+                while heap.heap.allocate(layout).is_some() {}
+            }
+            heap.heap.allocate(layout)
+        };
+        assert!(heap.request::<Fake<0>, _>(layout, request).is_some());
+        assert!(others.get() == 0 && FAKE.get().1 < 20);
     }
 
     /// Caches in front of the heap ask for several blocks at once.
