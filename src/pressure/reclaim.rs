@@ -33,7 +33,7 @@ pub(crate) type Hook = &'static Reclaim;
 /// Identifies a registered hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct HookId(u32);
+pub struct HookId(u64);
 
 /// The registry of hooks is full. Raise the heap's `HOOKS` parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,12 @@ struct Entry {
 
 /// The order of hooks: by priority, then by registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u8, u32);
+pub(crate) struct Key(u8, u64);
 
 /// Up to `N` hooks in order. Every operation is O(`N`).
 pub(crate) struct Registry<const N: usize> {
     entries: Vec<Entry, N>,
-    registered: u32,
+    registered: u64,
 }
 
 impl<const N: usize> Registry<N> {
@@ -139,6 +139,17 @@ mod tests {
         assert!(first < second && registry.begin(None).is_none());
         registry.end(first);
         assert_eq!(registry.begin(None).map(|found| found.0), Some(first));
+    }
+
+    /// A program may register and remove hooks for as long as it runs: numbers do not come again.
+    #[test]
+    fn hooks_have_numbers_of_their_own() {
+        let mut registry = Registry::<3>::EMPTY;
+        let old = registry.insert(0, &nothing).unwrap();
+        registry.registered = u32::MAX.into();
+        let new = [0, 0].map(|priority| registry.insert(priority, &nothing).unwrap());
+        assert!(old != new[0] && old != new[1] && new[0] != new[1]);
+        assert!(registry.remove(new[1]) && registry.remove(old) && registry.remove(new[0]));
     }
 
     #[test]
