@@ -49,7 +49,8 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[cold]
     #[inline(never)]
     fn allocate_plain_later(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        if size == 0 {
+        // No layout of a byte has the largest alignment, and no block.
+        if size == 0 && align <= isize::MAX as usize {
             return self.allocate_plain(1, align);
         }
         if self.settle() {

@@ -42,6 +42,9 @@ mod sizes_and_alignments {
                 shadow.free(block);
             }
         }
+        // The largest one is possible for no bytes only: a byte rounded up to it is no layout any more.
+        assert_eq!(shadow.allocate(layout(0, 1 << (usize::BITS - 1))), None);
+        assert_eq!(shadow.allocate_zeroed(layout(0, 1 << (usize::BITS - 1))), None);
 
         // A failed reallocation leaves the block unchanged.
         let block = shadow.allocate(layout(100, 8)).unwrap();

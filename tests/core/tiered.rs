@@ -5,7 +5,7 @@ use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::{DefaultClasses, LayoutPlacement, QuickLists};
 use allotment::region::Run;
-use allotment::{Buddy, FreeError, Heap, Region, RegionError, Slab, Tiered, Tlsf};
+use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -51,6 +51,28 @@ fn freed_blocks_are_kept_and_come_back() {
     free(&heap, all, before);
     assert!(!heap.trim());
     assert_eq!(heap.largest_free(), before);
+}
+
+/// Only a layout of no bytes can have the largest alignment. No block has it, whatever comes from pages.
+#[test]
+fn no_block_has_the_largest_alignment() {
+    fn check<P: LayoutPlacement>() {
+        let mut backing = Backing::new(SIZE, 0);
+        let heap = Heap::<P, Unsync>::empty();
+        // SAFETY: the memory outlives the heap.
+        unsafe { heap.claim(backing.region()) }.unwrap();
+        let layout = Layout::from_size_align(0, 1 << (usize::BITS - 1)).unwrap();
+        for _ in 0..40 {
+            let block = heap.try_allocate(bytes(8)).unwrap();
+            assert_eq!(Memory::check(&heap, block, bytes(8)), Ok(()));
+            // In a page the check does not look at the alignment.
+            let _ = Memory::check(&heap, block, layout);
+            assert!(heap.try_allocate(layout).is_err());
+        }
+    }
+    check::<Tiered>();
+    check::<Tiered<Slab>>();
+    check::<QuickLists<Tlsf>>();
 }
 
 #[test]

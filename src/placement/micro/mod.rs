@@ -202,12 +202,6 @@ const fn granules_of(size: usize) -> usize {
     granules(if size == 0 { 1 } else { size })
 }
 
-/// A layout of one byte, aligned like another one.
-fn layout_of_one(other: Layout) -> Layout {
-    // SAFETY: one byte rounded up to a valid alignment does not overflow.
-    unsafe { Layout::from_size_align_unchecked(1, other.align()) }
-}
-
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
 unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
@@ -326,7 +320,9 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
 
     #[inline(never)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let layout = if layout.size() == 0 { layout_of_one(layout) } else { layout };
+        // No layout of a byte has the largest alignment, and no block.
+        let layout =
+            if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
         let start = self.allocate_counted(layout, &mut NoStatistics)?;
         Some(Grant { start, size: granules_of(layout.size()) * GRANULE })
     }

@@ -127,11 +127,13 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
 }
 
 /// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
-/// as every small block is at least.
+/// as every small block is at least. `None` for the largest alignment, which a request for no bytes may have: no block has it.
 #[inline(always)]
-pub(super) fn layout_of(class: Class, align: usize) -> Layout {
-    // SAFETY: the alignment is that of a layout, and a small size does not overflow when rounded up to it.
-    unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) }
+pub(super) fn layout_of(class: Class, align: usize) -> Option<Layout> {
+    // SAFETY: the alignment is that of a layout, and a small size does not overflow when rounded up to one that is less than the
+    // largest.
+    (align <= isize::MAX as usize)
+        .then(|| unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) })
 }
 
 /// A block straight from `space`.
@@ -201,14 +203,15 @@ unsafe impl<S: Placement> Tier for S {
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let grant = take_from(self, layout_of(class, align))?;
+        let grant = take_from(self, layout_of(class, align)?)?;
         Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
 
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
+        let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
         // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { give_to(self, start, layout_of(class, align)) }
+        unsafe { give_to(self, start, layout) }
     }
 
     fn resized_to(&mut self, _class: Class) {}
@@ -218,6 +221,6 @@ unsafe impl<S: Placement> Tier for S {
     }
 
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
-        LayoutPlacement::check(self, start, layout_of(class, align))
+        LayoutPlacement::check(self, start, layout_of(class, align).ok_or(FreeError::NotABlock)?)
     }
 }

@@ -281,7 +281,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
             }
         }
-        let grant = take_from(&mut self.large, layout_of(class, align))?;
+        let grant = take_from(&mut self.large, layout_of(class, align)?)?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
         Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
@@ -290,9 +290,10 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
         let page = if class.suits(align) { self.find_page(start.addr().get()) } else { None };
         let Some(page) = page else {
+            let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
-            return unsafe { give_to(&mut self.large, start, layout_of(class, align)) };
+            return unsafe { give_to(&mut self.large, start, layout) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
@@ -331,7 +332,8 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
-            return LayoutPlacement::check(&self.large, start, layout_of(class, align));
+            let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
+            return LayoutPlacement::check(&self.large, start, layout);
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {
