@@ -324,15 +324,12 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Returns how many granules the region in `slot` can have before it meets its neighbour in the index space or `limit`.
     pub(crate) fn room(&self, slot: usize, guard: usize, limit: usize) -> usize {
-        let record = self.record(slot);
-        let end = self
-            .records()
-            .iter()
-            .map(|other| other.first - guard)
-            .filter(|&other| other > record.first)
-            .min()
-            .unwrap_or(limit + 1);
-        end - record.first - guard
+        let first = self.record(slot).first;
+        // Between near regions nothing need stay free: their addresses are apart already, and so are their indices.
+        let end =
+            |other: &RegionRecord| if other.first < self.far { other.first } else { other.first - 2 * guard };
+        let above = self.records().iter().filter(|other| other.first > first);
+        above.map(end).min().unwrap_or(limit + 1 - guard) - first
     }
 
     /// Slot of the region whose claimed memory starts at `start`.
@@ -443,6 +440,20 @@ mod tests {
             assert_eq!(regions.room(1, 1, limit), limit - next);
             assert_eq!(regions.room(0, 1, limit) > 1 << 30, roomy);
         }
+    }
+
+    #[test]
+    fn room_between_near_regions_is_all_that_lies_between_them() {
+        let numbers = Numbering { spacing: 128, guard: 2, limit: u32::MAX as usize, near: true };
+        let mut regions = Regions::<3, 8>::EMPTY;
+        for (start, len) in [(1 << 40, 100), ((1 << 40) + 8 * 101, 100), (1 << 20, 100)] {
+            let raw = region(start, len * 8);
+            regions.insert(raw, raw.start.as_ptr(), len, numbers).unwrap();
+        }
+        let far = regions.records()[2].first;
+        assert_eq!(regions.room(0, 2, numbers.limit), 101);
+        assert_eq!(regions.room(1, 2, numbers.limit), far - 4 - regions.records()[1].first);
+        assert_eq!(regions.room(2, 2, numbers.limit), numbers.limit - 1 - far);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
-use allotment::{Buddy, FirstFit, Heap, Region, RegionError, Tlsf};
+use allotment::placement::LayoutPlacement;
+use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
 fn layout(size: usize) -> Layout {
@@ -297,6 +298,30 @@ fn a_bump_heap_outlives_its_last_region() {
         heap.claim(c.region()).unwrap();
         assert_eq!(heap.try_allocate(layout(500)).unwrap(), c.region().start);
     }
+}
+
+/// A region can be extended up to the next one, however short it is.
+#[test]
+fn a_region_is_extended_up_to_its_neighbour() {
+    fn check<P: LayoutPlacement>() {
+        for size in (256..4096).step_by(40) {
+            let mut backing = Backing::new(2 * size, 0);
+            let (front, back) = split(backing.region(), size);
+            let heap = Heap::<P, Unsync>::empty();
+            // SAFETY: the memory outlives the heap.
+            unsafe {
+                heap.claim(Region { size: size / 2, ..front }).unwrap();
+                heap.claim(back).unwrap();
+                assert_eq!(heap.extend(front.start.as_ptr(), size - size / 2 + 1), Err(RegionError::Overlap));
+                assert_eq!(heap.extend(front.start.as_ptr(), size - size / 2), Ok(()), "{size}");
+            }
+            assert_eq!(heap.release(front.start.as_ptr()), Ok(front));
+        }
+    }
+    check::<Tlsf>();
+    check::<Tlsf<InBand<u32, 16>>>();
+    check::<FirstFit>();
+    check::<Bump>();
 }
 
 /// Memory that extends a region is not assumed to be zero.
