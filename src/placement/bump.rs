@@ -38,10 +38,11 @@ impl<M: Meta> Bump<M> {
         if region == self.region { self.top } else { self.meta.regions()[region].first }
     }
 
-    /// Whether `block` is the one below the pointer.
+    /// Whether `block` is the one below the pointer. A block of another region may end where the pointer's region begins.
     #[inline(always)]
     fn is_last(&self, block: &Block<M::Token>) -> bool {
         block.offset + block.len == self.top
+            && self.meta.regions().get(self.region).is_some_and(|record| record.contains(block.offset))
     }
 }
 

@@ -300,6 +300,30 @@ fn a_bump_heap_outlives_its_last_region() {
     }
 }
 
+/// A block that ends where the next region begins is not the last one of that region.
+#[test]
+fn a_bump_heap_keeps_neighbours_apart() {
+    let mut backing = Backing::new(4096, 0);
+    let (front, back) = split(backing.region(), 2048);
+    let heap = Heap::<Bump, Unsync>::empty();
+    // SAFETY: the memory outlives the heap; each block is freed once.
+    unsafe {
+        heap.claim(front).unwrap();
+        heap.claim(back).unwrap();
+        let all = heap.try_allocate(layout(2048)).unwrap();
+        let next = heap.try_allocate(layout(100)).unwrap();
+        assert_eq!((all, next), (front.start, back.start));
+        heap.dealloc(next.as_ptr(), layout(100));
+        assert!(!heap.try_resize(all, layout(2048), 2056));
+        heap.dealloc(all.as_ptr(), layout(2048));
+    }
+    let runs: Vec<_> = heap.blocks().map(|run| (run.start, run.size, run.free)).collect();
+    assert_eq!(runs, [(front.start.addr().get(), 2048, false), (back.start.addr().get(), 2048, true)]);
+    assert_eq!(heap.largest_free(), 2048);
+    assert!(heap.try_allocate(layout(2049)).is_err());
+    assert_eq!(heap.release(back.start.as_ptr()), Ok(back));
+}
+
 /// A region can be extended up to the next one, however short it is.
 #[test]
 fn a_region_is_extended_up_to_its_neighbour() {
