@@ -260,10 +260,10 @@ unsafe impl<
         // SAFETY: lists hold free blocks.
         unsafe {
             let found = self.find(meta, len);
-            if found.is_some() || BEST > 1 {
+            let own = class_of::<SL>(len);
+            if found.is_some() || BEST > 1 && own < Self::CLASSES - 1 {
                 return found;
             }
-            let own = class_of::<SL>(len);
             let mut id = self.head(own);
             for _ in 0..Self::PROBES {
                 if id == NIL {
@@ -392,6 +392,30 @@ mod tests {
             next.add(behind.size - back).write_bytes(0, back);
             assert!((0..16384).all(|at| next.add(at).read() == 0));
         }
+    }
+
+    /// What the last class alone can hold is found, whether one block of a class is looked at or several.
+    #[test]
+    fn the_longest_block_is_found() {
+        fn check<const BEST: usize>() {
+            type Space<const BEST: usize> =
+                Coalescing<InBand<u32, 8, 1>, SegregatedLists<u32, 1, 4, 4, BEST>>;
+            for len in [20, 26, 28, 30] {
+                let mut memory = [0_u64; 32];
+                let mut space = <Space<BEST> as Placement>::EMPTY;
+                // With a word for the boundary bits.
+                let region = Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8 * len + 8);
+                // SAFETY: the memory outlives the placement.
+                unsafe { Placement::claim(&mut space, region).unwrap() };
+                assert_eq!(space.largest(), len);
+                let quick = space.allocate_quick(len, 1);
+                let block = if quick.is_some() { quick } else { Placement::allocate(&mut space, len, 1) };
+                assert_eq!(block.map(|block| block.len), Some(len), "{BEST}");
+            }
+        }
+        check::<1>();
+        check::<2>();
+        check::<4>();
     }
 
     /// A glance that says that a request fails is right, with one region and with two, and what the largest block can serve
