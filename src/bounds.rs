@@ -123,7 +123,7 @@ const fn times_harmonic(value: u128, n: u128) -> u128 {
 
 /// Returns the bytes of blocks, without bookkeeping, that every placement needs in the worst case for programs with
 /// up to `max_live` bytes live in blocks of powers of two from `granule` to `max_block` bytes. With less memory,
-/// there is a program that any given placement fails. O(1).
+/// there is a program that any given placement fails. [`usize::MAX`] if it is more than that. O(1).
 ///
 /// Robson 1974: `M (1 + log2(n) / 2) - n + 1` granules, if `M` is a multiple of `n`, both in granules. Both are
 /// rounded down for that.
@@ -132,13 +132,14 @@ pub const fn unavoidable(max_live: usize, max_block: usize, granule: usize) -> u
     if n == 0 {
         return max_live / granule * granule;
     }
-    let log = n.ilog2() as usize;
+    let log = n.ilog2();
     let n = 1 << log;
-    let live = max_live / granule / n * n;
+    let live = (max_live / granule / n * n) as u128;
     if live == 0 {
         return 0;
     }
-    (live + live / 2 * log - n + 1) * granule
+    let bytes = (live + live / 2 * log as u128 - n as u128 + 1) * granule as u128;
+    if bytes > usize::MAX as u128 { usize::MAX } else { bytes as usize }
 }
 
 impl<M: Meta, const LIMIT: usize> FirstFit<M, LIMIT> {
@@ -398,5 +399,8 @@ mod tests {
         assert_eq!(<BestFit>::worst_case_arena(usize::MAX, 1, usize::MAX / 2), usize::MAX);
         assert_eq!(<Tlsf>::worst_case_arena(usize::MAX, 1, usize::MAX / 2), usize::MAX);
         assert!(<FirstFit>::worst_case_arena(1 << 20, 16, 1 << 16) < 40 << 20);
+        assert_eq!(unavoidable(usize::MAX, usize::MAX / 2, 8), usize::MAX);
+        assert_eq!(unavoidable(usize::MAX, 1 << (usize::BITS / 2), 8), usize::MAX);
+        assert_eq!(unavoidable(1024 * 8, 16 * 8, 8), (1024 + 512 * 4 - 16 + 1) * 8);
     }
 }
