@@ -3,6 +3,7 @@
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
+use crate::misuse::wrong_free;
 use crate::out_of_memory::OutOfMemory;
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -107,9 +108,11 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // What is refused stays counted, should the hook of misuses return.
         // SAFETY: the caller's contract.
-        unsafe { self.memory.deallocate(block, layout) };
-        self.refund(layout.size());
+        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
+            wrong_free(error, block.addr().get());
+        }
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

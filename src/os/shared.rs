@@ -6,7 +6,7 @@ use crate::region::Region;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::slice;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -342,6 +342,7 @@ impl SharedHeap {
             unsafe {
                 (*entry).owner = owner;
                 (*entry).node = block.token;
+                compiler_fence(Ordering::Release);
                 (&raw mut (*entry).len).write_volatile(block.len as u32);
             }
             header.used += (block.len * GRANULE) as u64;

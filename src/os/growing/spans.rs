@@ -148,7 +148,9 @@ impl<S: System> Spans<S> {
         let cycle = |bytes: usize| (bytes / SLOT * IMAGE).next_power_of_two();
         let total =
             |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + cycle(bytes) + LARGEST_PAGE;
-        let most = most.clamp(LEAST, (<Free as Placement>::MAX_LEN / 2).saturating_mul(SLOT));
+        // More than three quarters of all addresses are never to be had, and what stands beside them must not overflow.
+        let longest = (<Free as Placement>::MAX_LEN / 2).saturating_mul(SLOT).min(usize::MAX / 4 * 3);
+        let most = most.clamp(LEAST, longest);
         let wanted = most & !(GRAIN - 1);
         let mut bytes = wanted;
         let base = loop {

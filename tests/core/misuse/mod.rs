@@ -390,6 +390,23 @@ fn pages_refuse_the_layout_of_another_class() {
     }
 }
 
+/// A free that is refused gives a client of a bound nothing back, though the hook returns.
+#[test]
+fn bounds_do_not_count_frees_that_are_refused() {
+    let mut backing = Backing::new(64 * 1024, 0);
+    let client = allotment::Bounded::<_, Unsync>::new(heap::<Slab>(&mut backing), 1000);
+    let block = client.try_allocate(layout(64)).unwrap();
+    let other = client.try_allocate(layout(64)).unwrap();
+    // SAFETY: the second free is refused, which is what is tested.
+    unsafe {
+        client.deallocate(block, layout(64));
+        let fault = reported(|| client.deallocate(block, layout(64)));
+        assert_eq!(fault, Some(Fault::WrongFree(FreeError::AlreadyFree)));
+        assert_eq!(client.used(), 64);
+        client.deallocate(other, layout(64));
+    }
+}
+
 /// Buddies know of every granule whether it is free, whatever has merged, in regions of any length.
 #[test]
 fn buddies_find_every_second_free() {
