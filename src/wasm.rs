@@ -177,7 +177,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn after_growth<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
-        // Other threads may take what was added. So often in a row they hardly do; the placement cannot serve the request then.
+        // Other threads may take what was added, though hardly so often in a row.
         for _ in 0..16 {
             // SAFETY: the lock excludes all others, and the heap uses another one.
             let more = self
@@ -186,8 +186,10 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
             if !more {
                 return None;
             }
-            if let Some(served) = request() {
-                return Some(served);
+            let served = request();
+            // If it is still there, the placement cannot serve the request.
+            if served.is_some() || self.heap.largest_free() >= layout.size() {
+                return served;
             }
         }
         None
