@@ -23,7 +23,8 @@
 //! | lengths of a free block that were overwritten | when a neighbour is freed |
 //! | writes beyond a live block into another | never |
 //!
-//! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest.
+//! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest: `Buddy` every second
+//! free, merged or not, until the block's place is handed out again, frees inside blocks, and other sizes, but for those of a minimum block.
 //! Builds with debug assertions check each free with [`Memory::check`](crate::Memory::check) besides, which finds addresses inside the
 //! pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
 //!

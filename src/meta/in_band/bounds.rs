@@ -149,6 +149,74 @@ mod tests {
         }
     }
 
+    /// After every operation of buddies each bit is what their blocks in use say.
+    fn marks_follow_the_blocks<I: Index, const G: usize, const C: bool>() {
+        use crate::placement::{Buddy, Placement};
+        let mut memory = vec![0u64; 1024];
+        let (first, second) = memory.split_at_mut(700);
+        let mut space = <Buddy<InBand<I, G, 2, C>> as Placement>::EMPTY;
+        let region = |part: &mut [u64], bytes| Region::new(core::ptr::NonNull::from(part).cast(), bytes);
+        let extended = region(first, 600 * 8);
+        // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
+        unsafe {
+            space.claim(region(second, 324 * 8)).unwrap();
+            space.claim(extended).unwrap();
+        }
+        let least = InBand::<I, G, 2, C>::MIN_BLOCK;
+        let mut live: Vec<(BlockOf<InBand<I, G, 2, C>>, usize)> = Vec::new();
+        let mut random = fastrand::Rng::with_seed(7);
+        for step in 0..20_000 {
+            let (at, len) = (random.usize(0..live.len().max(1)), random.usize(1..40));
+            // SAFETY: as above.
+            unsafe {
+                match random.u8(0..8) {
+                    _ if step == 10_000 => {
+                        space.extend(extended.start.as_ptr(), 100 * 8).unwrap();
+                        // The bits are elsewhere now.
+                        for (block, _) in &mut live {
+                            let address = space.meta().address(block.offset).addr();
+                            *block = space.meta().block_at(address, block.len);
+                        }
+                    }
+                    0..4 => {
+                        let block = space.allocate(len, 1).filter(|block| !space.is_whole(block.offset));
+                        live.extend(block.map(|block| (block, len)));
+                    }
+                    _ if live.is_empty() => {}
+                    4..6 => {
+                        let (block, len) = live.swap_remove(at);
+                        space.deallocate(block, len, 1).unwrap();
+                    }
+                    _ => {
+                        let (block, old) = live[at];
+                        if let Some(resized) = space.resize(block, old, len, 1) {
+                            live[at] = (resized, len);
+                        }
+                    }
+                }
+            }
+            for record in space.meta().regions() {
+                for number in record.first / least..=record.end() / least {
+                    let expected = live.iter().any(|(block, _)| {
+                        let half = block.len / least / 2;
+                        number == block.offset / least
+                            || C && half > 0 && number == block.offset / least + half
+                    });
+                    // SAFETY: the region has this bit.
+                    assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "bit {number}");
+                }
+            }
+        }
+        assert!(live.len() > 10);
+    }
+
+    #[test]
+    fn marks_are_where_blocks_in_use_begin() {
+        marks_follow_the_blocks::<u32, 8, true>();
+        marks_follow_the_blocks::<u16, 8, true>();
+        marks_follow_the_blocks::<u32, 16, false>();
+    }
+
     #[test]
     fn bits_are_set_where_free_memory_meets_other_memory() {
         bits_follow_a_model::<u32, 8>();
