@@ -11,7 +11,7 @@ use crate::units::Index;
 ///
 /// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer
 /// Programming*, vol. 1, 2.5. A block that is freed merges with its buddy, the other half of the
-/// block that both were cut from, as often as that one is free; a look at the boundary bits (or at the
+/// block that both were cut from, as often as that one is free; a look at its mark (or at the
 /// neighbouring node of a side table) tells. Allocation and free are O(log n) for n granules, as long as
 /// the largest block size is not much smaller than the regions; a request that fails, and
 /// `largest_free`, also look whether a region is all free: O(regions · (log n + region / largest block)).
@@ -19,7 +19,7 @@ use crate::units::Index;
 /// Alignment comes for free up to the block's size, at the price of rounding every request up to a
 /// power of two. Regions of any size and start are used whole: they are cut into the largest aligned
 /// powers of two. When a request is larger than any of these but a region that is all free could hold it,
-/// the whole region is handed out, the place of its boundary bits included: a 64 KiB region
+/// the whole region is handed out, the place of its marks included: a 64 KiB region
 /// serves one request of 64 KiB.
 ///
 /// `ORDERS` is the number of block sizes, from one granule up; larger regions are cut into several

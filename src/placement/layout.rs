@@ -271,12 +271,31 @@ fn is_known<S: Placement>(meta: &S::Meta, address: usize) -> bool {
 
 /// Returns the length and the alignment of a layout in granules.
 #[inline(always)]
-#[allow(clippy::manual_div_ceil)]
 pub(super) fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
+    measure_parts::<S>(layout.size(), layout.align())
+}
+
+/// Returns the length and the alignment of a block in granules, which need not be those of a layout together.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil)]
+fn measure_parts<S: Placement>(size: usize, align: usize) -> (usize, usize) {
     let granule = <S::Meta as Meta>::GRANULE;
     // A layout's size cannot overflow when it is rounded up.
-    let len = ((layout.size() + (granule - 1)) >> granule.ilog2()).max(1);
-    (len, layout.align().max(granule) / granule)
+    let len = ((size + (granule - 1)) >> granule.ilog2()).max(1);
+    (len, align.max(granule) / granule)
+}
+
+/// Allocates a block, first in the common way. `align` is a power of two, also one that no layout of this size has: no block does either.
+#[inline(always)]
+pub(super) fn allocate_from<S: Placement>(space: &mut S, size: usize, align: usize) -> Option<Grant> {
+    let (len, align) = measure_parts::<S>(size, align);
+    if let Some((start, len)) = space.allocate_quick_at(len, align) {
+        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        return Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE });
+    }
+    let block = Placement::allocate(space, len, align)?;
+    Some(grant(space, &block))
 }
 
 /// Returns the memory of a block.

@@ -3,6 +3,7 @@
 use super::classes::{Class, STEP};
 use super::key::Key;
 use crate::meta::{FreeBlocks, FreeError, Meta};
+use crate::placement::layout::allocate_from;
 use crate::placement::{Grant, LayoutPlacement, Placement};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -126,23 +127,22 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
+/// The largest alignment that a block can have. A request for no bytes may have the next one, for which no layout with bytes exists.
+pub(super) const LARGEST_ALIGN: usize = 1 << (usize::BITS - 2);
+
 /// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
-/// as every small block is at least. `None` for the largest alignment, which a request for no bytes may have: no block has it.
+/// as every small block is at least. `align` must not be above [`LARGEST_ALIGN`].
 #[inline(always)]
-pub(super) fn layout_of(class: Class, align: usize) -> Option<Layout> {
-    // SAFETY: the alignment is that of a layout, and a small size does not overflow when rounded up to one that is less than the
-    // largest.
-    (align <= isize::MAX as usize)
-        .then(|| unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) })
+pub(super) fn layout_of(class: Class, align: usize) -> Layout {
+    debug_assert!(align <= LARGEST_ALIGN);
+    // SAFETY: the alignment is a power of two that the lists have let pass, and a small size does not overflow when rounded up to it.
+    unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) }
 }
 
-/// A block straight from `space`.
+/// A block of `class` straight from `space`.
 #[inline(always)]
-pub(super) fn take_from<S: Placement>(space: &mut S, layout: Layout) -> Option<Grant> {
-    match LayoutPlacement::allocate_quick(space, layout) {
-        Some(grant) => Some(grant),
-        None => LayoutPlacement::allocate(space, layout),
-    }
+pub(super) fn take_from<S: Placement>(space: &mut S, class: Class, align: usize) -> Option<Grant> {
+    allocate_from(space, class.bytes(), align.max(STEP))
 }
 
 /// Gives a block back to `space`; out of line, since it happens at several places.
@@ -203,15 +203,14 @@ unsafe impl<S: Placement> Tier for S {
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let grant = take_from(self, layout_of(class, align)?)?;
+        let grant = take_from(self, class, align)?;
         Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
 
     #[inline(always)]
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
-        let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
         // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { give_to(self, start, layout) }
+        unsafe { give_to(self, start, layout_of(class, align)) }
     }
 
     fn resized_to(&mut self, _class: Class) {}
@@ -221,6 +220,6 @@ unsafe impl<S: Placement> Tier for S {
     }
 
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
-        LayoutPlacement::check(self, start, layout_of(class, align).ok_or(FreeError::NotABlock)?)
+        LayoutPlacement::check(self, start, layout_of(class, align))
     }
 }

@@ -5,6 +5,7 @@ mod layouts;
 mod tests;
 
 use crate::meta::{FreeBlocks, FreeError, Meta};
+use crate::placement::layout::allocate_from;
 use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
@@ -151,7 +152,7 @@ impl<L: Placement> Pages<L> {
     #[inline(never)]
     fn open(&mut self, class: Class) -> Option<*mut Page> {
         let layout = Self::page_layout(class);
-        let grant = take_from(&mut self.large, layout)?;
+        let grant = allocate_from(&mut self.large, layout.size(), layout.align())?;
         let page = grant.start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
         // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
@@ -281,7 +282,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
             }
         }
-        let grant = take_from(&mut self.large, layout_of(class, align)?)?;
+        let grant = take_from(&mut self.large, class, align)?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
         Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
@@ -290,10 +291,9 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
         let page = if class.suits(align) { self.find_page(start.addr().get()) } else { None };
         let Some(page) = page else {
-            let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
-            return unsafe { give_to(&mut self.large, start, layout) };
+            return unsafe { give_to(&mut self.large, start, layout_of(class, align)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
@@ -332,8 +332,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
-            let layout = layout_of(class, align).ok_or(FreeError::NotABlock)?;
-            return LayoutPlacement::check(&self.large, start, layout);
+            return LayoutPlacement::check(&self.large, start, layout_of(class, align));
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {
