@@ -160,6 +160,9 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        if layout.align() > isize::MAX as usize {
+            return Err(FreeError::NotABlock);
+        }
         self.check_among(start, layout, LOOKS)
     }
 

@@ -22,7 +22,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use large::Large;
 use small::Small;
-use tier::{END, Free, LARGEST_ALIGN};
+use tier::{END, Free};
 
 /// The most small blocks, besides its own, that one free gives back to pages.
 const BOUND: usize = 4;
@@ -285,8 +285,6 @@ impl<T: Tier> QuickLists<T> {
                     self.check_among(start, layout, ALL_LOOKS)?;
                 }
                 self.free_small(start, class);
-            } else if layout.align() > LARGEST_ALIGN {
-                return Err(FreeError::NotABlock);
             } else {
                 let returned = self.tier.put(start, class, layout.align())?;
                 self.count_allocated(-(returned as isize));
@@ -322,9 +320,6 @@ impl<T: Tier> QuickLists<T> {
 
     /// Checks whether a live block for `layout` can be at `start`, looking at `most` kept blocks.
     fn check_among(&self, start: NonNull<u8>, layout: Layout, most: usize) -> Result<(), FreeError> {
-        if layout.align() > LARGEST_ALIGN {
-            return Err(FreeError::NotABlock);
-        }
         let held = match Class::of_any(layout.size()) {
             Some(class) if !self.small.holds(start.as_ptr(), class, most) => {
                 return self.tier.check_small(start, class, layout.align());

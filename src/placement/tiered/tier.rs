@@ -127,16 +127,15 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
-/// The largest alignment that a block can have. A request for no bytes may have the next one, for which no layout with bytes exists.
-pub(super) const LARGEST_ALIGN: usize = 1 << (usize::BITS - 2);
-
 /// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
-/// as every small block is at least. `align` must not be above [`LARGEST_ALIGN`].
+/// as every small block is at least.
 #[inline(always)]
 pub(super) fn layout_of(class: Class, align: usize) -> Layout {
-    debug_assert!(align <= LARGEST_ALIGN);
-    // SAFETY: the alignment is a power of two that the lists have let pass, and a small size does not overflow when rounded up to it.
-    unsafe { Layout::from_size_align_unchecked(class.bytes(), align.max(STEP)) }
+    // The largest alignment is left out. A request for no bytes may have it, but no block has, nor has a layout with bytes. A mask
+    // costs frees nothing where the alignment does not matter; a comparison would have it passed to them.
+    let align = (align & isize::MAX as usize).max(STEP);
+    // SAFETY: the alignment is a power of two, and a small size does not overflow when rounded up to it.
+    unsafe { Layout::from_size_align_unchecked(class.bytes(), align) }
 }
 
 /// A block of `class` straight from `space`.
