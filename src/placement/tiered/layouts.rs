@@ -127,7 +127,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
             }
             if let Some(size) = self.large_size(layout) {
                 if T::CHECKS && (start.addr().get() % STEP != 0 || self.large.may_hold(start, size)) {
-                    self.check_among(start, layout, ALL_LOOKS)?;
+                    self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
                 }
                 if self.large.push(start, size) {
                     return Ok(size);

@@ -115,6 +115,13 @@ impl<T: Tier> QuickLists<T> {
         (size <= self.large.limit()).then_some(size)
     }
 
+    /// Returns the layout of a block as far as its free looks at it: where blocks are alike, callers need not pass the alignment.
+    #[inline(always)]
+    const fn as_freed(layout: Layout) -> Layout {
+        // SAFETY: every size of a layout is valid without an alignment.
+        if T::ALIKE { unsafe { Layout::from_size_align_unchecked(layout.size(), 1) } } else { layout }
+    }
+
     /// Computes again how much may be kept.
     fn settle(&mut self) {
         let keeps = self.plenty >= 0 && !self.saving;
@@ -282,7 +289,7 @@ impl<T: Tier> QuickLists<T> {
         unsafe {
             if Self::is_listed(layout.align()) {
                 if T::CHECKS && (start.addr().get() % STEP != 0 || self.seems_kept(start)) {
-                    self.check_among(start, layout, ALL_LOOKS)?;
+                    self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
                 }
                 self.free_small(start, class);
             } else {
