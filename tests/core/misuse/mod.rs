@@ -445,6 +445,28 @@ fn buddies_find_every_second_free() {
     }
 }
 
+/// New memory may look like free blocks. It is not joined with what lies in front of it before it is cut.
+#[test]
+fn buddies_do_not_read_new_memory() {
+    for len in (1..12).map(|order| 1_u32 << order) {
+        for offset in [2, 6, 10, 30] {
+            let mut memory = vec![[len; 2]; 4096];
+            let heap = Heap::<Buddy, Unsync>::empty();
+            let part = &mut memory[offset..];
+            let (start, bytes) = (NonNull::from(&mut *part).cast::<u8>(), size_of_val(part));
+            // SAFETY: the memory outlives the heap, which uses it alone.
+            unsafe {
+                heap.claim(allotment::Region::new(start, bytes / 2)).unwrap();
+                heap.extend(start.as_ptr(), bytes / 2 - 8).unwrap();
+            }
+            let free: usize = heap.blocks().filter(|run| run.free).map(|run| run.size).sum();
+            assert_eq!(free, heap.stats().capacity, "{len} {offset}");
+            let blocks = std::iter::from_fn(|| heap.try_allocate(layout(16)).ok()).count();
+            assert_eq!(blocks * 16, free, "{len} {offset}");
+        }
+    }
+}
+
 /// Buddies know the length of a block in use, but for the shortest one.
 #[test]
 fn buddies_refuse_layouts_of_another_length() {
