@@ -289,13 +289,20 @@ fn measure_parts<S: Placement>(size: usize, align: usize) -> (usize, usize) {
 #[inline(always)]
 pub(super) fn allocate_from<S: Placement>(space: &mut S, size: usize, align: usize) -> Option<Grant> {
     let (len, align) = measure_parts::<S>(size, align);
-    if let Some((start, len)) = space.allocate_quick_at(len, align) {
-        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-        let start = unsafe { NonNull::new_unchecked(start) };
-        return Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE });
+    if let Some(grant) = quick_grant(space, len, align) {
+        return Some(grant);
     }
     let block = Placement::allocate(space, len, align)?;
     Some(grant(space, &block))
+}
+
+/// Allocates a block in the common case; `None` if that takes more effort.
+#[inline(always)]
+fn quick_grant<S: Placement>(space: &mut S, len: usize, align: usize) -> Option<Grant> {
+    let (start, len) = space.allocate_quick_at(len, align)?;
+    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
+    let start = unsafe { NonNull::new_unchecked(start) };
+    Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
 }
 
 /// Returns the memory of a block.
@@ -342,10 +349,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
-        let (start, len) = self.allocate_quick_at(len, align)?;
-        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-        let start = unsafe { NonNull::new_unchecked(start) };
-        Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
+        quick_grant(self, len, align)
     }
 
     #[inline(always)]

@@ -1,10 +1,4 @@
-//! A program with caches per thread, whose threads have thread-local values with destructors.
-//!
-//! With musl the standard library keeps a list of those destructors on the heap. In a new thread that list's own memory is the first
-//! request to the caches.
-
-use std::cell::RefCell;
-use std::thread;
+//! A program with caches per thread.
 
 use allotment::os::{Cached, Depot};
 use allotment::{Heap, heap};
@@ -14,35 +8,10 @@ static DEPOT: Depot = Depot::new(&HEAP, 64 * 1024);
 #[global_allocator]
 static CACHED: Cached = Cached::new(&DEPOT);
 
-struct Lines(Vec<String>);
-
-impl Drop for Lines {
-    fn drop(&mut self) {
-        // Destructors may allocate as well.
-        self.0.push("the end".repeat(20));
-    }
-}
-
-thread_local! {
-    static LINES: RefCell<Lines> = const { RefCell::new(Lines(Vec::new())) };
-}
-
-fn work(number: usize) -> usize {
-    LINES.with(|lines| lines.borrow_mut().0.push("x".repeat(number + 40)));
-    (0..3000).map(|number: usize| number.to_string()).map(|text| text.len()).sum()
-}
-
 fn main() {
-    let mut used = Vec::new();
-    for _ in 0..5 {
-        let threads: Vec<_> = (0..4).map(|number| thread::spawn(move || work(number))).collect();
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), 10 + 90 * 2 + 900 * 3 + 2000 * 4);
-        }
+    let used = musl::rounds(|| {
         CACHED.flush();
-        used.push(HEAP.used());
-    }
-    // What threads had cached came back when they ended.
-    assert!(used[4] <= used[1] + 4096, "{used:?}");
+        HEAP.used()
+    });
     println!("caches given back: {used:?} bytes in use after each round");
 }

@@ -1,0 +1,42 @@
+//! Threads that have thread-local values with destructors, for programs with a global allocator that has something of each thread.
+//!
+//! With musl the standard library keeps a list of those destructors on the heap. In a new thread that list's own memory is the first
+//! request to the allocator.
+
+use std::cell::RefCell;
+use std::thread;
+
+struct Lines(Vec<String>);
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // Destructors may allocate as well.
+        self.0.push("the end".repeat(20));
+    }
+}
+
+thread_local! {
+    static LINES: RefCell<Lines> = const { RefCell::new(Lines(Vec::new())) };
+}
+
+fn work(number: usize) -> usize {
+    LINES.with(|lines| lines.borrow_mut().0.push("x".repeat(number + 40)));
+    (0..3000).map(|number: usize| number.to_string()).map(|text| text.len()).sum()
+}
+
+/// Starts threads in five rounds, and returns how many bytes `used` says are in use after each.
+///
+/// # Panics
+///
+/// If a thread has computed something wrong, or has not given back what the allocator kept for it when it ended.
+pub fn rounds(used: impl Fn() -> usize) -> [usize; 5] {
+    let used = [(); 5].map(|()| {
+        let threads: Vec<_> = (0..4).map(|number| thread::spawn(move || work(number))).collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), 10 + 90 * 2 + 900 * 3 + 2000 * 4);
+        }
+        used()
+    });
+    assert!(used[4] <= used[1] + 4096, "{used:?}");
+    used
+}
