@@ -6,7 +6,7 @@
 use allotment::pressure::{Pressure, PressureHeap, Shortage, Transition, Watermarks};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, Zones};
-use allotment::{FirstFit, Heap, Memory, Tlsf16, heap};
+use allotment::{FirstFit, Heap, Memory, heap};
 use std::alloc::Layout;
 use std::error::Error;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -38,7 +38,7 @@ fn drop_page(_: &Shortage) -> usize {
     }
 }
 
-static FAST: Heap<Tlsf16> = heap!(8 * 1024);
+static FAST: Heap = heap!(8 * 1024);
 static BULK: Heap = heap!(256 * 1024);
 static ZONES: Zones<2> = Zones::new([
     Zone::new("fast", &FAST, Can::INTERNAL.union(Can::FAST)).up_to(256),

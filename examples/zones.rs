@@ -6,10 +6,10 @@
 
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{Heap, Tlsf16, heap};
+use allotment::{Heap, heap};
 use core::alloc::Layout;
 
-static FAST: Heap<Tlsf16> = heap!(8 * 1024);
+static FAST: Heap = heap!(8 * 1024);
 static BULK: Heap = heap!(256 * 1024);
 
 static ZONES: Zones<2> = Zones::new([

@@ -8,7 +8,7 @@ use crate::heap::{Heap, State};
 use crate::lock::{self, Lock};
 use crate::misuse::without_unwinding;
 use crate::observe::Stats;
-use crate::placement::{LayoutPlacement, Tlsf};
+use crate::placement::{self, LayoutPlacement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 
@@ -52,13 +52,13 @@ use core::alloc::Layout;
 /// ```
 ///
 /// `HOOKS` is the most reclaim hooks that can be registered at a time.
-pub struct PressureHeap<P = Tlsf, L = lock::Default, const HOOKS: usize = 4>(
+pub struct PressureHeap<P = placement::Default, L = lock::Default, const HOOKS: usize = 4>(
     pub(super) Heap<P, L, Monitor<HOOKS>>,
 );
 
 /// An allocator with access to a heap's headroom: every request through it is critical. Made by
 /// [`PressureHeap::critical`].
-pub struct Critical<'h, P = Tlsf, L = lock::Default, const HOOKS: usize = 4>(
+pub struct Critical<'h, P = placement::Default, L = lock::Default, const HOOKS: usize = 4>(
     pub(super) &'h PressureHeap<P, L, HOOKS>,
 );
 

@@ -14,8 +14,8 @@ use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
-    Setup, child, confined, duplicates, firmware, layers, measure, runner, setup, surface, toolchain,
-    unlinked, words,
+    Setup, child, confined, duplicates, firmware, layers, measure, newcomer, runner, setup, surface,
+    toolchain, words,
 };
 
 /// One of each kind of target that the library supports.
@@ -320,15 +320,14 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     failed |= !linked;
     let result = if linked { "linked" } else { "failed" };
     rows.push([target.into(), "examples/plain_value".into(), result.into()]);
-    let target = unlinked::TARGET;
-    let result = match unlinked::check(&toolchain) {
-        Ok(()) => "the linker names the crate that is missing".into(),
-        Err(error) => {
-            failed = true;
-            format!("{error:#}")
-        }
-    };
-    rows.push([target.into(), "boards/first-program without cortex-m".into(), result]);
+    for (target, program, checked) in [
+        ("host", "README's program", newcomer::host()),
+        (newcomer::TARGET, "README's firmware, with and without cortex-m", newcomer::firmware(&toolchain)),
+    ] {
+        failed |= checked.is_err();
+        let result = checked.map_or_else(|error| format!("{error:#}"), |()| "as README says".into());
+        rows.push([target.into(), program.into(), result]);
+    }
     println!("{}", table::render(["target", "features", "result"], rows, &[]));
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

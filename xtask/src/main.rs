@@ -24,6 +24,7 @@ mod malloc;
 mod measure;
 #[cfg(unix)]
 mod mutants;
+mod newcomer;
 mod progress;
 mod runner;
 mod setup;
@@ -34,7 +35,6 @@ mod sysroot;
 mod toolchain;
 mod tools;
 mod traced;
-mod unlinked;
 mod wasm;
 mod wcet;
 mod words;

@@ -1,7 +1,7 @@
 //! Measures how much memory a program takes before it runs.
 
 use anyhow::{Context, Result};
-use object::{Object, ObjectSection, SectionFlags, elf};
+use object::{Object, ObjectSection, SectionFlags, SectionKind, elf};
 
 /// Bytes that a program takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,17 @@ pub fn of(bytes: &[u8]) -> Result<Size> {
         }
     }
     Ok(Size { text, static_ram: Some(static_ram) })
+}
+
+/// The bytes of flash that the ELF file in `bytes` takes: code, constants, and what variables start with.
+pub fn flash(bytes: &[u8]) -> Result<u64> {
+    let file = object::File::parse(bytes)?;
+    let loaded = |section: &object::Section<'_, '_>| {
+        matches!(section.flags(), SectionFlags::Elf { sh_flags } if sh_flags & u64::from(elf::SHF_ALLOC) != 0)
+            && section.kind() != SectionKind::UninitializedData
+            && !is_reserved(section)
+    };
+    Ok(file.sections().filter(loaded).map(|section| section.size()).sum())
 }
 
 /// Returns whether a section is not part of the program: some linker scripts make sections of unused memory.
@@ -84,7 +95,7 @@ fn leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
 #[cfg(test)]
 pub(crate) mod tests {
     use object::write::{Object, StandardSection};
-    use object::{Architecture, BinaryFormat, Endianness, SectionKind};
+    use object::{Architecture, BinaryFormat, Endianness};
 
     use super::*;
 
@@ -114,6 +125,7 @@ pub(crate) mod tests {
 
         let size = of(&file.write().unwrap()).unwrap();
         assert_eq!(size, Size { text: 120, static_ram: Some(4104) });
+        assert_eq!(flash(&file.write().unwrap()).unwrap(), 128);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The boards' heap, which is traced with the feature `trace`.
 
 use allotment::lock::CriticalSection;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::{self, LayoutPlacement};
 use allotment::{Heap, Stats};
 
 #[cfg(feature = "trace")]
@@ -11,10 +11,10 @@ use allotment::observe::{Trace, to_defmt, with_tag};
 
 /// A heap without an observer.
 #[cfg(not(feature = "trace"))]
-pub type Watched<P> = Heap<P, CriticalSection>;
+pub type Watched<P = placement::Default> = Heap<P, CriticalSection>;
 /// A heap with the observer that traces it.
 #[cfg(feature = "trace")]
-pub type Watched<P> = Observed<Heap<P, CriticalSection>, Trace<512>, CriticalSection>;
+pub type Watched<P = placement::Default> = Observed<Heap<P, CriticalSection>, Trace<512>, CriticalSection>;
 
 /// Wraps `heap` with the observer, if there is one.
 pub const fn watch<P: LayoutPlacement>(heap: Heap<P, CriticalSection>) -> Watched<P> {

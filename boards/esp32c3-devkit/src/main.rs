@@ -4,7 +4,7 @@
 
 use core::panic::PanicInfo;
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 // Linked for the log's transport.
 use defmt_rtt as _;
 use esp_hal::{
@@ -17,7 +17,7 @@ use esp_hal::{
 esp_bootloader_esp_idf::esp_app_desc!();
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(128 * 1024);
+static HEAP: Heap = heap!(128 * 1024);
 
 #[esp_hal::main]
 fn main() -> ! {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use allotment::lock::{Lock, PriorityMask};
-use allotment::{Heap, Tlsf16, heap};
+use allotment::{Heap, heap, placement};
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
 use cortex_m::Peripherals;
@@ -12,7 +12,7 @@ use cortex_m_rt::exception;
 use interrupts::Failure;
 
 /// Handlers of priority number 4 (of 8) and above share this heap with the main loop; those below must not use it.
-static HEAP: Heap<Tlsf16, PriorityMask<{ 4 << 5 }>> = heap!(4 * 1024);
+static HEAP: Heap<placement::Default, PriorityMask<{ 4 << 5 }>> = heap!(4 * 1024);
 
 /// How often the handler has run.
 static RUNS: AtomicU32 = AtomicU32::new(0);

@@ -2,10 +2,10 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf16, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 
 #[global_allocator]
-static HEAP: Heap<Tlsf16, CriticalSection> = heap!(9 * 1024);
+static HEAP: Heap = heap!(9 * 1024);
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

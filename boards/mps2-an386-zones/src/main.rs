@@ -10,7 +10,7 @@ mod planned;
 use allocator_api2::{boxed::Box, vec::Vec};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{Heap, Stats, Tlsf, Tlsf16, heap, lock::CriticalSection};
+use allotment::{Heap, Stats, Tlsf, heap};
 use core::alloc::Layout;
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -21,9 +21,10 @@ unsafe extern "C" {
     static mut __psram_end: u8;
 }
 
-static FAST: Heap<Tlsf16, CriticalSection> = heap!(12 * 1024);
+static FAST: Heap = heap!(12 * 1024);
+// For 16 MiB, more than the default heap of a microcontroller can index.
 // SAFETY: between the symbols the program has nothing else.
-static BULK: Heap<Tlsf, CriticalSection> =
+static BULK: Heap<Tlsf> =
     unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
 
 /// The cache line size that the PSRAM would have on a larger core.

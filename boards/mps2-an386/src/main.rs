@@ -2,10 +2,10 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Tlsf, heap};
+use allotment::heap;
 
 #[global_allocator]
-static HEAP: demo::Watched<Tlsf> = demo::watch(heap!(48 * 1024));
+static HEAP: demo::Watched = demo::watch(heap!(48 * 1024));
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

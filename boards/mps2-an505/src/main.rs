@@ -3,12 +3,12 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 use core::{ptr, slice, str};
 use rtt_target::{rprintln, rtt_init_print};
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(48 * 1024);
+static HEAP: Heap = heap!(48 * 1024);
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

@@ -2,7 +2,7 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 // Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use embassy_nrf::{
@@ -15,7 +15,7 @@ use panic_probe as _;
 const CORE_HZ: u32 = 64_000_000;
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(128 * 1024);
+static HEAP: Heap = heap!(128 * 1024);
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

@@ -2,7 +2,7 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 // Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use embedded_hal::{delay::DelayNs as _, digital::StatefulOutputPin as _};
@@ -19,7 +19,7 @@ const CRYSTAL_HZ: u32 = 12_000_000;
 static SECOND_STAGE: [u8; 256] = rp2040_boot2::BOOT_LOADER_W25Q080;
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(128 * 1024);
+static HEAP: Heap = heap!(128 * 1024);
 
 #[rp2040_hal::entry]
 fn main() -> ! {

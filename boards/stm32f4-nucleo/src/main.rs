@@ -2,14 +2,14 @@
 #![no_std]
 #![no_main]
 
-use allotment::{Heap, Tlsf, heap, lock::CriticalSection};
+use allotment::{Heap, heap};
 // Linked for the log's transport and the panic handler.
 use defmt_rtt as _;
 use panic_probe as _;
 use stm32f4xx_hal::{pac, prelude::*, rcc};
 
 #[global_allocator]
-static HEAP: Heap<Tlsf, CriticalSection> = heap!(64 * 1024);
+static HEAP: Heap = heap!(64 * 1024);
 
 #[cortex_m_rt::entry]
 fn main() -> ! {

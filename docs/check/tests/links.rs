@@ -170,3 +170,32 @@ fn dead_links_are_noticed() {
     assert_eq!(fault(&path, "#there", &all), None);
     assert_eq!(fault(&path, "https://example.org", &all), None);
 }
+
+/// The folders at the root that features.md names files in.
+const FOLDERS: [&str; 13] = [
+    "benches", "boards", "capi", "cli", "docs", "examples", "fuzz", "planner", "preload", "src", "stand-in",
+    "tests", "trace",
+];
+
+#[test]
+fn features_name_files_that_exist() {
+    let text = fs::read_to_string(root().join("features.md")).expect("the file is UTF-8");
+    let words = text.split('`').skip(1).step_by(2);
+    let paths = words.filter(|word| FOLDERS.iter().any(|folder| word.starts_with(&format!("{folder}/"))));
+    let paths: Vec<&str> = paths.filter(|path| !path.contains(char::is_whitespace)).collect();
+    assert!(paths.len() > 200, "paths were found: {}", paths.len());
+    // An example is named as its command names it, without the ending.
+    let exists = |path: &&str| root().join(path).exists() || root().join(format!("{path}.rs")).exists();
+    let dead: Vec<_> = paths.into_iter().filter(|path| !exists(path)).collect();
+    assert!(dead.is_empty(), "features.md names files that do not exist: {dead:#?}");
+}
+
+#[test]
+fn features_name_every_board() {
+    let text = fs::read_to_string(root().join("features.md")).expect("the file is UTF-8");
+    let boards = fs::read_to_string(root().join("cli/common/boards.toml")).expect("the file is UTF-8");
+    let names = boards.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    let (_, table) = text.split_once("## Boards").expect("features.md has a table of boards");
+    let missing: Vec<_> = names.filter(|name| !table.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "features.md leaves out {missing:?}");
+}

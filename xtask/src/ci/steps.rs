@@ -91,6 +91,7 @@ pub const STEPS: &[Step] = &[
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets").beside(),
+    Step::new("flash before and after moving", Landing, "cargo xtask measure --ports").beside(),
     Step::new("firmware in C", Full, "cargo xtask c-firmware").beside(),
     Step::new("boards that are linked", Full, "cargo xtask link").beside(),
     Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin").beside(),

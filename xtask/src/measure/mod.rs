@@ -4,6 +4,7 @@
 //! tables.
 
 mod footprint;
+mod ports;
 mod report;
 mod subject;
 
@@ -38,6 +39,9 @@ pub struct Options {
     /// Print the functions of this subject's program that the zero's has not, and their sizes
     #[arg(long, value_name = "SUBJECT", value_parser = subject_named, conflicts_with_all = ["subjects", "quick"])]
     symbols: Option<&'static Subject>,
+    /// Only the flash that a program takes before and after each move of porting.md; fail if that page says otherwise
+    #[arg(long, conflicts_with_all = ["subjects", "quick", "target", "symbols", "check"])]
+    ports: bool,
     /// Compare with benches/results/mcu.csv, and fail if a subject of ours has become worse by more than 5 %
     #[arg(long, conflicts_with = "symbols")]
     check: bool,
@@ -80,6 +84,9 @@ struct Outcome {
 
 /// Measures, prints tables and, for the whole matrix, writes them.
 pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
+    if options.ports {
+        return ports::run(setup);
+    }
     if let Some(subject) = options.symbols {
         return symbols(setup, subject, options.target.unwrap_or(&MACHINES[0]));
     }
