@@ -135,22 +135,52 @@ def on_the_stand_in(library, driver):
 
 def lines_of_readme(path):
     """README's lines for PyTorch, with the library that was built for this test in place of the release's."""
-    readme = pathlib.Path(__file__).resolve().parents[2] / "README.md"
-    lines = readme.read_text().split("```python\n")[1].split("```")[0]
+    root = pathlib.Path(__file__).resolve().parents[2]
+    lines = (root / "README.md").read_text().split("```python\n")[1].split("```")[0]
     released = f"target/release/{pathlib.Path(path).name}"
-    assert released in lines, lines
-    return lines.replace(released, str(path))
+    assert released in lines and "capi/python" in lines, lines
+    return lines.replace(released, str(path)).replace("capi/python", str(root / "capi/python"))
 
 
-def readme_without_torch(path):
-    """Runs README's lines with modules that do what PyTorch does: load the library, look both functions up, call them."""
+class MempoolId(ctypes.Structure):
+    """`c10::cuda::MempoolId_t`, a pair."""
+
+    _fields_ = [("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+
+
+# The types of PyTorch's hooks, from CUDAPluggableAllocator.h.
+POINTER, INT = ctypes.c_void_p, ctypes.c_int
+HOOK_TYPES = {
+    "set_record_stream_fn": ctypes.CFUNCTYPE(None, POINTER, POINTER),
+    "set_reset_fn": ctypes.CFUNCTYPE(None),
+    "set_memory_fraction_fn": ctypes.CFUNCTYPE(None, ctypes.c_double, INT),
+    "set_base_alloc_fn": ctypes.CFUNCTYPE(POINTER, POINTER, ctypes.POINTER(ctypes.c_size_t)),
+    "set_begin_allocate_to_pool": ctypes.CFUNCTYPE(None, INT, MempoolId, POINTER),
+    "set_end_allocate_to_pool_fn": ctypes.CFUNCTYPE(None, INT, MempoolId),
+    "set_release_pool": ctypes.CFUNCTYPE(None, INT, MempoolId),
+}
+
+
+class Hooks:
+    """Takes the addresses of functions as PyTorch's allocator does, and has them under the names of the hooks."""
+
+    def __init__(self):
+        for name, type_of_hook in HOOK_TYPES.items():
+            setattr(self, name, lambda address, name=name, kind=type_of_hook: self.__dict__.update({name: kind(address)}))
+
+
+class CUDAPluggableAllocator:
+    def __init__(self, library, malloc, free):
+        library = load(library)
+        self.malloc, self.free, self.hooks = getattr(library, malloc), getattr(library, free), Hooks()
+
+    def allocator(self):
+        return self.hooks
+
+
+def model_of_torch(path):
+    """Runs README's lines with modules that do what PyTorch does. Returns the allocator that they install."""
     current = []
-
-    class CUDAPluggableAllocator:
-        def __init__(self, library, malloc, free):
-            library = load(library)
-            self.malloc, self.free = getattr(library, malloc), getattr(library, free)
-
     torch, cuda, memory = (types.ModuleType(name) for name in ("torch", "torch.cuda", "torch.cuda.memory"))
     torch.cuda, cuda.memory = cuda, memory
     memory.CUDAPluggableAllocator, memory.change_current_allocator = CUDAPluggableAllocator, current.append
@@ -160,9 +190,124 @@ def readme_without_torch(path):
     for name in modules:
         del sys.modules[name]
     (allocator,) = current
-    block = allocator.malloc(MIB, 0, None)
+    return allocator
+
+
+def readme_without_torch(path, driver):
+    allocator = model_of_torch(path)
+    malloc, free, hooks = allocator.malloc, allocator.free, allocator.hooks
+    streams = []
+    for _ in range(2):
+        stream = ctypes.c_void_p()
+        assert driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
+        streams.append(stream)
+    a, b = streams
+
+    def fill(block, value, stream):
+        assert driver.cuMemsetD8Async(ctypes.c_uint64(block), ctypes.c_ubyte(value), ctypes.c_size_t(MIB), stream) == 0
+
+    def first_byte(block):
+        found = ctypes.c_ubyte()
+        assert driver.cuMemcpyDtoH_v2(ctypes.byref(found), ctypes.c_uint64(block), ctypes.c_size_t(1)) == 0
+        return found.value
+
+    # tensor.record_stream(b): what `b` still writes is not written over by the next tensor of `a`.
+    driver.stand_in_hold(ctypes.c_uint64(b.value), ctypes.c_bool(True))
+    block = malloc(MIB, 0, a)
+    fill(block, 7, b)
+    hooks.set_record_stream_fn(block, b)
+    free(block, MIB, 0, a)
+    other = malloc(MIB, 0, a)
+    assert other != block
+    fill(other, 9, a)
+    driver.stand_in_hold(ctypes.c_uint64(b.value), ctypes.c_bool(False))
+    assert driver.cuStreamSynchronize(a) == 0 and driver.cuStreamSynchronize(b) == 0
+    assert first_byte(other) == 9
+
+    # Exchange with other processes: the segment that a tensor lies in.
+    size = ctypes.c_size_t()
+    base = hooks.set_base_alloc_fn(other, ctypes.byref(size))
+    assert base <= other < base + size.value and size.value >= 2 * MIB
+    free(other, MIB, 0, a)
+
+    # torch.cuda.empty_cache()
+    library = load(path)
+
+    def reserved():
+        found = Stats()
+        assert library.allotment_torch_stats(0, found) == 0
+        return found.reserved.current
+
+    assert reserved() > 0
+    hooks.set_reset_fn()
+    assert reserved() == 0
+
+    # torch.cuda.set_per_process_memory_fraction(0.01): a hundredth of 4 GiB
+    hooks.set_memory_fraction_fn(0.01, 0)
+    assert malloc(50 * MIB, 0, a) is None
+    hooks.set_memory_fraction_fn(7.0, 0)
+    assert malloc(50 * MIB, 0, a) is None
+    hooks.set_memory_fraction_fn(1.0, 0)
+    block = malloc(50 * MIB, 0, a)
     assert block
-    allocator.free(block, MIB, 0, None)
+    free(block, 50 * MIB, 0, a)
+
+    # torch.cuda.graph: memory of captures stays private until the last graph of its pool is gone.
+    pool = MempoolId(1, 0)
+    addresses = []
+    for _ in range(2):
+        hooks.set_begin_allocate_to_pool(0, pool, None)
+        assert driver.cuStreamBeginCapture_v2(a, 2) == 0
+        scratch = malloc(MIB, 0, a)
+        fill(scratch, 1, a)
+        free(scratch, MIB, 0, a)
+        graph = ctypes.c_void_p()
+        assert driver.cuStreamEndCapture(a, ctypes.byref(graph)) == 0
+        assert driver.cuGraphDestroy(graph) == 0
+        hooks.set_end_allocate_to_pool_fn(0, pool)
+        addresses.append(scratch)
+    hooks.set_reset_fn()
+    private = reserved()
+    assert private > 0, "graphs keep their memory"
+    hooks.set_release_pool(0, pool)
+    hooks.set_reset_fn()
+    assert reserved() == private, "one graph of the pool is left"
+    hooks.set_release_pool(0, pool)
+    hooks.set_reset_fn()
+    assert reserved() == 0, "all graphs of the pool are gone"
+
+    # PyTorch without the hook that streams need.
+    del HOOK_TYPES["set_record_stream_fn"]
+    try:
+        model_of_torch(path)
+    except RuntimeError as error:
+        assert "set_record_stream_fn" in str(error)
+    else:
+        raise AssertionError("it was installed without record_stream")
+
+
+def as_cupy(library, driver):
+    """As `cupy.cuda.CFunctionAllocator` calls the functions."""
+    malloc, free = library.allotment_cupy_malloc, library.allotment_cupy_free
+    malloc.restype, malloc.argtypes = POINTER, [POINTER, ctypes.c_size_t, INT]
+    free.restype, free.argtypes = None, [POINTER, POINTER, INT]
+    stream = ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    assert malloc(None, 0, 0) is None and malloc(None, 1 << 40, 0) is None
+
+    def wrote(param):
+        """Whether a stream that no argument names had written a block before it was used again."""
+        block = malloc(param, MIB, 0)
+        assert driver.cuMemsetD8Async(ctypes.c_uint64(block), ctypes.c_ubyte(5), ctypes.c_size_t(MIB), stream) == 0
+        free(param, block, 0)
+        idle = driver.cuStreamQuery(stream) == 0
+        assert malloc(param, MIB, 0) == block
+        free(param, block, 0)
+        return idle
+
+    assert wrote(None), "a free waits for all streams"
+    assert wrote(stream) in (False, True), "the stream's own order is enough"
+    assert driver.cuStreamSynchronize(stream) == 0
 
 
 def through_torch(path):
@@ -183,5 +328,6 @@ else:
     driver = ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
     driver.stand_in_misuse.restype = driver.stand_in_calls.restype = ctypes.c_uint64
     on_the_stand_in(load(sys.argv[1]), driver)
-    readme_without_torch(sys.argv[1])
+    as_cupy(load(sys.argv[1]), driver)
+    readme_without_torch(sys.argv[1], driver)
     print("torch.py: all is well")

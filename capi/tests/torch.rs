@@ -28,14 +28,45 @@ fn library(package: &str, name: &str, features: &str) -> PathBuf {
     files.last().expect("a shared library is built")
 }
 
+fn libraries() -> [PathBuf; 2] {
+    [
+        library("allotment-capi", "allotment", "gpu"),
+        library("allotment-stand-in-driver", "allotment_stand_in_driver", ""),
+    ]
+}
+
+/// Runs a program of the folder `tests` and returns what it prints on both streams.
+fn output(command: &mut Command) -> (bool, String) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text.into_owned())
+}
+
+#[test]
+fn programs_in_cpp_catch_bad_alloc() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_alloc");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_alloc.cc");
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let (built, text) = output(Command::new(compiler).arg("-o").arg(&program).arg(source).arg("-ldl"));
+    assert!(built, "{text}");
+    let (passed, text) = output(Command::new(&program).args(libraries()));
+    assert!(passed, "{text}");
+    // What was asked for, what there is, and what was tried, in MiB.
+    for part in ["65536.0 MiB requested", "MiB free", "MiB reserved", "tried: "] {
+        assert!(text.contains(part), "`{part}` is missing in: {text}");
+    }
+    // A wrong option is an error of every request.
+    let (passed, text) =
+        output(Command::new(&program).args(libraries()).env("ALLOTMENT_CUDA_ALLOC_CONF", "no_such_option:1"));
+    assert!(!passed && text.contains("no_such_option:1"), "{text}");
+}
+
 #[test]
 fn python_uses_a_pool_by_the_functions_for_torch() {
-    let allotment = library("allotment-capi", "allotment", "gpu");
-    let driver = library("allotment-stand-in-driver", "allotment_stand_in_driver", "");
+    let [allotment, driver] = libraries();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/torch.py");
-    let output = Command::new("python3").arg(script).args([allotment, driver]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("all is well"), "{text}");
+    let (passed, text) = output(Command::new("python3").arg(script).args([allotment, driver]));
+    assert!(passed && text.contains("all is well"), "{text}");
 }
 
 thread_local! {

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::{CaptureId, Source};
-use std::collections::HashSet;
 use std::vec::Vec;
 
 /// A capture that the pool has served, and the memory of its graph.
@@ -14,10 +13,9 @@ pub(super) struct Capture<S: Source> {
     pub(super) under_way: bool,
     /// The heaps of the captured streams in this capture, one each.
     pub(super) heaps: Vec<usize>,
-    /// Freed blocks of other stream heaps, or used on several streams: nothing may use them before the graph is given up.
-    pub(super) held: Vec<u32>,
-    /// Live blocks that captured streams use as well, with their serial numbers.
-    pub(super) touched: HashSet<(u32, u32)>,
+    /// Freed blocks of other stream heaps, or used on several streams, each with the further captures that use it: nothing may
+    /// use them before all these graphs are given up.
+    pub(super) held: Vec<(u32, Vec<CaptureId>)>,
     /// Streams on which the graph was launched.
     pub(super) launches: Vec<S::Stream>,
     pub(super) given_up: bool,

@@ -6,7 +6,7 @@ use super::error::PoolError;
 use super::hooks::Hooks;
 use super::lanes::{Held, Lanes, Taken};
 use super::leak::LeakHook;
-use super::options::{Checks, PoolOptions, Reuse};
+use super::options::{Checks, Limit, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
 use super::stream_heap::{Request, SizeKind};
@@ -18,7 +18,7 @@ use crate::units::granules;
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::panic::Location;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -90,7 +90,7 @@ pub struct Pool<P: Placement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
     /// The most bytes that may be reserved.
-    pub(super) limit: usize,
+    limit: AtomicUsize,
     /// Logarithm of the granule's size in bytes.
     pub(super) shift: u32,
     /// Granules that request lengths are rounded up to.
@@ -123,7 +123,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let may_split = !ages && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         static POOLS: AtomicU32 = AtomicU32::new(0);
         let pool = Self {
-            limit,
+            limit: AtomicUsize::new(limit),
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
@@ -149,6 +149,23 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Returns the source.
     pub fn source(&self) -> &S {
         &self.source
+    }
+
+    /// The most bytes that may be reserved; `usize::MAX` if there is no limit.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](Pool::trim). O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Option`] if the limit is no fraction above 0 and up to 1, or no bytes, and [`PoolError::Source`] if it is a
+    /// fraction of the device's memory and the driver does not tell how much that is.
+    pub fn set_limit(&self, limit: Limit) -> Result<(), PoolError> {
+        limit.check()?;
+        self.limit.store(Self::resolve(&self.source, limit)?, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns the options.

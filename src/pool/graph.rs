@@ -10,7 +10,6 @@ use super::stream::follow;
 use super::{CaptureId, Pool, PoolError, Source, Stream};
 use crate::placement::Placement;
 use core::fmt;
-use std::collections::HashSet;
 use std::vec::Vec;
 
 impl<P: Placement, S: Source> State<P, S> {
@@ -35,7 +34,6 @@ impl<P: Placement, S: Source> State<P, S> {
                 under_way: true,
                 heaps: Vec::new(),
                 held: Vec::new(),
-                touched: HashSet::new(),
                 launches: Vec::new(),
                 given_up: false,
             });
@@ -65,7 +63,14 @@ impl<P: Placement, S: Source> State<P, S> {
     pub(super) fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
         if let Some(capture) = self.capture_of(stream) {
             let serial = self.records.get(number).serial;
-            self.captures[capture].touched.insert((number, serial));
+            let id = self.captures[capture].id;
+            let (of, captures) = self.touched_by.entry(number).or_default();
+            if *of != serial {
+                (*of, *captures) = (serial, Vec::new());
+            }
+            if !captures.contains(&id) {
+                captures.push(id);
+            }
         }
     }
 
@@ -75,28 +80,42 @@ impl<P: Placement, S: Source> State<P, S> {
         let record = self.records.get(number);
         let heap = &self.heaps[usize::from(record.heap)];
         let shared = record.holder == Holder::Shared;
-        shared || !heap.private && !matches!(heap.stream().capture(), Ok(None)) || !self.captures.is_empty()
+        shared
+            || !heap.private && !matches!(heap.stream().capture(), Ok(None))
+            || !self.touched_by.is_empty() && self.touched_by.contains_key(&number)
     }
 
-    /// The capture that must keep a block which is about to be freed.
-    fn keeper(&mut self, number: u32) -> Option<usize> {
+    /// The capture that must keep a block which is about to be freed, and the further ones that use it.
+    fn keeper(&mut self, number: u32) -> Option<(usize, Vec<CaptureId>)> {
         let record = self.records.get(number);
-        let (heap, shared, key) =
-            (usize::from(record.heap), record.holder == Holder::Shared, (number, record.serial));
+        let (heap, shared, serial) =
+            (usize::from(record.heap), record.holder == Holder::Shared, record.serial);
         if self.heaps[heap].private {
             // Within a graph nothing orders the branches of two streams.
             let of = |capture: &Capture<S>| capture.heaps.contains(&heap);
-            return if shared { self.captures.iter().position(of) } else { None };
+            return if shared { Some((self.captures.iter().position(of)?, Vec::new())) } else { None };
         }
-        if let Some(capture) = self.captures.iter().position(|capture| capture.touched.contains(&key)) {
-            return Some(capture);
+        if let Some((of, captures)) = self.touched_by.remove(&number) {
+            if let Some(keeper) = self.keeper_among(captures).filter(|_| of == serial) {
+                return Some(keeper);
+            }
         }
         let own = self.heaps[heap].stream().clone();
         if let Some(capture) = self.capture_of(&own) {
-            return Some(capture);
+            return Some((capture, Vec::new()));
         }
         let users = if shared { self.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
-        users.iter().find_map(|user| self.capture_of(user))
+        Some((users.iter().find_map(|user| self.capture_of(user))?, Vec::new()))
+    }
+
+    /// The last of these captures whose memory is still kept, and those before it.
+    fn keeper_among(&self, mut captures: Vec<CaptureId>) -> Option<(usize, Vec<CaptureId>)> {
+        loop {
+            let id = captures.pop()?;
+            if let Some(place) = self.captures.iter().position(|capture| capture.id == id) {
+                return Some((place, captures));
+            }
+        }
     }
 }
 
@@ -104,14 +123,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
-        let Some(capture) = state.keeper(number) else { return false };
+        let Some((capture, others)) = state.keeper(number) else { return false };
         let record = *state.records.get(number);
         let granted = bytes_of::<P>(record.len as usize);
         state.note(usize::from(record.heap), |figures| figures.defer(granted, record.requested));
         state.records.get_mut(number).holder = Holder::Waiting;
-        let capture = &mut state.captures[capture];
-        capture.touched.remove(&(number, record.serial));
-        capture.held.push(number);
+        state.captures[capture].held.push((number, others));
         true
     }
 
@@ -121,7 +138,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// A pool notices a capture by itself. Requests for a captured stream are served from segments of their own,
     /// which grow if need be, and a block that is freed there serves only further requests of that stream in that
     /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
-    /// use ([`Pool::record_stream`]), are kept as well. Without a handle all this lasts as long as the pool.
+    /// use ([`Pool::record_stream`]), are kept as well. Without a handle all this lasts until
+    /// [`Pool::release_capture`], or as long as the pool.
     ///
     /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
     /// ended is not seen: it must live as long as the graph, like every other input.
@@ -156,8 +174,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
         Ok(GraphMemory { pool: self, id: state.captures[place].id })
     }
 
-    /// Gives up the memory of a graph. Returns whether the pool knew it.
-    pub(super) fn release_graph(&self, id: CaptureId) -> bool {
+    /// Frees the memory of a capture once its graph is launched no more, as dropping its [`GraphMemory`] does, for programs
+    /// that know the capture by its number only. Returns whether the pool had memory of it. O(captures).
+    pub fn release_capture(&self, id: CaptureId) -> bool {
         let mut state = self.lock();
         let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return false };
         capture.given_up = true;
@@ -185,14 +204,22 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 place += 1;
                 continue;
             }
-            let Capture { heaps, held, launches, .. } = state.captures.swap_remove(place);
+            let Capture { id, heaps, held, launches, .. } = state.captures.swap_remove(place);
+            state.touched_by.retain(|_, (_, captures)| {
+                captures.retain(|capture| *capture != id);
+                !captures.is_empty()
+            });
             for heap in heaps {
                 state.heaps[heap].private = false;
                 // Its fence must come after the launches.
                 state.heaps[heap].frees += 1;
                 state.retire(heap);
             }
-            for number in held {
+            for (number, others) in held {
+                if let Some((other, others)) = state.keeper_among(others) {
+                    state.captures[other].held.push((number, others));
+                    continue;
+                }
                 let mut streams = state.users.remove(&number).unwrap_or_default();
                 streams.push(state.heaps[usize::from(state.records.get(number).heap)].stream().clone());
                 streams.extend(launches.iter().cloned());
@@ -245,7 +272,7 @@ impl<P: Placement, S: Source> GraphMemory<'_, P, S> {
 
 impl<P: Placement, S: Source> Drop for GraphMemory<'_, P, S> {
     fn drop(&mut self) {
-        self.pool.release_graph(self.id);
+        self.pool.release_capture(self.id);
     }
 }
 

@@ -238,7 +238,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
-        state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit as u64
+        state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
     }
 
     /// Reserves a segment of `bytes` bytes for the stream heap.

@@ -80,8 +80,8 @@ struct View<P: Placement, S: Source> {
     is_watched: bool,
     /// Whether streams must be asked if they are being captured.
     asks: bool,
-    /// Whether memory of captures is kept.
-    has_captures: bool,
+    /// Whether captured streams use live blocks of others.
+    has_touched: bool,
 }
 
 /// A block that was handed out.
@@ -157,7 +157,7 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
             numbers: state.records.numbers.as_mut_ptr(),
             is_watched: state.is_watched(),
             asks: state.asks,
-            has_captures: !state.captures.is_empty(),
+            has_touched: !state.touched_by.is_empty(),
         };
         // SAFETY: all locks are held.
         unsafe { *self.locks.view.get() = view };
@@ -179,7 +179,7 @@ impl<P: Placement, S: Source> Lanes<P, S> {
             numbers: ptr::null_mut(),
             is_watched: false,
             asks: false,
-            has_captures: false,
+            has_touched: false,
         };
         Self {
             all: Futex::INIT,
@@ -314,7 +314,7 @@ impl<P: Placement, S: Source> Lanes<P, S> {
         let lane = self.enter(place);
         // SAFETY: the view is not written while the lock of any lane is held.
         let view = unsafe { &*self.view.get() };
-        if number as usize >= view.record_count || view.is_watched || view.has_captures {
+        if number as usize >= view.record_count || view.is_watched || view.has_touched {
             return false;
         }
         // SAFETY: the record exists and is of this lane.

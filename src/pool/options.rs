@@ -21,6 +21,17 @@ pub enum Limit {
     Fraction(f64),
 }
 
+impl Limit {
+    /// Refuses a fraction that is none, and a limit of no bytes.
+    pub(super) fn check(self) -> Result<(), PoolError> {
+        match self {
+            Self::Fraction(part) if !(part > 0.0 && part <= 1.0) => Err(PoolError::Option("limit")),
+            Self::Bytes(0) => Err(PoolError::Option("limit")),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The sizes of segments for large requests, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -286,11 +297,7 @@ impl PoolOptions {
     /// [`PoolError::Option`] with the first option that is wrong.
     pub fn check(&self, granule: usize) -> Result<(), PoolError> {
         let wrong = |option| Err(PoolError::Option(option));
-        match self.limit {
-            Limit::Fraction(part) if !(part > 0.0 && part <= 1.0) => return wrong("limit"),
-            Limit::Bytes(0) => return wrong("limit"),
-            _ => {}
-        }
+        self.limit.check()?;
         if self.small_limit > self.small_segment || self.small_limit > 0 && self.small_segment < 4 * KIB {
             return wrong("small");
         }

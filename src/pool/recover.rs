@@ -275,7 +275,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
             align: request.align_bytes,
             free: stats.inactive.current as usize,
             reserved: stats.reserved.current as usize,
-            limit: self.limit,
+            limit: self.limit(),
             largest_free: stats.largest_free as usize,
             source: match denied {
                 Some(Denied::Source(error)) => Some(error),

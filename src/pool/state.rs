@@ -9,7 +9,7 @@ use super::stream_heap::{Bin, Entry, Request, SizeKind, StreamHeap, UNLISTED};
 use super::tournament::Tournament;
 use super::trace_output::PoolTrace;
 use super::usage::Usage;
-use super::{Segment, Source, Stream};
+use super::{CaptureId, Segment, Source, Stream};
 use crate::meta::{FreeBlocks, Meta};
 use crate::placement::{Placement, Token};
 use core::panic::Location;
@@ -38,6 +38,8 @@ pub(super) struct State<P: Placement, S: Source> {
     pub queues: BTreeMap<StreamId, Queue<S>>,
     /// Captures whose memory is kept.
     pub captures: Vec<Capture<S>>,
+    /// Live blocks that captured streams use as well: their serial numbers, and the captures.
+    pub touched_by: HashMap<u32, (u32, Vec<CaptureId>)>,
     /// Whether streams must be asked at every request and free whether they are being captured.
     pub asks: bool,
     /// Blocks that may be moved.
@@ -77,6 +79,7 @@ impl<P: Placement, S: Source> State<P, S> {
             waiting: HashMap::new(),
             queues: BTreeMap::new(),
             captures: Vec::new(),
+            touched_by: HashMap::new(),
             asks: false,
             movable: HashSet::new(),
             sites: HashMap::new(),

@@ -170,6 +170,29 @@ fn a_segment_grows_in_place_where_the_source_can() {
     assert_eq!(pool.trim(0), 134 * MIB);
 }
 
+/// The limit changes while the pool is used; what is reserved beyond it stays until it is trimmed.
+#[test]
+fn limits_change() {
+    let pool =
+        pool(100, PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(Limit::Bytes(10 * MIB)));
+    let stream = pool.source().stream();
+    let block = pool.allocate(10 * MIB, &stream).unwrap();
+    assert!(pool.allocate(2 * MIB, &stream).is_err());
+    pool.set_limit(Limit::Fraction(0.12)).unwrap();
+    assert!(pool.allocate(2 * MIB, &stream).is_ok());
+    pool.set_limit(Limit::Bytes(4 * MIB)).unwrap();
+    assert!(
+        matches!(pool.allocate(4 * MIB, &stream), Err(PoolError::OutOfMemory(error)) if error.limit == 4 * MIB)
+    );
+    drop(block);
+    assert!(pool.allocate(4 * MIB, &stream).is_ok());
+    for wrong in [Limit::Bytes(0), Limit::Fraction(0.0), Limit::Fraction(f64::NAN)] {
+        assert_eq!(pool.set_limit(wrong), Err(PoolError::Option("limit")));
+    }
+    pool.set_limit(Limit::None).unwrap();
+    assert!(pool.allocate(90 * MIB, &stream).is_ok());
+}
+
 #[test]
 fn the_limit_holds() {
     let limited = pool(100, PoolOptions::new().limit(Limit::Fraction(0.5)));

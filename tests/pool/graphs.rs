@@ -319,3 +319,59 @@ fn declared_captures_end_with_their_handle() {
     pool.trim(0);
     assert_eq!((device.reserved(), device.take_hazards()), (2 * MIB, vec![]));
 }
+
+/// A block that two graphs use stays until both are given up, in whichever order.
+#[test]
+fn what_two_graphs_use_stays_until_both_are_given_up() {
+    for first in [0, 1] {
+        let (device, [a, b, _]) = device(64);
+        let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+        let block = pool.allocate(MIB, &a).unwrap();
+        let address = block.address();
+        let mut graphs: Vec<_> = [&a, &b]
+            .map(|stream| {
+                stream.set_capturing(true);
+                let memory = pool.graph_memory(stream).unwrap();
+                block.used_on(stream);
+                stream.set_capturing(false);
+                memory
+            })
+            .into();
+        drop(block);
+        drop(graphs.remove(first));
+        assert_eq!((pool.collect(), pool.stats().active.current as usize), (0, MIB));
+        let others = [(); 4].map(|()| pool.allocate(MIB, &a).unwrap());
+        assert!(others.iter().all(|block| block.address() != address));
+        drop(graphs);
+        assert_eq!((pool.collect(), pool.stats().active.current as usize), (1, 4 * MIB));
+        drop(others);
+        assert_eq!(device.take_hazards(), []);
+    }
+}
+
+/// A program that never had a handle gives a capture's memory up by its number. Blocks that no capture uses are freed as before,
+/// however many captures are kept.
+#[test]
+fn captures_are_released_by_their_numbers() {
+    let (device, [a, ..]) = device(64);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let numbers: Vec<_> = (0..20)
+        .map(|_| {
+            a.set_capturing(true);
+            pool.allocate(MIB, &a).unwrap();
+            let number = a.capture().unwrap().unwrap();
+            a.set_capturing(false);
+            number
+        })
+        .collect();
+    let address = pool.allocate(MIB, &a).unwrap().address();
+    assert_eq!(pool.allocate(MIB, &a).unwrap().address(), address);
+    pool.trim(0);
+    assert_eq!(device.reserved(), 40 * MIB);
+    for (index, &number) in numbers.iter().enumerate() {
+        assert!(pool.release_capture(number) && !pool.release_capture(number));
+        pool.trim(0);
+        assert_eq!(device.reserved(), (38 - 2 * index) * MIB);
+    }
+    assert_eq!(device.take_hazards(), []);
+}

@@ -1,0 +1,451 @@
+//! Device memory for PyTorch, RMM and CuPy, whose allocators can be replaced by C functions (feature `gpu`).
+//!
+//! The functions `allotment_torch_*` have the types of PyTorch's hooks, which `capi/python/allotment_torch.py` installs: those of
+//! `torch.cuda.memory.CUDAPluggableAllocator` as PyTorch declares them. `allotment_cupy_malloc` and `allotment_cupy_free` have those of
+//! `cupy.cuda.CFunctionAllocator`. Every device has one pool, made at its first request. Options
+//! are read from the environment variable `ALLOTMENT_CUDA_ALLOC_CONF`, or set with [`allotment_torch_options`] before;
+//! they are `name:value`, separated by commas, with the names of `PYTORCH_CUDA_ALLOC_CONF`.
+
+mod options;
+mod report;
+
+use super::live::Live;
+use core::cell::RefCell;
+use core::ffi::{CStr, c_char, c_double, c_int, c_void};
+use core::ptr;
+use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
+use heap::pool::{Allocation, CaptureId, DevicePool, Limit, PoolError, SourceError, Stream as _};
+use options::Options;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The pool of a device, of either source.
+enum Pool {
+    Virtual(DevicePool<Virtual>),
+    Plain(DevicePool<DeviceMemory>),
+}
+
+macro_rules! each {
+    ($pool:expr, $name:ident => $value:expr) => {
+        match $pool {
+            Pool::Virtual($name) => $value,
+            Pool::Plain($name) => $value,
+        }
+    };
+}
+use each;
+
+struct Device {
+    context: Context,
+    pool: Pool,
+    options: Options,
+    live: Live<usize, Allocation>,
+    /// The pools that PyTorch keeps for graphs, by their numbers.
+    graphs: HashMap<MempoolId, GraphPool>,
+    /// The pool that PyTorch allocates to now.
+    current: Option<MempoolId>,
+}
+
+/// The number of a pool that PyTorch keeps for graphs: `c10::cuda::MempoolId_t`, a pair of numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MempoolId {
+    /// The number of a capture; 0 for a pool that the program made.
+    pub first: u64,
+    /// The number of a pool that the program made; else 0.
+    pub second: u64,
+}
+
+/// What PyTorch keeps for graphs that share a pool.
+#[derive(Default)]
+struct GraphPool {
+    /// How many graphs use it.
+    graphs: usize,
+    captures: Vec<CaptureId>,
+}
+
+/// Why a call failed.
+enum Failure {
+    Driver(Error),
+    Pool(PoolError),
+    Option(String),
+    Unknown(usize),
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Driver(error) => error.fmt(f),
+            Self::Pool(PoolError::OutOfMemory(error)) => {
+                let [requested, free, reserved] = [error.requested, error.free, error.reserved].map(mib);
+                write!(
+                    f,
+                    "out of memory: {requested} MiB requested, {free} MiB free in {reserved} MiB reserved; tried: memory of other \
+                     streams, the device, waiting for freed blocks, returning empty segments ({error})"
+                )
+            }
+            Self::Pool(error) => error.fmt(f),
+            Self::Option(word) => write!(f, "unknown option or wrong value: {word}"),
+            Self::Unknown(address) => write!(f, "no block of this allocator starts at {address:#x}"),
+        }
+    }
+}
+
+/// Bytes as MiB, with one decimal.
+fn mib(bytes: usize) -> String {
+    format!("{:.1}", bytes as f64 / (1 << 20) as f64)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Self {
+        Self::Pool(error)
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        Self::Driver(Error::Call(error))
+    }
+}
+
+struct State {
+    /// The options that were set; until then those of the environment.
+    options: Option<Options>,
+    devices: Vec<Option<Device>>,
+    /// The parts of their memory that devices may use, where they were set before the first request.
+    fractions: Vec<(usize, f64)>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { options: None, devices: Vec::new(), fractions: Vec::new() });
+
+thread_local! {
+    /// What the last call of this thread that failed had to say.
+    static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn note<T>(result: Result<T, Failure>) -> Option<T> {
+    result.map_err(|error| LAST_ERROR.set(error.to_string())).ok()
+}
+
+/// Prints why a request failed.
+#[cold]
+fn report() {
+    LAST_ERROR.with_borrow(|text| eprintln!("allotment: {text}"));
+}
+
+/// Throws `std::bad_alloc` if the program has loaded libstdc++, since PyTorch takes null for a block; else returns null.
+///
+/// It has nothing to drop, and neither has its caller, so that no code of ours runs while the exception passes.
+#[cold]
+extern "C-unwind" fn bad_alloc() -> *mut c_void {
+    // SAFETY: the name ends with a zero.
+    let throw = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt17__throw_bad_allocv".as_ptr()) };
+    if !throw.is_null() {
+        // SAFETY: libstdc++ declares it as `void std::__throw_bad_alloc()`, which does not return.
+        unsafe { core::mem::transmute::<*mut c_void, extern "C-unwind" fn()>(throw)() };
+    }
+    ptr::null_mut()
+}
+
+impl State {
+    fn options(&mut self) -> Result<Options, Failure> {
+        if let Some(options) = self.options {
+            return Ok(options);
+        }
+        let text = std::env::var("ALLOTMENT_CUDA_ALLOC_CONF").unwrap_or_default();
+        let options = Options::read(&text).map_err(|word| Failure::Option(word.into()))?;
+        Ok(*self.options.insert(options))
+    }
+
+    /// The device with this number, whose pool is made now if it was not before.
+    fn device(&mut self, ordinal: c_int) -> Result<&mut Device, Failure> {
+        let number = usize::try_from(ordinal).unwrap_or(usize::MAX);
+        if self.devices.get(number).is_none_or(Option::is_none) {
+            let options = self.options()?;
+            let context = Context::new(number)?;
+            let pool = if options.expandable_segments && context.device().virtual_memory {
+                Pool::Virtual(DevicePool::new(Virtual::new(&context)?, options.of_pool())?)
+            } else {
+                Pool::Plain(DevicePool::new(DeviceMemory::new(&context), options.of_pool())?)
+            };
+            if self.devices.len() <= number {
+                self.devices.resize_with(number + 1, || None);
+            }
+            if let Some(&(_, part)) = self.fractions.iter().rev().find(|&&(device, _)| device == number) {
+                each!(&pool, pool => pool.set_limit(Limit::Fraction(part))?);
+            }
+            let (live, graphs) = (Live::new(), HashMap::new());
+            self.devices[number] = Some(Device { context, pool, options, live, graphs, current: None });
+        }
+        match &mut self.devices[number] {
+            Some(device) => Ok(device),
+            None => Err(Failure::Driver(Error::NoDevice { ordinal: number, count: 0 })),
+        }
+    }
+}
+
+impl Device {
+    /// The stream of a handle, which the caller guarantees to exist.
+    fn stream(&self, handle: *mut c_void) -> Result<Stream, Failure> {
+        // SAFETY: the contract of the C functions: the stream is one of this device, and exists as long as memory is
+        // in use on it.
+        Ok(unsafe { Stream::from_raw(&self.context, handle.cast()) }?)
+    }
+
+    fn malloc(&mut self, bytes: usize, stream: *mut c_void) -> Result<*mut c_void, Failure> {
+        let stream = self.stream(stream)?;
+        if let Some(part) = self.options.garbage_collection_threshold {
+            let threshold = (self.context.device().memory as f64 * part) as usize;
+            let reserved = each!(&self.pool, pool => pool.stats().reserved.current);
+            if reserved as usize > threshold {
+                each!(&self.pool, pool => pool.trim(threshold));
+            }
+        }
+        let bytes = self.options.round(bytes);
+        let block = each!(&self.pool, pool => pool.allocate_raw(bytes, 1, &stream)?);
+        if let (Some(current), Ok(Some(capture))) = (self.current, stream.capture()) {
+            let captures = &mut self.graphs.entry(current).or_default().captures;
+            if !captures.contains(&capture) {
+                captures.push(capture);
+            }
+        }
+        let address = block.address();
+        self.live.insert(address, block);
+        Ok(ptr::without_provenance_mut(address))
+    }
+
+    fn free(&mut self, address: usize, stream: *mut c_void) -> Result<(), Failure> {
+        let stream = self.stream(stream)?;
+        let block = self.live.remove(&address).ok_or(Failure::Unknown(address))?;
+        // The block is live, and of this pool.
+        let _ = each!(&self.pool, pool => pool.deallocate_on(block, &stream));
+        Ok(())
+    }
+}
+
+/// Allocates `bytes` bytes on a device for work on `stream`; null for no bytes. O(log segments) unless the driver must be asked
+/// for memory.
+///
+/// An error is printed. Then it throws `std::bad_alloc` where libstdc++ is loaded, since PyTorch does not check for null; elsewhere it
+/// returns null.
+///
+/// # Safety
+///
+/// The stream must be one of the device's, and must exist as long as memory that it uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn allotment_torch_malloc(
+    bytes: isize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
+    let block = malloc(bytes, device, stream);
+    if block.is_null() && bytes > 0 { bad_alloc() } else { block }
+}
+
+/// Allocates like [`allotment_torch_malloc`]; prints an error and returns null.
+#[inline(never)]
+fn malloc(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let Some(bytes) = usize::try_from(bytes).ok().filter(|&bytes| bytes > 0) else { return ptr::null_mut() };
+    let block = lock().device(device).and_then(|device| device.malloc(bytes, stream));
+    note(block).unwrap_or_else(|| {
+        report();
+        ptr::null_mut()
+    })
+}
+
+/// Frees a block; null is ignored. The last work on it was submitted to `stream`, or noted with
+/// [`allotment_torch_record_stream`]. An address that is no block's changes nothing and is an error. O(1).
+///
+/// # Safety
+///
+/// As for [`allotment_torch_malloc`]; nothing may be submitted that uses the block afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_torch_free(
+    block: *mut c_void,
+    _bytes: isize,
+    device: c_int,
+    stream: *mut c_void,
+) {
+    if !block.is_null() {
+        note(lock().device(device).and_then(|device| device.free(block.addr(), stream)));
+    }
+}
+
+/// Notes that work on `stream` uses a block, so that its memory is not used again before that work is done. O(1).
+///
+/// # Safety
+///
+/// As for [`allotment_torch_malloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_torch_record_stream(block: *mut c_void, stream: *mut c_void) {
+    let state = lock();
+    let found =
+        state.devices.iter().flatten().find_map(|device| Some((device, device.live.get(&block.addr())?)));
+    let noted = match found {
+        Some((device, block)) => device.stream(stream).map(|stream| {
+            let _ = each!(&device.pool, pool => pool.record_stream(block, &stream));
+        }),
+        None => Err(Failure::Unknown(block.addr())),
+    };
+    note(noted);
+}
+
+/// Sets the options of pools that are made from here on: those of devices that had no request yet. Returns 0, or -1
+/// if an option is unknown or has a wrong value.
+///
+/// # Safety
+///
+/// The text must end with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_torch_options(text: *const c_char) -> c_int {
+    // SAFETY: the caller's contract.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    match note(Options::read(&text).map_err(|word| Failure::Option(word.into()))) {
+        Some(options) => {
+            lock().options = Some(options);
+            0
+        }
+        None => -1,
+    }
+}
+
+/// Returns the start of the segment that contains a block and writes its size to `size`, for PyTorch's exchange with other
+/// processes (`set_base_alloc_fn`); null if no block of this allocator starts there. O(devices).
+///
+/// # Safety
+///
+/// `size` must be writable, or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_torch_base(block: *mut c_void, size: *mut usize) -> *mut c_void {
+    let state = lock();
+    let segment = state.devices.iter().flatten().find_map(|device| {
+        let block = device.live.get(&block.addr())?;
+        each!(&device.pool, pool => pool.segment_of(block))
+    });
+    let Some(segment) = note(segment.ok_or(Failure::Unknown(block.addr()))) else { return ptr::null_mut() };
+    if !size.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { size.write(segment.bytes) };
+    }
+    ptr::without_provenance_mut(segment.address.get())
+}
+
+/// Returns the unused memory of all devices to them, as `torch.cuda.empty_cache()` asks (`set_reset_fn`).
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_reset() {
+    for device in lock().devices.iter().flatten() {
+        each!(&device.pool, pool => pool.trim(0));
+    }
+}
+
+/// Sets the part of a device's memory that its pool may use, above 0 and up to 1, as
+/// `torch.cuda.set_per_process_memory_fraction` asks (`set_memory_fraction_fn`). A wrong part is printed and changes nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_memory_fraction(fraction: c_double, device: c_int) {
+    let mut state = lock();
+    let number = usize::try_from(index(device)).unwrap_or(usize::MAX);
+    let set = match state.devices.get(number).and_then(Option::as_ref) {
+        Some(device) => each!(&device.pool, pool => pool.set_limit(Limit::Fraction(fraction))),
+        // For the pool that the first request makes.
+        None if fraction > 0.0 && fraction <= 1.0 => {
+            state.fractions.push((number, fraction));
+            Ok(())
+        }
+        None => Err(PoolError::Option("limit")),
+    };
+    if note(set.map_err(Failure::from)).is_none() {
+        report();
+    }
+}
+
+/// The number of a device that PyTorch passes as `int`, or in newer versions as `int8_t`.
+const fn index(device: c_int) -> c_int {
+    device as i8 as c_int
+}
+
+/// Says that requests on captured streams are those of a graph with this pool from here on (`set_begin_allocate_to_pool`). The
+/// third argument is a filter of streams, which is not asked: the pool sees for itself which streams are being captured.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_begin_allocate_to_pool(
+    device: c_int,
+    pool: MempoolId,
+    _filter: *const c_void,
+) {
+    note(lock().device(index(device)).map(|device| {
+        device.current = Some(pool);
+        device.graphs.entry(pool).or_default().graphs += 1;
+    }));
+}
+
+/// Ends what [`allotment_torch_begin_allocate_to_pool`] began (`set_end_allocate_to_pool_fn`).
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_end_allocate_to_pool(device: c_int, pool: MempoolId) {
+    note(lock().device(index(device)).map(|device| {
+        device.current.take_if(|current| *current == pool);
+    }));
+}
+
+/// Says that a graph is gone (`set_release_pool`). Once all graphs of the pool are, their memory is used again. O(captures).
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_release_pool(device: c_int, pool: MempoolId) {
+    note(lock().device(index(device)).map(|device| {
+        let Some(graphs) = device.graphs.get_mut(&pool) else { return };
+        graphs.graphs = graphs.graphs.saturating_sub(1);
+        if graphs.graphs == 0 {
+            for capture in device.graphs.remove(&pool).unwrap_or_default().captures {
+                each!(&device.pool, pool => pool.release_capture(capture));
+            }
+        }
+    }));
+}
+
+/// Allocates for `cupy.cuda.CFunctionAllocator`: `param` is the stream that uses the block, or null if several do. Null after an
+/// error, which is printed, and for no bytes.
+///
+/// # Safety
+///
+/// As for [`allotment_torch_malloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_cupy_malloc(
+    param: *mut c_void,
+    bytes: usize,
+    device: c_int,
+) -> *mut c_void {
+    malloc(isize::try_from(bytes).unwrap_or(isize::MAX), device, param)
+}
+
+/// Frees a block of [`allotment_cupy_malloc`], with the same `param`. If that is null, it first waits for all work of the device, as
+/// `cudaFree` does, because CuPy does not say which streams have used the block.
+///
+/// # Safety
+///
+/// As for [`allotment_torch_free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_cupy_free(param: *mut c_void, block: *mut c_void, device: c_int) {
+    if block.is_null() {
+        return;
+    }
+    note(lock().device(device).and_then(|device| {
+        if param.is_null() {
+            device.context.synchronize()?;
+        }
+        device.free(block.addr(), param)
+    }));
+}
+
+/// Gives unused memory of a device beyond `keep` bytes back to it, and returns the bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_torch_trim(device: c_int, keep: usize) -> usize {
+    let given = lock().device(device).map(|device| each!(&device.pool, pool => pool.trim(keep)));
+    note(given).unwrap_or(0)
+}
