@@ -48,8 +48,8 @@ const PLACEMENTS: [LayoutPlacement; 8] = [
     LayoutPlacement { name: "tlsf16-4", what: "the same with 4 classes" },
     LayoutPlacement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
     LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
-    LayoutPlacement { name: "slab", what: "`Slab` over tlsf16" },
-    LayoutPlacement { name: "allotment-bump", what: "`Bump`, 16-bit links, one region" },
+    LayoutPlacement { name: "slab", what: "`Heap<Slab>`, the same, over `Tlsf`" },
+    LayoutPlacement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];
 
 /// A core: what Rust calls it, what it is, and how QEMU shows it.

@@ -8,7 +8,7 @@ use std::path::Path;
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use super::subject::{FAST, SUBJECTS, ZERO};
+use super::subject::{FAST, SUBJECTS, Subject, ZERO};
 use super::{Case, Outcome};
 
 /// Columns of the values that a workload prints, in the order of the file.
@@ -49,9 +49,6 @@ const CHECKED: [&str; 9] = [
 ];
 /// Worse by more than this is a regression.
 const SLACK: f64 = 1.05;
-
-/// The subjects of ours that are no peer's match, since they give nothing back.
-const NEVER_FREE: [&str; 2] = ["allotment-bump", "tiny-bump"];
 
 /// Arena of `blocks_8`, `blocks_24` and `largest`.
 const SMALL_ARENA: f64 = 4096.0;
@@ -283,8 +280,7 @@ struct Rank {
 
 /// The values of one subject: where `realloc` moves, and with its own `realloc` if it has one.
 struct Pair {
-    name: &'static str,
-    ours: bool,
+    subject: &'static Subject,
     moves: BTreeMap<&'static str, f64>,
     own: BTreeMap<&'static str, f64>,
     resizes: bool,
@@ -327,36 +323,38 @@ const RANKS: [Rank; 9] = [
     },
 ];
 
-/// In what another crate's allocator is better than each of ours that frees everything.
+/// In what each allocator of ours is behind the best of its own peers, a line for each.
 fn losses(group: &[Outcome]) -> String {
     let pairs: Vec<Pair> = pairs(group)
-        .filter(|(_, own)| own.case.subject.name != ZERO && !NEVER_FREE.contains(&own.case.subject.name))
         .map(|(moves, own)| Pair {
-            name: own.case.subject.name,
-            ours: own.case.subject.package.is_none(),
+            subject: own.case.subject,
             moves: values(moves, group),
             own: values(own, group),
             resizes: own.case.in_place,
         })
         .collect();
-    let mut losses = Vec::new();
-    for Rank { name, value, decimals, more } in RANKS {
-        let best = |ours| {
-            let candidates = pairs.iter().filter(|pair| pair.ours == ours);
-            let valued = candidates.filter_map(|pair| Some((value(pair)?, pair.name)));
-            valued.min_by(|a, b| if more { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) })
-        };
-        let (Some((peer, peer_name)), Some((own, own_name))) = (best(false), best(true)) else { continue };
-        if if more { peer > own } else { peer < own } {
-            losses.push(format!(
-                "{name}: {peer_name} {}, ours at best {} ({own_name})",
-                show(Some(peer), decimals),
-                show(Some(own), decimals)
-            ));
+    let mut text = String::from("**Where we lose**, each against the best of its own peers:\n");
+    for pair in pairs.iter().filter(|pair| !pair.subject.peers.is_empty()) {
+        let peers = || pairs.iter().filter(|other| pair.subject.peers.contains(&other.subject.name));
+        let mut losses = Vec::new();
+        for Rank { name, value, decimals, more } in RANKS {
+            let valued = peers().filter_map(|peer| Some((value(peer)?, peer.subject.name)));
+            let best = valued.min_by(|a, b| if more { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) });
+            let (Some((peer, peer_name)), Some(own)) = (best, value(pair)) else { continue };
+            if if more { peer > own } else { peer < own } {
+                losses.push(format!(
+                    "{name} {} ({peer_name} {})",
+                    show(Some(own), decimals),
+                    show(Some(peer), decimals)
+                ));
+            }
+        }
+        if peers().next().is_some() {
+            let losses = if losses.is_empty() { "nowhere".into() } else { losses.join("; ") };
+            write!(text, "\n* **{}**: {losses}", pair.subject.name).expect("a string takes everything");
         }
     }
-    let losses = if losses.is_empty() { "nowhere".into() } else { losses.join("; ") };
-    format!("**Where we lose:** {losses}.")
+    text
 }
 
 fn size_table(group: &[Outcome]) -> String {
@@ -420,14 +418,20 @@ mod tests {
     #[test]
     fn losses_are_named() {
         let peer = |code, live| outcome("linked-list", false, code, &[("live_permille", live)]);
-        let ours = outcome("tlsf16", false, 1600, &[("live_permille", 850.0)]);
+        let ours = outcome("first-fit", false, 1600, &[("live_permille", 850.0)]);
+        // Better, but the peer of another placement; and one of ours that is no excuse for the first.
+        let others = [
+            outcome("talc", false, 1100, &[("live_permille", 900.0)]),
+            outcome("tiny", false, 1100, &[("live_permille", 900.0)]),
+        ];
+        let [talc, tiny] = others;
         let zero = outcome(ZERO, false, 1000, &[]);
-        assert_eq!(losses(&[zero.clone(), ours.clone(), peer(1600, 850.0)]), "**Where we lose:** nowhere.");
-        let text = losses(&[zero, ours, peer(1500, 860.0)]);
-        assert_eq!(
-            text,
-            "**Where we lose:** added text: linked-list 500, ours at best 600 (tlsf16); \
-             live, in thousandths: linked-list 860, ours at best 850 (tlsf16)."
+        let text = losses(&[zero.clone(), ours.clone(), peer(1600, 850.0), talc.clone(), tiny.clone()]);
+        assert!(text.ends_with("\n* **first-fit**: nowhere\n* **tiny**: nowhere"), "{text}");
+        let text = losses(&[zero, tiny, ours, peer(1500, 860.0), talc]);
+        assert!(
+            text.ends_with("* **first-fit**: added text 600 (linked-list 500); live, in thousandths 850 (linked-list 860)"),
+            "{text}"
         );
     }
 

@@ -11,40 +11,49 @@ pub struct Subject {
     pub package: Option<&'static str>,
     /// True if it resizes blocks without moving them.
     pub resizes: bool,
+    /// The other crates' allocators that work as it does, by name, which it is compared with.
+    pub peers: &'static [&'static str],
 }
 
 /// The zero of all differences in size.
 pub const ZERO: &str = "bump";
 
 const fn zero(name: &'static str, what: &'static str) -> Subject {
-    Subject { name, what, package: None, resizes: false }
+    Subject { name, what, package: None, resizes: false, peers: &[] }
 }
 
-const fn ours(name: &'static str, what: &'static str) -> Subject {
-    Subject { name, what, package: None, resizes: true }
+const fn ours(name: &'static str, what: &'static str, peers: &'static [&'static str]) -> Subject {
+    Subject { name, what, package: None, resizes: true, peers }
 }
 
 const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'static str) -> Subject {
-    Subject { name, what, package: Some(package), resizes }
+    Subject { name, what, package: Some(package), resizes, peers: &[] }
 }
+
+/// Other crates' segregated fits, whose requests take constant time.
+const TLSF: [&str; 3] = ["rlsf", "embedded-alloc", "talc"];
 
 /// All of them, the zero first.
 pub const SUBJECTS: [Subject; 20] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
-    ours("tiny", "`TinyHeap`: two classes per power of two, no statistics, its memory included"),
-    ours("tiny-bump", "`TinyBump`, which never frees"),
-    ours("tlsf16", "`Tlsf`, 16-bit links, one region, 8 classes per power of two, no statistics"),
-    ours("tlsf16-4", "the same with 4 classes per power of two"),
-    ours("tlsf-u32", "the same with 32-bit links and 8 classes"),
-    ours("heap", "`Heap` without any choice: `MicroTlsf`, four regions, statistics"),
-    ours("heap-basic", "the same with the checks of level `Basic`: `MicroTlsf<4, true>`"),
-    ours("heap-full", "the same at level `Full`: `harden::Full<MicroTlsf>`"),
-    ours("tlsf", "`Heap<Tlsf>`: for 16 MiB, 32-bit links, four regions, statistics"),
-    ours("first-fit", "`FirstFit`, 16-bit links, one region, no statistics"),
-    ours("best-fit", "`BestFit`, the same"),
-    ours("buddy", "`Buddy`, the same"),
-    ours("slab", "`Slab` with its default classes over tlsf16"),
-    ours("allotment-bump", "`Bump`, 16-bit links, one region, no statistics"),
+    ours("tiny", "`TinyHeap`: two classes per power of two, no statistics, its memory included", &TLSF),
+    ours("tiny-bump", "`TinyBump`, which never frees", &[]),
+    ours(
+        "tlsf16",
+        "stripped: `Tlsf`, 16-bit links, one region, 8 classes per power of two, no statistics",
+        &[],
+    ),
+    ours("tlsf16-4", "stripped: the same with 4 classes per power of two", &[]),
+    ours("tlsf-u32", "stripped: the same with 32-bit links and 8 classes", &[]),
+    ours("heap", "`Heap` without any choice: `MicroTlsf`, four regions, statistics", &TLSF),
+    ours("heap-basic", "the same with the checks of level `Basic`: `MicroTlsf<4, true>`", &[]),
+    ours("heap-full", "the same at level `Full`: `harden::Full<MicroTlsf>`", &[]),
+    ours("tlsf", "`Heap<Tlsf>`: for 16 MiB, 32-bit links, four regions, statistics", &TLSF),
+    ours("first-fit", "`Heap<FirstFit>`, the same", &["linked-list"]),
+    ours("best-fit", "`Heap<BestFit>`, the same", &["linked-list"]),
+    ours("buddy", "`Heap<Buddy>`, the same", &["buddy-system"]),
+    ours("slab", "`Heap<Slab>`, the same, with its default classes over `Tlsf`", &TLSF),
+    ours("allotment-bump", "`Heap<Bump>`, the same", &[]),
     peer("linked-list", "linked_list_allocator", false, "its heap"),
     peer("embedded-alloc", "embedded-alloc", false, "its TLSF heap (rlsf's with a table of 32 × 32)"),
     peer("rlsf", "rlsf", true, "its TLSF with 8 classes per power of two, for 64 KiB"),
