@@ -24,7 +24,7 @@ use core::ptr::{self, NonNull};
 /// A request that finds no room lets the memory grow: by what it needs, or by an eighth of what the heap has, whichever is more, in
 /// pages of 64 KiB. Such a request counts as a failed one in the statistics. Memory never goes back, since WebAssembly has no
 /// instruction for that. If other code lets the memory grow too, the heap goes on behind that in another region, of which the placement
-/// has a fixed number. There must be only one such heap in a module.
+/// has a fixed number; so another such heap in the module costs both of them regions.
 ///
 /// What lies between the module's variables and the end of its first page is left to the allocator of the standard library, which
 /// may claim it at any time. Only where the memory cannot grow at all, without the feature `std`, the heap claims that; such a module must
@@ -131,6 +131,9 @@ unsafe extern "C" {
     static mut __heap_base: u8;
 }
 
+#[cfg(target_family = "wasm")]
+use core::sync::atomic::{AtomicBool, Ordering};
+
 #[cfg(target_arch = "wasm32")]
 use core::arch::wasm32 as arch;
 #[cfg(target_arch = "wasm64")]
@@ -144,9 +147,14 @@ unsafe impl Grow for Linear {
         if cfg!(feature = "std") {
             return None;
         }
+        // Of several heaps in a module, one gets this memory.
+        static TAKEN: AtomicBool = AtomicBool::new(false);
         let start = &raw mut __heap_base;
         let end = arch::memory_size::<0>() * PAGE;
         let size = end.checked_sub(start.addr()).filter(|&size| size > 0)?;
+        if TAKEN.swap(true, Ordering::Relaxed) {
+            return None;
+        }
         Some(Region { zeroed: true, ..Region::new(start, size) })
     }
 

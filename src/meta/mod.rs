@@ -123,8 +123,12 @@ pub unsafe trait Meta: FreeBlocks {
     type Near: FreeBlocks<Index = Self::Index, Token = Self::Token>;
 
     /// Returns [`Meta::Near`] if there is exactly one region, and so no region to look up; always `None` where that gains
-    /// nothing. The caller must not use this value while it uses the copy.
-    fn near(&mut self) -> Option<Self::Near>;
+    /// nothing.
+    ///
+    /// # Safety
+    ///
+    /// This value must stay where it is and unused as long as the copy is used.
+    unsafe fn near(&mut self) -> Option<Self::Near>;
 
     /// Sets a key with which links are encoded from now on, if there are no regions and the metadata can do that.
     #[doc(hidden)]

@@ -287,7 +287,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     type Near = OneRegion<I, G, C>;
 
     #[inline(always)]
-    fn near(&mut self) -> Option<OneRegion<I, G, C>> {
+    unsafe fn near(&mut self) -> Option<OneRegion<I, G, C>> {
         self.regions.single().map(OneRegion::of)
     }
 

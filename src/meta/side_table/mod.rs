@@ -58,17 +58,6 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
         self.nodes.provide(slots)
     }
 
-    /// Tells the table where the array is now that [`SideTable::provide`] took: in memory that processes share, it has another address in
-    /// each.
-    ///
-    /// # Safety
-    ///
-    /// The same slots must be there.
-    #[cfg(all(target_os = "linux", feature = "std"))]
-    pub(crate) unsafe fn nodes_moved(&mut self, slots: *mut NodeSlot<I>) {
-        self.nodes.moved(slots);
-    }
-
     /// Returns the number of nodes in use, one per free or allocated block. O(pool).
     pub fn nodes(&self) -> usize {
         self.nodes.count()
@@ -240,7 +229,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     type Near = Self;
 
     #[inline(always)]
-    fn near(&mut self) -> Option<Self> {
+    unsafe fn near(&mut self) -> Option<Self> {
         None
     }
 

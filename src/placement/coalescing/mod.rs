@@ -47,7 +47,8 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
     #[inline(never)]
     fn allocate_otherwise(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let Self { meta, fit } = self;
-        match meta.near() {
+        // SAFETY: the metadata is borrowed, and not used beside the copy.
+        match unsafe { meta.near() } {
             Some(mut meta) if align > 1 => Work { meta: &mut meta, fit }.allocate_otherwise(len, align),
             Some(mut meta) => Work { meta: &mut meta, fit }.allocate_with_care(len, align),
             None => Work { meta, fit }.allocate_otherwise(len, align),
@@ -181,7 +182,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
-        match meta.near() {
+        // SAFETY: the metadata is borrowed, and not used beside the copy.
+        match unsafe { meta.near() } {
             Some(mut meta) => Work { meta: &mut meta, fit }.allocate_at_once(len, align),
             None => Work { meta, fit }.allocate_at_once(len, align),
         }
@@ -191,7 +193,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
         let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
-        let Some(mut meta) = meta.near() else {
+        // SAFETY: as in `allocate_quick`.
+        let Some(mut meta) = (unsafe { meta.near() }) else {
             rare();
             return None;
         };
@@ -202,9 +205,9 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     #[inline(always)]
     unsafe fn deallocate_quick_at(&mut self, address: usize, len: usize) -> Option<usize> {
         let Self { meta, fit } = self;
-        let mut meta = meta.near()?;
-        // SAFETY: there is such a block, and it is not used any more.
+        // SAFETY: there is such a block, and it is not used any more; of the metadata only the copy is used.
         unsafe {
+            let mut meta = meta.near()?;
             let block = meta.block_at(address, len.max(M::MIN_BLOCK));
             // What is refused here is refused again, with its error, by `deallocate`.
             Work { meta: &mut meta, fit }.put(block).ok()?;
@@ -248,6 +251,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        assert!(region < self.meta.regions().len(), "there is no such region");
         // SAFETY: regions are claimed with edges, and not lent.
         unsafe { self.meta.walk(region, &|see| self.fit.each(&self.meta, see), visit) }
     }
