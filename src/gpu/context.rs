@@ -131,15 +131,31 @@ impl Context {
     ///
     /// From then on everything that was made from this context and its clones answers with such an error, and can only be
     /// dropped, which does nothing. For further work make a new context, of this device or another one, and new pools
-    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)). No other thread may use the context meanwhile.
+    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)).
+    ///
+    /// ```compile_fail,E0133
+    /// # use allotment::gpu::{Buffer, Context};
+    /// fn freed_under_a_reference(context: &Context, pinned: &mut Buffer<u8>) {
+    ///     let bytes = pinned.as_mut_slice().unwrap();
+    ///     context.reset().unwrap(); // needs `unsafe`
+    ///     bytes[0] = 1;
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn reset(&self) -> Result<(), SourceError> {
+    ///
+    /// # Safety
+    ///
+    /// No reference to memory of the context may exist, such as one from [`Buffer::as_slice`](super::Buffer::as_slice), and no other
+    /// thread may use the context or its memory during the call. What other libraries have made in the context must not be used afterwards,
+    /// nor must memory of it through a stream of another device.
+    pub unsafe fn reset(&self) -> Result<(), SourceError> {
         self.check()?;
         self.0.is_lost.store(true, Ordering::Release);
-        // SAFETY: the device is one of the driver's; what is destroyed is not used again, because the context is lost.
+        // SAFETY: the device is one of the driver's; we do not use again what is destroyed, because the context is lost, and the caller
+        // promises the same of references and of what others have made.
         unsafe { call!(cuDevicePrimaryCtxReset_v2(self.0.raw_device)) }
     }
 

@@ -356,7 +356,8 @@ fn handles_that_come_back_name_something_else() {
 
     let lost = Context::new(1).unwrap();
     let old = Stream::default_of(&lost);
-    lost.reset().unwrap();
+    // SAFETY: nothing else uses the context.
+    unsafe { lost.reset() }.unwrap();
     gpu.control().use_again(lost.raw() as u64);
     let fresh = Context::new(1).unwrap();
     assert_eq!(fresh.raw(), lost.raw());

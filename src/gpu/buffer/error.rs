@@ -16,6 +16,11 @@ pub enum CopyError {
         /// The number of values that were requested.
         asked: usize,
     },
+    /// The allocator's memory is not aligned for the values. The driver was not called.
+    Align {
+        /// The alignment in bytes that the type asks for.
+        asked: usize,
+    },
     /// The rows are longer than the distance between their starts. The driver was not called.
     Pitch {
         /// Values from the start of one row to the start of the next.
@@ -38,6 +43,9 @@ impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
+            Self::Align { asked } => {
+                write!(f, "the allocator's memory is not aligned to {asked} bytes, as the values must be")
+            }
             Self::Pitch { pitch, width } => {
                 write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
             }

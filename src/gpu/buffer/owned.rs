@@ -62,7 +62,8 @@ impl Pool {
     }
 }
 
-impl DeviceAllocator<Stream> for Pool {
+// SAFETY: it is the allocator that it was made of.
+unsafe impl DeviceAllocator<Stream> for Pool {
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         self.0.allocate(bytes, align, stream)

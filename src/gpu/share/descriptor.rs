@@ -177,7 +177,9 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         let address = start as usize + offset;
         // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
         // users.
-        let backing = unsafe { Imported::new(Box::new(range), address, bytes, stream) };
-        Ok(Self::from_backing(backing, len, stream))
+        unsafe {
+            let backing = Imported::new(Box::new(range), address, bytes, stream);
+            Ok(Self::from_backing(backing, len, stream))
+        }
     }
 }

@@ -64,8 +64,8 @@ causes!(ShareError: Driver(Error), Driver(SourceError));
 
 /// The number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
 fn values<T>(bytes: usize, offset: usize) -> Result<usize, ShareError> {
-    let size = size_of::<T>();
-    if size == 0 || bytes == 0 || bytes % size != 0 || offset % align_of::<T>() != 0 {
+    let (size, align) = (size_of::<T>(), align_of::<T>());
+    if size == 0 || bytes == 0 || bytes % size != 0 || offset % align != 0 || align > 256 {
         return Err(ShareError::Values { bytes, offset });
     }
     Ok(bytes / size)

@@ -160,8 +160,9 @@ impl Host {
             copy.synchronize()?;
             self.copy = None;
         }
+        self.memory.stream().context().check()?;
         let pointer = core::ptr::with_exposed_provenance_mut(self.memory.address() as usize);
-        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more.
+        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more; the context was not reset.
         Ok(unsafe { core::slice::from_raw_parts_mut(pointer, self.memory.len()) })
     }
 }
