@@ -16,11 +16,7 @@ impl<S: System> Pages<S> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let mut taken = self.take_span(len, align, zeroed);
-        if taken.is_none() && self.gather() {
-            taken = self.take_span(len, align, zeroed);
-        }
-        let taken = taken?;
+        let taken = self.take_span(len, align, zeroed)?;
         // SAFETY: the span is committed and ours.
         unsafe {
             *self.spans.length(taken.slot) = u32::try_from(len).ok()?;

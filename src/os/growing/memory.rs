@@ -66,7 +66,13 @@ impl Growing {
                 }
                 _ => {}
             }
-            let moved = self.allocate(new)?;
+            let Some(moved) = self.allocate(new) else {
+                if old.align() != new.align() || !self.try_resize(block, old, new.size()) {
+                    return None;
+                }
+                done(block);
+                return Some(block);
+            };
             ptr::copy_nonoverlapping(block.as_ptr(), moved.as_ptr(), old.size().min(new.size()));
             done(moved);
             self.deallocate(block, old);
@@ -129,7 +135,7 @@ unsafe impl Memory for Growing {
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
         match (class_of_layout(layout), class_of_layout(new)) {
             // SAFETY: the caller's contract.
-            (None, None) => SHARED.with(|pages| unsafe { pages.resize_large(block, size) }),
+            (None, None) => unsafe { lists::resize_in_place(block, size) },
             (old, new) => old == new,
         }
     }

@@ -77,6 +77,8 @@ pub(super) struct Spans<S> {
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
+    /// How many of them it did not take when they were last offered.
+    refused: usize,
     /// Slots that were written to since the system gave them: the memory that the process has.
     footprint: usize,
     /// The most slots that `footprint` has been at when a span was taken.
@@ -120,6 +122,7 @@ impl<S: System> Spans<S> {
         image_start: ptr::null_mut(),
         ground: Ground::NONE,
         dirty: 0,
+        refused: 0,
         footprint: 0,
         highest: 0,
         shifted: 0,
@@ -202,13 +205,20 @@ impl<S: System> Spans<S> {
         let spare = |slots: usize| slots / 64 + have / SLOT / 64 + 4;
         let slots = len.checked_add(align).and_then(|slots| slots.checked_add(spare(slots)));
         let Some(need) = slots.and_then(|slots| slots.checked_mul(SLOT)) else { return false };
-        let left = self.slots.reserved - have;
+        let left = self.bound(most).saturating_sub(have);
         if need > left {
             return false;
         }
         let ahead = have.clamp(FIRST, AHEAD);
         // If the system refuses to commit ahead, it may still have what is needed.
         [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
+    }
+
+    /// Returns how many bytes of slots may be committed now: those reserved, unless the limits have become lower since.
+    fn bound(&self, most: usize) -> usize {
+        let space = S::address_space();
+        let slots = space - Self::tables(space).iter().sum::<usize>().min(space);
+        self.slots.reserved.min(most.max(LEAST)).min(slots) & !(GRAIN - 1)
     }
 
     fn grow_by(&mut self, step: usize) -> bool {
@@ -384,13 +394,14 @@ impl<S: System> Spans<S> {
                 unsafe { S::purge(start.wrapping_add(skipped), whole) };
             }
         };
-        let mut slots = 0;
+        let (mut slots, mut refused) = (0, 0);
         let meta = self.free.meta();
         self.free.walk(0, &mut |offset, len, is_free| {
             if is_free {
                 let slot = self.slot_of_image(meta.address(offset));
                 let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
                 slots += touched;
+                refused += ground.touched(slot, slot + len);
                 if !purged.is_empty() {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
                     idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
@@ -400,7 +411,7 @@ impl<S: System> Spans<S> {
             }
             true
         });
-        self.dirty = 0;
+        (self.dirty, self.refused) = (refused, refused);
         self.footprint = self.footprint.saturating_sub(slots);
         slots * SLOT
     }
@@ -435,7 +446,7 @@ impl<S: System> Spans<S> {
         if self.footprint <= self.highest {
             return false;
         }
-        let is_wasteful = self.dirty > (self.footprint / share).max(least / SLOT);
+        let is_wasteful = self.offered() / SLOT > (self.footprint / share).max(least / SLOT);
         if !is_wasteful {
             self.highest = self.footprint;
         }
@@ -451,6 +462,11 @@ impl<S: System> Spans<S> {
     /// Bytes of free spans that the system has not got back, about.
     pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
+    }
+
+    /// Bytes of free spans that the system may take back, about: without what it refused last time.
+    pub(super) fn offered(&self) -> usize {
+        self.dirty.saturating_sub(self.refused) * SLOT
     }
 }
 

@@ -49,6 +49,9 @@ pub(super) unsafe trait System {
     /// Bytes of the machine's memory; 0 if the system does not tell.
     fn memory() -> u64;
 
+    /// Bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep itself.
+    fn address_space() -> usize;
+
     /// Milliseconds of a clock that never goes back; a coarse one will do.
     fn now() -> u64;
 }
@@ -162,6 +165,20 @@ mod unix {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         fn memory() -> u64 {
             0
+        }
+
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        fn address_space() -> usize {
+            // The system looks at it when addresses are reserved, and not when memory is put behind them.
+            let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the place is valid for a write.
+            unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+            usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+        }
+
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        fn address_space() -> usize {
+            usize::MAX
         }
 
         fn now() -> u64 {
@@ -290,6 +307,10 @@ mod windows {
 
         fn memory() -> u64 {
             0
+        }
+
+        fn address_space() -> usize {
+            usize::MAX
         }
 
         fn now() -> u64 {
