@@ -3,7 +3,7 @@
 
 use super::classes::{BATCHES, CLASSES, LARGEST, SIZES, SLOT, class_of_size};
 use super::pages::{Chain, Pages};
-use super::system::System;
+use super::system::{Shift, System};
 use crate::meta::InBand;
 use crate::placement::{Placement, Tlsf};
 use crate::pressure::Pressure;
@@ -48,6 +48,8 @@ struct World {
     refusals: usize,
     purged: usize,
     shifts: usize,
+    /// Moves without copying may lose the place that they go to.
+    loses: bool,
     clock: u64,
 }
 
@@ -151,10 +153,13 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
         })
     }
 
-    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift {
         assert!(bytes % PAGE == 0 && from.addr() % PAGE == 0 && to.addr() % PAGE == 0);
         if !SHIFTS {
-            return false;
+            return Shift::Refused;
+        }
+        if WORLD.with_borrow(|world| world.loses) {
+            return Shift::Lost;
         }
         WORLD.with_borrow_mut(|world| {
             world.expect_committed(from, bytes);
@@ -167,7 +172,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
             to.copy_from_nonoverlapping(from, bytes);
             from.write_bytes(0, bytes);
         }
-        true
+        Shift::Moved
     }
 
     fn page() -> usize {
@@ -528,17 +533,51 @@ fn tables_of_free_spans_go_back() {
     assert_eq!(trim(), 0, "nothing was written since");
 }
 
-/// One block can have nearly all addresses of a heap. A request for more commits nothing.
+/// One block can have nearly all addresses of a heap. A request for more than all commits nothing.
 #[test]
 fn one_block_can_have_nearly_all() {
     let mut pages = fresh();
     pages.limit(256 * SLOT);
-    for slots in [300, 256, 249] {
+    for slots in [300, 257] {
         assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
         assert_eq!(WORLD.with_borrow(|world| world.committed), 0, "{slots} slots");
     }
     // The others are left to the bits of the placement that keeps the free ones.
-    assert!(pages.take_large(248 * SLOT, SLOT, false).is_some());
+    for slots in [256, 255] {
+        assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
+    }
+    assert!(pages.take_large(254 * SLOT, SLOT, false).is_some());
+}
+
+/// What is free at the end of the committed slots serves a request together with those that are not committed yet, and these are committed to
+/// the last.
+#[test]
+fn requests_get_the_last_addresses() {
+    const SLOTS: usize = (16 << 20) / SLOT;
+    let take = |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false);
+    // Shorter blocks than the first of these are cut from the end of what is free, and would stand in the way.
+    for first in [600, 900, SLOTS / 2] {
+        let mut pages = fresh();
+        pages.limit(SLOTS * SLOT);
+        let (block, _) = take(first, &mut pages).unwrap();
+        assert!(take(SLOTS - SLOTS / 100 - first, &mut pages).is_some(), "{first} slots first");
+        while take(1, &mut pages).is_some() {}
+        // The bits of the placement take one slot in 128.
+        assert!(pages.figures().used >= (SLOTS - SLOTS / 128 - 4) * SLOT, "{:?}", pages.figures());
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
+    // A block that cannot move grows over both.
+    let mut pages = fresh();
+    pages.limit(SLOTS * SLOT);
+    let (block, _) = take(SLOTS / 2, &mut pages).unwrap();
+    let most = (SLOTS - SLOTS / 100) * SLOT;
+    // SAFETY: the block is live.
+    unsafe {
+        assert!(!pages.resize_large(block, most) && pages.shift_large(block, most).is_none());
+        assert!(pages.resize_at_last(block, most) && !pages.resize_at_last(block, SLOTS * SLOT));
+    }
+    assert_eq!(pages.large_size(block), Some(most));
 }
 
 /// A batch serves requests for one block once memory has run out, and is counted block by block.
@@ -758,4 +797,27 @@ fn later_limits_hold() {
     WORLD.with_borrow_mut(|world| world.space = 0);
     fill(&mut pages);
     assert!(pages.figures().committed > 58 * MIB);
+}
+
+/// A place that a move may have lost is in no block again, and no other move is tried.
+#[test]
+fn lost_places_are_not_used_again() {
+    const BYTES: usize = 1 << 20;
+    let mut pages = fresh();
+    pages.limit(16 << 20);
+    let take = |pages: &mut Pages<Linux>| pages.take_large(2 * BYTES, SLOT, false).map(|(block, _)| block);
+    let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+    let next = take(&mut pages).unwrap();
+    // SAFETY: the blocks are live, and nothing was moved.
+    unsafe {
+        assert!(pages.put_large(next), "it only shows what comes next");
+        WORLD.with_borrow_mut(|world| world.loses = true);
+        assert!(pages.shift_large(block, 2 * BYTES).is_none());
+        WORLD.with_borrow_mut(|world| world.loses = false);
+        assert!(pages.shift_large(block, 2 * BYTES).is_none());
+        assert!(!pages.put_large(next), "no block starts there");
+    }
+    let blocks: Vec<_> = std::iter::from_fn(|| take(&mut pages)).collect();
+    let apart = |block: &NonNull<u8>| block.addr().get().abs_diff(next.addr().get()) >= 2 * BYTES;
+    assert!(blocks.len() >= 4 && blocks.iter().all(apart), "{blocks:?}");
 }

@@ -388,15 +388,14 @@ pub(super) unsafe fn resize_large(
     Some(resized)
 }
 
-/// Changes the size of a large block in place, and returns whether that was possible. When no other place was found for it, this is worth
-/// a second attempt: what lay behind the block may have been given back since the first.
+/// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
 ///
 /// # Safety
 ///
 /// A large block that starts there must be live; bytes that are cut off must not be used any more.
-pub(super) unsafe fn resize_in_place(block: NonNull<u8>, size: usize) -> bool {
+pub(super) unsafe fn resize_at_last(block: NonNull<u8>, size: usize) -> bool {
     // SAFETY: the caller's contract.
-    size <= isize::MAX as usize && SHARED.with(|pages| unsafe { pages.resize_large(block, size) })
+    size <= isize::MAX as usize && SHARED.with(|pages| unsafe { pages.resize_at_last(block, size) })
 }
 
 /// Frees a large block. Returns false, with nothing done, if none starts there.

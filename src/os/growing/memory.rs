@@ -67,11 +67,13 @@ impl Growing {
                 _ => {}
             }
             let Some(moved) = self.allocate(new) else {
-                if old.align() != new.align() || !self.try_resize(block, old, new.size()) {
-                    return None;
+                let (from, to) = (class_of_layout(old), class_of_layout(new));
+                let is_large = (from, to) == (None, None) && old.align() == new.align();
+                if is_large && lists::resize_at_last(block, new.size()) {
+                    done(block);
+                    return Some(block);
                 }
-                done(block);
-                return Some(block);
+                return None;
             };
             ptr::copy_nonoverlapping(block.as_ptr(), moved.as_ptr(), old.size().min(new.size()));
             done(moved);
@@ -135,7 +137,7 @@ unsafe impl Memory for Growing {
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
         match (class_of_layout(layout), class_of_layout(new)) {
             // SAFETY: the caller's contract.
-            (None, None) => unsafe { lists::resize_in_place(block, size) },
+            (None, None) => SHARED.with(|pages| unsafe { pages.resize_large(block, size) }),
             (old, new) => old == new,
         }
     }

@@ -226,7 +226,7 @@ impl Growing {
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block.as_ptr(), new, have.min(size));
                 let _ = self.give(block);
-            } else if lists::resize_in_place(block, size) || size <= have {
+            } else if lists::resize_at_last(block, size) || size <= have {
                 return block.as_ptr();
             }
             new

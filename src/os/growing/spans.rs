@@ -2,7 +2,7 @@
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::ground::{GRAIN, Ground, Range};
-use super::system::System;
+use super::system::{Shift, System};
 use crate::meta::{FreeBlocks, InBand};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
@@ -194,21 +194,21 @@ impl<S: System> Spans<S> {
         Some(())
     }
 
-    /// Commits memory for a span of `len` slots aligned to `align` slots. Returns false if there is none.
+    /// Commits memory for a span of `len` slots aligned to `align` slots, or what is left if that may do, together with what is free in
+    /// front of it. Returns whether there is more now.
     #[cold]
-    fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
+    pub(super) fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
         if self.slots.reserved == 0 && self.reserve(most).is_none() {
             return false;
         }
         let have = self.slots.committed;
-        // The placement has bits at the end of the image: one granule in 128.
-        let spare = |slots: usize| slots / 64 + have / SLOT / 64 + 4;
-        let slots = len.checked_add(align).and_then(|slots| slots.checked_add(spare(slots)));
-        let Some(need) = slots.and_then(|slots| slots.checked_mul(SLOT)) else { return false };
         let left = self.bound(most).saturating_sub(have);
-        if need > left {
+        let Some(least) = len.checked_add(align - 1) else { return false };
+        if left == 0 || least > left / SLOT + self.free.largest() {
             return false;
         }
+        // The placement has bits at the end of the image: one granule in 128.
+        let need = (least + least / 64 + have / SLOT / 64 + 5) * SLOT;
         let ahead = have.clamp(FIRST, AHEAD);
         // If the system refuses to commit ahead, it may still have what is needed.
         [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
@@ -359,24 +359,26 @@ impl<S: System> Spans<S> {
         true
     }
 
-    /// Moves the first `len` slots of a span to another one without copying, and returns whether that was possible;
-    /// otherwise nothing is changed.
+    /// Moves the first `len` slots of a span to another one without copying, and returns what became of them.
     ///
     /// # Safety
     ///
-    /// Both spans must be in use, apart, and at least `len` slots long.
-    pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> bool {
+    /// Both spans must be in use, apart, and at least `len` slots long. The other one must stay in use for good if it is [`Shift::Lost`].
+    pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> Shift {
         let (start, target, bytes) = (self.address(from), self.address(to), len * SLOT);
         let page = S::page();
         if self.shifted >= SHIFTS || (start.addr() | target.addr() | bytes) % page != 0 {
-            return false;
+            return Shift::Refused;
         }
         // SAFETY: the caller guarantees both spans, which are committed.
-        let done = unsafe { S::shift(start, target, bytes) };
-        if done {
-            self.shifted += 1;
+        let shift = unsafe { S::shift(start, target, bytes) };
+        match shift {
+            Shift::Moved => self.shifted += 1,
+            Shift::Refused => {}
+            // One such place is enough.
+            Shift::Lost => self.shifted = SHIFTS,
         }
-        done
+        shift
     }
 
     /// Gives the memory of free spans back to the system. Returns the bytes. O(spans).
