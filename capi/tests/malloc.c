@@ -82,6 +82,20 @@ static void start_without_memory(void) {
   printf("%s\n", kept >= 600 ? "lists" : "no lists");
 }
 
+// A thread for whose end the system has no key has lists as soon as it has one.
+static int keeps(void) {
+  size_t before = mallinfo2().uordblks;
+  for (int k = 0; k < 3; k++) { void *volatile block = malloc(600); free(block); }
+  return mallinfo2().uordblks - before >= 600;
+}
+static void start_without_keys(void) {
+  pthread_key_t key, last = 0;
+  while (pthread_key_create(&key, NULL) == 0) last = key;
+  printf("%s, ", keeps() ? "lists" : "no lists");
+  pthread_key_delete(last);
+  printf("%s\n", keeps() ? "lists" : "no lists");
+}
+
 static void limit_addresses(void) {
   free(malloc(1));
   struct rlimit limit = {256 * MIB, 256 * MIB};
@@ -118,6 +132,7 @@ int main(int count, char **arguments) {
   else if (!strcmp(what, "grow_in_place")) grow_in_place(0);
   else if (!strcmp(what, "grow_over_others")) grow_in_place(1);
   else if (!strcmp(what, "start_without_memory")) start_without_memory();
+  else if (!strcmp(what, "start_without_keys")) start_without_keys();
   else if (!strcmp(what, "limit_addresses")) limit_addresses();
   else if (!strcmp(what, "large_pages")) large_pages();
   else if (!strcmp(what, "information")) information();

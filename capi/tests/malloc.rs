@@ -71,8 +71,9 @@ fn blocks_change_in_place_when_there_is_no_other() {
 }
 
 #[test]
-fn a_thread_that_starts_without_memory_gets_lists_later() {
+fn a_thread_that_starts_in_a_shortage_gets_lists_later() {
     assert_eq!(run("start_without_memory", "limit=16M"), "null\nlists\n");
+    assert_eq!(run("start_without_keys", ""), "no lists, lists\n");
 }
 
 /// The limit holds in a program whose libraries allocate before `liballotment.so` is started.
