@@ -327,10 +327,10 @@ impl State {
 /// Starts recording if the environment names a file. Called once, when the real functions are known.
 pub fn start() {
     keeping_errno(|| {
+        // A program that runs with more rights than its caller writes no file of the caller's choice.
         // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let (name, times) = unsafe {
-            (sys::getenv(c"ALLOTMENT_RECORD".as_ptr()), sys::getenv(c"ALLOTMENT_RECORD_TIMES".as_ptr()))
-        };
+        let [name, times] = [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES"]
+            .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
         if name.is_null() {
             return;
         }

@@ -34,7 +34,7 @@ unsafe extern "C" {
     pub fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
     pub fn close(file: c_int) -> c_int;
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-    pub fn getenv(name: *const c_char) -> *mut c_char;
+    pub fn secure_getenv(name: *const c_char) -> *mut c_char;
     pub fn getpid() -> c_int;
     pub fn mmap(
         place: *mut c_void,

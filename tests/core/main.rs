@@ -11,6 +11,9 @@ mod blocks;
 #[cfg(feature = "spin")]
 mod bounded;
 mod bounds;
+#[cfg(all(feature = "std", unix, panic = "unwind"))]
+#[path = "../child/mod.rs"]
+mod child;
 #[cfg(feature = "spin")]
 mod compositions;
 mod edges;

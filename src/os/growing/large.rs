@@ -3,7 +3,7 @@
 use super::classes::SLOT;
 use super::pages::Pages;
 use super::spans::{NOTHING, WHOLE};
-use super::system::System;
+use super::system::{Shift, System};
 use core::ptr::NonNull;
 
 impl<S: System> Pages<S> {
@@ -16,11 +16,7 @@ impl<S: System> Pages<S> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let mut taken = self.take_span(len, align, zeroed);
-        if taken.is_none() && self.gather() {
-            taken = self.take_span(len, align, zeroed);
-        }
-        let taken = taken?;
+        let taken = self.take_span(len, align, zeroed)?;
         // SAFETY: the span is committed and ours.
         unsafe {
             *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
@@ -86,6 +82,22 @@ impl<S: System> Pages<S> {
         true
     }
 
+    /// Resizes a large block as [`Pages::resize_large`], when there was no other place for it: what lay behind it may be free since, or is committed
+    /// now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pages::resize_large`].
+    pub(super) unsafe fn resize_at_last(&mut self, block: NonNull<u8>, size: usize) -> bool {
+        let Some((_, len)) = self.large_at(block) else { return false };
+        let (more, most) = (size.div_ceil(SLOT).saturating_sub(len), self.most());
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            self.resize_large(block, size)
+                || more > 0 && self.spans.grow(more, 1, most) && self.resize_large(block, size)
+        }
+    }
+
     /// Moves what is in a large block to a new one of at least `size` bytes without copying, if it is long and the system can
     /// do that. `None` if not; nothing is changed then. The old block stays live, and its contents are gone.
     ///
@@ -100,12 +112,13 @@ impl<S: System> Pages<S> {
         }
         let (new, _) = self.take_large(size, SLOT, false)?;
         let to = self.spans.slot(new.as_ptr());
-        // SAFETY: both spans are in use.
+        // SAFETY: both spans are in use. One that is lost stays so, and no block starts there.
         unsafe {
-            if self.spans.shift(slot, to, len) {
-                return Some(new);
+            match self.spans.shift(slot, to, len) {
+                Shift::Moved => return Some(new),
+                Shift::Refused => _ = self.put_large(new),
+                Shift::Lost => *self.spans.entry(to) = NOTHING,
             }
-            self.put_large(new);
         }
         None
     }

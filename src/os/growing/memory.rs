@@ -66,7 +66,15 @@ impl Growing {
                 }
                 _ => {}
             }
-            let moved = self.allocate(new)?;
+            let Some(moved) = self.allocate(new) else {
+                let (from, to) = (class_of_layout(old), class_of_layout(new));
+                let is_large = (from, to) == (None, None) && old.align() == new.align();
+                if is_large && lists::resize_at_last(block, new.size()) {
+                    done(block);
+                    return Some(block);
+                }
+                return None;
+            };
             ptr::copy_nonoverlapping(block.as_ptr(), moved.as_ptr(), old.size().min(new.size()));
             done(moved);
             self.deallocate(block, old);

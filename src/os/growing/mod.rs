@@ -50,7 +50,8 @@ pub use pages::Figures;
 ///
 /// There is one such heap in a process, and every value of this type stands for it. At the first request it reserves 64 GiB
 /// of addresses, or four times the machine's memory if that is more, or what a limit such as `ulimit -v` leaves, and
-/// commits memory from there in growing steps.
+/// commits memory from there in growing steps. If the program lowers its own limit later (`RLIMIT_AS`), the heap keeps to that. The
+/// reserved addresses count all the same, so that the system may refuse other maps: call [`Growing::limit`] first.
 ///
 /// Blocks of up to 32 KiB are cut from pages of equal blocks: sizes are multiples of 16 bytes up to 256, and then eight
 /// per power of two. Each thread keeps up to two lists of free blocks of each size, up to 16 KiB each, and exchanges whole
@@ -100,8 +101,8 @@ impl Growing {
         Self(())
     }
 
-    /// Limits the addresses that the heap reserves, and with them its memory, to `bytes`, rounded up to 1 MiB. It has an effect
-    /// only before the first request.
+    /// Limits the heap's memory to `bytes`, but to 1 MiB at least. What it has already stays. Before the first request this also limits the
+    /// addresses that the heap reserves; later it has only those.
     pub fn limit(&self, bytes: usize) {
         SHARED.with(|pages| pages.limit(bytes.max(1)));
     }
@@ -201,8 +202,8 @@ impl Growing {
     }
 
     /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if
-    /// there is no memory, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is
-    /// as long as it is at most twice as long as asked for.
+    /// there is no memory, and then the block is as it was; that it becomes smaller needs none. A moved block is aligned to `align`. A small
+    /// block stays where it is as long as it is at most twice as long as asked for.
     ///
     /// # Safety
     ///
@@ -225,6 +226,8 @@ impl Growing {
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block.as_ptr(), new, have.min(size));
                 let _ = self.give(block);
+            } else if lists::resize_at_last(block, size) || size <= have {
+                return block.as_ptr();
             }
             new
         }
