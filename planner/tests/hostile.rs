@@ -156,8 +156,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn damaged_onnx_models(changes in changes()) {
-        let bytes = std::fs::read(data("onnx/kws_dscnn.onnx")).unwrap();
+    fn damaged_onnx_models(changes in changes(), rich in any::<bool>()) {
+        let bytes =
+            if rich { common::onnx::rich() } else { std::fs::read(data("onnx/kws_dscnn.onnx")).unwrap() };
         if let Ok(graph) = read_onnx(&damage(bytes, &changes), &Default::default()) {
             lowered(&graph);
         }

@@ -202,7 +202,8 @@ struct Dim {
 }
 
 fn parse_dim(text: &str) -> Result<Dim, String> {
-    let (name, size) = text.split_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
+    // Exporters name dimensions with what they compute them by, signs included.
+    let (name, size) = text.rsplit_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
     let (first, last) = match size.split_once("..") {
         Some((first, last)) => (number(first)?, number(last)?),
@@ -223,6 +224,16 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// Dimensions of the ONNX model are open.
+    #[error(
+        "{source}. Type, with your own sizes in place of 1:\n  {command}\n(or give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}})"
+    )]
+    OpenDims {
+        /// Which.
+        source: onnx::OnnxError,
+        /// The command with a size for each.
+        command: String,
+    },
     /// A folder of instances was refused.
     #[error(transparent)]
     Collection(#[from] CollectionError),

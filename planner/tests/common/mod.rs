@@ -1,6 +1,8 @@
 //! What the tests share.
 #![allow(dead_code)]
 
+pub mod onnx;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
