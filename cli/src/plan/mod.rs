@@ -308,9 +308,10 @@ fn lower(
     ];
     if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
         return Err(PlanError::Option(format!(
-            "{name} is not for models with If, Loop or Scan: leave it out"
+            "{name} is not for models with If, Loop or Scan, subgraphs or variables: leave it out"
         )));
     }
+    tell_variables(out, graph)?;
     let share = || deadline.within(args.time_limit / 4);
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let mut graph = graph.clone();
@@ -374,6 +375,17 @@ fn lower(
     }
     let instance = graph.instance(lowering)?;
     Ok((graph, instance, None))
+}
+
+/// Lists the tensors that live from run to run in memory of their own.
+fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
+    let own = || graph.tensors.iter().filter(|tensor| tensor.kind == Kind::Persistent);
+    let bytes = own().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+    if own().next().is_some() {
+        let lead = "persistent memory, apart from the plan";
+        writeln!(out, "{lead}: {} variables, {bytes} B", own().count())?;
+    }
+    own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
 }
 
 /// Lists the trips of tensors to the slower memory.

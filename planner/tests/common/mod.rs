@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod onnx;
+pub mod parts;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -58,9 +58,12 @@ class Model:
     def from_tflite(cls, source: Source) -> Model:
         """Reads a TFLite model: bytes or a path."""
         try:
-            return cls(_native.Model.from_tflite(content(source)))
+            made = cls(_native.Model.from_tflite(content(source)))
         except ValueError as error:
             raise PlanError(str(error)) from None
+        if made._native.has_bodies:
+            made.keep_order("the model has subgraphs or variables")
+        return made
 
     @classmethod
     def from_json(cls, source: Union[Source, Mapping[str, Any]]) -> Model:
