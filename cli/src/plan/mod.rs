@@ -202,7 +202,8 @@ struct Dim {
 }
 
 fn parse_dim(text: &str) -> Result<Dim, String> {
-    let (name, size) = text.split_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
+    // Exporters name dimensions with what they compute them by, signs included.
+    let (name, size) = text.rsplit_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
     let (first, last) = match size.split_once("..") {
         Some((first, last)) => (number(first)?, number(last)?),
@@ -223,6 +224,16 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// Dimensions of the ONNX model are open.
+    #[error(
+        "{source}. Type, with your own sizes in place of 1:\n  {command}\n(or give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}})"
+    )]
+    OpenDims {
+        /// Which.
+        source: onnx::OnnxError,
+        /// The command with a size for each.
+        command: String,
+    },
     /// A folder of instances was refused.
     #[error(transparent)]
     Collection(#[from] CollectionError),
@@ -297,9 +308,10 @@ fn lower(
     ];
     if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
         return Err(PlanError::Option(format!(
-            "{name} is not for models with If, Loop or Scan: leave it out"
+            "{name} is not for models with If, Loop or Scan, subgraphs or variables: leave it out"
         )));
     }
+    tell_variables(out, graph)?;
     let share = || deadline.within(args.time_limit / 4);
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let mut graph = graph.clone();
@@ -363,6 +375,17 @@ fn lower(
     }
     let instance = graph.instance(lowering)?;
     Ok((graph, instance, None))
+}
+
+/// Lists the tensors that live from run to run in memory of their own.
+fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
+    let own = || graph.tensors.iter().filter(|tensor| tensor.kind == Kind::Persistent);
+    let bytes = own().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+    if own().next().is_some() {
+        let lead = "persistent memory, apart from the plan";
+        writeln!(out, "{lead}: {} variables, {bytes} B", own().count())?;
+    }
+    own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
 }
 
 /// Lists the trips of tensors to the slower memory.

@@ -112,6 +112,24 @@ fn one_plan_serves_a_range_of_sizes() {
     assert!(said.contains("--spill, --fuse and --cache-line do not go with a range"), "{said}");
 }
 
+/// The error of open dimensions ends with a command that works as it is.
+#[test]
+fn open_dimensions_come_with_the_command_to_type() {
+    let model = root().join("planner/tests/data/onnx/encoder2_dyn.onnx");
+    let (_folder, [copy]) = files(["two words.onnx"]);
+    fs::copy(model, &copy).unwrap();
+    let (_, said) = refused(["plan", &copy, "--in-place", "--quiet"]);
+    assert!(said.contains("`batch` of the input") && said.contains("--shapes FILE"), "{said}");
+    let command = said.lines().find_map(|line| line.trim().strip_prefix("allotment ")).unwrap();
+    assert!(command.ends_with("--in-place --quiet --dim batch=1 --dim seq=1"), "{said}");
+    let quoted = format!("'{copy}'");
+    assert!(command.contains(&quoted), "{said}");
+    let words: Vec<&str> = command.split(&quoted).flat_map(str::split_whitespace).collect();
+    printed([&words[..1], &[copy.as_str()], &words[1..]].concat());
+    let (_, said) = refused(["plan", &copy, "--dim", "seq=1..4"]);
+    assert!(said.contains("--dim seq=1..4 --dim batch=1"), "{said}");
+}
+
 /// A plan with several memories becomes source code with an arena for each, in the section that was named.
 #[test]
 fn tiers_become_arenas_in_sections() {

@@ -4,6 +4,7 @@
 //! without a look at each number.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -300,10 +301,26 @@ impl Model {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (bytes, dims, shapes=None))]
-    fn from_onnx(bytes: &[u8], dims: BTreeMap<String, u64>, shapes: Option<&[u8]>) -> PyResult<Self> {
+    #[pyo3(signature = (bytes, dims, shapes=None, folder=None))]
+    fn from_onnx(
+        bytes: &[u8],
+        dims: BTreeMap<String, u64>,
+        shapes: Option<&[u8]>,
+        folder: Option<PathBuf>,
+    ) -> PyResult<Self> {
         let shapes = shapes.map(onnx::Shapes::read).transpose().map_err(value_error)?.unwrap_or_default();
-        Ok(Self { graph: onnx::read_onnx_with(bytes, &dims, &shapes).map_err(value_error)?, tflite: None })
+        let graph =
+            onnx::read_onnx_with(bytes, &dims, &shapes, folder.as_deref()).map_err(|error| match &error {
+                onnx::OnnxError::OpenDims(open) => {
+                    let sizes: Vec<String> = open.iter().map(|(name, _)| format!("{name:?}: 1")).collect();
+                    value_error(format!(
+                        "{error}: dims={{{}}}, or the inputs' shapes with shapes=",
+                        sizes.join(", ")
+                    ))
+                }
+                _ => value_error(error),
+            })?;
+        Ok(Self { graph, tflite: None })
     }
 
     #[staticmethod]

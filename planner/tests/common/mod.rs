@@ -1,6 +1,9 @@
 //! What the tests share.
 #![allow(dead_code)]
 
+pub mod onnx;
+pub mod parts;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

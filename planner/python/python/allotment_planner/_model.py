@@ -36,17 +36,18 @@ class Model:
 
     @classmethod
     def from_onnx(cls, source: Any, dims: Optional[Mapping[str, int]] = None, shapes: Any = None) -> Model:
-        """Reads an ONNX model: bytes, a path, or a ``ModelProto``.
+        """Reads an ONNX model: bytes, a path, or a ``ModelProto``. Of a path, files beside the model are read too if shapes depend on them.
 
-        :param dims: the sizes of its named dimensions
+        :param dims: the sizes of its open dimensions; one without a name is called by its input and its place, ``x.0``
         :param shapes: shapes for what cannot be inferred: a dictionary from tensors to shapes, or bytes or a path of one as JSON, of a
             model with inferred shapes as protobuf's JSON, or of a profile of ONNX Runtime
         """
         told = None
         if shapes is not None:
             told = json.dumps(shapes).encode() if isinstance(shapes, Mapping) else content(shapes)
+        folder = os.path.dirname(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
         try:
-            made = cls(_native.Model.from_onnx(content(source), dict(dims or {}), told))
+            made = cls(_native.Model.from_onnx(content(source), dict(dims or {}), told, folder))
         except ValueError as error:
             raise PlanError(str(error)) from None
         if made._native.has_bodies:
@@ -57,9 +58,12 @@ class Model:
     def from_tflite(cls, source: Source) -> Model:
         """Reads a TFLite model: bytes or a path."""
         try:
-            return cls(_native.Model.from_tflite(content(source)))
+            made = cls(_native.Model.from_tflite(content(source)))
         except ValueError as error:
             raise PlanError(str(error)) from None
+        if made._native.has_bodies:
+            made.keep_order("the model has subgraphs or variables")
+        return made
 
     @classmethod
     def from_json(cls, source: Union[Source, Mapping[str, Any]]) -> Model:
