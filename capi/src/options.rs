@@ -31,7 +31,7 @@ impl Options {
 /// the largest.
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-    let unit = text[digits.len()..].as_bytes();
+    let unit = &text.as_bytes()[digits.len()..];
     let (letter, rest) = unit.split_first().unwrap_or((&b'B', &[]));
     if !["", "B", "IB"].iter().any(|known| rest.eq_ignore_ascii_case(known.as_bytes())) {
         return None;

@@ -733,9 +733,8 @@ fn small_requests_get_what_other_classes_keep() {
     };
     let fresh_heap = fill(&|_| ());
     let used_heap = fill(&|pages| {
-        for class in 0..CLASSES {
-            let batch = BATCHES[class] as usize;
-            let chains: Vec<Chain> = (0..12).map(|_| pages.take(class, batch)).collect();
+        for (class, &batch) in BATCHES.iter().enumerate() {
+            let chains: Vec<Chain> = (0..12).map(|_| pages.take(class, batch.into())).collect();
             // SAFETY: the blocks are ours.
             chains.into_iter().for_each(|chain| unsafe { pages.put(class, chain) });
         }
