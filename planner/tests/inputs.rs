@@ -179,7 +179,7 @@ fn what_is_written_is_read_again() {
     let instance = Instance::new(buffers).unwrap();
     let solution =
         solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
-    let planned = Planned { name: "a<b", instance: &instance, solution: &solution };
+    let planned = Planned::new("a<b", &instance, &solution);
     let text = write_csv(planned);
     assert_eq!(read_csv(text.as_bytes()).unwrap(), instance);
     assert!(text.lines().next().unwrap().ends_with(",offset"));
