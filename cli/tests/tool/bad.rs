@@ -154,6 +154,7 @@ const ROWS: &[Row] = &[
     ("an empty field", "plan -", "id,lower,upper,size\na,1,2,\n", 1, "line 2: `size` is empty"),
     ("ends before it starts", "plan -", "id,lower,upper,size\na,2,1,4\n", 1, "buffer `a` ends at 1, before it starts at 2"),
     ("a name twice", "plan -", "id,lower,upper,size\na,1,2,4\na,1,2,4\n", 1, "buffer `a` is listed twice"),
+    ("fixed where another is", "plan -", "id,lower,upper,size,fixed\na,0,3,10,0\nb,2,3,10,5\n", 1, "standard input: `a` and `b` are fixed where they overlap, and at time 2 both are live: move one of them"),
     ("no gap", "plan -", "id,lower,upper,size,gaps\na,1,9,4,x\n", 1, "line 2: `x` is no gap: write 3-7"),
     ("shares with none", "plan -", "id,lower,upper,size,alias\na,1,9,4,b\n", 1, "line 2: `b`, with which `a` may share, is not there"),
     ("no alignment", "plan -", "id,lower,upper,size,alignment\na,1,9,4,0\n", 1, "alignment of 0"),

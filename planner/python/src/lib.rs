@@ -366,8 +366,11 @@ impl Model {
 
     /// Returns the TFLite file with a plan in its metadata: one offset for each tensor, -1 for those that the interpreter places.
     fn with_offline_plan<'py>(&self, py: Python<'py>, offsets: Vec<i32>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes =
-            self.tflite.as_ref().ok_or_else(|| PyValueError::new_err("the model is none of TFLite, or its operators have another order than in the file"))?;
+        let bytes = self.tflite.as_ref().ok_or_else(|| {
+            PyValueError::new_err(
+                "the model is none of TFLite, or its operators have another order than in the file",
+            )
+        })?;
         let written = tflite::write_offline_plan(bytes, &offsets).map_err(value_error)?;
         Ok(PyBytes::new(py, &written))
     }

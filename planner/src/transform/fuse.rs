@@ -46,7 +46,7 @@ pub fn fuse(instance: &Instance, most: u64, inner: u64) -> Result<Fused, Instanc
     let mut place = vec![(0, 0); instance.len()];
     let mut buffers: Vec<Buffer> = Vec::new();
     for (n, buffer) in instance.buffers().iter().enumerate() {
-        if buffer.is_plain() && buffer.hint.is_none() && buffer.size <= most {
+        if buffer.is_plain() && buffer.hint.is_none() && buffer.size <= most && buffer.is_ever_live() {
             groups.entry((buffer.start, buffer.end, buffer.tier)).or_default().push(n);
         } else {
             place[n] = (buffers.len(), 0);
